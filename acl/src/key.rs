@@ -1,0 +1,22 @@
+//! What a rule is asked about: the headers of one packet.
+
+use crate::{Address, Identity};
+
+/// The header fields that rules look at, in host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Key {
+    /// Source address.
+    pub source: Address,
+    /// Destination address.
+    pub destination: Address,
+    /// The source's identity in the address map the table was compiled for.
+    pub source_identity: Identity,
+    /// The destination's identity in the same address map.
+    pub destination_identity: Identity,
+    /// IP protocol number (IANA "Assigned Internet Protocol Numbers").
+    pub protocol: u8,
+    /// Source port; for ICMP and ICMPv6 the type.
+    pub source_port: u16,
+    /// Destination port; for ICMP and ICMPv6 the code.
+    pub destination_port: u16,
+}

@@ -1,0 +1,3 @@
+//! The `podgate` binary.
+
+fn main() {}

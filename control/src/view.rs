@@ -1,0 +1,72 @@
+//! What the pipeline publishes: one immutable [`View`] per change.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use acl::{AddressMap, Table};
+use ipnet::IpNet;
+
+/// Namespace and name of a pod; printed as `ns/pod`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodKey {
+    /// The pod's namespace.
+    pub namespace: Arc<str>,
+    /// The pod's name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What stands at one direction of a pod.
+#[derive(Clone, Debug)]
+pub enum PodGate {
+    /// No policy selects the pod for this direction: everything may pass.
+    Open,
+    /// The compiled rules; pods with equal rules share one table. A lookup always
+    /// finds a rule: the last one matches everything.
+    Table(Arc<Table>),
+}
+
+/// A pod whose tables this view holds.
+#[derive(Clone, Debug)]
+pub struct PodView {
+    /// The cluster node the pod runs on, as `spec.nodeName` says.
+    pub node: Arc<str>,
+    /// The pod's addresses; never empty.
+    pub addresses: Vec<IpAddr>,
+    /// Judges connections towards the pod (what Kubernetes calls its ingress);
+    /// the peer is the source of the packet.
+    pub to_pod: PodGate,
+    /// Judges connections that the pod opens (what Kubernetes calls its egress);
+    /// the peer is the destination of the packet.
+    pub from_pod: PodGate,
+}
+
+/// A cluster node.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ClusterNode {
+    /// All addresses of `status.addresses` that are IP addresses.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs` (or `spec.podCIDR` where the list is absent).
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+/// Everything the dataplane needs from the control side, immutable.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// Grows by one with each published view, from 1.
+    pub generation: u64,
+    /// Gives addresses the identities the tables were compiled for.
+    pub addresses: Arc<AddressMap>,
+    /// The pods of the cluster nodes in scope that have an address, are not finished
+    /// and are not on the host network.
+    pub pods: BTreeMap<PodKey, Arc<PodView>>,
+    /// All cluster nodes.
+    pub nodes: BTreeMap<Arc<str>, Arc<ClusterNode>>,
+}

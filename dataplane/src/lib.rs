@@ -1,0 +1,1 @@
+//! Frames, ports, the graph, sessions and workers of the switch.
