@@ -19,5 +19,5 @@ mod table;
 pub use address::Address;
 pub use address_map::{AddressMap, AddressMapBuilder, Block, Identity, PeerSetId};
 pub use key::Key;
-pub use rule::{Action, End, PortRange, Rule};
+pub use rule::{Action, End, PortRange, Rule, TcpFlags};
 pub use table::{Report, Table};
