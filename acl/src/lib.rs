@@ -13,8 +13,11 @@ mod address;
 mod address_map;
 mod key;
 pub mod linear;
+mod lpm;
+mod prefix;
 mod rule;
 mod table;
+mod tuple_space;
 
 pub use address::Address;
 pub use address_map::{AddressMap, AddressMapBuilder, Block, Identity, PeerSetId};
