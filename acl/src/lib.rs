@@ -11,16 +11,22 @@
 
 mod address;
 mod address_map;
+mod class_bench;
 mod key;
 pub mod linear;
 mod lpm;
 mod prefix;
 mod rule;
 mod table;
+mod text;
 mod tuple_space;
+mod words;
 
 pub use address::Address;
 pub use address_map::{AddressMap, AddressMapBuilder, Block, Identity, PeerSetId};
+pub use class_bench::parse_class_bench;
 pub use key::Key;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
 pub use table::{Report, Table};
+pub use text::parse_rules;
+pub use words::ParseError;
