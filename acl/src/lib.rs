@@ -21,7 +21,6 @@ mod prefix;
 mod rule;
 mod table;
 mod text;
-mod tuple_space;
 mod words;
 
 pub use address::Address;
@@ -31,7 +30,7 @@ pub use address_map::{
 pub use class_bench::parse_class_bench;
 pub use key::Key;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
-pub use table::{Report, Table};
+pub use table::{Report, RuleId, Table, TableEditor};
 pub use text::parse_rules;
 pub use words::ParseError;
 

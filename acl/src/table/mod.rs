@@ -1,0 +1,329 @@
+//! Compiled rule sets.
+//!
+//! ```text
+//!            service class ---------.
+//! key  <  source: net, identity -> rows ----> first one-sided rule ---.
+//!         destination: the same -> rows ----> first one-sided rule ----> first of all
+//!                 \  tuples of both ends -> pairs -> first two-sided --'
+//! ```
+
+mod editor;
+mod pairs;
+mod rows;
+mod service;
+mod side;
+mod state;
+mod store;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::address_map::VECTOR;
+use crate::paged::Paged;
+use crate::{AddressMap, Key, Rule};
+pub use editor::{RuleId, TableEditor};
+use pairs::{Pairs, Rules};
+use rows::{NONE, Rows};
+use service::Services;
+use side::{Known, Side};
+use state::State;
+use store::Store;
+
+/// A compiled, immutable rule set.
+#[derive(Debug)]
+pub struct Table {
+    store: Store,
+    /// All rules in one piece, made when asked for where an editor has added some.
+    rules: OnceLock<Box<[Rule]>>,
+    /// By number: the place in the order. `None` if numbers ascend in order.
+    labels: Option<Arc<Paged<u64, 512>>>,
+    addresses: Arc<AddressMap>,
+    services: Arc<Services>,
+    rows: Arc<Rows>,
+    uses_rows: bool,
+    sides: [Arc<Side>; 2],
+    pairs: Arc<Pairs>,
+    /// Rules there are, and entries in the rows.
+    count: usize,
+    in_rows: usize,
+}
+
+/// What the compiler found in a rule set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Rules in the set.
+    pub rules: usize,
+    /// Groups of rules with the same shape.
+    pub tuples: usize,
+    /// Entries over all groups.
+    pub entries: usize,
+    /// Entries of the largest group.
+    pub largest: usize,
+    /// Memory of the compiled form.
+    pub bytes: usize,
+}
+
+impl Table {
+    /// What [`lookup_vector`](Self::lookup_vector) says where no rule matches.
+    pub const NONE: u32 = NONE;
+
+    /// Compiles `rules` for the identities of `addresses`.
+    pub fn compile(rules: Arc<[Rule]>, addresses: &Arc<AddressMap>) -> Self {
+        let numbered: Vec<(u32, &Rule)> =
+            rules.iter().enumerate().map(|(number, rule)| (number as u32, rule)).collect();
+        let mut state = State::new(&numbered, &u64::from, addresses);
+        let count = rules.len();
+        Self::version(&mut state, Store::new(rules), None, count)
+    }
+
+    fn version(
+        state: &mut State,
+        store: Store,
+        labels: Option<Arc<Paged<u64, 512>>>,
+        count: usize,
+    ) -> Self {
+        let [source, destination] = &mut state.sides;
+        let sides = [source.version(), destination.version()];
+        Self {
+            store,
+            rules: OnceLock::new(),
+            labels,
+            addresses: Arc::clone(state.addresses()),
+            services: Arc::clone(&state.rows.services),
+            rows: Arc::clone(&state.rows.rows),
+            uses_rows: state.uses_rows,
+            sides,
+            pairs: Arc::clone(&state.pairs.pairs),
+            count,
+            in_rows: state.rows.entries + state.any(),
+        }
+    }
+
+    /// The index of the first rule that matches `key`.
+    #[inline]
+    pub fn lookup(&self, key: &Key) -> Option<usize> {
+        match &self.labels {
+            None => self.lookup_one(key, Ascending(self)),
+            Some(labels) => self.lookup_one(key, Labelled(self, labels)),
+        }
+    }
+
+    #[inline]
+    fn lookup_one(&self, key: &Key, rules: impl Rules) -> Option<usize> {
+        let mut best = NONE;
+        let mut tuples = self.pairs.any;
+        let class = if self.uses_rows { self.services.class(key) } else { 0 };
+        if self.uses_rows {
+            best = self.rows.any(class);
+        }
+        let ends =
+            [(key.source, key.source_identity.0), (key.destination, key.destination_identity.0)];
+        for ((side, tuples), (address, identity)) in self.sides.iter().zip(&mut tuples).zip(ends) {
+            let mut consider = |known: &Known, number: u32| {
+                if known.has_rows {
+                    let found = self.rows.lookup(known.row(number), class);
+                    best = rules.first(best, found);
+                }
+                *tuples |= known.tuples(number);
+            };
+            if let Some(nets) = &side.nets {
+                consider(&side.of_nets, nets.lookup(address));
+            }
+            if identity < side.identities {
+                consider(&side.of_identities, identity);
+            }
+        }
+        let tuples = tuples[0] & tuples[1];
+        if tuples != 0 {
+            best = self.pairs.lookup(key, tuples, best, rules, &self.addresses);
+        }
+        (best != NONE).then_some(best as usize)
+    }
+
+    /// The index of the first rule that matches each key, or [`NONE`](Self::NONE); for as many
+    /// keys as the shorter of both slices holds.
+    ///
+    /// Much faster than one lookup after the other: each step is taken for all keys before the
+    /// next one, so that the memory accesses of many keys overlap.
+    pub fn lookup_vector(&self, keys: &[Key], found: &mut [u32]) {
+        for (keys, found) in keys.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
+            let keys = &keys[..keys.len().min(found.len())];
+            match &self.labels {
+                None => self.lookup_chunk(keys, found, Ascending(self)),
+                Some(labels) => self.lookup_chunk(keys, found, Labelled(self, labels)),
+            }
+        }
+    }
+
+    #[inline]
+    fn lookup_chunk(&self, keys: &[Key], best: &mut [u32], rules: impl Rules) {
+        let mut classes = [0_u16; VECTOR];
+        let mut numbers = [0_u32; VECTOR];
+        let mut tuples = [[0_u128; VECTOR]; 2];
+        best.fill(NONE);
+        if self.uses_rows {
+            for ((key, class), best) in keys.iter().zip(&mut classes).zip(best.iter_mut()) {
+                *class = self.services.class(key) as u16;
+                *best = self.rows.any(usize::from(*class));
+            }
+        }
+        let has_pairs = !self.pairs.is_empty();
+        for (at, side) in self.sides.iter().enumerate() {
+            if has_pairs {
+                tuples[at][..keys.len()].fill(self.pairs.any[at]);
+            }
+            let mut consider = |known: &Known, numbers: &[u32]| {
+                if known.has_rows {
+                    for ((number, class), best) in numbers.iter().zip(&classes).zip(best.iter_mut())
+                    {
+                        let found = self.rows.lookup(known.row(*number), usize::from(*class));
+                        *best = rules.first(*best, found);
+                    }
+                }
+                if known.has_tuples {
+                    for (number, tuples) in numbers.iter().zip(&mut tuples[at]) {
+                        *tuples |= known.tuples(*number);
+                    }
+                }
+            };
+            let numbers = &mut numbers[..keys.len()];
+            if let Some(nets) = &side.nets {
+                let addresses =
+                    keys.iter().map(|key| if at == 0 { key.source } else { key.destination });
+                nets.lookup_each(addresses, numbers);
+                consider(&side.of_nets, numbers);
+            }
+            if side.of_identities.has_rows || side.of_identities.has_tuples {
+                for (key, number) in keys.iter().zip(numbers.iter_mut()) {
+                    let identity =
+                        if at == 0 { key.source_identity } else { key.destination_identity }.0;
+                    // Identity 0 is in no set.
+                    *number = if identity < side.identities { identity } else { 0 };
+                }
+                consider(&side.of_identities, numbers);
+            }
+        }
+        if has_pairs {
+            let [sources, destinations] = &tuples;
+            let tuples =
+                sources.iter().zip(destinations).map(|(source, destination)| source & destination);
+            for ((key, tuples), best) in keys.iter().zip(tuples).zip(best.iter_mut()) {
+                *best = self.pairs.lookup(key, tuples, *best, rules, &self.addresses);
+            }
+        }
+    }
+
+    /// The rules, so that what a lookup returns is an index here. In order for a table that
+    /// was compiled in one go; in a table from an editor, rules added later come last wherever
+    /// they stand in the order, and rules taken out may still be listed.
+    pub fn rules(&self) -> &[Rule] {
+        let base = self.store.base();
+        if self.store.get(base.len() as u32).is_none() {
+            return base;
+        }
+        self.rules.get_or_init(|| (0..).map_while(|n| self.store.get(n).cloned()).collect())
+    }
+
+    /// The rule that a lookup returned the index of, without making a list of all.
+    pub fn rule(&self, index: usize) -> Option<&Rule> {
+        self.store.get(u32::try_from(index).ok()?)
+    }
+
+    /// What the compiler found.
+    pub fn report(&self) -> Report {
+        let (tuples, entries, largest) = self.pairs.entries();
+        Report {
+            rules: self.count,
+            tuples: tuples + usize::from(self.in_rows > 0),
+            entries: entries + self.in_rows,
+            largest: largest.max(self.in_rows),
+            bytes: self.bytes(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.services.bytes()
+            + self.rows.bytes()
+            + self.sides.iter().map(|side| side.bytes()).sum::<usize>()
+            + self.pairs.bytes()
+            + self.labels.as_ref().map_or(0, |labels| labels.bytes())
+    }
+}
+
+/// Rules whose numbers ascend in order.
+#[derive(Clone, Copy)]
+struct Ascending<'a>(&'a Table);
+
+/// Rules whose order is told by labels.
+#[derive(Clone, Copy)]
+struct Labelled<'a>(&'a Table, &'a Paged<u64, 512>);
+
+impl Rules for Ascending<'_> {
+    #[inline]
+    fn order(&self, rule: u32) -> u64 {
+        rule.into()
+    }
+
+    #[inline]
+    fn first(&self, a: u32, b: u32) -> u32 {
+        a.min(b)
+    }
+
+    fn matches(&self, rule: u32, key: &Key) -> bool {
+        self.0.store.get(rule).is_some_and(|rule| rule.matches(key, &self.0.addresses))
+    }
+}
+
+impl Rules for Labelled<'_> {
+    #[inline]
+    fn order(&self, rule: u32) -> u64 {
+        if rule == NONE { u64::MAX } else { *self.1.get(rule as usize) }
+    }
+
+    #[inline]
+    fn first(&self, a: u32, b: u32) -> u32 {
+        if self.order(b) < self.order(a) { b } else { a }
+    }
+
+    fn matches(&self, rule: u32, key: &Key) -> bool {
+        Ascending(self.0).matches(rule, key)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} rules: {} tuples, {} entries, largest {}, {} bytes",
+            self.rules, self.tuples, self.entries, self.largest, self.bytes
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Action, AddressMapBuilder, Block, End, PeerSetId, PortRange};
+
+    #[test]
+    fn says_what_it_found() {
+        let mut builder = AddressMapBuilder::default();
+        for net in ["10.0.0.1/32", "10.0.0.2/32"] {
+            builder.add(PeerSetId(1), [Block { net: net.parse().unwrap(), except: vec![] }]);
+        }
+        let permit = Rule::new(Action::Permit, "a").protocol(6);
+        let peers = End::Set(PeerSetId(1));
+        let net = End::Net("10.0.0.0/8".parse().unwrap());
+        let rules = [
+            permit.clone().source(peers).destination_ports(PortRange::one(80)),
+            permit.clone().source(peers).destination_ports(PortRange::one(443)),
+            permit.clone().source(net),
+            permit.source(peers).destination(net),
+        ];
+        let report = Table::compile(rules.into(), &Arc::new(builder.build())).report();
+        let text = report.to_string();
+        assert!(text.starts_with("4 rules: 2 tuples, 4 entries, largest 3, "), "{text}");
+        assert!(report.bytes > 0);
+    }
+}
