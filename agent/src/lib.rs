@@ -8,10 +8,12 @@
 //! ```
 //!
 //! - [`linux`]: the one door to the kernel's network configuration,
+//! - [`node`]: what the control side published, as a snapshot for the dataplane,
 //! - [`api`]: what travels over the agent's unix socket.
 
 pub mod api;
 pub mod linux;
 mod mac;
+pub mod node;
 
 pub use mac::{MacAddress, ParseMacError};

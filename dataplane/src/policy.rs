@@ -109,6 +109,7 @@ fn key(snapshot: &Snapshot, flow: &Flow) -> Key {
         protocol: flow.protocol,
         source_port,
         destination_port,
+        ..Key::default()
     }
 }
 
