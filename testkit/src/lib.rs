@@ -1,1 +1,3 @@
 //! Helpers shared by tests.
+
+pub mod packet;
