@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! Helpers for tests that move real packets.
 //!
 //! - [`Namespace`]: a network namespace that is gone when the test is,
@@ -41,3 +42,8 @@ pub use process::Process;
 pub use skip::function_name;
 pub use skip::{has_program, is_root, skipped};
 pub use unique::{TempDir, unique_name};
+=======
+//! Helpers shared by tests.
+
+pub mod packet;
+>>>>>>> capture
