@@ -116,6 +116,18 @@ impl Netlink {
         self.set_flags(&what, index, LinkFlags::Noarp, LinkFlags::Noarp)
     }
 
+    /// Sets the largest packet of an interface, in bytes without the Ethernet header.
+    ///
+    /// # Errors
+    /// If it is gone or its driver refuses the size.
+    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(LinkAttribute::Mtu(mtu));
+        let what = format!("set the MTU of interface {index} to {mtu}");
+        self.change(&what, RouteNetlinkMessage::SetLink(message), 0)
+    }
+
     /// Writes an interface's alias, at most 255 bytes.
     ///
     /// # Errors
