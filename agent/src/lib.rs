@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - [`linux`]: the one door to the kernel's network configuration,
+//! - [`node`]: what the control side published, as a snapshot for the dataplane,
 //! - [`api`]: what travels over the agent's unix socket,
 //! - [`cni`]: the plugin a container runtime calls for every pod.
 
@@ -15,5 +16,6 @@ pub mod api;
 pub mod cni;
 pub mod linux;
 mod mac;
+pub mod node;
 
 pub use mac::{MacAddress, ParseMacError};

@@ -1,5 +1,6 @@
 //! Helpers for tests that move real packets.
 //!
+//! - [`packet`]: frames, built in one line each,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
 //! - [`Process`]: a program that ends with the test, its output kept,
 //! - [`requires!`] and [`requires_root!`]: what a test needs to run.
@@ -31,6 +32,7 @@
 //! `PODGATE_REFUSE_SKIPS=1` makes the same test fail instead.
 
 mod namespace;
+pub mod packet;
 mod process;
 mod skip;
 mod unique;
