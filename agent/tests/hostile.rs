@@ -22,6 +22,9 @@ fn bent(text: &'static str) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(change, 0..6).prop_map(move |changes| {
         let mut bytes = text.as_bytes().to_vec();
         for (place, kind, byte) in changes {
+            if bytes.is_empty() {
+                break;
+            }
             let place = place.index(bytes.len());
             match kind {
                 0 => bytes[place] = byte,
