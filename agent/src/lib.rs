@@ -16,8 +16,11 @@
 pub mod api;
 pub mod cni;
 pub mod commands;
+pub mod config;
 pub mod linux;
+pub mod logger;
 mod mac;
 pub mod node;
+pub mod time;
 
 pub use mac::{MacAddress, ParseMacError};
