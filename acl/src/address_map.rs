@@ -1,10 +1,24 @@
 //! Addresses to identities.
+//!
+//! ```text
+//!   peer sets             networks, nested            identities
+//!   A: 10.0.0.0/8         10.0.0.0/8     in A         1 = {A}
+//!      but 10.2.0.0/16      10.1.0.0/16  in A, B      2 = {A, B}
+//!   B: 10.1.0.0/16          10.2.0.0/16  in none      0 = {}
+//! ```
+//!
+//! Blocks and exceptions of all sets become one tree of nested networks; a network's
+//! membership is that of the network around it, changed by what begins at it. Networks
+//! with equal membership share one identity.
 
 use std::collections::{BTreeMap, HashMap};
 
+use ahash::RandomState;
 use ipnet::IpNet;
 
 use crate::Address;
+use crate::lpm::Lpm;
+use crate::prefix::Prefix;
 
 /// A peer set: the addresses that one policy peer stands for right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,69 +54,112 @@ impl AddressMapBuilder {
         self.sets.entry(set).or_default().extend(blocks);
     }
 
-    /// The map of all that was added.
+    /// The map of all that was added. Sorts once, then one pass: n log n in the number
+    /// of networks, times the sets around each.
     pub fn build(&self) -> AddressMap {
-        let mut nets: Vec<IpNet> = self
-            .sets
-            .values()
-            .flatten()
-            .flat_map(|block| block.except.iter().chain([&block.net]))
-            .map(IpNet::trunc)
-            .collect();
-        nets.sort_unstable();
-        nets.dedup();
+        let mut changes = Vec::new();
+        for (set, blocks) in &self.sets {
+            for block in blocks {
+                gather(*set, block, &mut changes);
+            }
+        }
+        changes.sort_unstable_by_key(|change: &Change| change.prefix.order());
+
         let mut map = AddressMap::default();
-        let mut known: HashMap<Vec<PeerSetId>, Identity> =
-            HashMap::from([(Vec::new(), Identity::NONE)]);
-        for net in nets {
-            let inside = |block: &Block| {
-                block.net.contains(&net) && !block.except.iter().any(|except| except.contains(&net))
+        let mut known: HashMap<Box<[PeerSetId]>, Identity, RandomState> = HashMap::default();
+        known.insert(Box::default(), Identity::NONE);
+        // The networks around the current one, outermost first.
+        let mut around: Vec<(Prefix, Counts)> = Vec::new();
+        for same in changes.chunk_by(|a, b| a.prefix == b.prefix) {
+            let prefix = same[0].prefix;
+            while around.last().is_some_and(|(outer, _)| !outer.covers(prefix)) {
+                around.pop();
+            }
+            let mut counts = around.last().map_or_else(Counts::new, |(_, counts)| counts.clone());
+            for change in same {
+                change.apply(&mut counts);
+            }
+            let members: Box<[PeerSetId]> = counts.iter().map(|(set, _)| *set).collect();
+            let identity = match known.get(&members) {
+                Some(identity) => *identity,
+                None => {
+                    let identity = Identity(map.members.len() as u32);
+                    map.members.push(members.clone());
+                    known.insert(members, identity);
+                    identity
+                }
             };
-            let members: Vec<PeerSetId> = self
-                .sets
-                .iter()
-                .filter(|(_, blocks)| blocks.iter().any(inside))
-                .map(|(set, _)| *set)
-                .collect();
-            let next = Identity(known.len() as u32);
-            let identity = *known.entry(members.clone()).or_insert_with(|| {
-                map.members.push(members);
-                next
-            });
-            map.nets.push((net, identity));
+            map.nets.insert(prefix, identity.0);
+            around.push((prefix, counts));
         }
         map
     }
 }
 
+/// What begins at a network: a block of a set, or an exception of one.
+struct Change {
+    prefix: Prefix,
+    set: PeerSetId,
+    step: i32,
+}
+
+/// How many blocks of each set cover a network, sorted by set, without zeros.
+type Counts = Vec<(PeerSetId, i32)>;
+
+impl Change {
+    fn apply(&self, counts: &mut Counts) {
+        match counts.binary_search_by_key(&self.set, |(set, _)| *set) {
+            Ok(at) => {
+                counts[at].1 += self.step;
+                if counts[at].1 == 0 {
+                    counts.remove(at);
+                }
+            }
+            Err(at) => counts.insert(at, (self.set, self.step)),
+        }
+    }
+}
+
+/// The changes that a block stands for. Each address inside sees the block at most once
+/// and as often taken away as an exception covers it: exceptions are made disjoint first.
+fn gather(set: PeerSetId, block: &Block, changes: &mut Vec<Change>) {
+    let Some(net) = Prefix::new(&block.net) else { return };
+    let mut except: Vec<Prefix> = block.except.iter().filter_map(Prefix::new).collect();
+    if except.iter().any(|except| except.covers(net)) {
+        return;
+    }
+    except.retain(|except| net.covers(*except));
+    except.sort_unstable_by_key(|except| except.order());
+    // Sorted, an outer network comes right before all that it covers.
+    except.dedup_by(|inner, outer| outer.covers(*inner));
+    changes.push(Change { prefix: net, set, step: 1 });
+    changes.extend(except.into_iter().map(|prefix| Change { prefix, set, step: -1 }));
+}
+
 /// Gives every address its identity, longest prefix first.
 #[derive(Clone, Debug)]
 pub struct AddressMap {
-    nets: Vec<(IpNet, Identity)>,
+    nets: Lpm,
     /// Sorted peer sets of each identity.
-    members: Vec<Vec<PeerSetId>>,
+    members: Vec<Box<[PeerSetId]>>,
 }
 
 impl Default for AddressMap {
     fn default() -> Self {
-        Self { nets: Vec::new(), members: vec![Vec::new()] }
+        Self { nets: Lpm::default(), members: vec![Box::default()] }
     }
 }
 
 impl AddressMap {
     /// The identity of `address`.
+    #[inline]
     pub fn lookup(&self, address: Address) -> Identity {
-        let ip = address.to_ip();
-        self.nets
-            .iter()
-            .filter(|(net, _)| net.contains(&ip))
-            .max_by_key(|(net, _)| net.prefix_len())
-            .map_or(Identity::NONE, |(_, identity)| *identity)
+        self.nets.lookup(address).map_or(Identity::NONE, Identity)
     }
 
     /// The peer sets that addresses of this identity are in, sorted.
     pub fn members(&self, identity: Identity) -> &[PeerSetId] {
-        self.members.get(identity.0 as usize).map_or(&[], Vec::as_slice)
+        self.members.get(identity.0 as usize).map_or(&[], |members| members)
     }
 
     /// Whether addresses of this identity are in `set`.
@@ -113,5 +170,79 @@ impl AddressMap {
     /// All identities, [`Identity::NONE`] first.
     pub fn identities(&self) -> impl Iterator<Item = Identity> + '_ {
         (0..self.members.len() as u32).map(Identity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A map from lines such as `1 10.0.0.0/8 -10.1.0.0/16`: set, network, exceptions.
+    fn map(text: &str) -> AddressMap {
+        let mut builder = AddressMapBuilder::default();
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let mut words = line.split_whitespace();
+            let set = PeerSetId(words.next().unwrap().parse().unwrap());
+            let block = words.next().map(|net| Block {
+                net: net.parse().unwrap(),
+                except: words.map(|word| word[1..].parse().unwrap()).collect(),
+            });
+            builder.add(set, block);
+        }
+        builder.build()
+    }
+
+    fn sets(map: &AddressMap, address: &str) -> Vec<u32> {
+        let address: std::net::IpAddr = address.parse().unwrap();
+        map.members(map.lookup(address.into())).iter().map(|set| set.0).collect()
+    }
+
+    #[test]
+    fn nested_networks_and_exceptions() {
+        let map = map("
+            1 10.0.0.0/8 -10.1.0.0/16 -10.1.2.0/24
+            2 10.1.0.0/16
+            3 10.1.2.3/32
+            4
+        ");
+        assert_eq!(sets(&map, "10.2.0.1"), [1]);
+        assert_eq!(sets(&map, "10.1.0.1"), [2]);
+        assert_eq!(sets(&map, "10.1.2.4"), [2]);
+        assert_eq!(sets(&map, "10.1.2.3"), [2, 3]);
+        assert_eq!(sets(&map, "11.0.0.1"), [0; 0]);
+    }
+
+    #[test]
+    fn one_block_excepts_what_another_holds() {
+        let map = map("
+            1 10.0.0.0/8 -10.1.0.0/16
+            1 10.1.2.0/24
+            1 10.0.0.0/9
+        ");
+        assert_eq!(sets(&map, "10.1.0.1"), [1], "held by the /9");
+        assert_eq!(sets(&map, "10.200.0.1"), [1]);
+    }
+
+    #[test]
+    fn families_stay_apart() {
+        let map = map("
+            4 0.0.0.0/0
+            6 ::/0
+            7 ::ffff:10.0.0.0/104
+            8 10.0.0.0/8 -::/0
+        ");
+        assert_eq!(sets(&map, "10.0.0.1"), [4, 8]);
+        assert_eq!(sets(&map, "2001:db8::1"), [6]);
+    }
+
+    #[test]
+    fn equal_membership_shares_an_identity() {
+        let map = map("
+            1 10.0.0.1/32
+            1 10.0.0.2/32
+            1 2001:db8::/32
+        ");
+        assert_eq!(map.identities().count(), 2);
+        assert_eq!(sets(&map, "2001:db8::7"), [1]);
     }
 }

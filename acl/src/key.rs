@@ -19,4 +19,6 @@ pub struct Key {
     pub source_port: u16,
     /// Destination port; for ICMP and ICMPv6 the code.
     pub destination_port: u16,
+    /// Flags of the TCP header (its byte 13, RFC 9293); 0 for other protocols.
+    pub tcp_flags: u8,
 }

@@ -13,11 +13,14 @@ mod address;
 mod address_map;
 mod key;
 pub mod linear;
+mod lpm;
+mod prefix;
 mod rule;
 mod table;
+mod tuple_space;
 
 pub use address::Address;
 pub use address_map::{AddressMap, AddressMapBuilder, Block, Identity, PeerSetId};
 pub use key::Key;
-pub use rule::{Action, End, PortRange, Rule};
+pub use rule::{Action, End, PortRange, Rule, TcpFlags};
 pub use table::{Report, Table};

@@ -49,6 +49,28 @@ pub enum Action {
     Permit,
     /// It may not.
     Deny,
+    /// This rule set does not decide; the next tier's does.
+    Pass,
+}
+
+/// What a rule demands of the TCP flags: the bits of `mask` must read `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct TcpFlags {
+    /// The flags that are looked at, as in byte 13 of the TCP header (RFC 9293).
+    pub mask: u8,
+    /// What they must read; no bit outside `mask`.
+    pub value: u8,
+}
+
+impl TcpFlags {
+    /// Any flags, also of packets that are not TCP.
+    pub const ANY: Self = Self { mask: 0, value: 0 };
+
+    /// Whether `flags` read what is demanded.
+    #[inline]
+    pub const fn matches(self, flags: u8) -> bool {
+        flags & self.mask == self.value
+    }
 }
 
 /// One rule of an ordered rule set; it matches if every field does.
@@ -61,9 +83,12 @@ pub struct Rule {
     /// IP protocol number, or any protocol.
     pub protocol: Option<u8>,
     /// Source ports. A range other than [`PortRange::ANY`] goes with a protocol that has ports.
+    /// For ICMP and ICMPv6 the types.
     pub source_ports: PortRange,
-    /// Destination ports, likewise.
+    /// Destination ports, likewise; for ICMP and ICMPv6 the codes.
     pub destination_ports: PortRange,
+    /// TCP flags; anything but [`TcpFlags::ANY`] goes with TCP.
+    pub tcp_flags: TcpFlags,
     /// What the rule says.
     pub action: Action,
     /// Whom the verdict is reported by, such as `NetworkPolicy default/db ingress[0]`.
@@ -71,6 +96,72 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// A rule that matches everything; the setters below narrow it.
+    ///
+    /// ```
+    /// use acl::{Action, End, PortRange, Rule};
+    ///
+    /// let rule = Rule::new(Action::Permit, "NetworkPolicy default/db ingress[0]")
+    ///     .source(End::Net("10.1.0.0/16".parse().unwrap()))
+    ///     .protocol(6)
+    ///     .destination_ports(PortRange::one(6379));
+    /// assert_eq!(rule.destination, End::Any);
+    /// ```
+    pub fn new(action: Action, origin: impl Into<Arc<str>>) -> Self {
+        Self {
+            source: End::Any,
+            destination: End::Any,
+            protocol: None,
+            source_ports: PortRange::ANY,
+            destination_ports: PortRange::ANY,
+            tcp_flags: TcpFlags::ANY,
+            action,
+            origin: origin.into(),
+        }
+    }
+
+    /// The same rule for this source.
+    #[must_use]
+    pub fn source(self, source: End) -> Self {
+        Self { source, ..self }
+    }
+
+    /// The same rule for this destination.
+    #[must_use]
+    pub fn destination(self, destination: End) -> Self {
+        Self { destination, ..self }
+    }
+
+    /// The same rule for this IP protocol only.
+    #[must_use]
+    pub fn protocol(self, protocol: u8) -> Self {
+        Self { protocol: Some(protocol), ..self }
+    }
+
+    /// The same rule for these source ports.
+    #[must_use]
+    pub fn source_ports(self, source_ports: PortRange) -> Self {
+        Self { source_ports, ..self }
+    }
+
+    /// The same rule for these destination ports.
+    #[must_use]
+    pub fn destination_ports(self, destination_ports: PortRange) -> Self {
+        Self { destination_ports, ..self }
+    }
+
+    /// The same rule for these types and codes; `protocol` is 1 (ICMP) or 58 (ICMPv6).
+    #[must_use]
+    pub fn icmp(self, protocol: u8, types: PortRange, codes: PortRange) -> Self {
+        self.protocol(protocol).source_ports(types).destination_ports(codes)
+    }
+
+    /// The same rule for TCP packets whose flags read `tcp_flags`.
+    #[must_use]
+    pub fn tcp_flags(self, tcp_flags: TcpFlags) -> Self {
+        Self { tcp_flags, ..self.protocol(6) }
+    }
+
     /// Whether this rule matches `key`, by definition.
     pub fn matches(&self, key: &Key, addresses: &AddressMap) -> bool {
         let end = |end: &End, address: crate::Address, identity: Identity| match end {
@@ -83,5 +174,6 @@ impl Rule {
             && self.protocol.is_none_or(|protocol| protocol == key.protocol)
             && self.source_ports.contains(key.source_port)
             && self.destination_ports.contains(key.destination_port)
+            && self.tcp_flags.matches(key.tcp_flags)
     }
 }

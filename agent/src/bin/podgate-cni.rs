@@ -1,0 +1,3 @@
+//! The `podgate-cni` binary.
+
+fn main() {}
