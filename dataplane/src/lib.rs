@@ -1,6 +1,6 @@
 //! Frames, ports, the graph, sessions and workers of the switch.
 
-<<<<<<< HEAD
+pub mod capture;
 pub mod clock;
 pub mod counters;
 mod cpu;
@@ -28,6 +28,3 @@ pub use policy::{DEFAULT_ALLOW, Deciders, Judgement, RuleAt, judge};
 pub use snapshot::{Gate, PortId, PortKind, PortState, Snapshot};
 pub use switch::Switch;
 pub use worker::Worker;
-=======
-pub mod capture;
->>>>>>> capture

@@ -1,6 +1,6 @@
-<<<<<<< HEAD
 //! Helpers for tests that move real packets.
 //!
+//! - [`packet`]: frames, built in one line each,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
 //! - [`Process`]: a program that ends with the test, its output kept,
 //! - [`requires!`] and [`requires_root!`]: what a test needs to run.
@@ -32,6 +32,7 @@
 //! `PODGATE_REFUSE_SKIPS=1` makes the same test fail instead.
 
 mod namespace;
+pub mod packet;
 mod process;
 mod skip;
 mod unique;
@@ -42,8 +43,3 @@ pub use process::Process;
 pub use skip::function_name;
 pub use skip::{has_program, is_root, skipped};
 pub use unique::{TempDir, unique_name};
-=======
-//! Helpers shared by tests.
-
-pub mod packet;
->>>>>>> capture
