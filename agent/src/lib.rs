@@ -9,6 +9,7 @@
 //!
 //! - [`linux`]: the one door to the kernel's network configuration,
 //! - [`node`]: what the control side published, as a snapshot for the dataplane,
+//! - `replay`: captures through the switch of a cluster node,
 //! - [`api`]: what travels over the agent's unix socket,
 //! - [`commands`]: the command line of `podgate`.
 
@@ -17,5 +18,6 @@ pub mod commands;
 pub mod linux;
 mod mac;
 pub mod node;
+mod replay;
 
 pub use mac::{MacAddress, ParseMacError};
