@@ -9,6 +9,7 @@
 //!
 //! - [`linux`]: the one door to the kernel's network configuration,
 //! - [`node`]: what the control side published, as a snapshot for the dataplane,
+//! - `replay`: captures through the switch of a cluster node,
 //! - [`api`]: what travels over the agent's unix socket,
 //! - [`cni`]: the plugin a container runtime calls for every pod,
 //! - [`commands`]: the command line of `podgate`.
@@ -21,6 +22,7 @@ pub mod linux;
 pub mod logger;
 mod mac;
 pub mod node;
+mod replay;
 pub mod time;
 
 pub use mac::{MacAddress, ParseMacError};
