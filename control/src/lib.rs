@@ -4,6 +4,12 @@
 //! source → cache → processor → configurator → renderer cache → ACL renderer → publish
 //! ```
 
+mod fault;
+pub mod manifests;
+pub mod model;
+pub mod objects;
 mod view;
 
+pub use fault::{Fault, FieldFault};
+pub use objects::{Kind, Object, ObjectRef};
 pub use view::{ClusterNode, PodGate, PodKey, PodView, View};
