@@ -9,9 +9,11 @@
 //!
 //! - [`linux`]: the one door to the kernel's network configuration,
 //! - [`node`]: what the control side published, as a snapshot for the dataplane,
-//! - [`api`]: what travels over the agent's unix socket.
+//! - [`api`]: what travels over the agent's unix socket,
+//! - [`commands`]: the command line of `podgate`.
 
 pub mod api;
+pub mod commands;
 pub mod linux;
 mod mac;
 pub mod node;
