@@ -1,8 +1,8 @@
 //! The text of one manifest file to objects.
 //!
-//! Scalars are read as kubectl reads them (YAML 1.1 booleans included), so `role: yes` is a
-//! boolean here too and a fault where text is wanted. Duplicate keys are errors. Aliases are
-//! bounded; every other limit follows from the size of the file.
+//! Booleans are `true` and `false` alone (YAML 1.2), so that a pod may be called `y` and a
+//! label say `no`; numbers where text is wanted are faults, as for the API server. Duplicate
+//! keys are errors. Aliases are bounded; every other limit follows from the size of the file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +71,7 @@ fn options(bytes: usize) -> serde_saphyr::Options {
         max_aliases: 1_000,
         max_anchors: 1_000,
     };
-    serde_saphyr::options! { budget: budget, with_snippet: false }
+    serde_saphyr::options! { budget: budget, strict_booleans: true, with_snippet: false }
 }
 
 fn one_line(text: &str) -> String {
@@ -165,12 +165,12 @@ mod tests {
     fn a_fault_names_file_document_object_and_field() {
         let content = yaml(
             "kind: Pod\napiVersion: v1\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\n\
-             metadata:\n  name: b\n  namespace: x\n  labels: {on: yes}\n",
+             metadata:\n  name: b\n  namespace: x\n  labels: {on: 1}\n",
         );
         assert_eq!(
             faults(&content),
             ["f.yaml: document 2 (Pod x/b): metadata.labels.on: \
-              invalid type: boolean `true`, expected a string"]
+              invalid type: integer `1`, expected a string"]
         );
     }
 
@@ -182,7 +182,7 @@ mod tests {
         assert!(faults(&content)[0].starts_with("f.yaml: document 2: is no YAML: "));
         assert!(!read(Path::new("f.json"), b"{\"kind\": ").whole);
         assert!(!yaml("a: 1\na: 2\n").whole);
-        assert!(!read(Path::new("f.yaml"), b"\xff\xfe\x00").whole);
+        assert!(!read(Path::new("f.yaml"), b"a: \xc3\x28").whole);
     }
 
     #[test]

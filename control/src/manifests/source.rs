@@ -36,10 +36,9 @@ impl Source {
             let content = match fs::read(&file) {
                 Ok(text) => documents::read(&file, &text),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => Content {
-                    faults: vec![unreadable(&file, &error)],
-                    ..Content::default()
-                },
+                Err(error) => {
+                    Content { faults: vec![unreadable(&file, &error)], ..Content::default() }
+                }
             };
             loaded.faults.extend(content.faults);
             for (kind, count) in content.skipped {
@@ -114,8 +113,8 @@ mod tests {
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir()
-                .join(format!("podgate-source-{name}-{}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("podgate-source-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             fs::create_dir_all(&path).unwrap();
             Self(path)
@@ -139,7 +138,9 @@ mod tests {
     }
 
     fn pod(name: &str, label: &str) -> String {
-        format!("---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{l: {label}}}}}\n")
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{l: {label}}}}}\n"
+        )
     }
 
     fn names(loaded: &Loaded) -> Vec<String> {
@@ -191,6 +192,8 @@ mod tests {
     #[test]
     fn a_path_that_is_not_there_is_a_fault() {
         let loaded = super::super::load(&[PathBuf::from("/nonexistent/podgate.yaml")]);
-        assert!(loaded.faults[0].to_string().starts_with("/nonexistent/podgate.yaml: cannot be read"));
+        assert!(
+            loaded.faults[0].to_string().starts_with("/nonexistent/podgate.yaml: cannot be read")
+        );
     }
 }

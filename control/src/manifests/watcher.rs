@@ -70,12 +70,7 @@ impl Drop for Watcher {
     }
 }
 
-fn run(
-    mut inotify: Inotify,
-    mut folders: Folders,
-    stop: &AtomicBool,
-    mut changed: impl FnMut(),
-) {
+fn run(mut inotify: Inotify, mut folders: Folders, stop: &AtomicBool, mut changed: impl FnMut()) {
     let mut buffer = [0; 16 * 1024];
     while !stop.load(Ordering::Acquire) {
         let mut relevant = match inotify.read_events_blocking(&mut buffer) {
@@ -90,10 +85,8 @@ fn run(
         let mut last = began;
         while relevant && last.elapsed() < QUIET && began.elapsed() < LONGEST_BURST {
             thread::sleep(Duration::from_millis(1));
-            if let Ok(mut events) = inotify.read_events(&mut buffer) {
-                if events.next().is_some() {
-                    last = Instant::now();
-                }
+            if inotify.read_events(&mut buffer).is_ok_and(|mut events| events.next().is_some()) {
+                last = Instant::now();
             }
         }
         if let Err(error) = folders.follow() {
@@ -175,10 +168,7 @@ fn merge(have: &mut Interest, more: Interest) {
 fn wanted(paths: &[PathBuf]) -> BTreeMap<PathBuf, Interest> {
     let mut wanted: BTreeMap<PathBuf, Interest> = BTreeMap::new();
     let mut add = |folder: PathBuf, interest: Interest| {
-        wanted
-            .entry(folder)
-            .and_modify(|have| merge(have, interest.clone()))
-            .or_insert(interest);
+        wanted.entry(folder).and_modify(|have| merge(have, interest.clone())).or_insert(interest);
     };
     for path in paths {
         if path.is_dir() {
@@ -229,10 +219,12 @@ mod tests {
     use std::fs;
     use std::sync::mpsc;
 
+    type Step = (&'static str, fn(&Path));
+
     /// Each step must be noticed; none may be noticed without a step.
-    fn watch(name: &str, steps: &[(&str, fn(&Path))]) {
-        let root = std::env::temp_dir()
-            .join(format!("podgate-watcher-{name}-{}", std::process::id()));
+    fn watch(name: &str, steps: &[Step]) {
+        let root =
+            std::env::temp_dir().join(format!("podgate-watcher-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(root.join("folder")).unwrap();
         let (sender, receiver) = mpsc::channel();

@@ -22,8 +22,7 @@ pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
     let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
     let mut faults = Vec::new();
     let mut addresses = Vec::new();
-    let listed: Vec<String> =
-        status.pod_ips.into_iter().flatten().map(|entry| entry.ip).collect();
+    let listed: Vec<String> = status.pod_ips.into_iter().flatten().map(|entry| entry.ip).collect();
     let texts = match listed.is_empty() {
         true => status.pod_ip.into_iter().map(|ip| ("status.podIP".to_owned(), ip)).collect(),
         false => Vec::from_iter(
@@ -62,9 +61,12 @@ pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
 /// Named ports in the order Kubernetes resolves names: containers first, then init
 /// containers that keep running beside them (`restartPolicy: Always`).
 fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPort]> {
-    let sidecars = spec.init_containers.iter().flatten().enumerate().filter(|(_, container)| {
-        container.restart_policy.as_deref() == Some("Always")
-    });
+    let sidecars = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, container)| container.restart_policy.as_deref() == Some("Always"));
     let containers = (spec.containers.iter().enumerate())
         .map(|(index, container)| ("spec.containers", index, container))
         .chain(sidecars.map(|(index, container)| ("spec.initContainers", index, container)));
@@ -160,7 +162,10 @@ mod tests {
                     {"name": "side", "restartPolicy": "Always",
                      "ports": [{"name": "side", "containerPort": 9}]}]},
             "status": {"phase": "Running", "podIP": "10.0.0.1",
-                       "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}})) else { panic!() };
+                       "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}}))
+        else {
+            panic!()
+        };
         assert_eq!(pod.key.to_string(), "default/db");
         assert_eq!(pod.addresses.len(), 2);
         assert_eq!(pod.created, 60);
@@ -174,7 +179,10 @@ mod tests {
     fn a_finished_pod_is_known_as_such() {
         for (phase, finished) in [("Succeeded", true), ("Failed", true), ("Running", false)] {
             let Object::Pod(pod) = object(json!({"apiVersion": "v1", "kind": "Pod",
-                "metadata": {"name": "p"}, "status": {"phase": phase}})) else { panic!() };
+                "metadata": {"name": "p"}, "status": {"phase": phase}}))
+            else {
+                panic!()
+            };
             assert_eq!(pod.finished, finished);
         }
     }
@@ -195,7 +203,10 @@ mod tests {
         let Object::Node(node) = object(json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": "n"}, "spec": {"podCIDR": "10.1.0.0/24"},
             "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"},
-                                     {"type": "Hostname", "address": "n"}]}})) else { panic!() };
+                                     {"type": "Hostname", "address": "n"}]}}))
+        else {
+            panic!()
+        };
         assert_eq!(node.addresses.len(), 1);
         assert_eq!(node.pod_cidrs.len(), 1);
     }
@@ -203,7 +214,8 @@ mod tests {
     #[test]
     fn a_namespace_always_carries_its_name_as_label() {
         let Object::Namespace(namespace) = object(json!({"apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": "a", "labels": {"kubernetes.io/metadata.name": "b"}}})) else {
+            "metadata": {"name": "a", "labels": {"kubernetes.io/metadata.name": "b"}}}))
+        else {
             panic!()
         };
         assert_eq!(namespace.labels.value("kubernetes.io/metadata.name"), Some("a"));

@@ -141,9 +141,8 @@ fn rule(
         match value.get(name) {
             None | Some(Value::Null) => Vec::new(),
             Some(Value::Array(list)) => {
-                let named = |(index, value): (usize, &Value)| {
-                    (reader::at(&field, index), value.clone())
-                };
+                let named =
+                    |(index, value): (usize, &Value)| (reader::at(&field, index), value.clone());
                 list.iter().enumerate().map(named).collect()
             }
             Some(other) => {
@@ -222,7 +221,8 @@ fn peer(value: &Value, field: &str, namespace: &Arc<str>, faults: &mut Faults) -
 /// one that is not inside it is a fault.
 fn ip_block(value: Value, field: &str) -> Result<(IpNet, Vec<IpNet>), Faults> {
     let block: api::IPBlock = reader::typed(value, field).map_err(|fault| vec![fault])?;
-    let net = reader::network(&block.cidr, || format!("{field}.cidr")).map_err(|fault| vec![fault])?;
+    let net =
+        reader::network(&block.cidr, || format!("{field}.cidr")).map_err(|fault| vec![fault])?;
     let mut faults = Vec::new();
     let mut except = BTreeSet::new();
     for (index, text) in block.except.iter().flatten().enumerate() {
@@ -371,7 +371,8 @@ mod tests {
         assert!(policy.ingress.is_some() && policy.egress.is_none());
         let (policy, _) = parse(json!({"podSelector": {}, "egress": [{}], "policyTypes": []}));
         assert!(policy.ingress.is_some() && policy.egress.is_some());
-        let (policy, _) = parse(json!({"podSelector": {}, "ingress": [{}], "policyTypes": ["Egress"]}));
+        let (policy, _) =
+            parse(json!({"podSelector": {}, "ingress": [{}], "policyTypes": ["Egress"]}));
         assert!(policy.ingress.is_none() && policy.egress == Some(vec![]));
     }
 

@@ -75,9 +75,8 @@ pub(super) fn protocol(
     field: impl FnOnce() -> String,
 ) -> Result<Protocol, FieldFault> {
     let Some(name) = name else { return Ok(Protocol::Tcp) };
-    Protocol::from_name(name).ok_or_else(|| {
-        FieldFault::new(field(), format!("{name:?} is not TCP, UDP or SCTP"))
-    })
+    Protocol::from_name(name)
+        .ok_or_else(|| FieldFault::new(field(), format!("{name:?} is not TCP, UDP or SCTP")))
 }
 
 /// A port number from 1.
@@ -103,7 +102,9 @@ pub(super) fn port_name(
         true => Ok(name.into()),
         false => Err(FieldFault::new(
             field(),
-            format!("{name:?} is neither a port number nor a port name (a-z, 0-9 and single '-', a letter at least, 15 at most)"),
+            format!(
+                "{name:?} is neither a port number nor a port name (a-z, 0-9 and single '-', a letter at least, 15 at most)"
+            ),
         )),
     }
 }

@@ -9,9 +9,7 @@ use serde_json::Value;
 
 use super::{ObjectRef, reader};
 use crate::FieldFault;
-use crate::model::{
-    Endpoint, EndpointPort, EndpointSlice, Key, Service, ServicePort, TargetPort,
-};
+use crate::model::{Endpoint, EndpointPort, EndpointSlice, Key, Service, ServicePort, TargetPort};
 
 type Faults = Vec<FieldFault>;
 
@@ -24,7 +22,10 @@ fn key(reference: &ObjectRef) -> Key {
 
 /// Collects what is fine and keeps the faults.
 fn sieve<T, E>(results: impl IntoIterator<Item = Result<T, E>>, faults: &mut Vec<E>) -> Vec<T> {
-    results.into_iter().filter_map(|result| result.map_err(|fault| faults.push(fault)).ok()).collect()
+    results
+        .into_iter()
+        .filter_map(|result| result.map_err(|fault| faults.push(fault)).ok())
+        .collect()
 }
 
 pub(super) fn service(reference: &ObjectRef, value: Value) -> Result<Service, Faults> {
@@ -100,7 +101,8 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: Value) -> Result<Endp
     let by_name = object.address_type == "FQDN";
     let mut faults = Vec::new();
     let mut endpoints = Vec::new();
-    for (index, endpoint) in object.endpoints.into_iter().flatten().enumerate().filter(|_| !by_name) {
+    for (index, endpoint) in object.endpoints.into_iter().flatten().enumerate().filter(|_| !by_name)
+    {
         let field = |nth| format!("endpoints[{index}].addresses[{nth}]");
         let texts = endpoint.addresses.iter().enumerate();
         let conditions = endpoint.conditions.unwrap_or_default();
@@ -125,9 +127,10 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: Value) -> Result<Endp
         })
     });
     let ports = sieve(ports, &mut faults);
-    let service = object.metadata.labels.and_then(|mut labels| {
-        labels.remove("kubernetes.io/service-name").map(Arc::from)
-    });
+    let service = object
+        .metadata
+        .labels
+        .and_then(|mut labels| labels.remove("kubernetes.io/service-name").map(Arc::from));
     match faults.is_empty() {
         true => Ok(EndpointSlice { key: key(reference), service, endpoints, ports }),
         false => Err(faults),
