@@ -6,6 +6,7 @@
 //! also what wrong arguments end with.
 
 pub mod completion;
+pub mod policy;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -32,6 +33,8 @@ pub struct Cli {
 pub enum Command {
     /// Write the completion script of a shell
     Completion(completion::Args),
+    /// Ask what policies say
+    Policy(policy::Args),
 }
 
 impl Cli {
@@ -39,6 +42,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         match self.command {
             Command::Completion(args) => completion::run(&args),
+            Command::Policy(args) => policy::run(&args),
         }
     }
 }

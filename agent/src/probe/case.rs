@@ -191,7 +191,10 @@ pub fn endpoint(text: &str) -> Result<Endpoint, String> {
                 }));
             }
             ["pod", namespace, name] | [namespace, name] => {
-                return Ok(Endpoint::Pod(PodKey { namespace: namespace.into(), name: name.into() }));
+                return Ok(Endpoint::Pod(PodKey {
+                    namespace: namespace.into(),
+                    name: name.into(),
+                }));
             }
             _ => {}
         }

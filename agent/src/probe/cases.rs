@@ -18,8 +18,8 @@ use super::case::{Fault, Fields};
 /// # Errors
 /// Everything that is wrong, case by case; also that there is not one document.
 pub fn read(text: &[u8]) -> Result<Vec<Case>, Vec<Fault>> {
-    let documents = documents(text)
-        .map_err(|problem| vec![Fault { case: None, field: "", problem }])?;
+    let documents =
+        documents(text).map_err(|problem| vec![Fault { case: None, field: "", problem }])?;
     if documents.is_empty() {
         return Err(vec![Fault { case: None, field: "", problem: "holds no cases".into() }]);
     }

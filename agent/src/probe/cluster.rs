@@ -77,7 +77,8 @@ impl Cluster {
             let ports = switch::ports(on_it)
                 .ok_or_else(|| format!("Node {name}: has more pods than a switch has ports"))?;
             let snapshot = node::snapshot(view, name, &[], view.generation.max(1), &ports);
-            let pod_ports = ports.iter().map(|port| port.id).filter(|id| ![HOST, UPLINK].contains(id));
+            let pod_ports =
+                ports.iter().map(|port| port.id).filter(|id| ![HOST, UPLINK].contains(id));
             pods.extend(keys.into_iter().zip(pod_ports.map(|id| (n, id))));
             let mine = frames.split_off(frames.len() - BATCH);
             switches.push(Switch::new(snapshot, ports.len(), &memory, mine));

@@ -15,15 +15,18 @@
 //! - [`plan`]: the connections that a case asks about,
 //! - [`opening`]: the packets that open them,
 //! - [`switch`] and [`cluster`]: where they are sent through,
-//! - [`answer`]: what comes of it.
+//! - [`answer`]: what comes of it,
+//! - [`report`] and [`grid`]: how it is told.
 
 pub mod answer;
 pub mod case;
 pub mod cases;
 pub mod cluster;
 pub mod complete;
+pub mod grid;
 pub mod opening;
 pub mod plan;
+pub mod report;
 pub mod switch;
 pub mod world;
 
@@ -32,4 +35,5 @@ mod prober;
 pub use answer::{Answer, Verdict};
 pub use case::{Case, Endpoint, Fault, Port};
 pub use opening::Protocol;
+pub use plan::Question;
 pub use prober::Prober;

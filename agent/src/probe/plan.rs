@@ -155,9 +155,10 @@ fn backends(
             if service.internal_local && !is_near(world, from, endpoint, address) {
                 continue;
             }
-            found = true;
             let to = End { spot: world.owner(address), address };
+            // A pod without a port of that name is no endpoint for it.
             let Some(port) = number_at(world, &to, &target, service_port) else { continue };
+            found = true;
             let family = |end: &&End| end.address.is_ipv4() == address.is_ipv4();
             let Some(from) = from.iter().find(family).cloned() else { continue };
             if seen.insert((address, port)) {
@@ -189,9 +190,9 @@ fn service_port<'a>(
     let mut ports = service.ports.iter().filter(|it| it.protocol == protocol);
     match port {
         Port::Number(number) => ports.find(|it| it.port == *number).ok_or(unknown),
-        Port::Name(name) => ports
-            .find(|it| it.name == *name)
-            .ok_or_else(|| Answer::deny(reason::UNKNOWN_PORT_NAME)),
+        Port::Name(name) => {
+            ports.find(|it| it.name == *name).ok_or_else(|| Answer::deny(reason::UNKNOWN_PORT_NAME))
+        }
     }
 }
 
