@@ -12,6 +12,7 @@
 //! - `replay`: captures through the switch of a cluster node,
 //! - [`api`]: what travels over the agent's unix socket,
 //! - [`cni`]: the plugin a container runtime calls for every pod,
+//! - [`probe`]: asks the compiled tables whether a connection may be opened,
 //! - [`commands`]: the command line of `podgate`.
 
 pub mod api;
@@ -22,6 +23,7 @@ pub mod linux;
 pub mod logger;
 mod mac;
 pub mod node;
+pub mod probe;
 mod replay;
 pub mod time;
 
