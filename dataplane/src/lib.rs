@@ -1,1 +1,30 @@
 //! Frames, ports, the graph, sessions and workers of the switch.
+
+pub mod capture;
+pub mod clock;
+pub mod counters;
+mod cpu;
+mod exchange;
+pub mod frame;
+pub mod graph;
+pub mod orders;
+mod outcome;
+pub mod packet;
+mod policy;
+pub mod port;
+pub mod session;
+mod snapshot;
+pub mod switch;
+pub mod wire;
+pub mod worker;
+
+pub use clock::Now;
+pub use counters::Counters;
+pub use frame::{Frame, FreeList, Memory};
+pub use graph::{Graph, SWITCH_MAC};
+pub use outcome::{OUTCOMES, Outcome, Verdict};
+pub use packet::{Packet, VECTOR};
+pub use policy::{DEFAULT_ALLOW, Deciders, Judgement, RuleAt, judge};
+pub use snapshot::{Gate, PortId, PortKind, PortState, Snapshot};
+pub use switch::Switch;
+pub use worker::Worker;

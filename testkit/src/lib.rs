@@ -1,1 +1,45 @@
-//! Helpers shared by tests.
+//! Helpers for tests that move real packets.
+//!
+//! - [`packet`]: frames, built in one line each,
+//! - [`Namespace`]: a network namespace that is gone when the test is,
+//! - [`Process`]: a program that ends with the test, its output kept,
+//! - [`requires!`] and [`requires_root!`]: what a test needs to run.
+//!
+//! # Skipped tests
+//!
+//! A test that cannot run where it stands is not a test that passed. Such a
+//! test says what it needs in its first line:
+//!
+//! ```no_run
+//! # #[allow(clippy::needless_doctest_main)]
+//! #[test]
+//! fn pods_reach_each_other() {
+//!     testkit::requires_root!();
+//!     testkit::requires!(testkit::has_program("redis-server"), "redis-server is not installed");
+//!     // …
+//! }
+//! ```
+//!
+//! If the need is not met, the test writes one line to the process's standard error,
+//! past the test harness's capture, and returns:
+//!
+//! ```text
+//! SKIPPED crate::module::pods_reach_each_other: needs root
+//! ```
+//!
+//! `grep '^SKIPPED '` over a test run's output lists and counts them. Where
+//! nothing may be skipped (continuous integration), the environment variable
+//! `PODGATE_REFUSE_SKIPS=1` makes the same test fail instead.
+
+mod namespace;
+pub mod packet;
+mod process;
+mod skip;
+mod unique;
+
+pub use namespace::Namespace;
+pub use process::Process;
+#[doc(hidden)]
+pub use skip::function_name;
+pub use skip::{has_program, is_root, skipped};
+pub use unique::{TempDir, unique_name};

@@ -1,0 +1,110 @@
+//! Addresses of interfaces.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressHeader, AddressHeaderFlags, AddressMessage, AddressScope,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::error::Error;
+use super::netlink::Netlink;
+
+/// An address and the interface that has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkAddress {
+    /// Number of the interface (`ifindex`).
+    pub link: u32,
+    /// The address with the length of its network prefix.
+    pub address: IpNet,
+}
+
+impl Netlink {
+    /// Gives an interface an address. Nothing else follows from it: no route for
+    /// its prefix is made, and an IPv6 address can be used at once, without
+    /// duplicate address detection (RFC 4862, section 5.4).
+    ///
+    /// # Errors
+    /// [`Error::is_exists`] if the interface has it already.
+    pub fn add_address(&mut self, link: u32, address: IpNet) -> Result<(), Error> {
+        let what = format!("add address {address} to interface {link}");
+        let message = message(link, address);
+        self.change(&what, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Takes an address from an interface.
+    ///
+    /// # Errors
+    /// If the interface does not have it (`EADDRNOTAVAIL`).
+    pub fn delete_address(&mut self, link: u32, address: IpNet) -> Result<(), Error> {
+        let what = format!("delete address {address} from interface {link}");
+        self.change(&what, RouteNetlinkMessage::DelAddress(message(link, address)), 0)
+    }
+
+    /// All addresses of all interfaces of the namespace, both families, link-local
+    /// ones included, sorted by interface. In the host's namespace: the cluster
+    /// node's own addresses.
+    ///
+    /// # Errors
+    /// If the kernel refuses to answer.
+    pub fn addresses(&mut self) -> Result<Vec<LinkAddress>, Error> {
+        let query = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let answers = self.all("list addresses", query)?;
+        let mut found: Vec<_> = answers
+            .iter()
+            .filter_map(|answer| match answer {
+                RouteNetlinkMessage::NewAddress(message) => read(message),
+                _ => None,
+            })
+            .collect();
+        found.sort();
+        Ok(found)
+    }
+}
+
+fn message(link: u32, address: IpNet) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header = AddressHeader {
+        family: match address {
+            IpNet::V4(_) => AddressFamily::Inet,
+            IpNet::V6(_) => AddressFamily::Inet6,
+        },
+        prefix_len: address.prefix_len(),
+        flags: AddressHeaderFlags::empty(),
+        scope: scope(address.addr()),
+        index: link,
+    };
+    // For a broadcast-capable interface both name the same address (rtnetlink(7)).
+    message.attributes = vec![
+        AddressAttribute::Address(address.addr()),
+        AddressAttribute::Local(address.addr()),
+        AddressAttribute::Flags(AddressFlags::Nodad | AddressFlags::Noprefixroute),
+    ];
+    message
+}
+
+fn scope(address: IpAddr) -> AddressScope {
+    match address {
+        IpAddr::V4(v4) if v4.is_link_local() => AddressScope::Link,
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => AddressScope::Link,
+        IpAddr::V4(Ipv4Addr::LOCALHOST) | IpAddr::V6(Ipv6Addr::LOCALHOST) => AddressScope::Host,
+        _ => AddressScope::Universe,
+    }
+}
+
+fn read(message: &AddressMessage) -> Option<LinkAddress> {
+    let mut own = None;
+    let mut peer = None;
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(address) => own = Some(*address),
+            AddressAttribute::Address(address) => peer = Some(*address),
+            _ => {}
+        }
+    }
+    // IPv6 gives its own address as "address" unless the link is point to point.
+    let address = IpNet::new(own.or(peer)?, message.header.prefix_len).ok()?;
+    Some(LinkAddress { link: message.header.index, address })
+}

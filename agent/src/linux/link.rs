@@ -1,0 +1,218 @@
+//! Interfaces: finding, changing, deleting.
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage};
+
+use super::error::Error;
+use super::netlink::Netlink;
+use crate::MacAddress;
+
+/// An interface as the kernel described it at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Number of the interface in its namespace, from 1 (`ifindex`).
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its Ethernet address; `None` for interfaces without one.
+    pub mac: Option<MacAddress>,
+    /// Largest packet in bytes, without the Ethernet header.
+    pub mtu: u32,
+    /// Switched on by configuration.
+    pub up: bool,
+    /// Switched on, and the other end (or the cable) as well.
+    pub running: bool,
+    /// Answers and asks ARP.
+    pub arp: bool,
+    /// The driver's kind (`veth`, `dummy`, …); empty for physical interfaces.
+    pub kind: String,
+    /// Free text of whoever made the interface (`ip link set … alias`).
+    pub alias: String,
+    /// Index of the other end of a veth pair, in that end's namespace.
+    pub peer: Option<u32>,
+}
+
+/// Whether the kernel accepts `name` for an interface: 1 to 15 bytes, no `/`,
+/// `:`, blank or control character, not `.` or `..` (`dev_valid_name` in the
+/// kernel's net/core/dev.c), and printable ASCII on top of that.
+pub fn valid_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() < libc::IFNAMSIZ
+        && name != "."
+        && name != ".."
+        && name.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b':')
+}
+
+impl Netlink {
+    /// The interface called `name`, or `None` if there is none.
+    ///
+    /// # Errors
+    /// If the kernel refuses to answer.
+    pub fn find_link(&mut self, name: &str) -> Result<Option<Link>, Error> {
+        match self.link(name) {
+            Ok(link) => Ok(Some(link)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The interface called `name`.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] if there is none.
+    pub fn link(&mut self, name: &str) -> Result<Link, Error> {
+        let what = format!("look up interface {name}");
+        if !valid_name(name) {
+            return Err(Error::new(what, std::io::Error::from_raw_os_error(libc::ENODEV)));
+        }
+        let mut query = LinkMessage::default();
+        query.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        match self.one(&what, RouteNetlinkMessage::GetLink(query))? {
+            RouteNetlinkMessage::NewLink(message) => Ok(Link::from_message(&message)),
+            _ => Err(Error::invalid(what, "the kernel answered with something else")),
+        }
+    }
+
+    /// All interfaces of the namespace.
+    ///
+    /// # Errors
+    /// If the kernel refuses to answer.
+    pub fn links(&mut self) -> Result<Vec<Link>, Error> {
+        let query = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let answers = self.all("list interfaces", query)?;
+        let link = |answer| match answer {
+            RouteNetlinkMessage::NewLink(message) => Some(Link::from_message(&message)),
+            _ => None,
+        };
+        Ok(answers.into_iter().filter_map(link).collect())
+    }
+
+    /// Switches an interface on.
+    ///
+    /// # Errors
+    /// If it is gone or the kernel refuses.
+    pub fn set_up(&mut self, index: u32) -> Result<(), Error> {
+        let what = format!("switch on interface {index}");
+        self.set_flags(&what, index, LinkFlags::Up, LinkFlags::Up)
+    }
+
+    /// Switches an interface off.
+    ///
+    /// # Errors
+    /// If it is gone or the kernel refuses.
+    pub fn set_down(&mut self, index: u32) -> Result<(), Error> {
+        let what = format!("switch off interface {index}");
+        self.set_flags(&what, index, LinkFlags::empty(), LinkFlags::Up)
+    }
+
+    /// Stops the kernel from asking and answering ARP on an interface.
+    ///
+    /// # Errors
+    /// If it is gone or the kernel refuses.
+    pub fn switch_off_arp(&mut self, index: u32) -> Result<(), Error> {
+        let what = format!("switch off ARP on interface {index}");
+        self.set_flags(&what, index, LinkFlags::Noarp, LinkFlags::Noarp)
+    }
+
+    /// Sets the largest packet of an interface, in bytes without the Ethernet header.
+    ///
+    /// # Errors
+    /// If it is gone or its driver refuses the size.
+    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(LinkAttribute::Mtu(mtu));
+        let what = format!("set the MTU of interface {index} to {mtu}");
+        self.change(&what, RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Writes an interface's alias, at most 255 bytes.
+    ///
+    /// # Errors
+    /// If it is gone or the text is too long.
+    pub fn set_alias(&mut self, index: u32, alias: &str) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
+        let what = format!("set the alias of interface {index} to '{alias}'");
+        self.change(&what, RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Deletes an interface; of a veth pair, both ends.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] if it is gone already.
+    pub fn delete_link(&mut self, index: u32) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let what = format!("delete interface {index}");
+        self.change(&what, RouteNetlinkMessage::DelLink(message), 0)
+    }
+
+    fn set_flags(
+        &mut self,
+        what: &str,
+        index: u32,
+        flags: LinkFlags,
+        mask: LinkFlags,
+    ) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.header = LinkHeader { index, flags, change_mask: mask, ..Default::default() };
+        self.change(what, RouteNetlinkMessage::SetLink(message), 0)
+    }
+}
+
+impl Link {
+    pub(super) fn from_message(message: &LinkMessage) -> Self {
+        let flags = message.header.flags;
+        let mut link = Self {
+            index: message.header.index,
+            name: String::new(),
+            mac: None,
+            mtu: 0,
+            up: flags.contains(LinkFlags::Up),
+            // Not the operational state, which the kernel computes some time after the fact.
+            running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+            arp: !flags.contains(LinkFlags::Noarp),
+            kind: String::new(),
+            alias: String::new(),
+            peer: None,
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name.clone_from(name),
+                LinkAttribute::Address(bytes) => {
+                    link.mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddress);
+                }
+                LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                LinkAttribute::IfAlias(alias) => link.alias.clone_from(alias),
+                LinkAttribute::Link(peer) => link.peer = Some(*peer),
+                LinkAttribute::LinkInfo(infos) => {
+                    for info in infos {
+                        if let LinkInfo::Kind(kind) = info {
+                            link.kind = kind.to_string();
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        link
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_kernel_would_refuse() {
+        for name in ["eth0", "pg0123456789abc", "a.b-c_d@9"] {
+            assert!(valid_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "0123456789abcdef", "a/b", "a:b", "a b", "a\n", "a\0", "größe"]
+        {
+            assert!(!valid_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The kernel's network configuration: the one door through which the agent and
+//! the CNI plugin change interfaces, addresses, routes, offloads and sysctls.
+//!
+//! A [`Netlink`] socket belongs to the network namespace of the thread that
+//! opened it, and keeps belonging to it wherever it is used afterwards. So a
+//! pod's namespace is configured with a socket opened inside of it:
+//!
+//! ```text
+//!   Namespace::open("/run/netns/pod").run(Netlink::open) ─▶ Netlink (the pod's)
+//!                                                            │ link, add_address,
+//!   Netlink::open() ─▶ Netlink (the caller's)                ▼ add_route …
+//! ```
+//!
+//! Everything is synchronous: a call returns when the kernel has acknowledged
+//! it. Only `sys.rs` contains unsafe code.
+
+mod address;
+mod error;
+mod events;
+pub(crate) mod fnv;
+pub mod host_port;
+mod link;
+mod namespace;
+mod netlink;
+mod offload;
+mod route;
+mod sys;
+pub mod sysctl;
+mod veth;
+
+pub use address::LinkAddress;
+pub use error::Error;
+pub use events::{LinkEvent, LinkEvents};
+pub use link::{Link, valid_name};
+pub use namespace::{Namespace, in_namespace};
+pub use netlink::Netlink;
+pub use offload::switch_off_offloads;
+pub use route::Route;
+pub use veth::{VethEnd, VethPair};

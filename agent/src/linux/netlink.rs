@@ -1,0 +1,200 @@
+//! One rtnetlink conversation at a time: a request, its answers, its end.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use super::error::Error;
+use super::sys;
+
+/// A route netlink socket (rtnetlink(7)). It acts in the network namespace of
+/// the thread that opened it.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+/// Room for one datagram of answers; the kernel fills at most 32 KiB of it.
+const RECEIVE_BYTES: usize = 64 * 1024;
+/// The kernel answers at once; silence this long means that it never will.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a list is asked for again because it changed while it was read.
+const ATTEMPTS: usize = 10;
+
+impl Netlink {
+    /// Opens a socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If the kernel gives no socket.
+    pub fn open() -> Result<Self, Error> {
+        Self::open_for(0)
+    }
+
+    /// Opens a socket that also hears the multicast `groups` (a bit mask of `RTMGRP_…`).
+    pub(super) fn open_for(groups: u32) -> Result<Self, Error> {
+        let open = || {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind(&SocketAddr::new(0, groups))?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|cause| Error::new("open a netlink socket", cause))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Asks for a change and waits for the kernel's acknowledgement. `flags`
+    /// are `NLM_F_…` besides REQUEST and ACK; `what` names the change in errors.
+    pub(super) fn change(
+        &mut self,
+        what: &str,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<(), Error> {
+        self.send(message, flags | NLM_F_ACK).map_err(|cause| Error::new(what, cause))?;
+        self.answers(|_| {}).map(drop).map_err(|cause| Error::new(what, cause))
+    }
+
+    /// Asks for one object.
+    pub(super) fn one(
+        &mut self,
+        what: &str,
+        message: RouteNetlinkMessage,
+    ) -> Result<RouteNetlinkMessage, Error> {
+        let mut found = None;
+        self.send(message, NLM_F_ACK).map_err(|cause| Error::new(what, cause))?;
+        self.answers(|answer| found = Some(answer)).map_err(|cause| Error::new(what, cause))?;
+        found.ok_or_else(|| Error::invalid(what, "the kernel's answer is empty"))
+    }
+
+    /// Asks for all objects of a kind, as they were at one moment.
+    pub(super) fn all(
+        &mut self,
+        what: &str,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        for _ in 0..ATTEMPTS {
+            let mut found = Vec::new();
+            self.send(message.clone(), NLM_F_DUMP).map_err(|cause| Error::new(what, cause))?;
+            let consistent =
+                self.answers(|one| found.push(one)).map_err(|cause| Error::new(what, cause))?;
+            if consistent {
+                return Ok(found);
+            }
+        }
+        Err(Error::new(what, io::Error::from_raw_os_error(libc::EAGAIN)))
+    }
+
+    /// The next message of the groups listened to; `None` when `timeout` ran out.
+    /// `ENOBUFS` tells that messages were lost.
+    pub(super) fn heard(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
+        if !sys::readable(self.socket.as_fd(), timeout)? {
+            return Ok(None);
+        }
+        let buffer = self.receive()?;
+        let mut heard = Vec::new();
+        for_each_message(&buffer, |message| {
+            if let NetlinkPayload::InnerMessage(inner) = message.payload {
+                heard.push(inner);
+            }
+        })?;
+        Ok(Some(heard))
+    }
+
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        message.finalize();
+        let mut buffer = vec![0; message.buffer_len()];
+        message.serialize(&mut buffer);
+        self.socket.send_to(&buffer, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+
+    /// Reads to the end of the answer to the last request; whether it is
+    /// consistent (nothing changed while it was written).
+    fn answers(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
+        let mut consistent = true;
+        loop {
+            if !sys::readable(self.socket.as_fd(), Some(PATIENCE))? {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer from the kernel"));
+            }
+            let mut end = None;
+            let buffer = self.receive()?;
+            for_each_message(&buffer, |message| {
+                // Left over from a request that was given up.
+                if message.header.sequence_number != self.sequence {
+                    return;
+                }
+                consistent &= message.header.flags & NLM_F_DUMP_INTR == 0;
+                match message.payload {
+                    NetlinkPayload::InnerMessage(inner) => each(inner),
+                    NetlinkPayload::Error(error) if error.code.is_some() => {
+                        end = Some(Err(error.to_io()));
+                    }
+                    NetlinkPayload::Error(_) => end = Some(Ok(())),
+                    NetlinkPayload::Done(done) if done.code < 0 => {
+                        end = Some(Err(io::Error::from_raw_os_error(-done.code)));
+                    }
+                    NetlinkPayload::Done(_) => end = Some(Ok(())),
+                    _ => {}
+                }
+            })?;
+            if let Some(result) = end {
+                return result.map(|()| consistent);
+            }
+        }
+    }
+
+    fn receive(&self) -> io::Result<Vec<u8>> {
+        loop {
+            let mut buffer = Vec::with_capacity(RECEIVE_BYTES);
+            let (bytes, sender) = self.socket.recv_from(&mut buffer, libc::MSG_TRUNC)?;
+            if bytes > buffer.len() {
+                let text = format!("an answer of {bytes} bytes is longer than {RECEIVE_BYTES}");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            // Other processes may write to a netlink socket; only the kernel is port 0.
+            if sender.port_number() == 0 {
+                return Ok(buffer);
+            }
+        }
+    }
+}
+
+fn for_each_message(
+    buffer: &[u8],
+    mut each: impl FnMut(NetlinkMessage<RouteNetlinkMessage>),
+) -> io::Result<()> {
+    let mut rest = buffer;
+    while rest.len() >= HEADER_BYTES {
+        let length = u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
+        if length < HEADER_BYTES || length > rest.len() {
+            let text = format!("a netlink message claims {length} bytes of {}", rest.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let (message, after) = rest.split_at(length);
+        // A kind of message or attribute that the library does not know is not ours to read.
+        match NetlinkMessage::deserialize(message) {
+            Ok(message) => each(message),
+            Err(error) => log::debug!("netlink message skipped: {error}"),
+        }
+        let padding = length.next_multiple_of(4) - length;
+        rest = after.get(padding..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// The length of `struct nlmsghdr` (netlink(7)).
+const HEADER_BYTES: usize = 16;

@@ -1,0 +1,66 @@
+//! Offloads of an interface.
+//!
+//! A veth end leaves checksums, segmentation and VLAN tags to "hardware" that
+//! does not exist: the other end is expected to be a kernel that knows. A
+//! switch that takes frames from the other end would get packets of 64 KiB with
+//! unfinished checksums and no tag. With the offloads off, the sender finishes
+//! its packets itself.
+
+use std::os::fd::AsFd;
+
+use super::error::Error;
+use super::sys;
+
+/// Switches off everything an interface would leave to hardware when it sends
+/// (checksums, scatter-gather, every kind of segmentation, VLAN tags), and the
+/// merging of received packets (GRO); then makes sure that all of it is off.
+///
+/// Acts in the calling thread's network namespace.
+///
+/// # Errors
+/// If the interface is gone, or an offload cannot be switched off; names it.
+pub fn switch_off_offloads(interface: &str) -> Result<(), Error> {
+    let failed = |cause| Error::new(format!("switch off offloads of interface {interface}"), cause);
+    let socket = sys::control_socket().map_err(failed)?;
+    let names = sys::feature_names(socket.as_fd(), interface).map_err(failed)?;
+    let mut off = vec![0; names.len().div_ceil(32)];
+    for (bit, _) in names.iter().enumerate().filter(|(_, name)| is_offload(name)) {
+        off[bit / 32] |= 1 << (bit % 32);
+    }
+    sys::switch_off_features(socket.as_fd(), interface, &off).map_err(failed)?;
+    let active = sys::active_features(socket.as_fd(), interface, off.len()).map_err(failed)?;
+    let left: Vec<&str> = names
+        .iter()
+        .enumerate()
+        .filter(|(bit, _)| active[bit / 32] & off[bit / 32] & 1 << (bit % 32) != 0)
+        .map(|(_, name)| name.as_str())
+        .collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let what = format!("switch off offloads of interface {interface}");
+    Err(Error::invalid(what, format!("{} stay on", left.join(", "))))
+}
+
+/// Whether a feature, by its name in the kernel's net/ethtool/common.c, is one
+/// that lets unfinished frames out or merged ones in.
+fn is_offload(name: &str) -> bool {
+    const STARTS: [&str; 5] = ["tx-checksum", "tx-scatter-gather", "tx-gso", "tx-vlan", "rx-gro"];
+    STARTS.iter().any(|start| name.starts_with(start))
+        || name.starts_with("tx-") && name.ends_with("-segmentation")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_features_are_offloads() {
+        for name in ["tx-checksum-sctp", "tx-tcp6-segmentation", "tx-gso-list", "rx-gro-list"] {
+            assert!(is_offload(name), "{name}");
+        }
+        for name in ["rx-checksum", "highdma", "tx-nocache-copy", "tx-lockless", "loopback"] {
+            assert!(!is_offload(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Routes of the main table.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::error::Error;
+use super::netlink::Netlink;
+
+/// A unicast route of the main table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// Which packets it is for; `0.0.0.0/0` or `::/0` is the default route.
+    pub destination: IpNet,
+    /// The next hop; `None`: the destination itself is on the link.
+    pub gateway: Option<IpAddr>,
+    /// Number of the interface the packets leave by (`ifindex`).
+    pub link: u32,
+    /// Take the gateway for a neighbour on the link even if no other route says so.
+    pub on_link: bool,
+    /// The address the host sends from when nothing else decides.
+    pub source: Option<IpAddr>,
+}
+
+impl Route {
+    /// A route to addresses that are neighbours on the link.
+    pub fn direct(destination: IpNet, link: u32) -> Self {
+        Self { destination, gateway: None, link, on_link: false, source: None }
+    }
+
+    /// A route through a next hop that is taken for a neighbour as it is.
+    pub fn via(destination: IpNet, gateway: IpAddr, link: u32) -> Self {
+        Self { destination, gateway: Some(gateway), link, on_link: true, source: None }
+    }
+}
+
+impl Netlink {
+    /// Adds a route.
+    ///
+    /// # Errors
+    /// [`Error::is_exists`] if the destination has a route of the same priority.
+    pub fn add_route(&mut self, route: &Route) -> Result<(), Error> {
+        let message = RouteNetlinkMessage::NewRoute(message(route)?);
+        self.change(&describe("add", route), message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Adds a route, or puts it in the place of the one the destination has.
+    ///
+    /// # Errors
+    /// If the kernel refuses, for instance because the interface is down.
+    pub fn put_route(&mut self, route: &Route) -> Result<(), Error> {
+        let message = RouteNetlinkMessage::NewRoute(message(route)?);
+        self.change(&describe("put", route), message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Deletes a route.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] if it is not there.
+    pub fn delete_route(&mut self, route: &Route) -> Result<(), Error> {
+        let message = RouteNetlinkMessage::DelRoute(message(route)?);
+        self.change(&describe("delete", route), message, 0)
+    }
+
+    /// The unicast routes of the main table, both families.
+    ///
+    /// # Errors
+    /// If the kernel refuses to answer.
+    pub fn routes(&mut self) -> Result<Vec<Route>, Error> {
+        let query = RouteNetlinkMessage::GetRoute(RouteMessage::default());
+        let answers = self.all("list routes", query)?;
+        let route = |answer: &RouteNetlinkMessage| match answer {
+            RouteNetlinkMessage::NewRoute(message) => read(message),
+            _ => None,
+        };
+        Ok(answers.iter().filter_map(route).collect())
+    }
+}
+
+fn describe(verb: &str, route: &Route) -> String {
+    let mut text = format!("{verb} route to {}", route.destination);
+    if let Some(gateway) = route.gateway {
+        text += &format!(" via {gateway}");
+    }
+    text + &format!(" on interface {}", route.link)
+}
+
+fn message(route: &Route) -> Result<RouteMessage, Error> {
+    let v4 = route.destination.addr().is_ipv4();
+    for other in [route.gateway, route.source].into_iter().flatten() {
+        if other.is_ipv4() != v4 {
+            let why = format!("{other} is of the other address family");
+            return Err(Error::invalid(describe("use", route), why));
+        }
+    }
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: if v4 { AddressFamily::Inet } else { AddressFamily::Inet6 },
+        destination_prefix_length: route.destination.prefix_len(),
+        table: RouteHeader::RT_TABLE_MAIN,
+        protocol: RouteProtocol::Static,
+        scope: if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link },
+        kind: RouteType::Unicast,
+        flags: if route.on_link { RouteFlags::Onlink } else { RouteFlags::empty() },
+        ..Default::default()
+    };
+    if route.destination.prefix_len() > 0 {
+        let network = RouteAddress::from(route.destination.network());
+        message.attributes.push(RouteAttribute::Destination(network));
+    }
+    if let Some(gateway) = route.gateway {
+        message.attributes.push(RouteAttribute::Gateway(gateway.into()));
+    }
+    if let Some(source) = route.source {
+        message.attributes.push(RouteAttribute::PrefSource(source.into()));
+    }
+    message.attributes.push(RouteAttribute::Oif(route.link));
+    Ok(message)
+}
+
+fn read(message: &RouteMessage) -> Option<Route> {
+    let header = &message.header;
+    if header.table != RouteHeader::RT_TABLE_MAIN || header.kind != RouteType::Unicast {
+        return None;
+    }
+    let any = match header.address_family {
+        AddressFamily::Inet => IpAddr::from([0; 4]),
+        AddressFamily::Inet6 => IpAddr::from([0; 16]),
+        _ => return None,
+    };
+    let mut route = Route {
+        destination: IpNet::new(any, 0).ok()?,
+        gateway: None,
+        link: 0,
+        on_link: header.flags.contains(RouteFlags::Onlink),
+        source: None,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => {
+                let prefix = header.destination_prefix_length;
+                route.destination = IpNet::new(ip(address)?, prefix).ok()?;
+            }
+            RouteAttribute::Gateway(address) => route.gateway = Some(ip(address)?),
+            RouteAttribute::PrefSource(address) => route.source = Some(ip(address)?),
+            RouteAttribute::Oif(link) => route.link = *link,
+            _ => {}
+        }
+    }
+    Some(route)
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}

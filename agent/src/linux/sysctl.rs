@@ -1,0 +1,71 @@
+//! Per-interface settings under `/proc/sys/net`, of the calling thread's
+//! network namespace.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::error::Error;
+
+/// The address family a setting belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// `net/ipv4/conf/…`
+    V4,
+    /// `net/ipv6/conf/…`
+    V6,
+}
+
+impl Family {
+    /// The family of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// Writes one setting of one interface, for instance `(V6, "eth0", "accept_ra", "0")`.
+///
+/// # Errors
+/// Names the file; [`Error::is_not_found`] if the interface is gone or the
+/// kernel has no such setting (an IPv6 one where IPv6 is not built in).
+pub fn set(family: Family, interface: &str, setting: &str, value: &str) -> Result<(), Error> {
+    let path = path(family, interface, setting);
+    fs::write(&path, value)
+        .map_err(|cause| Error::new(format!("write '{value}' to {}", path.display()), cause))
+}
+
+/// Like [`set`], but a setting that does not exist is as good as switched off.
+///
+/// # Errors
+/// Names the file.
+pub fn set_if_present(
+    family: Family,
+    interface: &str,
+    setting: &str,
+    value: &str,
+) -> Result<(), Error> {
+    match set(family, interface, setting, value) {
+        Err(error) if error.is_not_found() => Ok(()),
+        result => result,
+    }
+}
+
+/// Reads one setting of one interface.
+///
+/// # Errors
+/// As for [`set`].
+pub fn read(family: Family, interface: &str, setting: &str) -> Result<String, Error> {
+    let path = path(family, interface, setting);
+    fs::read_to_string(&path)
+        .map(|text| text.trim().to_owned())
+        .map_err(|cause| Error::new(format!("read {}", path.display()), cause))
+}
+
+fn path(family: Family, interface: &str, setting: &str) -> PathBuf {
+    // An interface's name holds no '/', so it is one part of the path, dots and all.
+    let family = match family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    };
+    PathBuf::from(format!("/proc/sys/net/{family}/conf/{interface}/{setting}"))
+}

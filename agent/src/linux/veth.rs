@@ -1,0 +1,78 @@
+//! Veth pairs: two interfaces, each the other's cable.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkInfo, LinkMessage,
+};
+
+use super::error::Error;
+use super::link::valid_name;
+use super::namespace::Namespace;
+use super::netlink::Netlink;
+use crate::MacAddress;
+
+/// One end of a pair to be made.
+#[derive(Debug, Clone)]
+pub struct VethEnd {
+    /// Name of the interface, at most 15 bytes.
+    pub name: String,
+    /// Its Ethernet address.
+    pub mac: MacAddress,
+}
+
+/// A veth pair to be made.
+///
+/// Both ends get one receive and one transmit queue: the switch serves one
+/// queue per pod, and the kernel would otherwise make one per core.
+#[derive(Debug)]
+pub struct VethPair<'a> {
+    /// The end in the namespace of the [`Netlink`] socket.
+    pub near: VethEnd,
+    /// The other end.
+    pub far: VethEnd,
+    /// Where the far end is born; `None`: beside the near end. It never shows
+    /// up anywhere else, so nothing can act on it in between.
+    pub far_namespace: Option<&'a Namespace>,
+    /// Largest packet in bytes, without the Ethernet header.
+    pub mtu: u32,
+}
+
+impl Netlink {
+    /// Makes the pair; both ends are down and without addresses.
+    ///
+    /// # Errors
+    /// [`Error::is_exists`] if either name is taken; the kernel then made nothing.
+    pub fn create_veth(&mut self, pair: &VethPair<'_>) -> Result<(), Error> {
+        let what = format!("create veth pair {} and {}", pair.near.name, pair.far.name);
+        for end in [&pair.near, &pair.far] {
+            if !valid_name(&end.name) {
+                return Err(Error::invalid(what, format!("'{}' is no interface name", end.name)));
+            }
+        }
+        let mut far = end_message(&pair.far, pair.mtu);
+        if let Some(namespace) = pair.far_namespace {
+            far.attributes.push(LinkAttribute::NetNsFd(namespace.as_fd().as_raw_fd()));
+        }
+        let mut near = end_message(&pair.near, pair.mtu);
+        near.attributes.push(LinkAttribute::LinkInfo(vec![
+            LinkInfo::Kind(InfoKind::Veth),
+            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
+        ]));
+        self.change(&what, RouteNetlinkMessage::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
+    }
+}
+
+fn end_message(end: &VethEnd, mtu: u32) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![
+        LinkAttribute::IfName(end.name.clone()),
+        LinkAttribute::Address(end.mac.0.to_vec()),
+        LinkAttribute::Mtu(mtu),
+        LinkAttribute::NumTxQueues(1),
+        LinkAttribute::NumRxQueues(1),
+    ];
+    message
+}

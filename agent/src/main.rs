@@ -1,3 +1,0 @@
-//! The `podgate` binary.
-
-fn main() {}

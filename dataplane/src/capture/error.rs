@@ -1,0 +1,81 @@
+//! What can be wrong with a capture.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::MAX_FRAME;
+
+/// A capture could not be read further.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: offset {offset}: {fault}", file.display())]
+pub struct Error {
+    /// The file as the caller named it.
+    pub file: PathBuf,
+    /// Where the record, block or header at fault begins, in bytes from the start of the file.
+    pub offset: u64,
+    /// What is wrong there.
+    #[source]
+    pub fault: Fault,
+}
+
+/// The faults a capture can have.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The file does not begin as pcap or pcapng do.
+    #[error("not a capture: neither a pcap nor a pcapng header")]
+    NotACapture,
+    /// The file has no bytes at all.
+    #[error("not a capture: the file is empty")]
+    Empty,
+    /// The file ends inside a header, record or block.
+    #[error("the capture is cut: {what} goes on past the end of the file")]
+    Cut {
+        /// What the file ends in.
+        what: &'static str,
+    },
+    /// A version that nothing here knows to read.
+    #[error("version {major}.{minor} of the format is not known")]
+    Version {
+        /// The major version found.
+        major: u16,
+        /// The minor version found.
+        minor: u16,
+    },
+    /// Frames of another kind than Ethernet.
+    #[error("link type {0} is not supported, only Ethernet (1) is")]
+    LinkType(u16),
+    /// A record holds more than any frame can.
+    #[error("the record claims {0} bytes of packet, more than the {MAX_FRAME} allowed")]
+    FrameTooLong(u32),
+    /// The length of a block is impossible.
+    #[error("the block claims a length of {0} bytes, which no such block has")]
+    BlockLength(u32),
+    /// The two lengths around a block differ.
+    #[error("the block begins with length {leading} and ends with length {trailing}")]
+    BlockTrailer {
+        /// Length at the head of the block.
+        leading: u32,
+        /// Length at its end.
+        trailing: u32,
+    },
+    /// A section header with a byte-order mark that is none.
+    #[error("the section's byte-order mark is {0:#010x}")]
+    ByteOrder(u32),
+    /// A packet on an interface that the section has not described.
+    #[error("the packet names interface {interface}, the section has described {described}")]
+    UnknownInterface {
+        /// The interface the packet names, from 0.
+        interface: u32,
+        /// How many interfaces were described before it.
+        described: usize,
+    },
+    /// An option of an interface that goes past its block.
+    #[error("option {code} of the interface goes past its block")]
+    OptionLength {
+        /// The option's code.
+        code: u16,
+    },
+    /// The file could not be opened or read.
+    #[error("{0}")]
+    Io(io::Error),
+}

@@ -1,0 +1,100 @@
+//! Counters: each worker writes its own, anybody reads them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::graph::Node;
+use crate::{OUTCOMES, Outcome};
+
+/// A counter with one writer: adding needs no atomic read-modify-write.
+#[derive(Debug, Default)]
+pub struct Cell(AtomicU64);
+
+impl Cell {
+    /// Adds `n`; only the one writer may call it.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The value now.
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a node did.
+#[derive(Debug, Default)]
+pub struct NodeCounters {
+    /// Vectors handled.
+    pub vectors: Cell,
+    /// Packets in them.
+    pub packets: Cell,
+    /// Processor clocks spent.
+    pub clocks: Cell,
+}
+
+/// What a port did.
+#[derive(Debug, Default)]
+pub struct PortCounters {
+    /// Frames that came in.
+    pub received: Cell,
+    /// Their bytes.
+    pub received_bytes: Cell,
+    /// Frames that left.
+    pub sent: Cell,
+    /// Their bytes.
+    pub sent_bytes: Cell,
+    /// Frames that could not leave.
+    pub refused: Cell,
+}
+
+/// One worker's counters.
+#[derive(Debug)]
+pub struct Counters {
+    outcomes: [Cell; OUTCOMES],
+    nodes: [NodeCounters; Node::ALL.len()],
+    /// Rounds of the worker's loop that found something to do.
+    pub busy_rounds: Cell,
+    /// Rounds that found nothing.
+    pub idle_rounds: Cell,
+    /// Times the worker went to sleep.
+    pub sleeps: Cell,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            outcomes: std::array::from_fn(|_| Cell::default()),
+            nodes: Default::default(),
+            busy_rounds: Cell::default(),
+            idle_rounds: Cell::default(),
+            sleeps: Cell::default(),
+        }
+    }
+}
+
+impl Counters {
+    /// Counts a packet's outcome.
+    #[inline]
+    pub fn count(&self, outcome: Outcome) {
+        self.outcomes[outcome as usize].add(1);
+    }
+
+    #[inline]
+    pub(crate) fn count_node(&self, node: Node, packets: usize, clocks: u64) {
+        let counters = &self.nodes[node as usize];
+        counters.vectors.add(1);
+        counters.packets.add(packets as u64);
+        counters.clocks.add(clocks);
+    }
+
+    /// How many packets ended so.
+    pub fn of(&self, outcome: Outcome) -> u64 {
+        self.outcomes[outcome as usize].value()
+    }
+
+    /// What a node did.
+    pub fn node(&self, node: Node) -> &NodeCounters {
+        &self.nodes[node as usize]
+    }
+}

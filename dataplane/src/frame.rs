@@ -1,0 +1,327 @@
+//! Frames: the memory packets live in, and the right to touch a piece of it.
+//!
+//! All frames of a switch stand in one contiguous region (on a real cluster node
+//! the UMEM that every AF_XDP socket shares). A [`Frame`] is a handle on one of
+//! them. Handles are neither cloned nor made up: [`Memory`] hands out one for
+//! each frame when it is made, and from then on a frame is in exactly one place:
+//! a free list, a packet on its way through the graph, a hand-off ring, or a ring
+//! shared with the kernel. Whoever holds the handle may read and write the bytes.
+
+#![allow(unsafe_code, reason = "frames are views into one region shared by all workers")]
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+
+/// Room in front of a packet that AF_XDP keeps for XDP programs, in bytes.
+pub const XDP_HEADROOM: usize = 256;
+
+/// A handle on one frame and the packet in it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame {
+    index: u32,
+    /// Where the packet starts, counted from the start of the frame.
+    start: u32,
+    length: u32,
+    memory: u16,
+}
+
+impl Frame {
+    /// The number of the frame within its memory.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Where the packet starts, in bytes from the start of the frame.
+    #[inline]
+    pub fn start(&self) -> usize {
+        self.start as usize
+    }
+
+    /// The packet's length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    /// Whether the frame holds no packet.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+/// The region all frames of a switch stand in.
+pub struct Memory {
+    base: NonNull<u8>,
+    frame_size: usize,
+    count: u32,
+    id: u16,
+    /// Keeps the region mapped.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the region is only reached through frame handles, and each handle, of which
+// there is one a frame, gives access to a part of the region that no other reaches.
+unsafe impl Send for Memory {}
+// SAFETY: as above; `Memory` itself has no mutable state.
+unsafe impl Sync for Memory {}
+
+static NEXT_MEMORY: AtomicU16 = AtomicU16::new(1);
+
+impl Memory {
+    /// A region on the heap: `count` frames of `frame_size` bytes, [`XDP_HEADROOM`] included.
+    pub fn heap(frame_size: usize, count: u32) -> (Arc<Self>, Vec<Frame>) {
+        assert!(
+            frame_size > XDP_HEADROOM,
+            "a frame of {frame_size} bytes has no room for a packet"
+        );
+        let region = Box::into_raw(vec![0_u8; frame_size * count as usize].into_boxed_slice());
+        let base = NonNull::new(region.cast()).expect("a box is never null");
+        // SAFETY: the boxed slice has exactly this size, stays where it is and lives as long
+        // as `Memory` does; nobody else refers to it.
+        unsafe { Self::from_raw(base, frame_size, count, Box::new(SendBox(region))) }
+    }
+
+    /// A region that something else (a UMEM) has mapped.
+    ///
+    /// # Safety
+    ///
+    /// `base` points to `frame_size * count` bytes that are valid for reads and writes for as
+    /// long as `owner` lives, and that nothing accesses but the kernel, and the kernel only
+    /// frames that were handed to it through a ring.
+    pub unsafe fn from_raw(
+        base: NonNull<u8>,
+        frame_size: usize,
+        count: u32,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> (Arc<Self>, Vec<Frame>) {
+        let id = NEXT_MEMORY.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(id, 0, "too many frame memories in one process");
+        let memory = Self { base, frame_size, count, id, _owner: owner };
+        let frames = (0..count)
+            .map(|index| Frame { index, start: XDP_HEADROOM as u32, length: 0, memory: id })
+            .collect();
+        (Arc::new(memory), frames)
+    }
+
+    /// Frames in the region.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes a packet may have.
+    pub fn capacity(&self) -> usize {
+        self.frame_size - XDP_HEADROOM
+    }
+
+    /// The packet's bytes.
+    #[inline]
+    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
+        self.check(frame);
+        // SAFETY: `check` holds the range inside the frame, and the handle, of which there is
+        // only one, is borrowed for as long as the slice lives.
+        unsafe { std::slice::from_raw_parts(self.pointer(frame), frame.length as usize) }
+    }
+
+    /// The packet's bytes, to be changed.
+    #[inline]
+    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        self.check(frame);
+        // SAFETY: as in `bytes`; the handle is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(frame), frame.length as usize) }
+    }
+
+    /// Makes the packet `length` bytes long, starting behind the usual headroom; the
+    /// bytes are whatever was there before. `false` if the frame is too small.
+    #[inline]
+    pub fn set_length(&self, frame: &mut Frame, length: usize) -> bool {
+        let fits = length <= self.capacity();
+        if fits {
+            frame.start = XDP_HEADROOM as u32;
+            frame.length = length as u32;
+        }
+        fits
+    }
+
+    /// Copies `packet` into the frame. `false` if the frame is too small.
+    pub fn fill(&self, frame: &mut Frame, packet: &[u8]) -> bool {
+        let fits = self.set_length(frame, packet.len());
+        if fits {
+            self.bytes_mut(frame).copy_from_slice(packet);
+        }
+        fits
+    }
+
+    /// Takes `count` bytes off the packet's front by moving the rest down, so that the packet
+    /// still starts where it did (descriptors for the kernel name a fixed start).
+    pub fn remove(&self, frame: &mut Frame, from: usize, count: usize) {
+        let length = frame.len();
+        self.bytes_mut(frame).copy_within(from + count..length, from);
+        frame.length -= count as u32;
+    }
+
+    /// The handle of a frame that came back from a ring shared with the kernel.
+    ///
+    /// # Safety
+    ///
+    /// The handle of frame `index` was given up with [`Frame::into_index`] and has not been
+    /// made again since.
+    #[inline]
+    pub(crate) unsafe fn reclaim(&self, index: u32, start: usize, length: usize) -> Frame {
+        let inside = index < self.count && start + length <= self.frame_size;
+        assert!(inside, "frame {index} ({start}+{length}) is outside the frame memory");
+        Frame { index, start: start as u32, length: length as u32, memory: self.id }
+    }
+
+    #[inline]
+    fn check(&self, frame: &Frame) {
+        assert_eq!(frame.memory, self.id, "the frame belongs to another memory");
+        debug_assert!(frame.start as usize + frame.length as usize <= self.frame_size);
+    }
+
+    #[inline]
+    fn pointer(&self, frame: &Frame) -> *mut u8 {
+        let offset = frame.index as usize * self.frame_size + frame.start as usize;
+        // SAFETY: handles are only made for frames inside the region, with start and length
+        // inside the frame (`from_raw`, `set_length`, `reclaim`).
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
+impl Frame {
+    /// Gives the handle up; the frame goes to the kernel.
+    #[inline]
+    pub(crate) fn into_index(self) -> u32 {
+        self.index
+    }
+}
+
+/// Owns a boxed slice by its raw pointer, so that no reference to it exists beside the frames'.
+struct SendBox(*mut [u8]);
+
+// SAFETY: the pointer owns its allocation.
+unsafe impl Send for SendBox {}
+// SAFETY: it is not used before it is dropped.
+unsafe impl Sync for SendBox {}
+
+impl Drop for SendBox {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw` in `Memory::heap`, dropped once.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+/// Frames moved between a worker's own list and the shared one at a time.
+const BATCH: usize = 64;
+
+/// A worker's free frames, backed by a list that all workers share.
+pub struct FreeList {
+    own: Vec<Frame>,
+    shared: Arc<ArrayQueue<Frame>>,
+}
+
+impl FreeList {
+    /// A list for one worker that holds `frames` for all of them.
+    pub fn new(frames: Vec<Frame>) -> Self {
+        let shared = ArrayQueue::new(frames.len().max(1));
+        for frame in frames {
+            shared.push(frame).expect("room for every frame");
+        }
+        Self { own: Vec::with_capacity(4 * BATCH), shared: Arc::new(shared) }
+    }
+
+    /// A list for another worker over the same frames.
+    pub fn share(&self) -> Self {
+        Self { own: Vec::with_capacity(4 * BATCH), shared: Arc::clone(&self.shared) }
+    }
+
+    /// A free frame, if there is one.
+    #[inline]
+    pub fn take(&mut self) -> Option<Frame> {
+        if self.own.is_empty() {
+            self.own.extend(std::iter::from_fn(|| self.shared.pop()).take(BATCH));
+        }
+        self.own.pop()
+    }
+
+    /// Gives a frame back.
+    #[inline]
+    pub fn put(&mut self, frame: Frame) {
+        self.own.push(frame);
+        if self.own.len() >= 4 * BATCH {
+            for frame in self.own.drain(2 * BATCH..) {
+                // The shared list has room for every frame there is.
+                let _ = self.shared.push(frame);
+            }
+        }
+    }
+
+    /// Free frames this worker can reach.
+    pub fn len(&self) -> usize {
+        self.own.len() + self.shared.len()
+    }
+
+    /// Whether no frame is free.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Drop for FreeList {
+    fn drop(&mut self) {
+        for frame in self.own.drain(..) {
+            let _ = self.shared.push(frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_hold_what_was_put_in() {
+        let (memory, mut frames) = Memory::heap(2048, 3);
+        for (n, frame) in frames.iter_mut().enumerate() {
+            assert!(memory.fill(frame, &[n as u8; 1500]));
+        }
+        for (n, frame) in frames.iter().enumerate() {
+            assert_eq!(memory.bytes(frame), [n as u8; 1500]);
+        }
+        assert!(!memory.fill(&mut frames[0], &[0; 1793]));
+    }
+
+    #[test]
+    fn bytes_are_removed_from_the_middle() {
+        let (memory, mut frames) = Memory::heap(2048, 1);
+        memory.fill(&mut frames[0], b"abcdXYefgh");
+        memory.remove(&mut frames[0], 4, 2);
+        assert_eq!(memory.bytes(&frames[0]), b"abcdefgh");
+    }
+
+    #[test]
+    #[should_panic(expected = "another memory")]
+    fn a_frame_opens_only_its_own_memory() {
+        let (_mine, frames) = Memory::heap(512, 1);
+        let (other, _) = Memory::heap(512, 1);
+        other.bytes(&frames[0]);
+    }
+
+    #[test]
+    fn free_frames_are_conserved_across_workers() {
+        let (_memory, frames) = Memory::heap(512, 1000);
+        let mut one = FreeList::new(frames);
+        let mut two = one.share();
+        let taken: Vec<Frame> = std::iter::from_fn(|| one.take()).collect();
+        assert_eq!(taken.len(), 1000);
+        assert!(two.take().is_none());
+        taken.into_iter().for_each(|frame| two.put(frame));
+        drop(two);
+        assert_eq!(one.len(), 1000);
+    }
+}

@@ -1,0 +1,246 @@
+//! The graph: stages that each handle a whole vector.
+//!
+//! ```text
+//! parse ─┬─▶ security ─┬─▶ session ─┬─▶ policy ──▶ rewrite ─▶ (out)
+//!        │             │            └───────────────▲
+//!        │             └─▶ fragment ────────────────┘
+//!        └─▶ neighbour ─▶ (out)
+//! ```
+//!
+//! A node takes packets one after the other from its list and says for each where it goes: to
+//! another node or to its end, an [`Outcome`]. Nodes only send packets forward, so one pass in
+//! the order of [`Node::ALL`] is enough.
+
+mod fragment;
+mod neighbour;
+mod policy;
+mod rewrite;
+mod security;
+mod session;
+
+use std::fmt::Write;
+
+pub use fragment::Fragments;
+
+use crate::Now;
+use crate::counters::Counters;
+use crate::cpu::clocks;
+use crate::packet::{Packet, VECTOR};
+use crate::session::Sessions;
+use crate::wire::{self, Kind, Mac};
+use crate::{Memory, Outcome, PortId, Snapshot};
+
+/// The switch's own MAC address on every port: locally administered, "podgt".
+pub const SWITCH_MAC: Mac = [0x02, b'p', b'o', b'd', b'g', b't'];
+
+/// A stage of the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Node {
+    /// Checks the headers.
+    Parse,
+    /// Answers ARP and neighbour solicitations.
+    Neighbour,
+    /// Holds ports to their own addresses.
+    Security,
+    /// Finds the connection a packet belongs to.
+    Session,
+    /// Routes and judges packets that open a connection.
+    Policy,
+    /// Finds the connection of later fragments through their first.
+    Fragment,
+    /// Prepares a packet for its way out.
+    Rewrite,
+}
+
+impl Node {
+    /// All nodes, each before those it sends packets to.
+    pub const ALL: [Self; 7] = [
+        Self::Parse,
+        Self::Neighbour,
+        Self::Security,
+        Self::Session,
+        Self::Policy,
+        Self::Fragment,
+        Self::Rewrite,
+    ];
+
+    /// The name used in every output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Parse => "parse",
+            Self::Neighbour => "neighbour",
+            Self::Security => "security",
+            Self::Session => "session",
+            Self::Policy => "policy",
+            Self::Fragment => "fragment",
+            Self::Rewrite => "rewrite",
+        }
+    }
+
+    /// Where it may send packets.
+    pub const fn next(self) -> &'static [Self] {
+        match self {
+            Self::Parse => &[Self::Neighbour, Self::Security],
+            Self::Security => &[Self::Session, Self::Fragment],
+            Self::Session => &[Self::Policy, Self::Rewrite],
+            Self::Policy | Self::Fragment => &[Self::Rewrite],
+            Self::Neighbour | Self::Rewrite => &[],
+        }
+    }
+}
+
+/// The graph in Graphviz' language.
+pub fn draw() -> String {
+    let mut text = String::from("digraph podgate {\n  rankdir=LR;\n");
+    for node in Node::ALL {
+        for next in node.next() {
+            writeln!(text, "  {} -> {};", node.name(), next.name()).expect("a string grows");
+        }
+    }
+    text + "}\n"
+}
+
+/// Where a node sends a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Node(Node),
+    End(Outcome),
+}
+
+/// What nodes work with, beside the packet.
+pub(crate) struct Context<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) memory: &'a Memory,
+    pub(crate) sessions: &'a Sessions,
+    pub(crate) fragments: &'a mut Fragments,
+    pub(crate) now: Now,
+}
+
+/// Indices of the packets that wait for a node.
+struct List {
+    length: usize,
+    items: [u8; VECTOR],
+}
+
+impl List {
+    const EMPTY: Self = Self { length: 0, items: [0; VECTOR] };
+
+    #[inline]
+    fn push(&mut self, index: u8) {
+        self.items[self.length] = index;
+        self.length += 1;
+    }
+}
+
+/// One worker's graph.
+pub struct Graph {
+    lists: [List; Node::ALL.len()],
+    fragments: Fragments,
+}
+
+impl Default for Graph {
+    fn default() -> Self {
+        Self { lists: [List::EMPTY; Node::ALL.len()], fragments: Fragments::default() }
+    }
+}
+
+impl Graph {
+    /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards.
+    pub fn run(
+        &mut self,
+        packets: &mut [Packet],
+        snapshot: &Snapshot,
+        memory: &Memory,
+        sessions: &Sessions,
+        counters: &Counters,
+        now: Now,
+    ) {
+        assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
+        let Self { lists, fragments } = self;
+        let mut context = Context { snapshot, memory, sessions, fragments, now };
+        (0..packets.len()).for_each(|index| lists[Node::Parse as usize].push(index as u8));
+        for node in Node::ALL {
+            let input = std::mem::replace(&mut lists[node as usize].length, 0);
+            if input == 0 {
+                continue;
+            }
+            let started = clocks();
+            if node == Node::Session {
+                let items = &lists[node as usize].items[..input];
+                session::prepare(&context, packets, items);
+            }
+            for n in 0..input {
+                let index = lists[node as usize].items[n];
+                let packet = &mut packets[usize::from(index)];
+                match step(node, &mut context, packet) {
+                    Next::Node(next) => {
+                        debug_assert!(node.next().contains(&next));
+                        lists[next as usize].push(index);
+                    }
+                    Next::End(outcome) => {
+                        packet.outcome = Some(outcome);
+                        counters.count(outcome);
+                    }
+                }
+            }
+            counters.count_node(node, input, clocks().wrapping_sub(started));
+        }
+    }
+}
+
+#[inline]
+fn step(node: Node, context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    match node {
+        Node::Parse => parse(context, packet),
+        Node::Neighbour => neighbour::step(context, packet),
+        Node::Security => security::step(context, packet),
+        Node::Session => session::step(context, packet),
+        Node::Policy => policy::step(context, packet),
+        Node::Fragment => fragment::step(context, packet),
+        Node::Rewrite => rewrite::step(context, packet),
+    }
+}
+
+#[inline]
+fn parse(context: &Context<'_>, packet: &mut Packet) -> Next {
+    match wire::parse(context.memory.bytes(&packet.frame)) {
+        Err(outcome) => Next::End(outcome),
+        Ok(headers) => {
+            packet.headers = headers;
+            match headers.kind {
+                Kind::Ipv4 | Kind::Ipv6 => Next::Node(Node::Security),
+                Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),
+            }
+        }
+    }
+}
+
+impl Context<'_> {
+    /// Where a packet for `destination` leaves, if it may leave there at all.
+    #[inline]
+    fn route(&self, packet: &Packet, destination: acl::Address) -> Result<PortId, Outcome> {
+        match self.snapshot.route(destination) {
+            None => Err(Outcome::NoRoute),
+            Some(port) if port == packet.in_port => Err(Outcome::NotLocal),
+            Some(port) => Ok(port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_send_packets_forward_only() {
+        for node in Node::ALL {
+            assert!(node.next().iter().all(|next| *next as u8 > node as u8), "{}", node.name());
+        }
+    }
+
+    #[test]
+    fn the_graph_can_be_drawn() {
+        assert!(draw().contains("session -> rewrite;"));
+    }
+}

@@ -1,0 +1,132 @@
+//! What the control side wants a worker to do, and what the worker answers.
+//!
+//! Orders wait in a list behind one flag, so that a worker with nothing to obey pays one load a
+//! round. It never waits for the list's lock: if the control side holds it, the worker goes on
+//! with its packets and looks again next round.
+//!
+//! Snapshots that are no longer in force come back here, so that they are freed by the control
+//! side and not between two packets.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::counters::PortCounters;
+use crate::exchange::Bell;
+use crate::port::{Port, PortGone};
+use crate::{PortId, Snapshot};
+
+/// One order.
+pub enum Order {
+    /// Decide by this snapshot from the next vector on.
+    Snapshot(Arc<Snapshot>),
+    /// Serve this port too.
+    AddPort(PortId, Box<dyn Port>, Arc<PortCounters>),
+    /// Give this port up.
+    RemovePort(PortId),
+    /// Call this between two vectors.
+    Call(Box<dyn FnOnce() + Send>),
+}
+
+/// The orders for one worker.
+pub struct Orders {
+    waiting: AtomicBool,
+    list: Mutex<Vec<Order>>,
+    generation: AtomicU64,
+    answers: Mutex<Answers>,
+    answered: Condvar,
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct Answers {
+    retired: Vec<Arc<Snapshot>>,
+    gone: Vec<(PortId, PortGone)>,
+}
+
+impl Orders {
+    pub(crate) fn new() -> Arc<Self> {
+        Self::with_bell(Arc::new(Bell::default()))
+    }
+
+    pub(crate) fn with_bell(bell: Arc<Bell>) -> Arc<Self> {
+        Arc::new(Self {
+            waiting: AtomicBool::new(false),
+            list: Mutex::default(),
+            generation: AtomicU64::new(0),
+            answers: Mutex::default(),
+            answered: Condvar::new(),
+            bell,
+        })
+    }
+
+    /// Leaves an order and wakes the worker if it sleeps.
+    pub fn give(&self, order: Order) {
+        lock(&self.list).push(order);
+        self.waiting.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Generation of the snapshot the worker decides by; 0 before the first.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Waits until the worker decides by this generation or a later one.
+    pub fn wait_for(&self, generation: u64, deadline: Instant) -> bool {
+        let mut answers = lock(&self.answers);
+        while self.generation() < generation {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO {
+                return false;
+            }
+            let waited = self.answered.wait_timeout(answers, left);
+            answers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Frees the snapshots that are no longer in force.
+    pub fn free_retired(&self) {
+        let retired = std::mem::take(&mut lock(&self.answers).retired);
+        drop(retired);
+    }
+
+    /// Ports that the worker gave up because they were of no more use.
+    pub fn take_gone(&self) -> Vec<(PortId, PortGone)> {
+        std::mem::take(&mut lock(&self.answers).gone)
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn take(&self) -> Vec<Order> {
+        if !self.has_waiting() {
+            return Vec::new();
+        }
+        match self.list.try_lock() {
+            Ok(mut list) => {
+                self.waiting.store(false, Ordering::Release);
+                std::mem::take(&mut *list)
+            }
+            Err(_) => Vec::new(),
+        }
+    }
+
+    pub(crate) fn in_force(&self, generation: u64, old: Arc<Snapshot>) {
+        lock(&self.answers).retired.push(old);
+        self.generation.store(generation, Ordering::Release);
+        self.answered.notify_all();
+    }
+
+    pub(crate) fn report_gone(&self, id: PortId, reason: PortGone) {
+        lock(&self.answers).gone.push((id, reason));
+    }
+}
+
+/// Nothing that can fail runs under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

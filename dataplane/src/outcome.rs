@@ -1,0 +1,149 @@
+//! Every packet ends in a named outcome; each has a counter.
+
+use std::fmt;
+
+/// What the switch did with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It left through a port.
+    Forward,
+    /// It went no further.
+    Drop,
+    /// It was meant for the switch itself.
+    Consume,
+}
+
+impl Verdict {
+    /// The name used in every output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Drop => "drop",
+            Self::Consume => "consume",
+        }
+    }
+}
+
+macro_rules! outcomes {
+    ($($(#[doc = $doc:literal])* $variant:ident = $verdict:ident $name:literal,)*) => {
+        /// Why a packet was forwarded, dropped or consumed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Outcome {
+            $($(#[doc = $doc])* $variant,)*
+        }
+
+        impl Outcome {
+            /// All outcomes, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name used in every output and as a metric label.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What the switch did.
+            pub const fn verdict(self) -> Verdict {
+                match self { $(Self::$variant => Verdict::$verdict,)* }
+            }
+
+            /// What it means, in one sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),*).trim_ascii(),)* }
+            }
+        }
+    };
+}
+
+outcomes! {
+    /// A new connection that the policies allow, or that no policy is about.
+    PolicyAllowed = Forward "policy-allowed",
+    /// A new connection from the pod's own cluster node, which is always let in.
+    OwnNode = Forward "own-node",
+    /// Part of a connection that was allowed before.
+    Session = Forward "session",
+    /// An ICMP error about a connection that was allowed before.
+    Related = Forward "related",
+    /// A later fragment of a packet whose first fragment was let through.
+    Fragment = Forward "fragment",
+    /// Traffic between the cluster node and others, which pod policies are not about.
+    NoPolicy = Forward "no-policy",
+    /// An ARP request that the switch answered.
+    ArpReply = Consume "arp-reply",
+    /// An ARP packet that needs no answer.
+    ArpIgnored = Consume "arp-ignored",
+    /// A neighbour solicitation that the switch answered.
+    NdReply = Consume "nd-reply",
+    /// A neighbour discovery packet that needs no answer.
+    NdIgnored = Consume "nd-ignored",
+    /// A new connection that a policy denies.
+    PolicyDenied = Drop "policy-denied",
+    /// A connection from or to a pod whose tables are not in force yet.
+    Closed = Drop "closed",
+    /// The frame ends before the headers do, or was cut short.
+    Truncated = Drop "truncated",
+    /// The Ethernet header is not one a host may send.
+    MalformedEthernet = Drop "malformed-ethernet",
+    /// The IP header contradicts itself or the frame.
+    MalformedIp = Drop "malformed-ip",
+    /// The transport header contradicts itself or the packet.
+    MalformedTransport = Drop "malformed-transport",
+    /// The IPv4 header checksum is wrong.
+    BadChecksum = Drop "bad-checksum",
+    /// Neither IPv4, IPv6 nor ARP.
+    UnknownEthertype = Drop "unknown-ethertype",
+    /// An address that cannot be on this wire.
+    Martian = Drop "martian",
+    /// The source MAC address is not the pod's.
+    SpoofedMac = Drop "spoofed-mac",
+    /// The source address does not belong behind the port it came from.
+    SpoofedAddress = Drop "spoofed-address",
+    /// It neither opens a connection nor belongs to one.
+    NoSession = Drop "no-session",
+    /// A later fragment whose first fragment was not let through.
+    FragmentUnknown = Drop "fragment-unknown",
+    /// Multicast or broadcast, which the switch does not forward.
+    Multicast = Drop "multicast",
+    /// No route to the destination.
+    NoRoute = Drop "no-route",
+    /// Came from the uplink and would leave through it again.
+    NotLocal = Drop "not-local",
+    /// The time to live ran out.
+    TtlExpired = Drop "ttl-expired",
+    /// Every session of the table is taken.
+    SessionTableFull = Drop "session-table-full",
+    /// The pod that opens the connection has used up its share of the sessions.
+    SessionQuota = Drop "session-quota",
+    /// The output port's ring was full.
+    TxFull = Drop "tx-full",
+    /// The output port is gone.
+    PortGone = Drop "port-gone",
+    /// The ring towards the worker that owns the output port was full.
+    HandoffFull = Drop "handoff-full",
+}
+
+/// How many outcomes there are.
+pub const OUTCOMES: usize = Outcome::ALL.len();
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_numbers_follow_the_list() {
+        let mut names: Vec<_> = Outcome::ALL.iter().map(|outcome| outcome.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), OUTCOMES);
+        for (n, outcome) in Outcome::ALL.iter().enumerate() {
+            assert_eq!(*outcome as usize, n);
+            assert!(outcome.meaning().ends_with('.'), "{outcome}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! May this connection be opened?
+//!
+//! A connection opens if both ends let it: the table of the pod that opens it (`from_pod`) and
+//! the table of the pod that it is for (`to_pod`). That is what combining the sender's rules
+//! into the receiver's local table, and all senders' rules into one global table, would say
+//! as well; asking two tables keeps a change at one pod from touching the tables of others.
+
+use std::sync::Arc;
+
+use acl::{Action, Key};
+
+use crate::wire::{Flow, protocol};
+use crate::{Gate, Outcome, PortId, Snapshot};
+
+/// The judgement of one connection, with the rules it rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// [`Outcome::PolicyAllowed`], [`Outcome::OwnNode`], [`Outcome::NoPolicy`],
+    /// [`Outcome::PolicyDenied`] or [`Outcome::Closed`].
+    pub outcome: Outcome,
+    /// The deciding rules: the one at the opening pod, the one at the pod it is for.
+    pub by: Deciders,
+}
+
+/// The rules that decided, at the opening end and at the receiving end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Deciders {
+    /// The rule of the opening pod's `from_pod` table.
+    pub from_pod: Option<RuleAt>,
+    /// The rule of the receiving pod's `to_pod` table.
+    pub to_pod: Option<RuleAt>,
+}
+
+/// A rule by its port and place; readable together with the snapshot that was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleAt {
+    /// The pod's port.
+    pub port: PortId,
+    /// Index in the table's rules.
+    pub rule: u32,
+}
+
+/// Judges the connection that `flow`, as its opener's packets show it, belongs to.
+pub fn judge(snapshot: &Snapshot, flow: &Flow) -> Judgement {
+    let sender = snapshot.pod_of(flow.source);
+    let receiver = snapshot.pod_of(flow.destination);
+    let mut by = Deciders::default();
+    let verdict = |outcome, by| Judgement { outcome, by };
+    if sender.is_none() && receiver.is_none() {
+        return verdict(Outcome::NoPolicy, by);
+    }
+    // A pod may always talk to itself, and its own cluster node (kubelet) may always talk to it.
+    if let (Some((sender, _)), Some((receiver, _))) = (sender, receiver)
+        && sender == receiver
+    {
+        return verdict(Outcome::PolicyAllowed, by);
+    }
+    if receiver.is_some() && snapshot.is_own_node(flow.source) {
+        return verdict(Outcome::OwnNode, by);
+    }
+    let key = key(snapshot, flow);
+    if let Some((id, port)) = sender {
+        let (outcome, rule) = ask(&port.from_pod, &key);
+        by.from_pod = rule.map(|rule| RuleAt { port: id, rule });
+        if let Some(outcome) = outcome {
+            return verdict(outcome, by);
+        }
+    }
+    if let Some((id, port)) = receiver {
+        let (outcome, rule) = ask(&port.to_pod, &key);
+        by.to_pod = rule.map(|rule| RuleAt { port: id, rule });
+        if let Some(outcome) = outcome {
+            // The end that let it pass is not what decided.
+            return verdict(outcome, Deciders { from_pod: None, ..by });
+        }
+    }
+    verdict(Outcome::PolicyAllowed, by)
+}
+
+/// Why the gate refuses (`None`: it does not) and the rule that says so.
+fn ask(gate: &Gate, key: &Key) -> (Option<Outcome>, Option<u32>) {
+    match gate {
+        Gate::Closed => (Some(Outcome::Closed), None),
+        Gate::Open => (None, None),
+        Gate::Table(table) => match table.lookup(key) {
+            Some(rule) => {
+                let permits = table.rules()[rule].action == Action::Permit;
+                ((!permits).then_some(Outcome::PolicyDenied), Some(rule as u32))
+            }
+            // A table that has nothing to say about a packet says no.
+            None => (Some(Outcome::PolicyDenied), None),
+        },
+    }
+}
+
+fn key(snapshot: &Snapshot, flow: &Flow) -> Key {
+    let map = snapshot.address_map();
+    let (source_port, destination_port) = match flow.protocol {
+        // Only echo requests open anything: type 8 or 128, code 0.
+        protocol::ICMP => (8, 0),
+        protocol::ICMPV6 => (128, 0),
+        _ => (flow.source_port, flow.destination_port),
+    };
+    Key {
+        source: flow.source,
+        destination: flow.destination,
+        source_identity: map.lookup(flow.source),
+        destination_identity: map.lookup(flow.destination),
+        protocol: flow.protocol,
+        source_port,
+        destination_port,
+        ..Key::default()
+    }
+}
+
+/// What the verdict of a new connection is reported by where no rule decided it.
+pub const DEFAULT_ALLOW: &str = "default-allow";
+
+impl Deciders {
+    /// Names of the deciding rules' origins, opening end first; [`DEFAULT_ALLOW`] where an
+    /// allowed connection met no rule.
+    pub fn origins(&self, snapshot: &Snapshot, outcome: Outcome) -> Vec<Arc<str>> {
+        let origin = |at: Option<RuleAt>, from: bool| {
+            let at = at?;
+            let port = snapshot.port(at.port)?;
+            let gate = if from { &port.from_pod } else { &port.to_pod };
+            let Gate::Table(table) = gate else { return None };
+            table.rules().get(at.rule as usize).map(|rule| Arc::clone(&rule.origin))
+        };
+        let mut origins: Vec<Arc<str>> = Vec::new();
+        for found in [origin(self.from_pod, true), origin(self.to_pod, false)].into_iter().flatten()
+        {
+            if !origins.contains(&found) {
+                origins.push(found);
+            }
+        }
+        if origins.is_empty() && outcome == Outcome::PolicyAllowed {
+            origins.push(DEFAULT_ALLOW.into());
+        }
+        origins
+    }
+}

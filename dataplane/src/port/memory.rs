@@ -1,0 +1,84 @@
+//! Ports that lead to memory: for tests, probes, captures and benchmarks.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Lent, Port, PortGone};
+use crate::Frame;
+
+/// The outer end of a [`MemoryPort`]: what a pod or a wire would be.
+#[derive(Clone, Debug, Default)]
+pub struct Wire {
+    ends: Arc<Mutex<Ends>>,
+}
+
+#[derive(Debug, Default)]
+struct Ends {
+    towards_switch: VecDeque<Vec<u8>>,
+    from_switch: VecDeque<Vec<u8>>,
+}
+
+impl Wire {
+    /// Sends a frame into the switch.
+    pub fn send(&self, frame: impl Into<Vec<u8>>) {
+        self.ends().towards_switch.push_back(frame.into());
+    }
+
+    /// The next frame that left the switch here.
+    pub fn receive(&self) -> Option<Vec<u8>> {
+        self.ends().from_switch.pop_front()
+    }
+
+    /// The port to give to a switch.
+    pub fn port(&self) -> Box<dyn Port> {
+        Box::new(MemoryPort { wire: self.clone() })
+    }
+
+    fn ends(&self) -> std::sync::MutexGuard<'_, Ends> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct MemoryPort {
+    wire: Wire,
+}
+
+impl Port for MemoryPort {
+    fn receive(
+        &mut self,
+        lent: &mut Lent<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        let mut ends = self.wire.ends();
+        for _ in 0..most {
+            if ends.towards_switch.is_empty() {
+                break;
+            }
+            let Some(mut frame) = lent.free.take() else { break };
+            let bytes = ends.towards_switch.pop_front().expect("checked above");
+            if lent.memory.fill(&mut frame, &bytes) {
+                frames.push(frame);
+            } else {
+                lent.free.put(frame);
+                return Err(PortGone(format!(
+                    "a frame of {} bytes does not fit into {}",
+                    bytes.len(),
+                    lent.memory.capacity()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        let mut ends = self.wire.ends();
+        for frame in frames.drain(..) {
+            ends.from_switch.push_back(lent.memory.bytes(&frame).to_vec());
+            lent.free.put(frame);
+        }
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+}

@@ -1,0 +1,56 @@
+//! Ports: where frames enter and leave.
+
+pub mod af_xdp;
+pub mod memory;
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use crate::{Frame, FreeList, Memory};
+
+/// What a port works with: the frames' memory and the worker's free frames.
+pub struct Lent<'a> {
+    /// The memory all frames of the switch stand in.
+    pub memory: &'a Memory,
+    /// Free frames.
+    pub free: &'a mut FreeList,
+}
+
+/// The port is of no more use: its interface is gone or down for good.
+#[derive(Debug)]
+pub struct PortGone(pub String);
+
+impl fmt::Display for PortGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PortGone {}
+
+/// Where frames enter and leave. One worker owns a port and calls it; nothing here blocks.
+pub trait Port: Send {
+    /// Appends up to `most` received frames.
+    fn receive(
+        &mut self,
+        lent: &mut Lent<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone>;
+
+    /// Takes frames to send from the front of `frames`; what does not fit stays there.
+    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone>;
+
+    /// Becomes readable when frames have arrived; `None` if that cannot be waited for.
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Frames sent but not done with; the worker comes back for them before it sleeps long.
+    fn is_sending(&self) -> bool {
+        false
+    }
+
+    /// Gives all frames back that the port still holds.
+    fn close(self: Box<Self>, lent: &mut Lent<'_>);
+}

@@ -1,0 +1,283 @@
+//! The switch: workers on their cores, and the handle the control side holds them by.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::counters::PortCounters;
+use crate::exchange::{Bell, Exchange};
+use crate::orders::{Order, Orders};
+use crate::port::{Port, PortGone};
+use crate::session::{Sessions, Timeouts};
+use crate::worker::{Inspect, Parts, Worker};
+use crate::{Counters, Frame, FreeList, Memory, Now, PortId, Snapshot};
+
+/// When a worker looks for packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RxMode {
+    /// All the time: the lowest latency, a whole core.
+    Polling,
+    /// All the time while packets come, and for a moment after; then the kernel wakes it.
+    #[default]
+    Adaptive,
+    /// Whenever the kernel wakes it.
+    Interrupt,
+}
+
+/// How a switch is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Workers; at least one.
+    pub workers: usize,
+    /// Cores that the workers are pinned to, in order; workers beyond the list float.
+    pub cores: Vec<usize>,
+    /// When workers look for packets.
+    pub rx_mode: RxMode,
+    /// Sessions that fit.
+    pub sessions: u32,
+    /// Ports there may be.
+    pub ports: u16,
+    /// How long sessions live without a packet.
+    pub timeouts: Timeouts,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            cores: Vec::new(),
+            rx_mode: RxMode::default(),
+            sessions: 1 << 18,
+            ports: 1024,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// How long an adaptive worker looks for packets before it lies down.
+const PATIENCE: Duration = Duration::from_micros(100);
+/// How long a worker sleeps at most, so that idle sessions are swept.
+const LONGEST_SLEEP: Duration = Duration::from_millis(250);
+
+/// A running switch. Dropping it stops the workers and gives its ports up.
+pub struct Switch {
+    workers: Vec<Handle>,
+    exchange: Arc<Exchange>,
+    sessions: Arc<Sessions>,
+    stop: Arc<AtomicBool>,
+    /// Ports served, with their counters; place n is port n.
+    ports: Mutex<Vec<Option<Arc<PortCounters>>>>,
+    most_ports: u16,
+}
+
+struct Handle {
+    orders: Arc<Orders>,
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Switch {
+    /// Starts the workers over these frames. `inspect` gives each worker its own inspector.
+    pub fn start(
+        config: &Config,
+        memory: &Arc<Memory>,
+        frames: Vec<Frame>,
+        mut inspect: impl FnMut(usize) -> Option<Box<dyn Inspect>>,
+    ) -> std::io::Result<Self> {
+        let count = config.workers.clamp(1, usize::from(u8::MAX) - 1);
+        let exchange = Exchange::new(count, config.ports);
+        let sessions = Sessions::new(config.sessions, config.ports, config.timeouts);
+        let free = FreeList::new(frames);
+        let stop = Arc::new(AtomicBool::new(false));
+        let started = Instant::now();
+        let mut switch = Self {
+            workers: Vec::new(),
+            exchange: Arc::clone(&exchange),
+            sessions: Arc::clone(&sessions),
+            stop: Arc::clone(&stop),
+            ports: Mutex::default(),
+            most_ports: config.ports,
+        };
+        for number in 0..count {
+            let bell = exchange.bell(number);
+            let orders = Orders::with_bell(Arc::clone(&bell));
+            let counters = Arc::new(Counters::default());
+            let worker = Worker::new(Parts {
+                number,
+                memory: Arc::clone(memory),
+                free: free.share(),
+                sessions: Arc::clone(&sessions),
+                counters: Arc::clone(&counters),
+                orders: Arc::clone(&orders),
+                exchange: Arc::clone(&exchange),
+                inspect: inspect(number),
+            });
+            let (stop, mode, core) =
+                (Arc::clone(&stop), config.rx_mode, config.cores.get(number).copied());
+            let thread =
+                std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                    if let Some(id) = core {
+                        core_affinity::set_for_current(core_affinity::CoreId { id });
+                    }
+                    run(worker, &bell, &stop, mode, started);
+                })?;
+            switch.workers.push(Handle { orders, counters, thread: Some(thread) });
+        }
+        Ok(switch)
+    }
+
+    /// Hands every worker this snapshot. It is in force for a worker from its next vector on.
+    pub fn publish(&self, snapshot: &Arc<Snapshot>) {
+        self.sessions.set_ports(snapshot.ports().count());
+        for worker in &self.workers {
+            worker.orders.give(Order::Snapshot(Arc::clone(snapshot)));
+            worker.orders.free_retired();
+        }
+    }
+
+    /// Waits until every worker decides by this generation or a later one.
+    pub fn wait_in_force(&self, generation: u64, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        self.workers.iter().all(|worker| worker.orders.wait_for(generation, deadline))
+    }
+
+    /// The oldest generation that a worker still decides by.
+    pub fn generation(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.orders.generation()).min().unwrap_or(0)
+    }
+
+    /// A number for a new port: the lowest that no port has. `None` if there is none left.
+    pub fn free_port_id(&self) -> Option<PortId> {
+        let ports = self.ports();
+        let free = ports.iter().position(Option::is_none).unwrap_or(ports.len());
+        (free < usize::from(self.most_ports)).then_some(PortId(free as u16))
+    }
+
+    /// Has `port` served by the worker that serves the fewest.
+    pub fn add_port(&self, id: PortId, port: Box<dyn Port>) -> Arc<PortCounters> {
+        let counters = Arc::new(PortCounters::default());
+        let mut ports = self.ports();
+        let place = usize::from(id.0);
+        if ports.len() <= place {
+            ports.resize_with(place + 1, || None);
+        }
+        ports[place] = Some(Arc::clone(&counters));
+        let load = |n: usize| {
+            let ids = 0..ports.len() as u16;
+            ids.filter(|id| self.exchange.owner(PortId(*id)) == Some(n)).count()
+        };
+        let worker = (0..self.workers.len()).min_by_key(|n| load(*n)).unwrap_or(0);
+        self.exchange.set_owner(id, Some(worker));
+        let order = Order::AddPort(id, port, Arc::clone(&counters));
+        self.workers[worker].orders.give(order);
+        counters
+    }
+
+    /// Has a port given up; returns once its interface is free again.
+    pub fn remove_port(&self, id: PortId) {
+        let owner = self.exchange.owner(id);
+        self.exchange.set_owner(id, None);
+        if let Some(place) = self.ports().get_mut(usize::from(id.0)) {
+            *place = None;
+        }
+        if let Some(worker) = owner {
+            let (done, is_done) = std::sync::mpsc::channel();
+            let orders = &self.workers[worker].orders;
+            orders.give(Order::RemovePort(id));
+            orders.give(Order::Call(Box::new(move || {
+                let _ = done.send(());
+            })));
+            // The worker answers within a round; if it died, there is nothing to wait for.
+            let _ = is_done.recv_timeout(Duration::from_secs(2));
+        }
+    }
+
+    /// Ports that workers gave up because their interfaces vanished.
+    pub fn take_gone(&self) -> Vec<(PortId, PortGone)> {
+        self.workers.iter().flat_map(|worker| worker.orders.take_gone()).collect()
+    }
+
+    /// Each worker's counters.
+    pub fn counters(&self) -> impl Iterator<Item = &Arc<Counters>> {
+        self.workers.iter().map(|worker| &worker.counters)
+    }
+
+    /// A port's counters.
+    pub fn port_counters(&self, id: PortId) -> Option<Arc<PortCounters>> {
+        self.ports().get(usize::from(id.0)).cloned().flatten()
+    }
+
+    /// The worker that serves a port.
+    pub fn worker_of(&self, id: PortId) -> Option<usize> {
+        self.exchange.owner(id)
+    }
+
+    /// The sessions of all workers.
+    pub fn sessions(&self) -> &Arc<Sessions> {
+        &self.sessions
+    }
+
+    /// Whether every worker's thread is alive.
+    pub fn is_alive(&self) -> bool {
+        self.workers
+            .iter()
+            .all(|worker| worker.thread.as_ref().is_some_and(|thread| !thread.is_finished()))
+    }
+
+    fn ports(&self) -> std::sync::MutexGuard<'_, Vec<Option<Arc<PortCounters>>>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        for worker in &mut self.workers {
+            worker.orders.give(Order::Call(Box::new(|| ())));
+            if let Some(thread) = worker.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+fn run(mut worker: Worker, bell: &Bell, stop: &AtomicBool, mode: RxMode, started: Instant) {
+    let mut last_work = Instant::now();
+    while !stop.load(Ordering::Acquire) {
+        let now = Instant::now();
+        if worker.round(Now(now - started)) > 0 {
+            last_work = now;
+            continue;
+        }
+        let rests = match mode {
+            RxMode::Polling => false,
+            RxMode::Adaptive => now - last_work > PATIENCE,
+            RxMode::Interrupt => true,
+        };
+        if rests {
+            sleep(&worker, bell);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Sleeps until a port has frames, somebody rings, or the longest sleep is over.
+fn sleep(worker: &Worker, bell: &Bell) {
+    bell.lie_down();
+    if !worker.has_work() {
+        worker.counters().sleeps.add(1);
+        let sending = worker.ports().any(Port::is_sending);
+        let timeout = if sending { Duration::from_millis(1) } else { LONGEST_SLEEP };
+        let sources = worker.ports().filter_map(Port::readable).chain(bell.readable());
+        let mut sources: Vec<PollFd<'_>> =
+            sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as _ };
+        // Whatever it says, the worker looks at every port in its next round.
+        let _ = poll(&mut sources, Some(&timeout));
+    }
+    bell.get_up();
+}

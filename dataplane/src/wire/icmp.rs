@@ -1,0 +1,87 @@
+//! ICMP (RFC 792) and ICMPv6 (RFC 4443).
+//!
+//! An echo request and its reply are one connection, told apart from others by
+//! the identifier; an error belongs to the connection whose packet it quotes.
+//! Anything else opens nothing.
+
+use super::{Flow, Fragment, Headers, Kind, Role, be16, ip, neighbour, transport};
+use crate::Outcome;
+
+const HEADER: usize = 8;
+
+const V4_ECHO_REPLY: u8 = 0;
+const V4_ECHO: u8 = 8;
+const V6_ECHO: u8 = 128;
+const V6_ECHO_REPLY: u8 = 129;
+
+#[inline]
+pub(super) fn parse_v4(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    if message.len() < HEADER {
+        return Err(Outcome::MalformedTransport);
+    }
+    match message[0] {
+        V4_ECHO | V4_ECHO_REPLY => echo(message, headers),
+        // Destination unreachable, time exceeded, parameter problem. A redirect is an
+        // order to the receiver's routing table and never forwarded.
+        3 | 11 | 12 => quote(message, headers),
+        _ => Err(Outcome::NoSession),
+    }
+}
+
+#[inline]
+pub(super) fn parse_v6(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    if message.len() < 4 {
+        return Err(Outcome::MalformedTransport);
+    }
+    match message[0] {
+        // Multicast listener discovery (RFC 2710, RFC 3810) and neighbour discovery.
+        130..=137 | 143 => {
+            if headers.fragment != Fragment::Whole {
+                return Err(Outcome::MalformedTransport);
+            }
+            return neighbour::check_nd(message, headers);
+        }
+        _ if message.len() < HEADER => return Err(Outcome::MalformedTransport),
+        _ => {}
+    }
+    transport::refuse_multicast(headers)?;
+    match message[0] {
+        V6_ECHO | V6_ECHO_REPLY => echo(message, headers),
+        1..=4 => quote(message, headers),
+        _ => Err(Outcome::NoSession),
+    }
+}
+
+fn echo(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    let Some((source, destination)) = echo_ports(message) else {
+        return Err(Outcome::MalformedTransport);
+    };
+    headers.flow.source_port = source;
+    headers.flow.destination_port = destination;
+    let asks = matches!(message[0], V4_ECHO | V6_ECHO);
+    headers.role = if asks { Role::Opens } else { Role::Follows };
+    Ok(())
+}
+
+/// The identifier stands on the asking side, so that two ends that ping each other with the
+/// same identifier have two connections.
+pub(super) fn echo_ports(message: &[u8]) -> Option<(u16, u16)> {
+    let identifier = be16(message, 4)?;
+    match message[0] {
+        V4_ECHO | V6_ECHO => Some((identifier, 0)),
+        V4_ECHO_REPLY | V6_ECHO_REPLY => Some((0, identifier)),
+        _ => None,
+    }
+}
+
+fn quote(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    let kind = if headers.source.is_v4() { Kind::Ipv4 } else { Kind::Ipv6 };
+    let quoted: Option<Flow> = ip::parse_quote(&message[HEADER..], kind);
+    // The error goes to the one who sent the quoted packet, or it is about nothing.
+    let Some(flow) = quoted.filter(|flow| flow.source == headers.destination) else {
+        return Err(Outcome::NoSession);
+    };
+    headers.flow = flow;
+    headers.role = Role::Quotes;
+    Ok(())
+}

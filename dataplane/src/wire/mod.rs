@@ -1,0 +1,203 @@
+//! Headers as they stand on the wire: checked once, then read freely.
+//!
+//! [`parse`] looks at a whole frame and either refuses it by an [`Outcome`] or
+//! gives its [`Headers`]; nothing behind it checks a length again.
+
+pub mod checksum;
+mod icmp;
+mod ip;
+pub mod neighbour;
+mod transport;
+
+use acl::Address;
+
+use crate::Outcome;
+
+/// A MAC address, in the order of the wire.
+pub type Mac = [u8; 6];
+
+/// IP protocol numbers (IANA) that the switch looks into.
+pub mod protocol {
+    /// ICMP (RFC 792).
+    pub const ICMP: u8 = 1;
+    /// TCP (RFC 9293).
+    pub const TCP: u8 = 6;
+    /// UDP (RFC 768).
+    pub const UDP: u8 = 17;
+    /// ICMPv6 (RFC 4443).
+    pub const ICMPV6: u8 = 58;
+    /// SCTP (RFC 9260).
+    pub const SCTP: u8 = 132;
+}
+
+/// TCP flags (RFC 9293, section 3.1).
+pub mod tcp_flags {
+    /// No more data from the sender.
+    pub const FIN: u8 = 0x01;
+    /// Synchronise sequence numbers.
+    pub const SYN: u8 = 0x02;
+    /// Reset the connection.
+    pub const RST: u8 = 0x04;
+    /// The acknowledgment field is significant.
+    pub const ACK: u8 = 0x10;
+}
+
+/// Both ends of a connection as one packet shows them, in host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Flow {
+    /// Source address.
+    pub source: Address,
+    /// Destination address.
+    pub destination: Address,
+    /// Source port. For an ICMP echo request the identifier, for a reply 0.
+    pub source_port: u16,
+    /// Destination port. For an ICMP echo reply the identifier, for a request 0.
+    pub destination_port: u16,
+    /// IP protocol number.
+    pub protocol: u8,
+}
+
+impl Flow {
+    /// The same connection as the other end's packets show it.
+    #[must_use]
+    #[inline]
+    pub fn reversed(&self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            protocol: self.protocol,
+        }
+    }
+}
+
+/// What a packet may do to connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Role {
+    /// It may open one (TCP SYN, UDP, echo request, other protocols).
+    #[default]
+    Opens,
+    /// It only makes sense inside one (TCP without SYN, echo reply).
+    Follows,
+    /// It reports an error about the connection whose packet it quotes: `flow` is the quoted one.
+    Quotes,
+}
+
+/// What kind of packet a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// IPv4.
+    #[default]
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+    /// ARP (RFC 826).
+    Arp,
+    /// Neighbour discovery (RFC 4861), router discovery and multicast listener reports included.
+    NeighbourDiscovery,
+}
+
+/// A packet's place in a fragmented datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Fragment {
+    /// Not fragmented.
+    #[default]
+    Whole,
+    /// The fragment with the transport header; more follow.
+    First(u32),
+    /// A fragment behind the first; the number is the datagram's identification.
+    Later(u32),
+}
+
+/// What [`parse`] found; offsets count from the start of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Headers {
+    /// Kind of packet.
+    pub kind: Kind,
+    /// What it may do to connections.
+    pub role: Role,
+    /// TCP flags, or 0.
+    pub tcp_flags: u8,
+    /// VLAN tags (4 bytes each) in front of the ethertype.
+    pub vlan_tags: u8,
+    /// Start of the IP or ARP header.
+    pub l3: u16,
+    /// Start of the transport header.
+    pub l4: u16,
+    /// End of the IP packet (frames may carry padding behind it).
+    pub end: u16,
+    /// Place in a fragmented datagram.
+    pub fragment: Fragment,
+    /// Both ends.
+    pub flow: Flow,
+    /// Destination of the packet itself; differs from the flow's only for quotes.
+    pub destination: Address,
+    /// Source of the packet itself.
+    pub source: Address,
+}
+
+/// Length of an Ethernet header without tags.
+pub const ETHERNET: usize = 14;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_QINQ: u16 = 0x88a8;
+const MOST_VLAN_TAGS: u8 = 2;
+
+/// Parses and checks a whole frame.
+#[inline]
+pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
+    if frame.len() < ETHERNET {
+        return Err(Outcome::Truncated);
+    }
+    if frame.len() > usize::from(u16::MAX) {
+        return Err(Outcome::MalformedEthernet);
+    }
+    if frame[6] & 1 != 0 {
+        return Err(Outcome::MalformedEthernet);
+    }
+    let mut headers = Headers { end: frame.len() as u16, ..Headers::default() };
+    let mut at = 12;
+    let ethertype = loop {
+        let Some(ethertype) = be16(frame, at) else { return Err(Outcome::Truncated) };
+        if ethertype != ETHERTYPE_VLAN && ethertype != ETHERTYPE_QINQ {
+            break ethertype;
+        }
+        headers.vlan_tags += 1;
+        if headers.vlan_tags > MOST_VLAN_TAGS {
+            return Err(Outcome::MalformedEthernet);
+        }
+        at += 4;
+    };
+    headers.l3 = (at + 2) as u16;
+    match ethertype {
+        ETHERTYPE_IPV4 => ip::parse_v4(frame, &mut headers)?,
+        ETHERTYPE_IPV6 => ip::parse_v6(frame, &mut headers)?,
+        ETHERTYPE_ARP => neighbour::check_arp(frame, &mut headers)?,
+        _ => return Err(Outcome::UnknownEthertype),
+    }
+    Ok(headers)
+}
+
+/// A big-endian 16-bit number, if the bytes reach that far.
+#[inline]
+pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2).map(|field| u16::from_be_bytes([field[0], field[1]]))
+}
+
+/// An IPv4 address at `at`, which the caller has checked to be inside.
+#[inline]
+pub(crate) fn v4_at(bytes: &[u8], at: usize) -> Address {
+    let field: [u8; 4] = bytes[at..at + 4].try_into().expect("four bytes");
+    Address::from_v4_bits(u32::from_be_bytes(field))
+}
+
+/// An IPv6 address at `at`, which the caller has checked to be inside.
+#[inline]
+pub(crate) fn v6_at(bytes: &[u8], at: usize) -> Address {
+    let field: [u8; 16] = bytes[at..at + 16].try_into().expect("sixteen bytes");
+    Address::from_bits(u128::from_be_bytes(field))
+}

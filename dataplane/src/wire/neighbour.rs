@@ -1,0 +1,136 @@
+//! ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861).
+
+use acl::Address;
+
+use super::{ETHERNET, Headers, Kind, Mac, be16, checksum, v4_at, v6_at};
+use crate::Outcome;
+
+const ARP: usize = 28;
+const ARP_REQUEST: u16 = 1;
+const ARP_REPLY: u16 = 2;
+const SOLICITATION: u8 = 135;
+const ADVERTISEMENT: u8 = 136;
+const ND_TARGET: usize = 8;
+const ND_LENGTH: usize = 24;
+
+/// ARP for IPv4 over Ethernet, or refused.
+pub(super) fn check_arp(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    let l3 = usize::from(headers.l3);
+    let Some(arp) = frame.get(l3..l3 + ARP) else { return Err(Outcome::Truncated) };
+    if arp[..6] != [0, 1, 8, 0, 6, 4] || !matches!(arp[7], 1 | 2) || arp[6] != 0 {
+        return Err(Outcome::MalformedIp);
+    }
+    headers.kind = Kind::Arp;
+    headers.source = v4_at(arp, 14);
+    headers.destination = v4_at(arp, 24);
+    Ok(())
+}
+
+/// Neighbour discovery is only valid with hop limit 255 (checked by the one who answers).
+pub(super) fn check_nd(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    if matches!(message[0], SOLICITATION | ADVERTISEMENT) && message.len() < ND_LENGTH {
+        return Err(Outcome::MalformedTransport);
+    }
+    headers.kind = Kind::NeighbourDiscovery;
+    Ok(())
+}
+
+/// What a neighbour packet is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Who has `target`? The asker's own address is unspecified while it probes (RFC 5227, RFC 4862).
+    Ask {
+        /// The asker's address; unspecified for a probe.
+        sender: Address,
+        /// The address asked for.
+        target: Address,
+    },
+    /// `sender` says that it has an address.
+    Tell {
+        /// The address it claims.
+        sender: Address,
+    },
+    /// Something the switch has no use for.
+    Other,
+}
+
+/// Reads a packet that [`super::parse`] found to be ARP or neighbour discovery.
+pub fn message(frame: &[u8], headers: &Headers) -> Message {
+    match headers.kind {
+        Kind::Arp => {
+            let l3 = usize::from(headers.l3);
+            match be16(frame, l3 + 6) {
+                Some(ARP_REQUEST) => {
+                    Message::Ask { sender: headers.source, target: headers.destination }
+                }
+                Some(ARP_REPLY) => Message::Tell { sender: headers.source },
+                _ => Message::Other,
+            }
+        }
+        _ => {
+            let l3 = usize::from(headers.l3);
+            let message = &frame[usize::from(headers.l4)..usize::from(headers.end)];
+            let from_this_link = frame[l3 + 7] == 255;
+            match message[0] {
+                SOLICITATION if from_this_link => {
+                    Message::Ask { sender: headers.source, target: v6_at(message, ND_TARGET) }
+                }
+                ADVERTISEMENT if from_this_link => {
+                    Message::Tell { sender: v6_at(message, ND_TARGET) }
+                }
+                _ => Message::Other,
+            }
+        }
+    }
+}
+
+/// The sender's MAC address as an ARP packet claims it, which spoofers forget to forge.
+pub fn arp_sender(frame: &[u8], headers: &Headers) -> Mac {
+    let at = usize::from(headers.l3) + 8;
+    frame[at..at + 6].try_into().expect("checked by parse")
+}
+
+/// Length of the answer to a neighbour solicitation.
+pub const ND_REPLY: usize = ETHERNET + 40 + 32;
+/// Length of the answer to an ARP request.
+pub const ARP_ANSWER: usize = ETHERNET + ARP;
+
+/// Writes "`mac` has `target`" over `frame`, which holds the question and is at least
+/// [`ARP_ANSWER`] bytes long.
+pub fn write_arp_reply(frame: &mut [u8], headers: &Headers, mac: Mac) {
+    let l3 = usize::from(headers.l3);
+    let mut arp = [0_u8; ARP];
+    arp.copy_from_slice(&frame[l3..l3 + ARP]);
+    let (asker_mac, asker) = (arp[8..14].to_vec(), arp[14..18].to_vec());
+    let target = arp[24..28].to_vec();
+    frame.copy_within(6..12, 0);
+    frame[6..12].copy_from_slice(&mac);
+    frame[12..14].copy_from_slice(&[0x08, 0x06]);
+    let reply = &mut frame[ETHERNET..ARP_ANSWER];
+    reply[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
+    reply[8..14].copy_from_slice(&mac);
+    reply[14..18].copy_from_slice(&target);
+    reply[18..24].copy_from_slice(&asker_mac);
+    reply[24..28].copy_from_slice(&asker);
+}
+
+/// Writes the neighbour advertisement "`mac` has `target`" for `asker` into `frame`, which is
+/// [`ND_REPLY`] bytes long and starts with the question's Ethernet header.
+pub fn write_nd_reply(frame: &mut [u8], asker: Address, target: Address, mac: Mac) {
+    const ROUTER_SOLICITED_OVERRIDE: u8 = 0xe0;
+    frame.copy_within(6..12, 0);
+    frame[6..12].copy_from_slice(&mac);
+    frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+    let ip = &mut frame[ETHERNET..ND_REPLY];
+    ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 32, 58, 255]);
+    ip[8..24].copy_from_slice(&target.bits().to_be_bytes());
+    ip[24..40].copy_from_slice(&asker.bits().to_be_bytes());
+    let message = &mut ip[40..];
+    message[..8].copy_from_slice(&[ADVERTISEMENT, 0, 0, 0, ROUTER_SOLICITED_OVERRIDE, 0, 0, 0]);
+    message[8..24].copy_from_slice(&target.bits().to_be_bytes());
+    message[24..26].copy_from_slice(&[2, 1]);
+    message[26..32].copy_from_slice(&mac);
+    let sum = checksum::pseudo_v6(&ip[8..40], 58, 32) + checksum::sum(&ip[40..]);
+    let value = !checksum::fold(sum);
+    ip[42..44].copy_from_slice(&value.to_be_bytes());
+}

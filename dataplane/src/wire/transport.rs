@@ -1,0 +1,111 @@
+//! TCP (RFC 9293), UDP (RFC 768), SCTP (RFC 9260): as much as forwarding needs.
+
+use super::tcp_flags::{ACK, FIN, RST, SYN};
+use super::{Flow, Fragment, Headers, Role, be16, icmp, protocol};
+use crate::Outcome;
+
+const TCP_HEADER: usize = 20;
+const UDP_HEADER: usize = 8;
+const SCTP_HEADER: usize = 12;
+const SCTP_INIT: u8 = 1;
+
+/// Reads the transport header, unless this is a later fragment.
+#[inline]
+pub(super) fn parse(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    if matches!(headers.fragment, Fragment::Later(_)) {
+        headers.role = Role::Follows;
+        return refuse_multicast(headers);
+    }
+    let segment = &frame[usize::from(headers.l4)..usize::from(headers.end)];
+    let whole = headers.fragment == Fragment::Whole;
+    match headers.flow.protocol {
+        protocol::TCP => tcp(segment, headers)?,
+        protocol::UDP => udp(segment, whole, headers)?,
+        protocol::SCTP => sctp(segment, headers)?,
+        protocol::ICMP if headers.source.is_v4() => return icmp::parse_v4(segment, headers),
+        protocol::ICMPV6 if !headers.source.is_v4() => return icmp::parse_v6(segment, headers),
+        _ => {}
+    }
+    refuse_multicast(headers)
+}
+
+/// IPv6 multicast and unspecified sources are for neighbour discovery only.
+#[inline]
+pub(super) fn refuse_multicast(headers: &Headers) -> Result<(), Outcome> {
+    let v6 = !headers.source.is_v4();
+    if v6 && headers.destination.bits() >> 120 == 0xff {
+        return Err(Outcome::Multicast);
+    }
+    if v6 && headers.source.bits() == 0 {
+        return Err(Outcome::Martian);
+    }
+    Ok(())
+}
+
+#[inline]
+fn tcp(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    // A first fragment too small for the header hides the flags (RFC 1858).
+    let Some(header) = segment.get(..TCP_HEADER) else { return Err(Outcome::MalformedTransport) };
+    let header_length = usize::from(header[12] >> 4) * 4;
+    let flags = header[13];
+    let contradicts = flags & SYN != 0 && flags & (FIN | RST) != 0;
+    let says_nothing = flags & (SYN | ACK | RST) == 0;
+    if header_length < TCP_HEADER || header_length > segment.len() || contradicts || says_nothing {
+        return Err(Outcome::MalformedTransport);
+    }
+    ports(segment, headers)?;
+    headers.tcp_flags = flags;
+    headers.role = if flags & (SYN | ACK) == SYN { Role::Opens } else { Role::Follows };
+    Ok(())
+}
+
+#[inline]
+fn udp(segment: &[u8], whole: bool, headers: &mut Headers) -> Result<(), Outcome> {
+    let Some(length) = be16(segment, 4).map(usize::from) else {
+        return Err(Outcome::MalformedTransport);
+    };
+    let bad = segment.len() < UDP_HEADER
+        || length < UDP_HEADER
+        || (whole && length > segment.len())
+        || (!whole && length <= segment.len());
+    if bad {
+        return Err(Outcome::MalformedTransport);
+    }
+    ports(segment, headers)
+}
+
+#[inline]
+fn sctp(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    if segment.len() < SCTP_HEADER + 4 {
+        return Err(Outcome::MalformedTransport);
+    }
+    ports(segment, headers)?;
+    let opens = segment[SCTP_HEADER] == SCTP_INIT;
+    headers.role = if opens { Role::Opens } else { Role::Follows };
+    Ok(())
+}
+
+#[inline]
+fn ports(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    let (Some(source), Some(destination)) = (be16(segment, 0), be16(segment, 2)) else {
+        return Err(Outcome::MalformedTransport);
+    };
+    headers.flow.source_port = source;
+    headers.flow.destination_port = destination;
+    Ok(())
+}
+
+/// Ports of a quoted packet, of which an ICMP error carries at least eight bytes.
+pub(super) fn quoted_ports(quote: &[u8], mut flow: Flow) -> Option<Flow> {
+    match flow.protocol {
+        protocol::TCP | protocol::UDP | protocol::SCTP => {
+            flow.source_port = be16(quote, 0)?;
+            flow.destination_port = be16(quote, 2)?;
+        }
+        protocol::ICMP | protocol::ICMPV6 => {
+            (flow.source_port, flow.destination_port) = icmp::echo_ports(quote)?;
+        }
+        _ => {}
+    }
+    Some(flow)
+}
