@@ -1,11 +1,11 @@
-//! Exact match on single IPv4 addresses: a hash of cache lines.
+//! Exact match on 32-bit keys, such as single IPv4 addresses: a hash of cache lines.
 //!
-//! A bucket is one cache line of eight addresses and their numbers, filled from the front.
+//! A bucket is one cache line of eight keys and their numbers, filled from the front.
 //! All eight are compared at once, without a branch; a full bucket spills into the next.
 
 use crate::paged::Grouped;
 
-/// IPv4 addresses (host byte order) and the number of each, 0 for those not held.
+/// Keys and the number of each, 0 for those not held.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     buckets: Grouped<Bucket, 128>,
@@ -140,7 +140,8 @@ impl Bucket {
     fn find(&self, key: u32) -> u32 {
         let mut found = 0;
         for slot in 0..SLOTS {
-            found |= if self.keys[slot] == key { self.values[slot] } else { 0 };
+            // A mask, not a choice: the compiler compares all slots in one go.
+            found |= self.values[slot] & u32::from(self.keys[slot] == key).wrapping_neg();
         }
         found
     }

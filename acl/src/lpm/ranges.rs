@@ -45,11 +45,29 @@ impl Ranges {
     /// The answer for `key`.
     #[inline]
     pub(crate) fn lookup(&self, key: u32) -> u32 {
-        let mut value = *self.table.get((key >> 16) as usize);
-        while value & INNER != 0 {
-            value = self.nodes.get((value ^ INNER) as usize).step(key as u16);
+        let mut value = self.first(key);
+        while Self::is_inner(value) {
+            value = self.next(value, key);
         }
         value
+    }
+
+    /// The table's value for `key`: the answer unless it [is inner](Self::is_inner).
+    #[inline]
+    pub(super) fn first(&self, key: u32) -> u32 {
+        *self.table.get((key >> 16) as usize)
+    }
+
+    /// Whether a value is not the answer yet.
+    #[inline]
+    pub(super) fn is_inner(value: u32) -> bool {
+        value & INNER != 0
+    }
+
+    /// What an inner value leads to.
+    #[inline]
+    pub(super) fn next(&self, value: u32, key: u32) -> u32 {
+        self.nodes.get((value ^ INNER) as usize).step(key as u16)
     }
 
     /// Sets the answers of one /16: for each range its start and its answer, from 0 on.

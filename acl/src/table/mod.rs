@@ -204,12 +204,7 @@ impl Table {
             }
         }
         if has_pairs {
-            let [sources, destinations] = &tuples;
-            let tuples =
-                sources.iter().zip(destinations).map(|(source, destination)| source & destination);
-            for ((key, tuples), best) in keys.iter().zip(tuples).zip(best.iter_mut()) {
-                *best = self.pairs.lookup(key, tuples, *best, rules, &self.addresses);
-            }
+            self.pairs.lookup_each(keys, &tuples, best, rules, &self.addresses);
         }
     }
 
@@ -260,6 +255,8 @@ struct Ascending<'a>(&'a Table);
 struct Labelled<'a>(&'a Table, &'a Paged<u64, 512>);
 
 impl Rules for Ascending<'_> {
+    const SORTED: bool = true;
+
     #[inline]
     fn order(&self, rule: u32) -> u64 {
         rule.into()
@@ -276,6 +273,8 @@ impl Rules for Ascending<'_> {
 }
 
 impl Rules for Labelled<'_> {
+    const SORTED: bool = false;
+
     #[inline]
     fn order(&self, rule: u32) -> u64 {
         if rule == NONE { u64::MAX } else { *self.1.get(rule as usize) }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use crate::paged::{Grouped, Paged};
+use crate::address_map::VECTOR;
+use crate::lpm::hosts::Hosts;
+use crate::paged::Paged;
 use crate::prefix::{Prefix, V4_BITS, mask};
 use crate::{Address, AddressMap, End, Identity, Key, PortRange, Rule};
 
@@ -30,24 +32,31 @@ const TUPLES: usize = 128;
 /// The hash table of all tuples.
 #[derive(Clone, Debug)]
 pub(super) struct Pairs {
+    /// The tuple with the best rule first, as long as rules only come in order.
     tuples: Vec<Tuple>,
     /// Tuples that do not look at the source, and at the destination.
     pub(super) any: [Tuples; 2],
-    heads: Grouped<Entry, 128>,
-    /// Number of heads less one; their number is a power of two.
-    mask: usize,
-    chained: Paged<Entry, 128>,
+    /// From a hash of tuple, ends and ports to the first entry with this hash.
+    chains: Hosts,
+    /// Entry 0 is none: it matches nothing.
+    entries: Paged<Entry, 128>,
     seed: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Tuple {
-    shape: Shape,
+    /// Bits of IPv4 addresses that count, source above destination.
+    ends_mask: u64,
+    /// Bits of [`ports`] that count.
+    ports_mask: u64,
     /// Its best rule; maybe one that is gone and was better.
     best: u32,
     entries: u32,
+    /// Whether an end is an IPv6 prefix or a peer set.
+    wide: bool,
     /// Whether entries must check their ends: the hash does not tell all.
     checked: bool,
+    shape: Shape,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,13 +77,13 @@ enum EndShape {
     V6(u8),
 }
 
-/// A rule with what decides besides the hashed ends. 32 bytes: two to a cache line.
-#[derive(Clone, Copy, Debug, Default)]
+/// A rule with all that decides. 32 bytes: two to a cache line.
+#[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Entry {
     ends: u64,
     rule: u32,
-    /// One more than the next entry of the chain.
+    /// The next entry of the chain, or 0.
     next: u32,
     source_first: u16,
     source_span: u16,
@@ -84,23 +93,29 @@ struct Entry {
     protocol_mask: u8,
     flags: u8,
     flags_mask: u8,
+    /// [`TUPLES`] in the entry that is none.
     tuple: u8,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Free,
-    Taken,
-    /// Was taken; a search goes on behind it.
-    Left,
 }
 
 impl Entry {
+    const NONE: Self = Self {
+        ends: 0,
+        rule: NONE,
+        next: 0,
+        source_first: 0,
+        source_span: 0,
+        destination_first: 0,
+        destination_span: 0,
+        protocol: 0,
+        protocol_mask: 0,
+        flags: 0,
+        flags_mask: 0,
+        tuple: TUPLES as u8,
+    };
+
     fn new(ends: u64, rule: u32, tuple: u8, of: &Rule) -> Self {
-        let span = |ports: PortRange| ports.last.wrapping_sub(ports.first);
         // A contradictory range matches nothing; such rules are not entered.
+        let span = |ports: PortRange| ports.last.wrapping_sub(ports.first);
         Self {
             ends,
             rule,
@@ -114,14 +129,15 @@ impl Entry {
             flags: of.tcp_flags.value,
             flags_mask: of.tcp_flags.mask,
             tuple,
-            state: State::Taken,
         }
     }
 
-    /// Whether the key's service is one that the rule asks for.
+    /// Whether a key with these ends, as this tuple sees them, matches.
     #[inline]
-    fn matches(&self, key: &Key) -> bool {
-        (key.source_port.wrapping_sub(self.source_first) <= self.source_span)
+    fn matches(&self, key: &Key, tuple: usize, ends: u64) -> bool {
+        (self.ends == ends)
+            & (usize::from(self.tuple) == tuple)
+            & (key.source_port.wrapping_sub(self.source_first) <= self.source_span)
             & (key.destination_port.wrapping_sub(self.destination_first) <= self.destination_span)
             & ((key.protocol ^ self.protocol) & self.protocol_mask == 0)
             & (key.tcp_flags & self.flags_mask == self.flags)
@@ -130,6 +146,8 @@ impl Entry {
 
 /// Decides between rules and knows them in full.
 pub(super) trait Rules: Copy {
+    /// Whether tuples stand in the order of their best rules.
+    const SORTED: bool;
     /// A rule's place in the order; lower is first. [`NONE`] comes last.
     fn order(&self, rule: u32) -> u64;
     /// The one that comes first; either may be [`NONE`].
@@ -143,70 +161,126 @@ impl Pairs {
         self.tuples.is_empty()
     }
 
-    /// The first rule in order among `best` and those of `tuples` that match.
+    /// The first rule in order among `best` and those of `left` that match.
     #[inline]
     pub(super) fn lookup(
         &self,
         key: &Key,
-        tuples: Tuples,
+        mut left: Tuples,
         mut best: u32,
         rules: impl Rules,
         addresses: &AddressMap,
     ) -> u32 {
-        let mut left = tuples;
-        let mut order = rules.order(best);
-        while left != 0 {
-            let number = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let tuple = &self.tuples[number % TUPLES];
-            if rules.order(tuple.best) >= order {
-                continue;
-            }
-            let found = match (tuple.shape.source, tuple.shape.destination) {
-                (EndShape::Set, _) | (_, EndShape::Set) => {
-                    self.probe_sets(key, number, order, rules, addresses)
-                }
-                (source, destination) => {
-                    let ends = ends(source.of(key.source), destination.of(key.destination));
-                    self.probe(key, number, ends, order, rules)
-                }
-            };
-            if found != NONE {
-                best = found;
-                order = rules.order(found);
-            }
+        while let Some(number) = self.next(&mut left, best, rules) {
+            let found = self.probe(key, number, rules, addresses);
+            best = rules.first(best, found);
         }
         best
     }
 
-    /// The first matching rule of one chain that is better than `order`.
+    /// The same for many keys, one probe of each after the other. `tuples` are two sets for each
+    /// key, and those in both count.
     #[inline]
-    fn probe(&self, key: &Key, number: usize, ends: u64, order: u64, rules: impl Rules) -> u32 {
-        let tuple = &self.tuples[number];
-        let ports = tuple.shape.ports(key);
-        let mut at = self.home(ends, number, ports);
-        let mut entry = loop {
-            let entry = self.heads.get(at);
-            if entry.ends == ends
-                && usize::from(entry.tuple) == number
-                && entry.state == State::Taken
-                && tuple.shape.ports_of(entry) == ports
-            {
-                break entry;
+    pub(super) fn lookup_each(
+        &self,
+        keys: &[Key],
+        tuples: &[[Tuples; VECTOR]; 2],
+        best: &mut [u32],
+        rules: impl Rules,
+        addresses: &AddressMap,
+    ) {
+        let mut left = [0; VECTOR];
+        // Keys with a tuple to probe, by place. Written always and kept if counted, so that
+        // nothing depends on guessing a branch right.
+        let mut work = [(0_u16, 0_u16); VECTOR];
+        let mut probes = [(0_u64, 0_u32); VECTOR];
+        let mut count = 0;
+        for (at, best) in best.iter().enumerate().take(keys.len().min(VECTOR)) {
+            left[at] = tuples[0][at] & tuples[1][at];
+            let next = self.next(&mut left[at], *best, rules);
+            work[count % VECTOR] = (at as u16, next.unwrap_or(0) as u16);
+            count += usize::from(next.is_some());
+        }
+        while count > 0 {
+            let work = &mut work[..count];
+            for ((at, number), probe) in work.iter().zip(&mut probes) {
+                let tuple = &self.tuples[usize::from(*number) % TUPLES];
+                let ends = tuple.ends(&keys[usize::from(*at)]);
+                let ports = ports(&keys[usize::from(*at)]) & tuple.ports_mask;
+                *probe = (ends, self.hash(ends, ports, (*number).into()));
             }
-            if entry.state == State::Free {
-                return NONE;
+            for (_, hash) in &mut probes[..count] {
+                *hash = self.chains.lookup(*hash);
             }
-            at = (at + 1) & self.mask;
-        };
+            count = 0;
+            for place in 0..work.len() {
+                let (at, number) = work[place];
+                let (ends, entry) = probes[place];
+                let (at, number) = (usize::from(at), usize::from(number));
+                let key = &keys[at];
+                let found = if self.tuples[number % TUPLES].wide {
+                    self.probe(key, number, rules, addresses)
+                } else {
+                    self.follow(entry, key, number, ends, rules)
+                };
+                best[at] = rules.first(best[at], found);
+                let next = self.next(&mut left[at], best[at], rules);
+                work[count] = (at as u16, next.unwrap_or(0) as u16);
+                count += usize::from(next.is_some());
+            }
+        }
+    }
+
+    /// Takes the next tuple that may have a rule before `best` from `left`.
+    #[inline]
+    fn next<R: Rules>(&self, left: &mut Tuples, best: u32, rules: R) -> Option<usize> {
         loop {
-            if entry.matches(key) && (!tuple.checked || rules.matches(entry.rule, key)) {
-                return if rules.order(entry.rule) < order { entry.rule } else { NONE };
+            let number = left.trailing_zeros() as usize;
+            if number >= self.tuples.len() {
+                return None;
+            }
+            *left &= *left - 1;
+            if rules.order(self.tuples[number].best) < rules.order(best) {
+                return Some(number);
+            }
+            if R::SORTED {
+                return None;
+            }
+        }
+    }
+
+    /// The first matching rule of one tuple.
+    #[inline]
+    fn probe(&self, key: &Key, number: usize, rules: impl Rules, addresses: &AddressMap) -> u32 {
+        let tuple = &self.tuples[number];
+        if tuple.shape.has_sets() {
+            return self.probe_sets(key, number, rules, addresses);
+        }
+        self.probe_ends(key, number, tuple.ends(key), rules)
+    }
+
+    /// The same for ends that the caller knows.
+    #[inline]
+    fn probe_ends(&self, key: &Key, number: usize, ends: u64, rules: impl Rules) -> u32 {
+        let ports = ports(key) & self.tuples[number].ports_mask;
+        let entry = self.chains.lookup(self.hash(ends, ports, number));
+        self.follow(entry, key, number, ends, rules)
+    }
+
+    /// The first matching rule of a chain.
+    #[inline]
+    fn follow(&self, first: u32, key: &Key, number: usize, ends: u64, rules: impl Rules) -> u32 {
+        let mut entry = self.entries.get(first as usize);
+        loop {
+            if entry.matches(key, number, ends)
+                && (!self.tuples[number].checked || rules.matches(entry.rule, key))
+            {
+                return entry.rule;
             }
             if entry.next == 0 {
                 return NONE;
             }
-            entry = self.chained.get(entry.next as usize - 1);
+            entry = self.entries.get(entry.next as usize);
         }
     }
 
@@ -216,7 +290,6 @@ impl Pairs {
         &self,
         key: &Key,
         number: usize,
-        mut order: u64,
         rules: impl Rules,
         addresses: &AddressMap,
     ) -> u32 {
@@ -231,31 +304,65 @@ impl Pairs {
         let destinations = values(shape.destination, key.destination_identity, key.destination);
         for source in values(shape.source, key.source_identity, key.source) {
             for destination in &destinations {
-                let found = self.probe(key, number, ends(source, *destination), order, rules);
-                if found != NONE {
-                    best = found;
-                    order = rules.order(found);
-                }
+                let found = self.probe_ends(key, number, join(source, *destination), rules);
+                best = rules.first(best, found);
             }
         }
         best
     }
 
-    /// Where the search for a chain begins. Ports are 0 where the tuple leaves them out.
     #[inline]
-    fn home(&self, ends: u64, number: usize, ports: u64) -> usize {
-        fold(ends ^ self.seed, ports << 8 ^ number as u64 ^ self.seed.rotate_left(32)) as usize
-            & self.mask
+    fn hash(&self, ends: u64, ports: u64, number: usize) -> u32 {
+        fold(ends ^ self.seed, ports << 8 ^ number as u64 ^ self.seed.rotate_left(32)) as u32
     }
 
-    /// Entries over all tuples, and of the largest.
+    /// Tuples, entries over all of them, and entries of the largest.
     pub(super) fn entries(&self) -> (usize, usize, usize) {
         let entries = || self.tuples.iter().map(|tuple| tuple.entries as usize);
         (self.tuples.len(), entries().sum(), entries().max().unwrap_or(0))
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.tuples) + self.heads.bytes() + self.chained.bytes()
+        size_of_val(&*self.tuples) + self.chains.bytes() + self.entries.bytes()
+    }
+}
+
+impl Tuple {
+    fn new(shape: Shape, step: u8) -> Self {
+        let mask = |end| match end {
+            EndShape::V4(mask) => u64::from(mask),
+            _ => 0,
+        };
+        let wide = |end| matches!(end, EndShape::V6(_) | EndShape::Set);
+        let hashed = |end| matches!(end, EndShape::V6(_));
+        let mut ports_mask = 0;
+        if shape.source_port | shape.destination_port {
+            ports_mask |= 0xff << 32;
+            ports_mask |= if shape.source_port { 0xffff_0000 } else { 0 };
+            ports_mask |= if shape.destination_port { 0xffff } else { 0 };
+        }
+        Self {
+            ends_mask: join(mask(shape.source), mask(shape.destination)),
+            ports_mask,
+            best: NONE,
+            entries: 0,
+            wide: wide(shape.source) || wide(shape.destination),
+            checked: step > 1 || hashed(shape.source) || hashed(shape.destination),
+            shape,
+        }
+    }
+
+    /// The ends of a key as this tuple sees them.
+    #[inline]
+    fn ends(&self, key: &Key) -> u64 {
+        if self.wide {
+            return join(
+                self.shape.source.of(key.source),
+                self.shape.destination.of(key.destination),
+            );
+        }
+        let (source, destination) = (key.source.bits() as u32, key.destination.bits() as u32);
+        join(source.into(), destination.into()) & self.ends_mask
     }
 }
 
@@ -272,12 +379,37 @@ impl EndShape {
             }
         }
     }
+
+    fn of_rule(self, end: &End) -> u64 {
+        match end {
+            End::Any => 0,
+            End::Set(set) => u64::from(set.0),
+            End::Net(net) => self.of(Address::from(net.network())),
+        }
+    }
+}
+
+impl Shape {
+    fn has_sets(self) -> bool {
+        self.source == EndShape::Set || self.destination == EndShape::Set
+    }
+
+    fn ends_of(self, rule: &Rule) -> u64 {
+        join(self.source.of_rule(&rule.source), self.destination.of_rule(&rule.destination))
+    }
 }
 
 /// Both ends in one word: IPv4 addresses and set numbers side by side, hashes mixed.
 #[inline]
-fn ends(source: u64, destination: u64) -> u64 {
+fn join(source: u64, destination: u64) -> u64 {
     source.rotate_left(32) ^ destination
+}
+
+/// Protocol and ports in one word.
+#[inline]
+fn ports(key: &Key) -> u64 {
+    let ports = u64::from(key.source_port) << 16 | u64::from(key.destination_port);
+    u64::from(key.protocol) << 32 | ports
 }
 
 const V6_SALT: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -289,27 +421,6 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-impl Shape {
-    #[inline]
-    fn ports(self, key: &Key) -> u64 {
-        self.mask_ports(key.protocol, key.source_port, key.destination_port)
-    }
-
-    /// The same of an entry; what the shape looks at is exact there.
-    #[inline]
-    fn ports_of(self, entry: &Entry) -> u64 {
-        self.mask_ports(entry.protocol, entry.source_first, entry.destination_first)
-    }
-
-    #[inline]
-    fn mask_ports(self, protocol: u8, source: u16, destination: u16) -> u64 {
-        let source = if self.source_port { u64::from(source) << 16 } else { 0 };
-        let destination = if self.destination_port { u64::from(destination) } else { 0 };
-        let either = self.source_port | self.destination_port;
-        source | destination | if either { u64::from(protocol) << 32 | 1 << 40 } else { 0 }
-    }
-}
-
 /// Makes versions of [`Pairs`].
 #[derive(Clone, Debug)]
 pub(super) struct PairsEditor {
@@ -319,42 +430,43 @@ pub(super) struct PairsEditor {
     step: u8,
     /// Pairs of ends' shapes that are parted by exact ports.
     parted: HashSet<(EndShape, EndShape), RandomState>,
-    heads: usize,
-    left: usize,
     free: Vec<u32>,
+    /// First entry never used.
     next: u32,
 }
 
 /// Chains this long make a tuple be parted by ports.
-const LONG_CHAIN: u32 = 6;
+const LONG_CHAIN: u32 = 4;
 
 impl PairsEditor {
     /// For a set that begins with these rules: their shapes decide how tuples are cut.
     pub(super) fn new<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Self {
+        let pairs = Pairs {
+            tuples: Vec::new(),
+            any: [0; 2],
+            chains: Hosts::new(),
+            entries: Paged::filled(1, &Entry::NONE),
+            seed: crate::seed(),
+        };
         let mut editor = Self {
-            pairs: Arc::new(Pairs::with_heads(16, crate::seed())),
+            pairs: Arc::new(pairs),
             numbers: HashMap::default(),
             step: 1,
             parted: HashSet::default(),
-            heads: 0,
-            left: 0,
             free: Vec::new(),
-            next: 0,
+            next: 1,
         };
         let mut chains: HashMap<(EndShape, EndShape, u64), u32, RandomState> = HashMap::default();
-        let mut count = 0;
         for rule in rules.clone() {
             let (source, destination) = editor.end_shapes(rule);
-            let ends = ends(source.of_rule(&rule.source), destination.of_rule(&rule.destination));
+            let ends = join(source.of_rule(&rule.source), destination.of_rule(&rule.destination));
             let chain = chains.entry((source, destination, ends)).or_default();
             *chain += 1;
-            count += 1;
             if *chain > LONG_CHAIN {
                 editor.parted.insert((source, destination));
             }
         }
         editor.fit(rules);
-        Arc::make_mut(&mut editor.pairs).reserve(count);
         editor
     }
 
@@ -376,15 +488,11 @@ impl PairsEditor {
                 });
                 return;
             }
-            self.coarsen();
+            if self.step >= 128 {
+                self.parted.clear();
+            }
+            self.step = self.step.saturating_mul(2);
         }
-    }
-
-    fn coarsen(&mut self) {
-        if self.step >= 128 {
-            self.parted.clear();
-        }
-        self.step = self.step.saturating_mul(2);
     }
 
     fn end_shapes(&self, rule: &Rule) -> (EndShape, EndShape) {
@@ -426,9 +534,7 @@ impl PairsEditor {
             return None;
         }
         let number = pairs.tuples.len() as u8;
-        let wide = |end| matches!(end, EndShape::V6(_));
-        let checked = self.step > 1 || wide(shape.source) || wide(shape.destination);
-        pairs.tuples.push(Tuple { shape, best: NONE, entries: 0, checked });
+        pairs.tuples.push(Tuple::new(shape, self.step));
         for (side, end) in [shape.source, shape.destination].into_iter().enumerate() {
             if end == EndShape::Any {
                 pairs.any[side] |= 1 << number;
@@ -448,47 +554,29 @@ impl PairsEditor {
         let shape = self.shape(rule);
         let tuple = self.tuple(shape)?;
         let pairs = Arc::make_mut(&mut self.pairs);
-        if 2 * (self.heads + self.left + 1) > pairs.mask + 1 {
-            pairs.rehash(2 * (self.heads + 1));
-            self.left = 0;
-        }
-        let ends = shape.ends_of(rule);
         let order = order_of(number);
         let known = &mut pairs.tuples[usize::from(tuple)];
         if known.best == NONE || order < order_of(known.best) {
             known.best = number;
         }
         known.entries += 1;
-        let mut entry = Entry::new(ends, number, tuple, rule);
-        let at = pairs.find(&entry);
-        let head = *pairs.heads.get(at);
-        if head.state != State::Taken {
-            self.heads += 1;
-            *pairs.heads.get_mut(at) = entry;
-            return Some(tuple);
-        }
-        let spare = self.free.pop().unwrap_or_else(|| {
+        let mut entry = Entry::new(shape.ends_of(rule), number, tuple, rule);
+        let hash = pairs.hash_of(&entry);
+        let new = self.free.pop().unwrap_or_else(|| {
             self.next += 1;
-            self.next
+            self.next - 1
         });
-        pairs.chained.grow(spare as usize, &Entry::default());
-        let spare_at = spare as usize - 1;
-        if order < order_of(head.rule) {
-            *pairs.chained.get_mut(spare_at) = head;
-            entry.next = spare;
-            *pairs.heads.get_mut(at) = entry;
-            return Some(tuple);
-        }
+        pairs.entries.grow(new as usize + 1, &Entry::NONE);
         // Behind the last entry that comes before it.
-        let (mut before, mut next) = (0, head.next);
-        while next != 0 && order_of(pairs.chained.get(next as usize - 1).rule) < order {
-            (before, next) = (next, pairs.chained.get(next as usize - 1).next);
+        let (mut before, mut next) = (0, pairs.chains.lookup(hash));
+        while next != 0 && order_of(pairs.entries.get(next as usize).rule) < order {
+            (before, next) = (next, pairs.entries.get(next as usize).next);
         }
         entry.next = next;
-        *pairs.chained.get_mut(spare_at) = entry;
+        *pairs.entries.get_mut(new as usize) = entry;
         match before {
-            0 => pairs.heads.get_mut(at).next = spare,
-            before => pairs.chained.get_mut(before as usize - 1).next = spare,
+            0 => pairs.chains.insert(hash, new),
+            before => pairs.entries.get_mut(before as usize).next = new,
         }
         Some(tuple)
     }
@@ -498,109 +586,37 @@ impl PairsEditor {
         let shape = self.shape(rule);
         let tuple = *self.numbers.get(&shape)?;
         let pairs = Arc::make_mut(&mut self.pairs);
-        let at = pairs.find(&Entry::new(shape.ends_of(rule), number, tuple, rule));
-        let head = *pairs.heads.get(at);
-        if head.state != State::Taken {
+        let hash = pairs.hash_of(&Entry::new(shape.ends_of(rule), number, tuple, rule));
+        let (mut before, mut old) = (0, pairs.chains.lookup(hash));
+        while old != 0 && pairs.entries.get(old as usize).rule != number {
+            (before, old) = (old, pairs.entries.get(old as usize).next);
+        }
+        if old == 0 {
             return None;
         }
-        if head.rule == number {
-            if head.next == 0 {
-                self.heads -= 1;
-                self.left += 1;
-                pairs.heads.get_mut(at).state = State::Left;
-            } else {
-                *pairs.heads.get_mut(at) = *pairs.chained.get(head.next as usize - 1);
-                self.free.push(head.next);
-            }
-        } else {
-            let (mut before, mut next) = (0, head.next);
-            while next != 0 && pairs.chained.get(next as usize - 1).rule != number {
-                (before, next) = (next, pairs.chained.get(next as usize - 1).next);
-            }
-            if next == 0 {
-                return None;
-            }
-            let after = pairs.chained.get(next as usize - 1).next;
-            match before {
-                0 => pairs.heads.get_mut(at).next = after,
-                before => pairs.chained.get_mut(before as usize - 1).next = after,
-            }
-            self.free.push(next);
+        let next = pairs.entries.get(old as usize).next;
+        match (before, next) {
+            (0, 0) => pairs.chains.remove(hash),
+            (0, next) => pairs.chains.insert(hash, next),
+            (before, next) => pairs.entries.get_mut(before as usize).next = next,
         }
+        *pairs.entries.get_mut(old as usize) = Entry::NONE;
+        self.free.push(old);
         pairs.tuples[usize::from(tuple)].entries -= 1;
         Some(tuple)
     }
 }
 
-impl EndShape {
-    fn of_rule(self, end: &End) -> u64 {
-        match end {
-            End::Any => 0,
-            End::Set(set) => u64::from(set.0),
-            End::Net(net) => self.of(Address::from(net.network())),
-        }
-    }
-}
-
-impl Shape {
-    fn ends_of(self, rule: &Rule) -> u64 {
-        ends(self.source.of_rule(&rule.source), self.destination.of_rule(&rule.destination))
-    }
-}
-
 impl Pairs {
-    fn with_heads(heads: usize, seed: u64) -> Self {
-        let heads = heads.next_power_of_two();
-        Self {
-            tuples: Vec::new(),
-            any: [0; 2],
-            heads: Grouped::filled(heads, &Entry::default()),
-            mask: heads - 1,
-            chained: Paged::filled(0, &Entry::default()),
-            seed,
-        }
-    }
-
-    fn reserve(&mut self, rules: usize) {
-        if 2 * rules > self.mask + 1 {
-            self.rehash(2 * rules);
-        }
-    }
-
-    fn rehash(&mut self, heads: usize) {
-        let empty = Self::with_heads(heads.max(16), self.seed);
-        let (old, mask) = (std::mem::replace(&mut self.heads, empty.heads), self.mask);
-        self.mask = empty.mask;
-        for at in 0..=mask {
-            let entry = *old.get(at);
-            if entry.state == State::Taken {
-                let at = self.find(&entry);
-                *self.heads.get_mut(at) = entry;
-            }
-        }
-    }
-
-    /// The head of the entry's chain, or the first place where it may go.
-    fn find(&self, entry: &Entry) -> usize {
-        let shape = self.tuples[usize::from(entry.tuple)].shape;
-        let ports = shape.ports_of(entry);
-        let mut at = self.home(entry.ends, usize::from(entry.tuple), ports);
-        let mut room = None;
-        loop {
-            let head = self.heads.get(at);
-            match head.state {
-                State::Free => return room.unwrap_or(at),
-                State::Left => room = room.or(Some(at)),
-                State::Taken => {
-                    if head.ends == entry.ends
-                        && head.tuple == entry.tuple
-                        && shape.ports_of(head) == ports
-                    {
-                        return at;
-                    }
-                }
-            }
-            at = (at + 1) & self.mask;
-        }
+    /// Where an entry's chain begins. What its tuple's ports look at is exact in the entry.
+    fn hash_of(&self, entry: &Entry) -> u32 {
+        let key = Key {
+            protocol: entry.protocol,
+            source_port: entry.source_first,
+            destination_port: entry.destination_first,
+            ..Key::default()
+        };
+        let number = usize::from(entry.tuple);
+        self.hash(entry.ends, ports(&key) & self.tuples[number].ports_mask, number)
     }
 }
