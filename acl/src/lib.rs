@@ -19,6 +19,7 @@ mod nested;
 mod paged;
 mod prefix;
 mod rule;
+mod simd;
 mod table;
 mod text;
 mod words;
@@ -30,7 +31,7 @@ pub use address_map::{
 pub use class_bench::parse_class_bench;
 pub use key::Key;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
-pub use table::{Report, RuleId, Table, TableEditor};
+pub use table::{Report, RuleId, Table, TableEditor, TooLarge};
 pub use text::parse_rules;
 pub use words::ParseError;
 

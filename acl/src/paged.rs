@@ -37,13 +37,13 @@ impl<T: Clone, const N: usize> Paged<T, N> {
     }
 
     /// Entry `index`, which there must be room for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> &T {
         &self.pages[index / N][index % N]
     }
 
     /// Entry `index` for writing; copies its page if another version shares it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, index: usize) -> &mut T {
         &mut Arc::make_mut(&mut self.pages[index / N])[index % N]
     }
@@ -76,13 +76,13 @@ impl<T: Clone, const N: usize> Grouped<T, N> {
     }
 
     /// Entry `index`, which must lie within the length asked for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> &T {
         &self.groups[index / (N * GROUP)][index / N % GROUP][index % N]
     }
 
     /// Entry `index` for writing; copies page and group if another version shares them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, index: usize) -> &mut T {
         let group = Arc::make_mut(&mut self.groups[index / (N * GROUP)]);
         &mut Arc::make_mut(&mut group[index / N % GROUP])[index % N]

@@ -93,6 +93,8 @@ proptest! {
     ) {
         let map = Arc::new(map(&blocks));
         let table = Table::compile(rules.into(), &map);
+        let bound = Table::memory_bound(table.rules().len(), map.identities().count());
+        prop_assert!(table.report().bytes <= bound);
         let keys: Vec<Key> = keys.into_iter().map(|key| with_identities(key, &map)).collect();
         let mut found = vec![0; keys.len()];
         table.lookup_vector(&keys, &mut found);

@@ -63,7 +63,7 @@ impl Lpm {
 
     /// [`lookup`](Self::lookup) of many, which overlaps their memory accesses; no more than
     /// [`VECTOR`] at a time.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lookup_each(&self, addresses: impl Iterator<Item = Address>, found: &mut [u32]) {
         // IPv4 addresses that are no host, by place. Written always and kept if counted, so
         // that nothing depends on guessing a branch right.

@@ -43,7 +43,7 @@ impl Ranges {
     }
 
     /// The answer for `key`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lookup(&self, key: u32) -> u32 {
         let mut value = self.first(key);
         while Self::is_inner(value) {
@@ -53,19 +53,19 @@ impl Ranges {
     }
 
     /// The table's value for `key`: the answer unless it [is inner](Self::is_inner).
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(&self, key: u32) -> u32 {
         *self.table.get((key >> 16) as usize)
     }
 
     /// Whether a value is not the answer yet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_inner(value: u32) -> bool {
         value & INNER != 0
     }
 
     /// What an inner value leads to.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(&self, value: u32, key: u32) -> u32 {
         self.nodes.get((value ^ INNER) as usize).step(key as u16)
     }
@@ -130,7 +130,7 @@ impl Ranges {
 
 impl Node {
     /// The value of the last range that begins at or before `key`.
-    #[inline]
+    #[inline(always)]
     fn step(&self, key: u16) -> u32 {
         let begun: u16 = self.starts.iter().map(|start| u16::from(*start <= key)).sum();
         // Starts ascend from 0, so at least one has begun.

@@ -15,14 +15,18 @@ mod side;
 mod state;
 mod store;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use thiserror::Error;
+
 use crate::address_map::VECTOR;
 use crate::paged::Paged;
-use crate::{AddressMap, Key, Rule};
+use crate::simd;
+use crate::{Address, AddressMap, End, Key, PeerSetId, Rule};
 pub use editor::{RuleId, TableEditor};
-use pairs::{Pairs, Rules};
+use pairs::{Pairs, Rules, Tuples};
 use rows::{NONE, Rows};
 use service::Services;
 use side::{Known, Side};
@@ -46,6 +50,18 @@ pub struct Table {
     /// Rules there are, and entries in the rows.
     count: usize,
     in_rows: usize,
+}
+
+/// A rule set that may need more memory than it is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{rules} rules may need {needed} bytes, more than the {limit} granted")]
+pub struct TooLarge {
+    /// Rules in the set.
+    pub rules: usize,
+    /// Bytes that it may need.
+    pub needed: usize,
+    /// Bytes it is granted.
+    pub limit: usize,
 }
 
 /// What the compiler found in a rule set.
@@ -74,6 +90,51 @@ impl Table {
         let mut state = State::new(&numbered, &u64::from, addresses);
         let count = rules.len();
         Self::version(&mut state, Store::new(rules), None, count)
+    }
+
+    /// Compiles within `limit` bytes.
+    ///
+    /// # Errors
+    /// If [`memory_bound`](Self::memory_bound) is larger than `limit`; nothing was compiled then.
+    pub fn compile_within(
+        rules: Arc<[Rule]>,
+        addresses: &Arc<AddressMap>,
+        limit: usize,
+    ) -> Result<Self, TooLarge> {
+        let needed = Self::memory_bound(rules.len(), addresses.identities().count());
+        if needed > limit {
+            return Err(TooLarge { rules: rules.len(), needed, limit });
+        }
+        Ok(Self::compile(rules, addresses))
+    }
+
+    /// The bytes that the compiled form of so many rules for so many identities takes at most,
+    /// whatever the rules say; [`Report::bytes`] tells what it did take, mostly far less.
+    pub const fn memory_bound(rules: usize, identities: usize) -> usize {
+        // Service pages and crossed axes; both sides' tables of /16s; first pages of arrays.
+        const FIXED: usize = 8 << 20;
+        // Networks of both sides with their ranges, hosts, rows and tuples; entry and chain.
+        const EACH: usize = 1200;
+        FIXED + EACH * rules + 2 * 24 * identities + rows::Limits::of(rules).bytes()
+    }
+
+    /// Whether this table also decides for identities that `addresses` knows and the table's
+    /// own map did not: whether both are of one lineage and no new identity is in a set that a
+    /// rule names. If not, compile anew, or use a [`TableEditor`].
+    pub fn knows(&self, addresses: &AddressMap) -> bool {
+        let known = self.addresses.identities().count();
+        let fresh: BTreeSet<PeerSetId> = addresses
+            .identities()
+            .skip(known)
+            .flat_map(|identity| addresses.members(identity).iter().copied())
+            .collect();
+        let named = |rule: &Rule| {
+            [rule.source, rule.destination]
+                .iter()
+                .any(|end| matches!(end, End::Set(set) if fresh.contains(set)))
+        };
+        self.addresses.same_lineage(addresses)
+            && (fresh.is_empty() || !self.rules().iter().any(named))
     }
 
     fn version(
@@ -149,17 +210,23 @@ impl Table {
         for (keys, found) in keys.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
             let keys = &keys[..keys.len().min(found.len())];
             match &self.labels {
-                None => self.lookup_chunk(keys, found, Ascending(self)),
-                Some(labels) => self.lookup_chunk(keys, found, Labelled(self, labels)),
+                None => simd::widest(
+                    #[inline(always)]
+                    || self.lookup_chunk(keys, found, Ascending(self)),
+                ),
+                Some(labels) => simd::widest(
+                    #[inline(always)]
+                    || self.lookup_chunk(keys, found, Labelled(self, labels)),
+                ),
             }
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn lookup_chunk(&self, keys: &[Key], best: &mut [u32], rules: impl Rules) {
         let mut classes = [0_u16; VECTOR];
-        let mut numbers = [0_u32; VECTOR];
-        let mut tuples = [[0_u128; VECTOR]; 2];
+        let mut tuples = [0_u128; VECTOR];
+        let tuples = &mut tuples[..if self.pairs.is_empty() { 0 } else { keys.len() }];
         best.fill(NONE);
         if self.uses_rows {
             for ((key, class), best) in keys.iter().zip(&mut classes).zip(best.iter_mut()) {
@@ -167,44 +234,63 @@ impl Table {
                 *best = self.rows.any(usize::from(*class));
             }
         }
-        let has_pairs = !self.pairs.is_empty();
-        for (at, side) in self.sides.iter().enumerate() {
-            if has_pairs {
-                tuples[at][..keys.len()].fill(self.pairs.any[at]);
-            }
-            let mut consider = |known: &Known, numbers: &[u32]| {
-                if known.has_rows {
-                    for ((number, class), best) in numbers.iter().zip(&classes).zip(best.iter_mut())
-                    {
-                        let found = self.rows.lookup(known.row(*number), usize::from(*class));
-                        *best = rules.first(*best, found);
-                    }
-                }
-                if known.has_tuples {
-                    for (number, tuples) in numbers.iter().zip(&mut tuples[at]) {
-                        *tuples |= known.tuples(*number);
-                    }
-                }
-            };
-            let numbers = &mut numbers[..keys.len()];
-            if let Some(nets) = &side.nets {
-                let addresses =
-                    keys.iter().map(|key| if at == 0 { key.source } else { key.destination });
-                nets.lookup_each(addresses, numbers);
-                consider(&side.of_nets, numbers);
-            }
-            if side.of_identities.has_rows || side.of_identities.has_tuples {
-                for (key, number) in keys.iter().zip(numbers.iter_mut()) {
-                    let identity =
-                        if at == 0 { key.source_identity } else { key.destination_identity }.0;
-                    // Identity 0 is in no set.
-                    *number = if identity < side.identities { identity } else { 0 };
-                }
-                consider(&side.of_identities, numbers);
+        tuples.fill(Tuples::MAX);
+        let source = |key: &Key| (key.source, key.source_identity.0);
+        let destination = |key: &Key| (key.destination, key.destination_identity.0);
+        self.lookup_side(0, keys, source, &classes, tuples, best, rules);
+        self.lookup_side(1, keys, destination, &classes, tuples, best, rules);
+        if !tuples.is_empty() {
+            self.pairs.lookup_each(keys, tuples, best, rules, &self.addresses);
+        }
+    }
+
+    /// What one side brings along: one-sided rules to `best`, and of `tuples` only those stay
+    /// that this side can match.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "columns of one vector, used here only")]
+    fn lookup_side(
+        &self,
+        at: usize,
+        keys: &[Key],
+        end: impl Fn(&Key) -> (Address, u32),
+        classes: &[u16],
+        tuples: &mut [Tuples],
+        best: &mut [u32],
+        rules: impl Rules,
+    ) {
+        let side = &self.sides[at];
+        let mut numbers = [[0_u32; VECTOR]; 2];
+        let [nets, identities] = &mut numbers;
+        let (nets, identities) = (&mut nets[..keys.len()], &mut identities[..keys.len()]);
+        if let Some(lpm) = &side.nets {
+            lpm.lookup_each(keys.iter().map(|key| end(key).0), nets);
+        }
+        let by_identity = side.of_identities.has_rows || side.of_identities.has_tuples;
+        if by_identity {
+            for (key, number) in keys.iter().zip(identities.iter_mut()) {
+                // Identity 0 is in no set.
+                let identity = end(key).1;
+                *number = if identity < side.identities { identity } else { 0 };
             }
         }
-        if has_pairs {
-            self.pairs.lookup_each(keys, &tuples, best, rules, &self.addresses);
+        for (known, numbers) in [(&side.of_nets, &*nets), (&side.of_identities, &*identities)] {
+            if known.has_rows {
+                for ((number, class), best) in numbers.iter().zip(classes).zip(best.iter_mut()) {
+                    let found = self.rows.lookup(known.row(*number), usize::from(*class));
+                    *best = rules.first(*best, found);
+                }
+            }
+        }
+        let any = self.pairs.any[at];
+        let (of_nets, of_identities) = (&side.of_nets, &side.of_identities);
+        if by_identity {
+            for ((tuples, net), identity) in tuples.iter_mut().zip(nets).zip(identities) {
+                *tuples &= any | of_nets.tuples(*net) | of_identities.tuples(*identity);
+            }
+        } else {
+            for (tuples, net) in tuples.iter_mut().zip(nets) {
+                *tuples &= any | of_nets.tuples(*net);
+            }
         }
     }
 
@@ -303,7 +389,44 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, AddressMapBuilder, Block, End, PeerSetId, PortRange};
+    use crate::{Action, AddressMapBuilder, AddressMapEditor, Block, PortRange};
+
+    #[test]
+    fn says_before_what_it_may_need() {
+        let rules: Arc<[Rule]> = (0..=u16::MAX)
+            .step_by(7)
+            .map(|port| {
+                let net = u32::from(port).wrapping_mul(0x9e37_79b1).to_be_bytes().into();
+                let net = ipnet::Ipv4Net::new_assert(net, (port % 33) as u8).trunc();
+                let ports = PortRange { first: port / 2, last: port };
+                Rule::new(Action::Deny, "").source(End::Net(net.into())).destination_ports(ports)
+            })
+            .collect();
+        let addresses = Arc::new(AddressMap::default());
+        let needed = Table::memory_bound(rules.len(), 1);
+        let refused = Table::compile_within(Arc::clone(&rules), &addresses, needed - 1);
+        assert_eq!(
+            refused.unwrap_err(),
+            TooLarge { rules: rules.len(), needed, limit: needed - 1 }
+        );
+        let table = Table::compile_within(rules, &addresses, needed).unwrap();
+        assert!(table.report().bytes <= needed, "{}", table.report());
+    }
+
+    #[test]
+    fn knows_what_it_need_not_know() {
+        let block = |net: &str| Block { net: net.parse().unwrap(), except: vec![] };
+        let mut editor = AddressMapEditor::default();
+        editor.add(PeerSetId(1), &block("10.0.0.1/32"));
+        let rule = Rule::new(Action::Permit, "").source(End::Set(PeerSetId(1)));
+        let table = Table::compile([rule].into(), &Arc::new(editor.version()));
+        editor.add(PeerSetId(1), &block("10.0.0.2/32"));
+        editor.add(PeerSetId(2), &block("10.0.0.3/32"));
+        assert!(table.knows(&editor.version()), "another address, and a set that no rule names");
+        editor.add(PeerSetId(2), &block("10.0.0.2/32"));
+        assert!(!table.knows(&editor.version()), "addresses in both sets are new");
+        assert!(!table.knows(&AddressMapBuilder::default().build()), "another lineage");
+    }
 
     #[test]
     fn says_what_it_found() {

@@ -162,7 +162,7 @@ impl Pairs {
     }
 
     /// The first rule in order among `best` and those of `left` that match.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lookup(
         &self,
         key: &Key,
@@ -178,44 +178,43 @@ impl Pairs {
         best
     }
 
-    /// The same for many keys, one probe of each after the other. `tuples` are two sets for each
-    /// key, and those in both count.
-    #[inline]
+    /// The same for many keys, one probe of each after the other.
+    #[inline(always)]
     pub(super) fn lookup_each(
         &self,
         keys: &[Key],
-        tuples: &[[Tuples; VECTOR]; 2],
+        left: &mut [Tuples],
         best: &mut [u32],
         rules: impl Rules,
         addresses: &AddressMap,
     ) {
-        let mut left = [0; VECTOR];
         // Keys with a tuple to probe, by place. Written always and kept if counted, so that
         // nothing depends on guessing a branch right.
         let mut work = [(0_u16, 0_u16); VECTOR];
-        let mut probes = [(0_u64, 0_u32); VECTOR];
+        let mut ends = [0_u64; VECTOR];
+        let mut entries = [0_u32; VECTOR];
         let mut count = 0;
-        for (at, best) in best.iter().enumerate().take(keys.len().min(VECTOR)) {
-            left[at] = tuples[0][at] & tuples[1][at];
-            let next = self.next(&mut left[at], *best, rules);
+        for (at, (left, best)) in left.iter_mut().zip(best.iter()).enumerate() {
+            let next = self.next(left, *best, rules);
             work[count % VECTOR] = (at as u16, next.unwrap_or(0) as u16);
             count += usize::from(next.is_some());
         }
         while count > 0 {
             let work = &mut work[..count];
-            for ((at, number), probe) in work.iter().zip(&mut probes) {
-                let tuple = &self.tuples[usize::from(*number) % TUPLES];
-                let ends = tuple.ends(&keys[usize::from(*at)]);
-                let ports = ports(&keys[usize::from(*at)]) & tuple.ports_mask;
-                *probe = (ends, self.hash(ends, ports, (*number).into()));
+            let probes = work.iter().zip(&mut ends).zip(&mut entries);
+            for (((at, number), ends), hash) in probes {
+                let key = &keys[usize::from(*at)];
+                let tuple = &self.tuples[usize::from(*number)];
+                *ends = tuple.ends(key);
+                *hash = self.hash(*ends, ports(key) & tuple.ports_mask, (*number).into());
             }
-            for (_, hash) in &mut probes[..count] {
-                *hash = self.chains.lookup(*hash);
+            for entry in &mut entries[..count] {
+                *entry = self.chains.lookup(*entry);
             }
             count = 0;
             for place in 0..work.len() {
                 let (at, number) = work[place];
-                let (ends, entry) = probes[place];
+                let (ends, entry) = (ends[place], entries[place]);
                 let (at, number) = (usize::from(at), usize::from(number));
                 let key = &keys[at];
                 let found = if self.tuples[number % TUPLES].wide {
@@ -232,7 +231,7 @@ impl Pairs {
     }
 
     /// Takes the next tuple that may have a rule before `best` from `left`.
-    #[inline]
+    #[inline(always)]
     fn next<R: Rules>(&self, left: &mut Tuples, best: u32, rules: R) -> Option<usize> {
         loop {
             let number = left.trailing_zeros() as usize;
@@ -250,7 +249,7 @@ impl Pairs {
     }
 
     /// The first matching rule of one tuple.
-    #[inline]
+    #[inline(always)]
     fn probe(&self, key: &Key, number: usize, rules: impl Rules, addresses: &AddressMap) -> u32 {
         let tuple = &self.tuples[number];
         if tuple.shape.has_sets() {
@@ -260,7 +259,7 @@ impl Pairs {
     }
 
     /// The same for ends that the caller knows.
-    #[inline]
+    #[inline(always)]
     fn probe_ends(&self, key: &Key, number: usize, ends: u64, rules: impl Rules) -> u32 {
         let ports = ports(key) & self.tuples[number].ports_mask;
         let entry = self.chains.lookup(self.hash(ends, ports, number));
@@ -268,17 +267,21 @@ impl Pairs {
     }
 
     /// The first matching rule of a chain.
-    #[inline]
+    #[inline(always)]
     fn follow(&self, first: u32, key: &Key, number: usize, ends: u64, rules: impl Rules) -> u32 {
+        let checked = self.tuples[number % TUPLES].checked;
         let mut entry = self.entries.get(first as usize);
         loop {
-            if entry.matches(key, number, ends)
-                && (!self.tuples[number].checked || rules.matches(entry.rule, key))
-            {
-                return entry.rule;
+            let mut hit = entry.matches(key, number, ends);
+            if checked {
+                hit = hit && rules.matches(entry.rule, key);
             }
+            // Chains are nearly always of one entry; whether it matched is not to be guessed.
             if entry.next == 0 {
-                return NONE;
+                return entry.rule | u32::from(hit).wrapping_sub(1);
+            }
+            if hit {
+                return entry.rule;
             }
             entry = self.entries.get(entry.next as usize);
         }

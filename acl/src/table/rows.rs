@@ -77,14 +77,36 @@ pub(super) struct RowsEditor {
     /// Lists in use: logarithm of the span and entries.
     spans: HashMap<u32, (u8, u32), RandomState>,
     pub(super) entries: usize,
-    limit: usize,
+    limits: Limits,
+}
+
+/// What rows may grow to before rules are left to the pairs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Entries of all lists.
+    entries: usize,
+    /// Cells of all rows.
+    cells: usize,
+}
+
+impl Limits {
+    /// In proportion to the number of rules.
+    pub(super) const fn of(rules: usize) -> Self {
+        Self { entries: 16 * rules + (1 << 16), cells: 32 * rules + (1 << 18) }
+    }
+
+    /// The memory that rows within the limits take at most. Spans of slots are rounded up to
+    /// powers of two, and freed ones wait for lists of their length.
+    pub(super) const fn bytes(self) -> usize {
+        4 * 4 * self.entries + 2 * self.cells
+    }
 }
 
 impl RowsEditor {
-    /// For these services; lists may hold `limit` entries in all.
+    /// For these services.
     pub(super) fn new(
         services: impl Iterator<Item = Service>,
-        limit: usize,
+        limits: Limits,
     ) -> Result<Self, TooMany> {
         let mut index = ServiceIndex::new();
         let mut count = 0;
@@ -92,10 +114,10 @@ impl RowsEditor {
             count += usize::from(index.add(service)?.1);
         }
         let services = Arc::new(index.services()?);
-        Ok(Self::with(index, services, count, limit))
+        Ok(Self::with(index, services, count, limits))
     }
 
-    fn with(index: ServiceIndex, services: Arc<Services>, count: usize, limit: usize) -> Self {
+    fn with(index: ServiceIndex, services: Arc<Services>, count: usize, limits: Limits) -> Self {
         let classes = index.classes();
         let stride = (classes + classes / 4 + 7).next_multiple_of(8);
         let matching = |service: u32| -> Vec<u16> {
@@ -121,7 +143,7 @@ impl RowsEditor {
             next_slot: 1,
             spans: HashMap::default(),
             entries: 0,
-            limit,
+            limits,
         }
     }
 
@@ -129,7 +151,7 @@ impl RowsEditor {
     pub(super) fn empty() -> Self {
         let index = ServiceIndex::new();
         let services = Arc::new(index.nothing());
-        Self::with(index, services, 0, 0)
+        Self::with(index, services, 0, Limits::of(0))
     }
 
     /// The number of a service. A new one may part classes: their columns are copied.
@@ -192,7 +214,7 @@ impl RowsEditor {
             return Ok(Row::default());
         }
         self.entries += rules.len();
-        if self.entries > self.limit {
+        if self.entries > self.limits.entries {
             return Err(TooMany);
         }
         let shape: Arc<[u32]> = rules.iter().map(|(_, service)| *service).collect();
@@ -201,7 +223,7 @@ impl RowsEditor {
                 *uses += 1;
                 *row as usize * self.stride
             }
-            None => self.new_row(shape),
+            None => self.new_row(shape)?,
         };
         let log = (rules.len() + 1).next_power_of_two().trailing_zeros() as usize;
         let slots = self.free_spans[log].pop().unwrap_or_else(|| {
@@ -220,7 +242,10 @@ impl RowsEditor {
         Ok(Row { cells: cells as u32, slots })
     }
 
-    fn new_row(&mut self, shape: Arc<[u32]>) -> usize {
+    fn new_row(&mut self, shape: Arc<[u32]>) -> Result<usize, TooMany> {
+        if self.free_rows.is_empty() && self.shape_of.len() * self.stride > self.limits.cells {
+            return Err(TooMany);
+        }
         let row = self.free_rows.pop().unwrap_or_else(|| {
             self.shape_of.push(Arc::clone(&shape));
             (self.shape_of.len() - 1) as u32
@@ -242,7 +267,7 @@ impl RowsEditor {
         }
         self.shape_of[row as usize] = Arc::clone(&shape);
         self.shapes.insert(shape, (row, 1));
-        base
+        Ok(base)
     }
 
     fn remove(&mut self, old: Row) {

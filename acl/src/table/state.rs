@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::pairs::PairsEditor;
-use super::rows::RowsEditor;
+use super::rows::{Limits, RowsEditor};
 use super::service::{Service, TooMany};
 use super::side::{Context, SideEditor};
 use crate::prefix::Prefix;
@@ -71,9 +71,9 @@ impl State {
         let in_rows = |rule: &Rule| uses_rows && is_one_sided(rule);
         let services = rules.iter().filter(|(_, rule)| in_rows(rule));
         let pairs = rules.iter().map(|(_, rule)| *rule).filter(|rule| !in_rows(rule));
-        let limit = 16 * rules.len() + (1 << 16);
+        let limits = Limits::of(rules.len());
         let mut state = Self {
-            rows: RowsEditor::new(services.map(|(_, rule)| Service::of(rule)), limit)?,
+            rows: RowsEditor::new(services.map(|(_, rule)| Service::of(rule)), limits)?,
             uses_rows,
             pairs: PairsEditor::new(pairs),
             ..Self::empty(addresses)

@@ -1,11 +1,10 @@
 //! Rule sets and the headers to look up in them.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use acl::{Action, AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule};
+use acl::{AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule};
 use anyhow::{Context, bail, ensure};
 use ipnet::IpNet;
 
@@ -45,7 +44,7 @@ impl Random {
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }
 
@@ -91,67 +90,34 @@ pub(crate) fn headers(rules: &[Rule], count: usize, misses: bool) -> Vec<Header>
 pub(crate) struct PeerSets {
     pub(crate) rules: Vec<Rule>,
     pub(crate) addresses: AddressMapBuilder,
-    /// For each rule of the original set, the rule here that stands for it.
-    pub(crate) stands_for: Vec<u32>,
 }
 
-/// Peers of equal prefix length with equal lists of services form one set. The rules of longer
-/// prefixes come first, which must be so in the original, too.
+/// Peers of equal prefix length with equal lists of services form one set. Sets of longer
+/// prefixes come first.
 pub(crate) fn peer_sets(rules: &[Rule]) -> anyhow::Result<PeerSets> {
-    let mut lists: HashMap<IpNet, Vec<usize>> = HashMap::new();
-    let mut anyone = Vec::new();
+    let mut lists: BTreeMap<IpNet, Vec<&Rule>> = BTreeMap::new();
     for (at, rule) in rules.iter().enumerate() {
         match rule.source {
-            End::Net(net) => lists.entry(net).or_default().push(at),
-            End::Any => anyone.push(at),
+            End::Net(net) => lists.entry(net).or_default().push(rule),
+            End::Any => {}
             End::Set(_) => bail!("rule {} names a set already", at + 1),
         }
     }
-    let service = |at: usize| {
-        let rule = &rules[at];
-        (rule.protocol, rule.source_ports, rule.destination_ports)
-    };
-    let mut groups: HashMap<(u8, Vec<_>), Vec<(IpNet, Vec<usize>)>> = HashMap::new();
+    let service = |rule: &Rule| (rule.protocol, rule.source_ports, rule.destination_ports);
+    let mut groups: BTreeMap<_, Vec<(IpNet, Vec<&Rule>)>> = BTreeMap::new();
     for (net, list) in lists {
-        let services = list.iter().map(|at| service(*at)).collect();
-        groups.entry((net.prefix_len(), services)).or_default().push((net, list));
+        let services: Vec<_> = list.iter().map(|rule| service(rule)).collect();
+        groups.entry((u8::MAX - net.prefix_len(), services)).or_default().push((net, list));
     }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|((length, _), members)| {
-        (u8::MAX - length, members.iter().map(|(net, _)| *net).min())
-    });
-    let mut sets = PeerSets {
-        rules: Vec::new(),
-        addresses: AddressMapBuilder::default(),
-        stands_for: vec![0; rules.len()],
-    };
-    let put = |source: End,
-               at: usize,
-               originals: &mut dyn Iterator<Item = usize>,
-               sets: &mut PeerSets| {
-        let number = sets.rules.len() as u32;
-        originals.for_each(|original| sets.stands_for[original] = number);
-        let (protocol, source_ports, destination_ports) = service(at);
-        sets.rules.push(Rule {
-            protocol,
-            ..Rule::new(Action::Permit, format!("set rule {number}"))
-                .source(source)
-                .source_ports(source_ports)
-                .destination_ports(destination_ports)
-        });
-    };
-    for (number, ((_, services), members)) in groups.iter().enumerate() {
+    let mut sets = PeerSets { rules: Vec::new(), addresses: AddressMapBuilder::default() };
+    for (number, members) in groups.values().enumerate() {
         let set = PeerSetId(number as u32);
         let blocks = members.iter().map(|(net, _)| Block { net: *net, except: Vec::new() });
         sets.addresses.add(set, blocks);
-        for place in 0..services.len() {
-            let mut originals = members.iter().map(|(_, list)| list[place]);
-            put(End::Set(set), members[0].1[place], &mut originals, &mut sets);
-        }
+        let of_set = |rule: &&Rule| Rule { source: End::Set(set), ..(*rule).clone() };
+        sets.rules.extend(members[0].1.iter().map(of_set));
     }
-    for at in anyone {
-        put(End::Any, at, &mut std::iter::once(at), &mut sets);
-    }
+    sets.rules.extend(rules.iter().filter(|rule| rule.source == End::Any).cloned());
     Ok(sets)
 }
 
@@ -167,10 +133,5 @@ impl Header {
             protocol: self.protocol,
             ..acl::Key::default()
         }
-    }
-
-    /// The source as the standard library has it.
-    pub(crate) fn source_ip(&self) -> IpAddr {
-        acl::Address::from_v4_bits(self.source).to_ip()
     }
 }
