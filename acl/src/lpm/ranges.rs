@@ -7,6 +7,7 @@
 //! makes the trees of the /16s that it touches anew and leaves the others alone.
 
 use crate::paged::Paged;
+use crate::simd;
 
 /// Answers by IPv4 address; 0 is "none".
 #[derive(Clone, Debug)]
@@ -132,9 +133,8 @@ impl Node {
     /// The value of the last range that begins at or before `key`.
     #[inline(always)]
     fn step(&self, key: u16) -> u32 {
-        let begun: u16 = self.starts.iter().map(|start| u16::from(*start <= key)).sum();
         // Starts ascend from 0, so at least one has begun.
-        self.values[usize::from(begun.wrapping_sub(1)) % WIDTH]
+        self.values[simd::count_up_to(&self.starts, key).wrapping_sub(1) % WIDTH]
     }
 }
 

@@ -52,6 +52,16 @@ pub struct Table {
     in_rows: usize,
 }
 
+/// What is known of the keys of a vector, by place; `PAIRS` as in [`Table::lookup_chunk`].
+struct Columns<const PAIRS: usize> {
+    classes: [u16; VECTOR],
+    numbers: [u32; VECTOR],
+    /// Tuples that may have a match.
+    tuples: [Tuples; PAIRS],
+    /// Those that one side can match.
+    of_side: [Tuples; PAIRS],
+}
+
 /// A rule set that may need more memory than it is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{rules} rules may need {needed} bytes, more than the {limit} granted")]
@@ -209,88 +219,90 @@ impl Table {
     pub fn lookup_vector(&self, keys: &[Key], found: &mut [u32]) {
         for (keys, found) in keys.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
             let keys = &keys[..keys.len().min(found.len())];
-            match &self.labels {
-                None => simd::widest(
-                    #[inline(always)]
-                    || self.lookup_chunk(keys, found, Ascending(self)),
-                ),
-                Some(labels) => simd::widest(
-                    #[inline(always)]
-                    || self.lookup_chunk(keys, found, Labelled(self, labels)),
-                ),
-            }
+            simd::widest(
+                #[inline(always)]
+                || match (&self.labels, self.pairs.is_empty()) {
+                    (None, true) => self.lookup_chunk::<0>(keys, found, Ascending(self)),
+                    (None, false) => self.lookup_chunk::<VECTOR>(keys, found, Ascending(self)),
+                    (Some(labels), true) => {
+                        self.lookup_chunk::<0>(keys, found, Labelled(self, labels));
+                    }
+                    (Some(labels), false) => {
+                        self.lookup_chunk::<VECTOR>(keys, found, Labelled(self, labels));
+                    }
+                },
+            );
         }
     }
 
+    /// `PAIRS` is [`VECTOR`] if there are rules over both ends, else 0.
     #[inline(always)]
-    fn lookup_chunk(&self, keys: &[Key], best: &mut [u32], rules: impl Rules) {
-        let mut classes = [0_u16; VECTOR];
-        let mut tuples = [0_u128; VECTOR];
-        let tuples = &mut tuples[..if self.pairs.is_empty() { 0 } else { keys.len() }];
-        best.fill(NONE);
+    fn lookup_chunk<const PAIRS: usize>(&self, keys: &[Key], best: &mut [u32], rules: impl Rules) {
+        let mut columns = Columns::<PAIRS> {
+            classes: [0; VECTOR],
+            numbers: [0; VECTOR],
+            tuples: [Tuples::MAX; PAIRS],
+            of_side: [0; PAIRS],
+        };
         if self.uses_rows {
-            for ((key, class), best) in keys.iter().zip(&mut classes).zip(best.iter_mut()) {
+            for ((key, class), best) in keys.iter().zip(&mut columns.classes).zip(best.iter_mut()) {
                 *class = self.services.class(key) as u16;
                 *best = self.rows.any(usize::from(*class));
             }
+        } else {
+            best.fill(NONE);
         }
-        tuples.fill(Tuples::MAX);
         let source = |key: &Key| (key.source, key.source_identity.0);
         let destination = |key: &Key| (key.destination, key.destination_identity.0);
-        self.lookup_side(0, keys, source, &classes, tuples, best, rules);
-        self.lookup_side(1, keys, destination, &classes, tuples, best, rules);
-        if !tuples.is_empty() {
+        self.lookup_side(0, keys, source, &mut columns, best, rules);
+        self.lookup_side(1, keys, destination, &mut columns, best, rules);
+        if PAIRS > 0 {
+            let tuples = &mut columns.tuples[..keys.len()];
             self.pairs.lookup_each(keys, tuples, best, rules, &self.addresses);
         }
     }
 
-    /// What one side brings along: one-sided rules to `best`, and of `tuples` only those stay
-    /// that this side can match.
+    /// What one side brings along: one-sided rules to `best`, and of the tuples only those
+    /// stay that this side can match.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "columns of one vector, used here only")]
-    fn lookup_side(
+    fn lookup_side<const PAIRS: usize>(
         &self,
         at: usize,
         keys: &[Key],
         end: impl Fn(&Key) -> (Address, u32),
-        classes: &[u16],
-        tuples: &mut [Tuples],
+        columns: &mut Columns<PAIRS>,
         best: &mut [u32],
         rules: impl Rules,
     ) {
         let side = &self.sides[at];
-        let mut numbers = [[0_u32; VECTOR]; 2];
-        let [nets, identities] = &mut numbers;
-        let (nets, identities) = (&mut nets[..keys.len()], &mut identities[..keys.len()]);
-        if let Some(lpm) = &side.nets {
-            lpm.lookup_each(keys.iter().map(|key| end(key).0), nets);
-        }
-        let by_identity = side.of_identities.has_rows || side.of_identities.has_tuples;
-        if by_identity {
-            for (key, number) in keys.iter().zip(identities.iter_mut()) {
-                // Identity 0 is in no set.
-                let identity = end(key).1;
-                *number = if identity < side.identities { identity } else { 0 };
-            }
-        }
-        for (known, numbers) in [(&side.of_nets, &*nets), (&side.of_identities, &*identities)] {
+        let Columns { classes, numbers, tuples, of_side } = columns;
+        let numbers = &mut numbers[..keys.len()];
+        of_side.fill(self.pairs.any[at]);
+        let mut consider = |known: &Known, numbers: &[u32]| {
             if known.has_rows {
-                for ((number, class), best) in numbers.iter().zip(classes).zip(best.iter_mut()) {
+                for ((number, class), best) in numbers.iter().zip(&*classes).zip(best.iter_mut()) {
                     let found = self.rows.lookup(known.row(*number), usize::from(*class));
                     *best = rules.first(*best, found);
                 }
             }
+            for (number, of_side) in numbers.iter().zip(of_side.iter_mut()) {
+                *of_side |= known.tuples(*number);
+            }
+        };
+        if let Some(lpm) = &side.nets {
+            lpm.lookup_each(keys.iter().map(|key| end(key).0), numbers);
+            consider(&side.of_nets, numbers);
         }
-        let any = self.pairs.any[at];
-        let (of_nets, of_identities) = (&side.of_nets, &side.of_identities);
-        if by_identity {
-            for ((tuples, net), identity) in tuples.iter_mut().zip(nets).zip(identities) {
-                *tuples &= any | of_nets.tuples(*net) | of_identities.tuples(*identity);
+        if side.of_identities.has_rows || side.of_identities.has_tuples {
+            for (key, number) in keys.iter().zip(numbers.iter_mut()) {
+                // Identity 0 is in no set.
+                let identity = end(key).1;
+                *number = if identity < side.identities { identity } else { 0 };
             }
-        } else {
-            for (tuples, net) in tuples.iter_mut().zip(nets) {
-                *tuples &= any | of_nets.tuples(*net);
-            }
+            consider(&side.of_identities, numbers);
+        }
+        for (tuples, of_side) in tuples.iter_mut().zip(of_side) {
+            *tuples &= *of_side;
         }
     }
 
