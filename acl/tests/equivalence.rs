@@ -32,7 +32,7 @@ fn with_identities(key: Key, map: &AddressMap) -> Key {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn address_map_is_membership(blocks in sets(), addresses in vec(address(), 1..40)) {

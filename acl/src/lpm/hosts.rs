@@ -32,8 +32,11 @@ const SLOTS: usize = 8;
 /// Set in a full bucket's last value when entries that belong here went further on.
 const SPILLED: u32 = 1 << 31;
 
-/// Average entries in a bucket beyond which the table doubles.
-const LOAD: usize = 5;
+/// Average entries in a bucket beyond which a table of so many buckets doubles. Spilling costs
+/// small tables, which the cache holds, more than room does.
+const fn load(buckets: usize) -> usize {
+    if buckets < 4096 { 3 } else { 4 }
+}
 
 impl Hosts {
     pub(crate) fn new() -> Self {
@@ -71,7 +74,7 @@ impl Hosts {
 
     /// Sets the number of `key`, which is not 0 and below 2^31.
     pub(crate) fn insert(&mut self, key: u32, value: u32) {
-        if self.entries >= LOAD * (self.mask + 1) {
+        if self.entries >= load(self.mask + 1) * (self.mask + 1) {
             self.double();
         }
         let mut at = self.home(key);
