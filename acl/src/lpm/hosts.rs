@@ -29,6 +29,9 @@ struct Bucket {
 
 const SLOTS: usize = 8;
 
+/// The golden ratio's fraction: bits without a pattern.
+const FRACTION: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Set in a full bucket's last value when entries that belong here went further on.
 const SPILLED: u32 = 1 << 31;
 
@@ -55,7 +58,10 @@ impl Hosts {
 
     #[inline(always)]
     fn home(&self, key: u32) -> usize {
-        (u64::from(key).wrapping_mul(self.multiplier) >> 32) as usize & self.mask
+        // Addresses come in runs, and one multiplication keeps runs together.
+        let mixed = u64::from(key).wrapping_mul(self.multiplier);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(FRACTION);
+        (mixed >> 32) as usize & self.mask
     }
 
     /// The number of `key`, or 0.
