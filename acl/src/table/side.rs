@@ -270,7 +270,6 @@ impl SideEditor {
         }
         let Self { side, nets, lpm, lpm_changed, free, next, .. } = self;
         let Some(net) = nets.get_mut(prefix) else { return Ok(()) };
-        let known = &mut Arc::make_mut(side).of_nets;
         let gone = net.named.is_empty();
         if net.number == 0 {
             net.number = free.pop().unwrap_or_else(|| {
@@ -286,6 +285,10 @@ impl SideEditor {
             && net.row == Row::default()
             && outer.rules.is_empty()
             && (outer.tuples | net.named.bits()) == net.tuples;
+        if settled && !gone {
+            return Ok(());
+        }
+        let known = &mut Arc::make_mut(side).of_nets;
         if !settled {
             nets.walk(prefix, outer, |_, net, outer| {
                 let (inner, done) = net.write(outer, known, context);

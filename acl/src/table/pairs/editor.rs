@@ -8,7 +8,7 @@ use ahash::RandomState;
 use super::Pairs;
 use super::tuple::{EndShape, Entry, Shape, TUPLES, Tuple, join, ports};
 use crate::lpm::hosts::Hosts;
-use crate::paged::Paged;
+use crate::paged::Grouped;
 use crate::prefix::{Prefix, V4_BITS};
 use crate::table::rows::NONE;
 use crate::{End, Key, PortRange, Rule};
@@ -37,7 +37,7 @@ impl PairsEditor {
             tuples: Vec::new(),
             any: [0; 2],
             chains: Hosts::new(),
-            entries: Paged::filled(1, &Entry::NONE),
+            entries: Grouped::filled(1, &Entry::NONE),
             seed: crate::seed(),
         };
         let mut editor = Self {

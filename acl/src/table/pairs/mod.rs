@@ -15,7 +15,7 @@ mod tuple;
 
 use crate::address_map::VECTOR;
 use crate::lpm::hosts::Hosts;
-use crate::paged::Paged;
+use crate::paged::Grouped;
 use crate::{Address, AddressMap, Identity, Key};
 
 use super::rows::NONE;
@@ -35,7 +35,7 @@ pub(super) struct Pairs {
     /// From a hash of tuple, ends and ports to the first entry with this hash.
     chains: Hosts,
     /// Entry 0 is none: it matches nothing.
-    entries: Paged<Entry, 128>,
+    entries: Grouped<Entry, 128>,
     seed: u64,
 }
 
