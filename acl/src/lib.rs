@@ -33,17 +33,13 @@
 //!
 //! // What a dataplane asks once per new connection, best for a vector of keys at once.
 //! let backend = Address::from_v4_bits(0x0a01_0007);
-//! let key = Key {
-//!     source: backend,
-//!     source_identity: map.lookup(backend),
-//!     protocol: 6,
-//!     destination_port: 6379,
-//!     ..Key::default()
-//! };
-//! let mut found = [Table::NONE];
-//! table.lookup_vector(&[key], &mut found);
+//! let backend = Key { source: backend, protocol: 6, destination_port: 6379, ..Key::default() };
+//! let mut keys = [backend, Key { destination_port: 22, ..backend }];
+//! let mut found = [Table::NONE; 2];
+//! map.identify_sources(&mut keys);
+//! table.lookup_vector(&keys, &mut found);
 //! assert_eq!(table.rules()[found[0] as usize].action, Action::Permit);
-//! assert_eq!(table.lookup(&Key { destination_port: 22, ..key }), Some(1));
+//! assert_eq!(table.lookup(&keys[1]), Some(1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -96,6 +96,17 @@ proptest! {
         let bound = Table::memory_bound(table.rules().len(), map.identities().count());
         prop_assert!(table.report().bytes <= bound);
         let keys: Vec<Key> = keys.into_iter().map(|key| with_identities(key, &map)).collect();
+        let mut again: Vec<Key> = keys
+            .iter()
+            .map(|key| Key {
+                source_identity: Identity::NONE,
+                destination_identity: Identity::NONE,
+                ..*key
+            })
+            .collect();
+        map.identify_sources(&mut again);
+        map.identify_destinations(&mut again);
+        prop_assert_eq!(&again, &keys);
         let mut found = vec![0; keys.len()];
         table.lookup_vector(&keys, &mut found);
         for (key, found) in keys.iter().zip(found) {

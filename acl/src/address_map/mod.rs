@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::Address;
 use crate::lpm::Lpm;
 use crate::paged::Paged;
 use crate::simd;
+use crate::{Address, Key};
 pub use editor::AddressMapEditor;
 
 /// A peer set: the addresses that one policy peer stands for right now.
@@ -118,6 +118,37 @@ impl AddressMap {
             );
             for (identity, found) in identities.iter_mut().zip(found) {
                 *identity = Identity(found.saturating_sub(1));
+            }
+        }
+    }
+
+    /// Fills in the identities of the keys' sources, overlapping their memory accesses.
+    pub fn identify_sources(&self, keys: &mut [Key]) {
+        self.identify(keys, |key| key.source, |key, identity| key.source_identity = identity);
+    }
+
+    /// Fills in the identities of the keys' destinations likewise.
+    pub fn identify_destinations(&self, keys: &mut [Key]) {
+        let set = |key: &mut Key, identity| key.destination_identity = identity;
+        self.identify(keys, |key| key.destination, set);
+    }
+
+    #[inline(always)]
+    fn identify(
+        &self,
+        keys: &mut [Key],
+        end: impl Fn(&Key) -> Address,
+        set: impl Fn(&mut Key, Identity),
+    ) {
+        let mut found = [0; VECTOR];
+        for keys in keys.chunks_mut(VECTOR) {
+            let found = &mut found[..keys.len()];
+            simd::widest(
+                #[inline(always)]
+                || self.nets.lookup_each(keys.iter().map(&end), found),
+            );
+            for (key, found) in keys.iter_mut().zip(found) {
+                set(key, Identity(found.saturating_sub(1)));
             }
         }
     }

@@ -50,7 +50,7 @@ pub struct TableEditor {
     /// The rules that are there, in order.
     order: BTreeMap<u64, (u32, RuleId)>,
     /// By number: a key of `order`.
-    labels: Arc<Paged<u64, 512>>,
+    labels: Arc<Paged<u64, 2048>>,
     /// Whether numbers ascend in order, so that nobody needs the labels.
     ascending: bool,
     state: State,

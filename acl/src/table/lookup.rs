@@ -161,7 +161,7 @@ struct Ascending<'a>(&'a Table);
 
 /// Rules whose order is told by labels.
 #[derive(Clone, Copy)]
-struct Labelled<'a>(&'a Table, &'a Paged<u64, 512>);
+struct Labelled<'a>(&'a Table, &'a Paged<u64, 2048>);
 
 impl Rules for Ascending<'_> {
     const SORTED: bool = true;

@@ -39,7 +39,7 @@ pub struct Table {
     /// All rules in one piece, made when asked for where an editor has added some.
     rules: OnceLock<Box<[Rule]>>,
     /// By number: the place in the order. `None` if numbers ascend in order.
-    labels: Option<Arc<Paged<u64, 512>>>,
+    labels: Option<Arc<Paged<u64, 2048>>>,
     addresses: Arc<AddressMap>,
     services: Arc<Services>,
     rows: Arc<Rows>,
@@ -139,7 +139,7 @@ impl Table {
     fn version(
         state: &mut State,
         store: Store,
-        labels: Option<Arc<Paged<u64, 512>>>,
+        labels: Option<Arc<Paged<u64, 2048>>>,
         count: usize,
     ) -> Self {
         let [source, destination] = &mut state.sides;

@@ -35,8 +35,8 @@ pub(super) struct Side {
 /// Rows and tuples by number.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    rows: Paged<Row, 512>,
-    tuples: Paged<Tuples, 256>,
+    rows: Paged<Row, 1024>,
+    tuples: Paged<Tuples, 1024>,
     /// Whether any row, or any tuple, is there at all.
     pub(super) has_rows: bool,
     pub(super) has_tuples: bool,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use acl::{AddressMap, Identity, Key, Report, Rule, Table, linear};
+use acl::{AddressMap, Key, Report, Rule, Table, linear};
 use anyhow::ensure;
 
 use crate::clock::now;
@@ -161,16 +161,12 @@ fn look_up(table: &Table, headers: &[Header], winners: &mut [u32]) {
 /// The same with the source's identity looked up first.
 fn look_up_sets(table: &Table, map: &AddressMap, headers: &[Header], winners: &mut [u32]) {
     let mut keys = [Key::default(); VECTOR];
-    let mut sources = [acl::Address::default(); VECTOR];
-    let mut identities = [Identity::NONE; VECTOR];
     for (headers, winners) in headers.chunks(VECTOR).zip(winners.chunks_mut(VECTOR)) {
-        for (source, header) in sources.iter_mut().zip(headers) {
-            *source = acl::Address::from_v4_bits(header.source);
+        let keys = &mut keys[..headers.len()];
+        for (key, header) in keys.iter_mut().zip(headers) {
+            *key = header.key();
         }
-        map.lookup_vector(&sources[..headers.len()], &mut identities);
-        for ((key, header), identity) in keys.iter_mut().zip(headers).zip(&identities) {
-            *key = Key { source_identity: *identity, ..header.key() };
-        }
-        table.lookup_vector(&keys[..headers.len()], winners);
+        map.identify_sources(keys);
+        table.lookup_vector(keys, winners);
     }
 }
