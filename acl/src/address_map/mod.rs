@@ -260,4 +260,21 @@ mod tests {
         assert_eq!(map.identities().count(), 2);
         assert_eq!(sets(&map, "2001:db8::7"), [1]);
     }
+
+    #[test]
+    fn identities_are_numbered_anew_when_most_are_out_of_use() {
+        let block = |net: &str| Block { net: net.parse().unwrap(), except: vec![] };
+        let mut editor = AddressMapEditor::default();
+        editor.add(PeerSetId(0), &block("10.0.0.0/8"));
+        let first = editor.version();
+        for set in 1..9000 {
+            editor.add(PeerSetId(set), &block("10.0.0.1/32"));
+            assert!(editor.remove(PeerSetId(set), &block("10.0.0.1/32")));
+        }
+        editor.add(PeerSetId(7), &block("10.0.0.1/32"));
+        let last = editor.version();
+        assert!(!last.same_lineage(&first) && last.identities().count() < 10);
+        assert_eq!(sets(&last, "10.0.0.1"), [0, 7]);
+        assert_eq!(sets(&first, "10.0.0.1"), [0]);
+    }
 }

@@ -57,8 +57,12 @@ pub struct TableEditor {
     addresses: Arc<AddressMap>,
 }
 
-/// Labels between neighbours at first.
+/// Labels between neighbours at first, if there is room for so many.
 const SPACING: u64 = 1 << 40;
+
+fn spacing(rules: usize) -> u64 {
+    SPACING.min(u64::MAX / (rules as u64 + 2))
+}
 
 impl TableEditor {
     /// An editor for these rules. Their [`ids`](Self::ids) come in their order.
@@ -77,7 +81,7 @@ impl TableEditor {
         let mut labels = Paged::filled(rules.len(), &0);
         let mut order = BTreeMap::new();
         for (number, id) in ids.enumerate() {
-            let label = SPACING.saturating_mul(number as u64 + 1);
+            let label = spacing(rules.len()) * (number as u64 + 1);
             *labels.get_mut(number) = label;
             order.insert(label, (number as u32, id));
         }
@@ -179,8 +183,9 @@ impl TableEditor {
     fn relabel(&mut self) {
         let mut labels = Paged::filled(self.next_number as usize, &0);
         let order = std::mem::take(&mut self.order);
+        let spacing = spacing(order.len());
         for (at, rule) in order.into_values().enumerate() {
-            let label = SPACING.saturating_mul(at as u64 + 1);
+            let label = spacing * (at as u64 + 1);
             *labels.get_mut(rule.0 as usize) = label;
             self.order.insert(label, rule);
         }
@@ -201,5 +206,47 @@ impl TableEditor {
             .collect();
         let ids: Vec<RuleId> = self.ids().collect();
         *self = Self::build(rules, ids.into_iter(), self.next_id, &self.addresses);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Action, Key};
+
+    #[test]
+    fn order_holds_however_often_a_place_is_chosen() {
+        let rule = |number: usize| Rule::new(Action::Deny, number.to_string());
+        let none = Arc::new(AddressMap::default());
+        let mut editor = TableEditor::new([rule(0), rule(1)].into(), &none);
+        let mut first = editor.ids().next();
+        // Each before the one before: halves the room every time.
+        for number in 2..200 {
+            first = Some(editor.insert(rule(number), first));
+            let table = editor.version();
+            let found = table.lookup(&Key::default()).and_then(|at| table.rule(at));
+            assert_eq!(found, Some(&rule(number)));
+        }
+        let origins: Vec<String> =
+            editor.ids().map(|id| editor.rule(id).unwrap().origin.to_string()).collect();
+        let expected = (2..200).rev().chain([0, 1]).map(|number: i32| number.to_string());
+        assert!(origins.into_iter().eq(expected));
+    }
+
+    #[test]
+    fn is_compiled_anew_when_worn() {
+        let rule = |number: u32| Rule::new(Action::Deny, number.to_string()).protocol(6);
+        let none = Arc::new(AddressMap::default());
+        let mut editor = TableEditor::new([rule(0)].into(), &none);
+        for number in 1..3000 {
+            let last = editor.ids().next();
+            let id = editor.insert(rule(number), None);
+            assert!(editor.remove(last.unwrap()));
+            assert!(editor.ids().eq([id]));
+        }
+        let table = editor.version();
+        let found = table.lookup(&Key { protocol: 6, ..Key::default() });
+        assert_eq!(found.and_then(|at| table.rule(at)), Some(&rule(2999)));
+        assert!(table.rules().len() < 2000, "rules that are gone are forgotten");
     }
 }

@@ -33,7 +33,9 @@ impl Table {
                     let found = self.rows.lookup(known.row(number), class);
                     best = rules.first(best, found);
                 }
-                *tuples |= known.tuples(number);
+                if known.has_tuples {
+                    *tuples |= known.tuples(number);
+                }
             };
             if let Some(nets) = &side.nets {
                 consider(&side.of_nets, nets.lookup(address));
@@ -123,8 +125,10 @@ impl Table {
                     *best = rules.first(*best, found);
                 }
             }
-            for (number, of_side) in numbers.iter().zip(of_side.iter_mut()) {
-                *of_side |= known.tuples(*number);
+            if known.has_tuples {
+                for (number, of_side) in numbers.iter().zip(of_side.iter_mut()) {
+                    *of_side |= known.tuples(*number);
+                }
             }
         };
         if let Some(lpm) = &side.nets {

@@ -37,18 +37,21 @@ pub(super) struct Side {
 pub(super) struct Known {
     rows: Paged<Row, 1024>,
     tuples: Paged<Tuples, 1024>,
-    /// Whether any row, or any tuple, is there at all.
+    /// Whether any row, or any tuple, is there at all; if not, nothing may be asked for.
     pub(super) has_rows: bool,
     pub(super) has_tuples: bool,
+    /// One more than the largest number.
+    count: usize,
 }
 
 impl Known {
     fn new() -> Self {
         Self {
-            rows: Paged::filled(1, &Row::default()),
-            tuples: Paged::filled(1, &0),
+            rows: Paged::filled(0, &Row::default()),
+            tuples: Paged::filled(0, &0),
             has_rows: false,
             has_tuples: false,
+            count: 1,
         }
     }
 
@@ -64,16 +67,21 @@ impl Known {
 
     fn set(&mut self, number: u32, row: Row, tuples: Tuples) {
         let at = number as usize;
-        self.rows.grow(at + 1, &Row::default());
-        self.tuples.grow(at + 1, &0);
-        if *self.rows.get(at) != row {
-            *self.rows.get_mut(at) = row;
-        }
-        if *self.tuples.get(at) != tuples {
-            *self.tuples.get_mut(at) = tuples;
-        }
+        self.count = self.count.max(at + 1);
         self.has_rows |= row != Row::default();
         self.has_tuples |= tuples != 0;
+        if self.has_rows {
+            self.rows.grow(self.count, &Row::default());
+            if *self.rows.get(at) != row {
+                *self.rows.get_mut(at) = row;
+            }
+        }
+        if self.has_tuples {
+            self.tuples.grow(self.count, &0);
+            if *self.tuples.get(at) != tuples {
+                *self.tuples.get_mut(at) = tuples;
+            }
+        }
     }
 
     fn bytes(&self) -> usize {
