@@ -11,16 +11,21 @@
 //! - [`node`]: what the control side published, as a snapshot for the dataplane,
 //! - [`api`]: what travels over the agent's unix socket,
 //! - [`cni`]: the plugin a container runtime calls for every pod,
+//! - [`run`]: the running switch, told by [`config`],
+//! - [`verdicts`]: the stream of what it decided,
 //! - [`commands`]: the command line of `podgate`.
 
 pub mod api;
 pub mod cni;
 pub mod commands;
 pub mod config;
+mod http;
 pub mod linux;
 pub mod logger;
 mod mac;
 pub mod node;
+pub mod run;
 pub mod time;
+pub mod verdicts;
 
 pub use mac::{MacAddress, ParseMacError};
