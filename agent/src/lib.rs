@@ -10,12 +10,17 @@
 //! - [`linux`]: the one door to the kernel's network configuration,
 //! - [`node`]: what the control side published, as a snapshot for the dataplane,
 //! - [`api`]: what travels over the agent's unix socket,
-//! - [`cni`]: the plugin a container runtime calls for every pod.
+//! - [`cni`]: the plugin a container runtime calls for every pod,
+//! - [`commands`]: the command line of `podgate`.
 
 pub mod api;
 pub mod cni;
+pub mod commands;
+pub mod config;
 pub mod linux;
+pub mod logger;
 mod mac;
 pub mod node;
+pub mod time;
 
 pub use mac::{MacAddress, ParseMacError};

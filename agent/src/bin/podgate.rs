@@ -1,3 +1,10 @@
 //! The `podgate` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+use agent::commands::Cli;
+use clap::Parser;
+
+fn main() -> ExitCode {
+    Cli::parse().run()
+}

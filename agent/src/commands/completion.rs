@@ -1,0 +1,45 @@
+//! `podgate completion`: scripts with which shells complete the command line.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::Cli;
+
+/// What `podgate completion` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  podgate completion bash > /etc/bash_completion.d/podgate")]
+pub struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+/// Writes the script to stdout.
+pub fn run(args: &Args) -> ExitCode {
+    match io::stdout().write_all(&script(args.shell)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => super::fail(super::NO, format_args!("write to stdout: {error}")),
+    }
+}
+
+fn script(shell: Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "podgate", &mut script);
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_know_the_commands() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = String::from_utf8(script(shell)).unwrap();
+            assert!(script.contains("completion"), "{shell}");
+        }
+    }
+}

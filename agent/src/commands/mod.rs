@@ -1,0 +1,80 @@
+//! The command line of `podgate`.
+//!
+//! One file a command: its arguments, its help with an example, and `run`, which does it and
+//! says with which exit code the process ends. The codes are the same everywhere: 0 for done,
+//! 1 for "the answer is no" ([`NO`]), 2 for input that cannot be used ([`UNUSABLE`]), which is
+//! also what wrong arguments end with.
+
+pub mod completion;
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Exit code: the command did its work, and the answer is no.
+pub const NO: u8 = 1;
+/// Exit code: the input cannot be used.
+pub const UNUSABLE: u8 = 2;
+
+/// A userspace virtual switch for Kubernetes cluster nodes.
+#[derive(Debug, Parser)]
+#[command(name = "podgate", version, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Write the completion script of a shell
+    Completion(completion::Args),
+}
+
+impl Cli {
+    /// Does what was asked for.
+    pub fn run(self) -> ExitCode {
+        match self.command {
+            Command::Completion(args) => completion::run(&args),
+        }
+    }
+}
+
+/// Tells on stderr why the command ends with `code`.
+pub fn fail(code: u8, message: impl Display) -> ExitCode {
+    eprintln!("podgate: {message}");
+    ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        fn check(command: &mut clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let inner: Vec<_> =
+                command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            if inner.is_empty() {
+                let help = command.render_long_help().to_string();
+                assert!(help.contains("Example"), "{path} --help shows no example:\n{help}");
+                assert!(help.contains(path.trim()), "{path} --help: its example is another's");
+            }
+            for name in inner {
+                check(command.find_subcommand_mut(&name).expect("just listed"), &path);
+            }
+        }
+        check(&mut Cli::command(), "");
+    }
+}

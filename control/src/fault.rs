@@ -1,0 +1,62 @@
+//! What is wrong with the input, and where.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::ObjectRef;
+
+/// Something in an object that cannot be read or means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FieldFault {
+    /// The path of the field, such as `spec.ingress[0].from[1].ipBlock.cidr`; empty for
+    /// the object as a whole.
+    pub field: String,
+    /// What is wrong with it, with the value where that helps.
+    pub problem: String,
+}
+
+impl FieldFault {
+    pub(crate) fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for FieldFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+/// A fault and where it was found; displays as
+/// `FILE: document N (KIND NS/NAME): FIELD: what is wrong`, without the parts that do not apply.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fault {
+    /// The file, for manifests.
+    pub file: Option<PathBuf>,
+    /// The document in the file, from 1.
+    pub document: Option<usize>,
+    /// The object, if it could be told which one it is.
+    pub object: Option<ObjectRef>,
+    /// The field and the problem.
+    pub fault: FieldFault,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}: ", file.display())?;
+        }
+        match (&self.document, &self.object) {
+            (Some(document), Some(object)) => write!(f, "document {document} ({object}): ")?,
+            (Some(document), None) => write!(f, "document {document}: ")?,
+            (None, Some(object)) => write!(f, "{object}: ")?,
+            (None, None) => {}
+        }
+        self.fault.fmt(f)
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,203 @@
+//! The text of one manifest file to objects.
+//!
+//! Booleans are `true` and `false` alone (YAML 1.2), so that a pod may be called `y` and a
+//! label say `no`; numbers where text is wanted are faults, as for the API server. Duplicate
+//! keys are errors. Aliases are bounded; every other limit follows from the size of the file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::objects::{self, Read};
+use crate::{Fault, FieldFault, Object};
+
+/// What one file holds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Content {
+    pub(super) objects: Vec<(Object, usize)>,
+    pub(super) skipped: BTreeMap<String, usize>,
+    pub(super) faults: Vec<Fault>,
+    /// Whether the text itself could be read to its end.
+    pub(super) whole: bool,
+}
+
+/// Reads the text of `file`.
+pub(super) fn read(file: &Path, text: &[u8]) -> Content {
+    let mut content = Content { whole: true, ..Content::default() };
+    let json = file.extension().is_some_and(|extension| extension == "json");
+    let mut number = 0;
+    let mut each = |value: Result<Value, String>| {
+        number += 1;
+        match value {
+            Ok(Value::Null) => {}
+            Ok(value) => document(value, file, number, &mut content),
+            Err(problem) => {
+                content.whole = false;
+                content.faults.push(Fault {
+                    file: Some(file.to_path_buf()),
+                    document: Some(number),
+                    object: None,
+                    fault: FieldFault::new("", problem),
+                });
+            }
+        }
+    };
+    if json {
+        for value in serde_json::Deserializer::from_slice(text).into_iter() {
+            each(value.map_err(|error| format!("is no JSON: {error}")));
+        }
+    } else {
+        let mut reader = text;
+        for value in serde_saphyr::read_with_options(&mut reader, options(text.len())) {
+            let failed = value.is_err();
+            each(value.map_err(|error| format!("is no YAML: {}", one_line(&error.to_string()))));
+            if failed {
+                break;
+            }
+        }
+    }
+    content
+}
+
+fn options(bytes: usize) -> serde_saphyr::Options {
+    let some = 1_000 + bytes;
+    let budget = serde_saphyr::budget! {
+        max_reader_input_bytes: Some(some),
+        max_events: some,
+        max_nodes: some,
+        max_documents: some,
+        max_total_scalar_bytes: 2 * some,
+        max_aliases: 1_000,
+        max_anchors: 1_000,
+    };
+    serde_saphyr::options! { budget: budget, strict_booleans: true, with_snippet: false }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn document(value: Value, file: &Path, number: usize, content: &mut Content) {
+    let fault = |object: Option<objects::ObjectRef>, fault: FieldFault| Fault {
+        file: Some(file.to_path_buf()),
+        document: Some(number),
+        object,
+        fault,
+    };
+    if let Some(items) = list_items(&value) {
+        match items {
+            Ok(items) => items.into_iter().for_each(|item| document(item, file, number, content)),
+            Err(problem) => content.faults.push(fault(None, problem)),
+        }
+        return;
+    }
+    match objects::read(value) {
+        Read::Object(object, faults) => {
+            let reference = object.reference();
+            content
+                .faults
+                .extend(faults.into_iter().map(|found| fault(Some(reference.clone()), found)));
+            content.objects.push((object, number));
+        }
+        Read::OtherKind(kind) => *content.skipped.entry(kind).or_default() += 1,
+        Read::Nothing(found) | Read::Refused(found) => content.faults.push(fault(None, found)),
+    }
+}
+
+/// The objects of a `List` or a `…List`; items without kind (as the API server sends them)
+/// get the list's. `None` if this is no list.
+fn list_items(value: &Value) -> Option<Result<Vec<Value>, FieldFault>> {
+    let text = |field: &str| value.get(field).and_then(Value::as_str);
+    let item_kind = text("kind")?.strip_suffix("List")?;
+    let items = match value.get("items") {
+        None if !item_kind.is_empty() => return None,
+        None | Some(Value::Null) => return Some(Ok(Vec::new())),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Some(Err(FieldFault::new("items", "is no list"))),
+    };
+    let api_version = text("apiVersion");
+    let complete = |item: &Value| {
+        let mut item = item.clone();
+        if let (Value::Object(fields), false) = (&mut item, item_kind.is_empty()) {
+            fields.entry("kind").or_insert_with(|| item_kind.into());
+            if let Some(version) = api_version {
+                fields.entry("apiVersion").or_insert_with(|| version.into());
+            }
+        }
+        item
+    };
+    Some(Ok(items.iter().map(complete).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn yaml(text: &str) -> Content {
+        read(Path::new("f.yaml"), text.as_bytes())
+    }
+
+    fn names(content: &Content) -> Vec<String> {
+        content.objects.iter().map(|(object, _)| object.reference().to_string()).collect()
+    }
+
+    fn faults(content: &Content) -> Vec<String> {
+        content.faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn documents_lists_and_other_kinds() {
+        let content = yaml(
+            "# nothing\n---\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\n\
+             apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Node, metadata: {name: n}}\n\
+             - {apiVersion: v1, kind: Secret}\n---\napiVersion: v1\nkind: PodList\nitems:\n\
+             - metadata: {name: b, namespace: x}\n---\n{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \
+             \"metadata\": {\"name\": \"c\"}}\n",
+        );
+        assert_eq!(names(&content), ["Pod default/a", "Node n", "Pod x/b", "Pod default/c"]);
+        assert_eq!(content.skipped, BTreeMap::from([("Secret".to_owned(), 1)]));
+        assert_eq!(faults(&content), Vec::<String>::new());
+        assert!(content.whole);
+    }
+
+    #[test]
+    fn a_fault_names_file_document_object_and_field() {
+        let content = yaml(
+            "kind: Pod\napiVersion: v1\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\n\
+             metadata:\n  name: b\n  namespace: x\n  labels: {on: 1}\n",
+        );
+        assert_eq!(
+            faults(&content),
+            ["f.yaml: document 2 (Pod x/b): metadata.labels.on: \
+              invalid type: integer `1`, expected a string"]
+        );
+    }
+
+    #[test]
+    fn broken_text_is_a_fault_and_what_came_before_is_read() {
+        let content = yaml("kind: Pod\napiVersion: v1\nmetadata: {name: a}\n---\nkind: [\n");
+        assert_eq!(names(&content), ["Pod default/a"]);
+        assert!(!content.whole);
+        assert!(faults(&content)[0].starts_with("f.yaml: document 2: is no YAML: "));
+        assert!(!read(Path::new("f.json"), b"{\"kind\": ").whole);
+        assert!(!yaml("a: 1\na: 2\n").whole);
+        assert!(!read(Path::new("f.yaml"), b"a: \xc3\x28").whole);
+    }
+
+    #[test]
+    fn an_alias_bomb_is_refused() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let alias = format!("*a{}", level - 1);
+            text += &format!("a{level}: &a{level} [{}]\n", vec![alias; 10].join(", "));
+        }
+        assert!(!yaml(&text).whole);
+    }
+
+    #[test]
+    fn deep_nesting_is_refused() {
+        assert!(!yaml(&("a: ".to_owned() + &"[".repeat(5_000))).whole);
+        assert!(!read(Path::new("f.json"), "[".repeat(50_000).as_bytes()).whole);
+    }
+}

@@ -1,0 +1,111 @@
+//! Manifests: files and folders of Kubernetes objects.
+//!
+//! YAML or JSON, many documents to a file, `List`s of any kind; what `kubectl get … -A -o yaml`
+//! prints works as it is. A folder stands for the `.yaml`, `.yml` and `.json` files in it and
+//! in its subfolders. Hidden names (with a leading dot, as the inner folders of a mounted
+//! ConfigMap have) and what editors leave (`name~`, `#name#`) are passed over. A file named
+//! outright is read whatever its name.
+//!
+//! [`load`] reads everything once. [`Source`] reads again and again and remembers what each
+//! file said last, so that a file broken half-way through an edit changes nothing.
+//! [`Watcher`] tells when to read again.
+
+mod documents;
+mod source;
+mod watcher;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use source::Source;
+pub use watcher::Watcher;
+
+use crate::{Fault, FieldFault, Object};
+
+/// What manifests hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The objects, each once. Of an object that is defined twice the later definition
+    /// counts, files being taken in the order of their names.
+    pub objects: Vec<Object>,
+    /// Documents of other kinds, by kind.
+    pub skipped: BTreeMap<String, usize>,
+    /// What was wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// Reads `paths` once.
+pub fn load(paths: &[PathBuf]) -> Loaded {
+    Source::new(paths).load()
+}
+
+/// The files that `paths` stand for, sorted, and the paths that cannot be read.
+fn files(paths: &[PathBuf]) -> (BTreeSet<PathBuf>, Vec<Fault>) {
+    let (mut files, mut faults) = (BTreeSet::new(), Vec::new());
+    let mut visited = BTreeSet::new();
+    for path in paths {
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => folder(path, &mut visited, &mut files, &mut faults),
+            Ok(_) => {
+                files.insert(path.clone());
+            }
+            Err(error) => faults.push(unreadable(path, &error)),
+        }
+    }
+    (files, faults)
+}
+
+fn folder(
+    path: &Path,
+    visited: &mut BTreeSet<PathBuf>,
+    files: &mut BTreeSet<PathBuf>,
+    faults: &mut Vec<Fault>,
+) {
+    // Links may lead back to a folder that was seen.
+    match path.canonicalize() {
+        Ok(real) => {
+            if !visited.insert(real) {
+                return;
+            }
+        }
+        Err(error) => return faults.push(unreadable(path, &error)),
+    }
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) => return faults.push(unreadable(path, &error)),
+    };
+    for entry in entries.flatten().map(|entry| entry.path()) {
+        match fs::metadata(&entry) {
+            _ if is_hidden(&entry) => {}
+            Ok(meta) if meta.is_dir() => folder(&entry, visited, files, faults),
+            Ok(_) if is_manifest(&entry) => {
+                files.insert(entry);
+            }
+            Ok(_) => {}
+            // Gone since it was listed: it has no objects any more.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !entry.is_symlink() => {}
+            Err(error) => faults.push(unreadable(&entry, &error)),
+        }
+    }
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| {
+        let name = name.to_string_lossy();
+        name.starts_with('.') || name.starts_with('#') || name.ends_with('~')
+    })
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|it| ["yaml", "yml", "json"].iter().any(|known| it == *known))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Fault {
+    Fault {
+        file: Some(path.to_path_buf()),
+        document: None,
+        object: None,
+        fault: FieldFault::new("", format!("cannot be read: {error}")),
+    }
+}

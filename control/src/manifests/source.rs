@@ -1,0 +1,199 @@
+//! Manifests read again and again, each file remembered by what it last said.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::PathBuf;
+
+use super::documents::{self, Content};
+use super::{Loaded, files, unreadable};
+use crate::{Fault, FieldFault, Object, ObjectRef};
+
+/// Manifest files with a memory.
+///
+/// A file that exists but cannot be read to its end keeps the objects it had when it last
+/// could; if it never could, the documents before the damage count. A file that is gone
+/// takes its objects with it. Single bad objects in a readable file are the cache's
+/// business: see [`crate::objects`].
+#[derive(Debug, Default)]
+pub struct Source {
+    paths: Vec<PathBuf>,
+    /// What each file last said as a whole.
+    known: BTreeMap<PathBuf, Vec<(Object, usize)>>,
+}
+
+impl Source {
+    /// The files and folders at `paths`.
+    pub fn new(paths: &[PathBuf]) -> Self {
+        Self { paths: paths.to_vec(), known: BTreeMap::new() }
+    }
+
+    /// Reads everything again.
+    pub fn load(&mut self) -> Loaded {
+        let (files, faults) = files(&self.paths);
+        let mut loaded = Loaded { faults, ..Loaded::default() };
+        let mut known = BTreeMap::new();
+        for file in files {
+            let content = match fs::read(&file) {
+                Ok(text) => documents::read(&file, &text),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    Content { faults: vec![unreadable(&file, &error)], ..Content::default() }
+                }
+            };
+            loaded.faults.extend(content.faults);
+            for (kind, count) in content.skipped {
+                *loaded.skipped.entry(kind).or_default() += count;
+            }
+            let objects = match (content.whole, self.known.remove(&file)) {
+                (false, Some(last)) => last,
+                _ => content.objects,
+            };
+            known.insert(file, objects);
+        }
+        self.keep_what_cannot_be_reached(&mut known);
+        loaded.objects = merge(&known, &mut loaded.faults);
+        self.known = known;
+        loaded
+    }
+
+    /// Files below a path that cannot be listed for another reason than being gone stay.
+    fn keep_what_cannot_be_reached(&mut self, known: &mut BTreeMap<PathBuf, Vec<(Object, usize)>>) {
+        for (file, objects) in std::mem::take(&mut self.known) {
+            let gone = match fs::symlink_metadata(&file) {
+                Ok(_) => false,
+                Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+            };
+            if !gone && !known.contains_key(&file) {
+                known.insert(file, objects);
+            }
+        }
+    }
+}
+
+/// The objects of all files, the later definition counting; definitions that differ are a fault.
+fn merge(known: &BTreeMap<PathBuf, Vec<(Object, usize)>>, faults: &mut Vec<Fault>) -> Vec<Object> {
+    let mut at: HashMap<ObjectRef, (usize, &PathBuf, usize)> = HashMap::new();
+    let mut objects: Vec<Object> = Vec::new();
+    for (file, content) in known {
+        for (object, document) in content {
+            let reference = object.reference();
+            match at.insert(reference.clone(), (objects.len(), file, *document)) {
+                None => objects.push(object.clone()),
+                Some((index, other, elsewhere)) => {
+                    at.insert(reference.clone(), (index, file, *document));
+                    if objects[index] != *object {
+                        faults.push(Fault {
+                            file: Some(file.clone()),
+                            document: Some(*document),
+                            object: Some(reference),
+                            fault: FieldFault::new(
+                                "",
+                                format!(
+                                    "differs from document {elsewhere} of {}; this one counts",
+                                    other.display()
+                                ),
+                            ),
+                        });
+                        objects[index] = object.clone();
+                    }
+                }
+            }
+        }
+    }
+    objects
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A folder of this test's own, removed at the end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("podgate-source-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.0.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn path(&self) -> &Path {
+            &self.0
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn pod(name: &str, label: &str) -> String {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{l: {label}}}}}\n"
+        )
+    }
+
+    fn names(loaded: &Loaded) -> Vec<String> {
+        loaded.objects.iter().map(|object| object.reference().name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_folder_is_read_with_its_subfolders_but_without_hidden_and_temporary_files() {
+        let folder = Folder::new("names");
+        folder.write("b.yaml", &pod("b", "x"));
+        folder.write("sub/a.yml", &pod("a", "x"));
+        folder.write("c.json", r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"c"}}"#);
+        for ignored in [".hidden.yaml", "..data/d.yaml", "b.yaml~", "#b.yaml#", "README.md"] {
+            folder.write(ignored, &pod("no", "x"));
+        }
+        let loaded = super::super::load(&[folder.path().to_path_buf()]);
+        assert_eq!(names(&loaded), ["b", "c", "a"]);
+        assert_eq!(loaded.faults, []);
+    }
+
+    #[test]
+    fn a_broken_file_keeps_what_it_said_last() {
+        let folder = Folder::new("broken");
+        folder.write("a.yaml", &(pod("a", "x") + &pod("b", "x")));
+        let mut source = Source::new(&[folder.path().to_path_buf()]);
+        assert_eq!(names(&source.load()), ["a", "b"]);
+        folder.write("a.yaml", &(pod("a", "x") + "---\nkind: [\n"));
+        let loaded = source.load();
+        assert_eq!(names(&loaded), ["a", "b"]);
+        assert_eq!(loaded.faults.len(), 1);
+        folder.write("a.yaml", &pod("a", "x"));
+        assert_eq!(names(&source.load()), ["a"]);
+        fs::remove_file(folder.path().join("a.yaml")).unwrap();
+        assert_eq!(names(&source.load()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn of_two_definitions_the_later_counts_and_a_difference_is_told() {
+        let folder = Folder::new("twice");
+        folder.write("a.yaml", &(pod("a", "x") + &pod("a", "x")));
+        let mut source = Source::new(&[folder.path().to_path_buf()]);
+        assert_eq!(source.load().faults, []);
+        folder.write("b.yaml", &pod("a", "y"));
+        let loaded = source.load();
+        assert_eq!(names(&loaded), ["a"]);
+        assert!(loaded.faults[0].to_string().contains("document 2 of"), "{}", loaded.faults[0]);
+    }
+
+    #[test]
+    fn a_path_that_is_not_there_is_a_fault() {
+        let loaded = super::super::load(&[PathBuf::from("/nonexistent/podgate.yaml")]);
+        assert!(
+            loaded.faults[0].to_string().starts_with("/nonexistent/podgate.yaml: cannot be read")
+        );
+    }
+}

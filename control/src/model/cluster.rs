@@ -1,0 +1,92 @@
+//! Pods, namespaces and cluster nodes.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::{Labels, Protocol};
+use crate::PodKey;
+
+/// A namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its labels; `kubernetes.io/metadata.name` is always among them.
+    pub labels: Arc<Labels>,
+}
+
+impl Namespace {
+    /// The label every namespace carries, with its name as value.
+    pub const NAME_LABEL: &'static str = "kubernetes.io/metadata.name";
+
+    /// A namespace with these labels and [`Self::NAME_LABEL`].
+    pub fn new(name: Arc<str>, labels: &Labels) -> Self {
+        let labels = Arc::new(labels.with(Self::NAME_LABEL, &name));
+        Self { name, labels }
+    }
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Namespace and name.
+    pub key: PodKey,
+    /// Labels; shared between pods with the same ones.
+    pub labels: Arc<Labels>,
+    /// `spec.nodeName`; `None` while not scheduled.
+    pub node: Option<Arc<str>>,
+    /// `status.podIPs`, or `status.podIP` where the list is absent.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.hostNetwork`: the pod has its cluster node's addresses and is no policy's subject.
+    pub host_network: bool,
+    /// Phase `Succeeded` or `Failed`: the pod will not run again and its address may be reused.
+    pub finished: bool,
+    /// Seconds since the epoch of `metadata.creationTimestamp`, 0 where absent; tells which
+    /// of two pods that claim one address came later.
+    pub created: i64,
+    /// Named ports of the containers.
+    pub ports: Arc<[ContainerPort]>,
+}
+
+/// A named container port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContainerPort {
+    /// `name`.
+    pub name: Arc<str>,
+    /// `protocol`, TCP where absent.
+    pub protocol: Protocol,
+    /// `containerPort`.
+    pub number: u16,
+}
+
+impl Pod {
+    /// The number that `name` stands for on this pod: the first container port with this
+    /// name and protocol, in the order of the containers.
+    pub fn named_port(&self, name: &str, protocol: Protocol) -> Option<u16> {
+        self.ports
+            .iter()
+            .find(|port| &*port.name == name && port.protocol == protocol)
+            .map(|port| port.number)
+    }
+
+    /// Whether policies can select this pod and selectors match it: it has its own
+    /// network and has not finished.
+    pub fn is_on_pod_network(&self) -> bool {
+        !self.host_network && !self.finished
+    }
+}
+
+/// A cluster node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its labels.
+    pub labels: Arc<Labels>,
+    /// All of `status.addresses` that are IP addresses.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`, or `spec.podCIDR` where the list is absent.
+    pub pod_cidrs: Vec<IpNet>,
+}

@@ -1,0 +1,80 @@
+//! Kubernetes objects in our own words, stripped to what the pipeline needs.
+//!
+//! Whatever is here has been validated: [`crate::objects`] is the only place that makes
+//! these from API objects.
+
+mod cluster;
+mod labels;
+mod policy;
+mod selector;
+mod service;
+
+pub use cluster::{ContainerPort, Namespace, Node, Pod};
+pub use labels::Labels;
+pub use policy::{
+    Direction, Namespaces, NetworkPolicy, Peer, Policed, PolicyRule, PortSpec, Ports,
+};
+pub use selector::{Requirement, Selector, Test};
+pub use service::{Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, TargetPort};
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The transport protocols that policies and services know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum Protocol {
+    /// Transmission Control Protocol; the default wherever Kubernetes lets it out.
+    #[default]
+    Tcp,
+    /// User Datagram Protocol.
+    Udp,
+    /// Stream Control Transmission Protocol.
+    Sctp,
+}
+
+impl Protocol {
+    /// The IP protocol number (IANA).
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    /// From the name Kubernetes uses; `None` for any other text.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "TCP" => Some(Self::Tcp),
+            "UDP" => Some(Self::Udp),
+            "SCTP" => Some(Self::Sctp),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        })
+    }
+}
+
+/// Namespace and name of a namespaced object other than a pod; orders by namespace, then
+/// name, which is also the order policies are taken in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The object's namespace.
+    pub namespace: Arc<str>,
+    /// The object's name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

@@ -1,0 +1,115 @@
+//! Network policies.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use acl::PortRange;
+
+use super::{Key, Protocol, Selector};
+
+/// Which of a pod's two gates is meant, in the words of Kubernetes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// Connections towards the pod; the peer is the source.
+    Ingress,
+    /// Connections the pod opens; the peer is the destination.
+    Egress,
+}
+
+impl Direction {
+    /// Both of them.
+    pub const BOTH: [Self; 2] = [Self::Ingress, Self::Egress];
+
+    /// The field of a policy that holds the rules of this direction.
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        }
+    }
+}
+
+/// A networking.k8s.io/v1 NetworkPolicy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkPolicy {
+    /// Namespace and name.
+    pub key: Key,
+    /// `spec.podSelector`: whom it isolates, in its own namespace.
+    pub selector: Selector,
+    /// What it says about ingress.
+    pub ingress: Policed,
+    /// What it says about egress.
+    pub egress: Policed,
+    /// Whether all of the object could be read. If not, this is what was left: it selects
+    /// no fewer pods and permits no more than the readable part.
+    pub complete: bool,
+}
+
+impl NetworkPolicy {
+    /// What it says about `direction`.
+    pub fn direction(&self, direction: Direction) -> &Policed {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+}
+
+/// What a policy says about one direction: `None` nothing, else the pods it selects are
+/// isolated and only what one of the rules permits may pass.
+pub type Policed = Option<Vec<PolicyRule>>;
+
+/// One element of `spec.ingress` or `spec.egress`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyRule {
+    /// Its position in the policy, from 0.
+    pub index: usize,
+    /// `from` or `to`; `None` (missing or empty list) means anybody.
+    pub peers: Option<Vec<Peer>>,
+    /// `ports`; `None` (missing or empty list) means every protocol and port.
+    pub ports: Option<Vec<Ports>>,
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Peer {
+    /// Pods by label.
+    Pods {
+        /// The namespaces they are in.
+        namespaces: Namespaces,
+        /// Their labels.
+        pods: Selector,
+    },
+    /// A network less its exceptions, all of them inside it; sorted, without duplicates.
+    Block(IpNet, Vec<IpNet>),
+}
+
+/// The namespaces that a pod peer looks in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Namespaces {
+    /// Exactly this one: the policy's own.
+    Own(Arc<str>),
+    /// All whose labels match.
+    Selected(Selector),
+}
+
+/// One element of `ports`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ports {
+    /// `protocol`, TCP where absent.
+    pub protocol: Protocol,
+    /// `port` and `endPort`.
+    pub port: PortSpec,
+}
+
+/// The ports that an element of `ports` covers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PortSpec {
+    /// No `port`: all ports of the protocol.
+    All,
+    /// A number, or the numbers up to `endPort`.
+    Range(PortRange),
+    /// The name of a container port of the pod that is connected to.
+    Name(Arc<str>),
+}

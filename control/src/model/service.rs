@@ -1,0 +1,90 @@
+//! Services and their endpoints.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Key, Protocol};
+
+/// A v1 Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Namespace and name.
+    pub key: Key,
+    /// `spec.clusterIPs` (or `clusterIP`) without `None`.
+    pub cluster_ips: Vec<IpAddr>,
+    /// `spec.externalIPs`.
+    pub external_ips: Vec<IpAddr>,
+    /// Addresses of `status.loadBalancer.ingress`.
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// `spec.ports`.
+    pub ports: Vec<ServicePort>,
+    /// `externalTrafficPolicy: Local`.
+    pub external_local: bool,
+    /// `internalTrafficPolicy: Local`.
+    pub internal_local: bool,
+    /// `sessionAffinity: ClientIP` with its timeout in seconds.
+    pub affinity_seconds: Option<u32>,
+}
+
+/// One element of a service's `spec.ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// `name`; empty where absent.
+    pub name: Arc<str>,
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// `port`.
+    pub port: u16,
+    /// `targetPort`, the same as `port` where absent.
+    pub target: TargetPort,
+    /// `nodePort`.
+    pub node_port: Option<u16>,
+}
+
+/// Where a service port leads on the endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetPort {
+    /// A number.
+    Number(u16),
+    /// The name of a container port.
+    Name(Arc<str>),
+}
+
+/// A discovery.k8s.io/v1 EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// Namespace and name.
+    pub key: Key,
+    /// The service it belongs to: label `kubernetes.io/service-name`.
+    pub service: Option<Arc<str>>,
+    /// `endpoints`.
+    pub endpoints: Vec<Endpoint>,
+    /// `ports`.
+    pub ports: Vec<EndpointPort>,
+}
+
+/// One element of `endpoints`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `addresses`.
+    pub addresses: Vec<IpAddr>,
+    /// `conditions.ready`, true where absent.
+    pub ready: bool,
+    /// `conditions.serving`, as `ready` where absent.
+    pub serving: bool,
+    /// `conditions.terminating`, false where absent.
+    pub terminating: bool,
+    /// `nodeName`.
+    pub node: Option<Arc<str>>,
+}
+
+/// One element of an endpoint slice's `ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointPort {
+    /// `name`; empty where absent.
+    pub name: Arc<str>,
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// `port`; absent means every port, which services never use.
+    pub port: Option<u16>,
+}

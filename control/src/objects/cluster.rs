@@ -1,0 +1,223 @@
+//! Namespaces, pods and cluster nodes.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as api;
+use serde_json::Value;
+
+use super::{ObjectRef, reader};
+use crate::model::{ContainerPort, Labels, Namespace, Node, Pod};
+use crate::{FieldFault, PodKey};
+
+type Faults = Vec<FieldFault>;
+
+pub(super) fn namespace(reference: &ObjectRef, value: Value) -> Result<Namespace, Faults> {
+    let object: api::Namespace = reader::typed(value, "").map_err(|fault| vec![fault])?;
+    let labels: Labels = object.metadata.labels.into_iter().flatten().collect();
+    Ok(Namespace::new(Arc::clone(&reference.name), &labels))
+}
+
+pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
+    let object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
+    let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
+    let mut faults = Vec::new();
+    let mut addresses = Vec::new();
+    let listed: Vec<String> = status.pod_ips.into_iter().flatten().map(|entry| entry.ip).collect();
+    let texts = match listed.is_empty() {
+        true => status.pod_ip.into_iter().map(|ip| ("status.podIP".to_owned(), ip)).collect(),
+        false => Vec::from_iter(
+            listed
+                .into_iter()
+                .enumerate()
+                .map(|(index, ip)| (reader::at("status.podIPs", index) + ".ip", ip)),
+        ),
+    };
+    for (field, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
+        match reader::address(&text, || field) {
+            Ok(address) if addresses.contains(&address) => {}
+            Ok(address) => addresses.push(address),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    let ports = container_ports(&spec, &mut faults);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    Ok(Pod {
+        key: PodKey {
+            namespace: reference.namespace.clone().unwrap_or_else(|| "default".into()),
+            name: Arc::clone(&reference.name),
+        },
+        labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
+        node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
+        addresses,
+        host_network: spec.host_network.unwrap_or(false),
+        finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        created: object.metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
+        ports,
+    })
+}
+
+/// Named ports in the order Kubernetes resolves names: containers first, then init
+/// containers that keep running beside them (`restartPolicy: Always`).
+fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPort]> {
+    let sidecars = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, container)| container.restart_policy.as_deref() == Some("Always"));
+    let containers = (spec.containers.iter().enumerate())
+        .map(|(index, container)| ("spec.containers", index, container))
+        .chain(sidecars.map(|(index, container)| ("spec.initContainers", index, container)));
+    let mut ports = Vec::new();
+    for (list, index, container) in containers {
+        for (nth, port) in container.ports.iter().flatten().enumerate() {
+            let field = |name: &str| format!("{list}[{index}].ports[{nth}].{name}");
+            let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) else { continue };
+            let protocol = reader::protocol(port.protocol.as_deref(), || field("protocol"));
+            let number = reader::port(port.container_port, || field("containerPort"));
+            match (protocol, number) {
+                (Ok(protocol), Ok(number)) => {
+                    ports.push(ContainerPort { name: name.into(), protocol, number });
+                }
+                (protocol, number) => faults.extend(protocol.err().into_iter().chain(number.err())),
+            }
+        }
+    }
+    ports.into()
+}
+
+pub(super) fn node(reference: &ObjectRef, value: Value) -> Result<Node, Faults> {
+    let object: api::Node = reader::typed(value, "").map_err(|fault| vec![fault])?;
+    let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
+    let mut faults = Vec::new();
+    let mut addresses = Vec::new();
+    for (index, entry) in status.addresses.into_iter().flatten().enumerate() {
+        // The other types are names, not addresses.
+        if !matches!(entry.type_.as_str(), "InternalIP" | "ExternalIP") {
+            continue;
+        }
+        let field = || reader::at("status.addresses", index) + ".address";
+        match reader::address(&entry.address, field) {
+            Ok(address) if addresses.contains(&address) => {}
+            Ok(address) => addresses.push(address),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    let listed = spec.pod_cidrs.unwrap_or_default();
+    let texts = match listed.is_empty() {
+        true => spec.pod_cidr.into_iter().map(|text| ("spec.podCIDR".to_owned(), text)).collect(),
+        false => Vec::from_iter(
+            listed
+                .into_iter()
+                .enumerate()
+                .map(|(index, text)| (reader::at("spec.podCIDRs", index), text)),
+        ),
+    };
+    let mut pod_cidrs = Vec::new();
+    for (field, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
+        match reader::network(&text, || field) {
+            Ok(net) => pod_cidrs.push(net),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    match faults.is_empty() {
+        true => Ok(Node {
+            name: Arc::clone(&reference.name),
+            labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
+            addresses,
+            pod_cidrs,
+        }),
+        false => Err(faults),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::Protocol;
+    use crate::objects::{Object, Read, read};
+    use serde_json::{Value, json};
+
+    fn object(value: Value) -> Object {
+        match read(value) {
+            Read::Object(object, faults) => {
+                assert_eq!(faults, []);
+                object
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_pod_is_stripped_to_what_counts() {
+        let Object::Pod(pod) = object(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "db", "labels": {"role": "db"},
+                         "creationTimestamp": "1970-01-01T00:01:00Z"},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "ports": [
+                {"containerPort": 80}, {"name": "dns", "containerPort": 53, "protocol": "UDP"}]}],
+                "initContainers": [
+                    {"name": "once", "ports": [{"name": "no", "containerPort": 1}]},
+                    {"name": "side", "restartPolicy": "Always",
+                     "ports": [{"name": "side", "containerPort": 9}]}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1",
+                       "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}}))
+        else {
+            panic!()
+        };
+        assert_eq!(pod.key.to_string(), "default/db");
+        assert_eq!(pod.addresses.len(), 2);
+        assert_eq!(pod.created, 60);
+        assert_eq!(pod.named_port("dns", Protocol::Udp), Some(53));
+        assert_eq!(pod.named_port("dns", Protocol::Tcp), None);
+        assert_eq!(pod.named_port("no", Protocol::Tcp), None);
+        assert_eq!(pod.named_port("side", Protocol::Tcp), Some(9));
+    }
+
+    #[test]
+    fn a_finished_pod_is_known_as_such() {
+        for (phase, finished) in [("Succeeded", true), ("Failed", true), ("Running", false)] {
+            let Object::Pod(pod) = object(json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": "p"}, "status": {"phase": phase}}))
+            else {
+                panic!()
+            };
+            assert_eq!(pod.finished, finished);
+        }
+    }
+
+    #[test]
+    fn a_bad_address_is_a_fault_that_names_its_field() {
+        let Read::Object(object, faults) = read(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p"}, "status": {"podIPs": [{"ip": "10.0.0.1"}, {"ip": "x"}]}}))
+        else {
+            panic!()
+        };
+        assert!(matches!(object, Object::Unreadable(_)));
+        assert_eq!(faults[0].field, "status.podIPs[1].ip");
+    }
+
+    #[test]
+    fn a_node_has_addresses_not_names_and_one_or_many_ranges() {
+        let Object::Node(node) = object(json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "n"}, "spec": {"podCIDR": "10.1.0.0/24"},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"},
+                                     {"type": "Hostname", "address": "n"}]}}))
+        else {
+            panic!()
+        };
+        assert_eq!(node.addresses.len(), 1);
+        assert_eq!(node.pod_cidrs.len(), 1);
+    }
+
+    #[test]
+    fn a_namespace_always_carries_its_name_as_label() {
+        let Object::Namespace(namespace) = object(json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "a", "labels": {"kubernetes.io/metadata.name": "b"}}}))
+        else {
+            panic!()
+        };
+        assert_eq!(namespace.labels.value("kubernetes.io/metadata.name"), Some("a"));
+    }
+}

@@ -1,0 +1,247 @@
+//! API objects to model: parsing is validating.
+//!
+//! [`read`] takes one object as it came from the API server or a manifest. What an invalid
+//! object becomes is decided here, for each kind:
+//!
+//! - A **NetworkPolicy** becomes what could be read of it, with
+//!   [`complete`](crate::model::NetworkPolicy::complete) off: it selects by the requirements
+//!   that could be read (so no fewer pods than it says) and permits by the rules that could
+//!   be read. The cache keeps the last complete version where it has one.
+//! - Every other kind becomes [`Object::Unreadable`]: the cache keeps the last valid version
+//!   where it has one; a pod it never knew has no tables and is in nobody's peers.
+//!
+//! Each fault names its field.
+
+mod cluster;
+mod policy;
+mod reader;
+mod service;
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::FieldFault;
+use crate::model::{EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service};
+
+/// A parsed object of any supported kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// v1 Namespace.
+    Namespace(Namespace),
+    /// v1 Pod.
+    Pod(Pod),
+    /// v1 Node.
+    Node(Node),
+    /// v1 Service.
+    Service(Service),
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice(EndpointSlice),
+    /// networking.k8s.io/v1 NetworkPolicy.
+    NetworkPolicy(NetworkPolicy),
+    /// An object that exists but could not be read; what was known of it stays.
+    Unreadable(ObjectRef),
+}
+
+impl Object {
+    /// Which object it is.
+    pub fn reference(&self) -> ObjectRef {
+        let of = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| ObjectRef {
+            kind,
+            namespace: namespace.cloned(),
+            name: Arc::clone(name),
+        };
+        match self {
+            Self::Namespace(it) => of(Kind::Namespace, None, &it.name),
+            Self::Pod(it) => of(Kind::Pod, Some(&it.key.namespace), &it.key.name),
+            Self::Node(it) => of(Kind::Node, None, &it.name),
+            Self::Service(it) => of(Kind::Service, Some(&it.key.namespace), &it.key.name),
+            Self::EndpointSlice(it) => {
+                of(Kind::EndpointSlice, Some(&it.key.namespace), &it.key.name)
+            }
+            Self::NetworkPolicy(it) => {
+                of(Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
+            }
+            Self::Unreadable(reference) => reference.clone(),
+        }
+    }
+}
+
+/// The kinds that Podgate reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// v1 Namespace.
+    Namespace,
+    /// v1 Pod.
+    Pod,
+    /// v1 Node.
+    Node,
+    /// v1 Service.
+    Service,
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice,
+    /// networking.k8s.io/v1 NetworkPolicy.
+    NetworkPolicy,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Namespace,
+        Self::Pod,
+        Self::Node,
+        Self::Service,
+        Self::EndpointSlice,
+        Self::NetworkPolicy,
+    ];
+
+    /// `kind`, as objects spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Namespace => "Namespace",
+            Self::Pod => "Pod",
+            Self::Node => "Node",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::NetworkPolicy => "NetworkPolicy",
+        }
+    }
+
+    /// `apiVersion`, as objects spell it.
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::Namespace | Self::Pod | Self::Node | Self::Service => "v1",
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::NetworkPolicy => "networking.k8s.io/v1",
+        }
+    }
+
+    /// Whether objects of this kind live in namespaces.
+    pub const fn is_namespaced(self) -> bool {
+        !matches!(self, Self::Namespace | Self::Node)
+    }
+}
+
+/// Kind, namespace and name of an object; printed as `KIND NS/NAME` or `KIND NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectRef {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace; `None` for kinds that are in none.
+    pub namespace: Option<Arc<str>>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{} {namespace}/{}", self.kind.name(), self.name),
+            None => write!(f, "{} {}", self.kind.name(), self.name),
+        }
+    }
+}
+
+/// What [`read`] made of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// An object, and what was wrong with it.
+    Object(Object, Vec<FieldFault>),
+    /// An object of a kind that is of no concern here.
+    OtherKind(String),
+    /// Nothing that could be told to be any object.
+    Nothing(FieldFault),
+    /// An object whose name or kind could be read, but that cannot be taken into account at all.
+    Refused(FieldFault),
+}
+
+/// Reads one object (no lists).
+pub fn read(value: Value) -> Read {
+    let text = |field: &str| value.get(field).and_then(Value::as_str);
+    let Some(kind) = text("kind") else {
+        return Read::Nothing(FieldFault::new("kind", "missing, so this is no Kubernetes object"));
+    };
+    let Some(api_version) = text("apiVersion") else {
+        return Read::Nothing(FieldFault::new("apiVersion", "missing or not text"));
+    };
+    let known = Kind::ALL
+        .into_iter()
+        .find(|known| known.name() == kind && known.api_version() == api_version);
+    let Some(kind) = known else {
+        return match refusal(api_version, kind) {
+            Some(fault) => Read::Refused(fault),
+            None => Read::OtherKind(kind.to_owned()),
+        };
+    };
+    match reader::reference(kind, &value) {
+        Ok(reference) => {
+            let (object, faults) = read_kind(reference, value);
+            Read::Object(object, faults)
+        }
+        Err(fault) => Read::Refused(fault),
+    }
+}
+
+/// Kinds that isolate pods but are not enforced: skipping them in silence would leave open
+/// what they close.
+fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let closes = matches!(
+        (group, kind),
+        ("networking.k8s.io" | "extensions", "NetworkPolicy")
+            | (
+                "policy.networking.k8s.io",
+                "ClusterNetworkPolicy" | "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy"
+            )
+            | ("podgate.io", "ClusterEgressFirewall")
+    );
+    closes.then(|| {
+        FieldFault::new("apiVersion", format!("{api_version} {kind} is not enforced; not applied"))
+    })
+}
+
+fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
+    let kind = reference.kind;
+    if kind == Kind::NetworkPolicy {
+        let (policy, faults) = policy::network_policy(&reference, &value);
+        return (Object::NetworkPolicy(policy), faults);
+    }
+    let object = match kind {
+        Kind::Namespace => cluster::namespace(&reference, value).map(Object::Namespace),
+        Kind::Pod => cluster::pod(&reference, value).map(Object::Pod),
+        Kind::Node => cluster::node(&reference, value).map(Object::Node),
+        Kind::Service => service::service(&reference, value).map(Object::Service),
+        Kind::EndpointSlice | Kind::NetworkPolicy => {
+            service::endpoint_slice(&reference, value).map(Object::EndpointSlice)
+        }
+    };
+    match object {
+        Ok(object) => (object, Vec::new()),
+        Err(faults) => (Object::Unreadable(reference), faults),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_policy_kind_that_is_not_enforced_is_never_skipped_in_silence() {
+        let value = json!({"apiVersion": "policy.networking.k8s.io/v1alpha1",
+            "kind": "AdminNetworkPolicy", "metadata": {"name": "a"}});
+        assert!(matches!(read(value), Read::Refused(_)));
+        let value = json!({"apiVersion": "apps/v1", "kind": "Deployment"});
+        assert_eq!(read(value), Read::OtherKind("Deployment".into()));
+    }
+
+    #[test]
+    fn nonsense_is_a_fault() {
+        for value in [json!(null), json!([1]), json!({"kind": 3}), json!({"kind": "Pod"})] {
+            assert!(matches!(read(value), Read::Nothing(_)));
+        }
+        let nameless = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}});
+        assert!(matches!(read(nameless), Read::Refused(_)));
+    }
+}

@@ -1,0 +1,463 @@
+//! NetworkPolicy, read part by part so that one bad part does not hide the others.
+//!
+//! Meaning: <https://kubernetes.io/docs/concepts/services-networking/network-policies/> and
+//! the field documentation of networking.k8s.io/v1.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use acl::PortRange;
+use ipnet::IpNet;
+use k8s_openapi::api::networking::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::Value;
+
+use super::{ObjectRef, reader};
+use crate::FieldFault;
+use crate::model::{
+    Direction, Key, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports, Requirement,
+    Selector, Test,
+};
+
+type Faults = Vec<FieldFault>;
+
+/// The policy as far as it could be read, and what could not be.
+pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPolicy, Faults) {
+    let mut faults = Vec::new();
+    let spec = value.get("spec").unwrap_or(&Value::Null);
+    if !spec.is_object() {
+        faults.push(FieldFault::new("spec", "missing or no object"));
+    }
+    let namespace = reference.namespace.clone().unwrap_or_else(|| "default".into());
+    let selector =
+        selector(spec.get("podSelector").unwrap_or(&Value::Null), "spec.podSelector", &mut faults);
+    let [ingress_in_force, egress_in_force] = directions(spec, &mut faults);
+    let mut rules_of = |direction: Direction, in_force: bool| {
+        let rules = rules(spec, direction, &namespace, &mut faults);
+        in_force.then_some(rules)
+    };
+    let ingress = rules_of(Direction::Ingress, ingress_in_force);
+    let egress = rules_of(Direction::Egress, egress_in_force);
+    let key = Key { namespace, name: Arc::clone(&reference.name) };
+    let complete = faults.is_empty();
+    (NetworkPolicy { key, selector, ingress, egress, complete }, faults)
+}
+
+/// Whether the policy is about ingress and egress. Without `policyTypes` it is about
+/// ingress always, about egress if it has egress rules.
+fn directions(spec: &Value, faults: &mut Faults) -> [bool; 2] {
+    let field = "spec.policyTypes";
+    let has_egress = match spec.get("egress") {
+        None | Some(Value::Null) => false,
+        Some(Value::Array(rules)) => !rules.is_empty(),
+        // No list at all, which is a fault: closed.
+        Some(_) => true,
+    };
+    let default = [true, has_egress];
+    let types = match spec.get("policyTypes") {
+        None | Some(Value::Null) => return default,
+        Some(Value::Array(types)) if types.is_empty() => return default,
+        Some(Value::Array(types)) => types,
+        Some(other) => {
+            faults.push(FieldFault::new(field, format!("{other} is no list")));
+            return default;
+        }
+    };
+    let mut directions = [false, false];
+    let mut unknown = false;
+    for (index, value) in types.iter().enumerate() {
+        match value.as_str() {
+            Some("Ingress") => directions[0] = true,
+            Some("Egress") => directions[1] = true,
+            _ => {
+                unknown = true;
+                faults.push(FieldFault::new(
+                    reader::at(field, index),
+                    format!("{value} is neither \"Ingress\" nor \"Egress\""),
+                ));
+            }
+        }
+    }
+    // What an unreadable type meant is anybody's guess: it may have been either.
+    if unknown { [true, true] } else { directions }
+}
+
+fn rules(
+    spec: &Value,
+    direction: Direction,
+    namespace: &Arc<str>,
+    faults: &mut Faults,
+) -> Vec<PolicyRule> {
+    let field = format!("spec.{}", direction.field());
+    let list = match spec.get(direction.field()) {
+        None | Some(Value::Null) => return Vec::new(),
+        Some(Value::Array(list)) => list,
+        Some(other) => {
+            faults.push(FieldFault::new(field, format!("{other} is no list")));
+            return Vec::new();
+        }
+    };
+    let mut rules = Vec::new();
+    for (index, value) in list.iter().enumerate() {
+        match rule(value, index, direction, &reader::at(&field, index), namespace) {
+            Ok(rule) => rules.push(rule),
+            Err(found) => faults.extend(found),
+        }
+    }
+    rules
+}
+
+/// One rule; a rule with any fault permits nothing.
+fn rule(
+    value: &Value,
+    index: usize,
+    direction: Direction,
+    field: &str,
+    namespace: &Arc<str>,
+) -> Result<PolicyRule, Faults> {
+    let from_or_to = match direction {
+        Direction::Ingress => "from",
+        Direction::Egress => "to",
+    };
+    let mut faults = Vec::new();
+    match value {
+        Value::Object(fields) => {
+            // A misspelt `from` would otherwise permit everybody.
+            faults.extend(
+                fields
+                    .keys()
+                    .filter(|name| name.as_str() != from_or_to && name.as_str() != "ports")
+                    .map(|name| {
+                        FieldFault::new(format!("{field}.{name}"), "unknown field of a rule")
+                    }),
+            );
+        }
+        Value::Null => {}
+        other => faults.push(FieldFault::new(field, format!("{other} is no object"))),
+    }
+    let mut list = |name: &str| -> Vec<(String, Value)> {
+        let field = format!("{field}.{name}");
+        match value.get(name) {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(list)) => {
+                let named =
+                    |(index, value): (usize, &Value)| (reader::at(&field, index), value.clone());
+                list.iter().enumerate().map(named).collect()
+            }
+            Some(other) => {
+                faults.push(FieldFault::new(field, format!("{other} is no list")));
+                Vec::new()
+            }
+        }
+    };
+    let (peer_values, port_values) = (list(from_or_to), list("ports"));
+    let (any_peer, any_port) = (peer_values.is_empty(), port_values.is_empty());
+    let mut peers = Vec::new();
+    for (field, value) in peer_values {
+        peers.extend(peer(&value, &field, namespace, &mut faults));
+    }
+    let mut ports = Vec::new();
+    for (field, value) in port_values {
+        match port(value, &field) {
+            Ok(port) => ports.push(port),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    match faults.is_empty() {
+        true => Ok(PolicyRule {
+            index,
+            peers: (!any_peer).then_some(peers),
+            ports: (!any_port).then_some(ports),
+        }),
+        false => Err(faults),
+    }
+}
+
+fn peer(value: &Value, field: &str, namespace: &Arc<str>, faults: &mut Faults) -> Option<Peer> {
+    let Value::Object(fields) = value else {
+        faults.push(FieldFault::new(field, format!("{value} is no peer")));
+        return None;
+    };
+    let known = ["podSelector", "namespaceSelector", "ipBlock"];
+    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+        faults.push(FieldFault::new(format!("{field}.{name}"), "unknown field of a peer"));
+    }
+    let part = |name: &str| fields.get(name).filter(|value| !value.is_null());
+    let mut select =
+        |name: &str| part(name).map(|value| selector(value, &format!("{field}.{name}"), faults));
+    let (pods, namespaces) = (select("podSelector"), select("namespaceSelector"));
+    match (pods, namespaces, part("ipBlock")) {
+        (None, None, Some(value)) => match ip_block(value.clone(), &format!("{field}.ipBlock")) {
+            Ok((net, except)) => Some(Peer::Block(net, except)),
+            Err(found) => {
+                faults.extend(found);
+                None
+            }
+        },
+        (None, None, None) => {
+            faults.push(FieldFault::new(
+                field,
+                "has none of podSelector, namespaceSelector and ipBlock",
+            ));
+            None
+        }
+        (_, _, Some(_)) => {
+            faults.push(FieldFault::new(field, "has ipBlock together with a selector"));
+            None
+        }
+        (pods, None, None) => Some(Peer::Pods {
+            namespaces: Namespaces::Own(Arc::clone(namespace)),
+            pods: pods.unwrap_or_default(),
+        }),
+        (pods, Some(namespaces), None) => Some(Peer::Pods {
+            namespaces: Namespaces::Selected(namespaces),
+            pods: pods.unwrap_or_default(),
+        }),
+    }
+}
+
+/// A network and its exceptions, sorted. An exception equal to the network leaves nothing;
+/// one that is not inside it is a fault.
+fn ip_block(value: Value, field: &str) -> Result<(IpNet, Vec<IpNet>), Faults> {
+    let block: api::IPBlock = reader::typed(value, field).map_err(|fault| vec![fault])?;
+    let net =
+        reader::network(&block.cidr, || format!("{field}.cidr")).map_err(|fault| vec![fault])?;
+    let mut faults = Vec::new();
+    let mut except = BTreeSet::new();
+    for (index, text) in block.except.iter().flatten().enumerate() {
+        let field = || format!("{field}.except[{index}]");
+        match reader::network(text, field) {
+            Ok(inner) if net.contains(&inner) => {
+                except.insert(inner);
+            }
+            Ok(inner) => {
+                faults.push(FieldFault::new(field(), format!("{inner} is not inside {net}")));
+            }
+            Err(fault) => faults.push(fault),
+        }
+    }
+    if faults.is_empty() { Ok((net, except.into_iter().collect())) } else { Err(faults) }
+}
+
+fn port(value: Value, field: &str) -> Result<Ports, FieldFault> {
+    let port: api::NetworkPolicyPort = reader::typed(value, field)?;
+    let protocol = reader::protocol(port.protocol.as_deref(), || format!("{field}.protocol"))?;
+    let end = |first: u16| -> Result<u16, FieldFault> {
+        let Some(end) = port.end_port else { return Ok(first) };
+        let end_field = || format!("{field}.endPort");
+        let last = reader::port(end, end_field)?;
+        match last >= first {
+            true => Ok(last),
+            false => Err(FieldFault::new(end_field(), format!("{last} is below port {first}"))),
+        }
+    };
+    let port = match &port.port {
+        Some(IntOrString::Int(number)) => {
+            let first = reader::port(*number, || format!("{field}.port"))?;
+            PortSpec::Range(PortRange { first, last: end(first)? })
+        }
+        _ if port.end_port.is_some() => {
+            return Err(FieldFault::new(format!("{field}.endPort"), "needs a port number"));
+        }
+        Some(IntOrString::String(name)) => {
+            PortSpec::Name(reader::port_name(name, || format!("{field}.port"))?)
+        }
+        None => PortSpec::All,
+    };
+    Ok(Ports { protocol, port })
+}
+
+/// The selector as far as it could be read: without the requirements that could not be, so
+/// it selects no fewer objects than were meant. Missing is empty: everything.
+pub(super) fn selector(value: &Value, field: &str, faults: &mut Faults) -> Selector {
+    let fields = match value {
+        Value::Null => return Selector::default(),
+        Value::Object(fields) => fields,
+        other => {
+            faults.push(FieldFault::new(field, format!("{other} is no label selector")));
+            return Selector::default();
+        }
+    };
+    let mut requirements = Vec::new();
+    for (name, value) in fields {
+        let field = format!("{field}.{name}");
+        match (name.as_str(), value) {
+            (_, Value::Null) => {}
+            ("matchLabels", Value::Object(labels)) => {
+                for (key, value) in labels {
+                    match value.as_str() {
+                        Some(value) => requirements.push(Requirement {
+                            key: key.as_str().into(),
+                            test: Test::In(BTreeSet::from([value.into()])),
+                        }),
+                        None => faults.push(FieldFault::new(
+                            format!("{field}.{key}"),
+                            format!("{value} is not text"),
+                        )),
+                    }
+                }
+            }
+            ("matchExpressions", Value::Array(expressions)) => {
+                for (index, value) in expressions.iter().enumerate() {
+                    match expression(value.clone(), &reader::at(&field, index)) {
+                        Ok(requirement) => requirements.push(requirement),
+                        Err(fault) => faults.push(fault),
+                    }
+                }
+            }
+            ("matchLabels" | "matchExpressions", other) => {
+                faults.push(FieldFault::new(field, format!("{other} is of the wrong type")));
+            }
+            _ => faults.push(FieldFault::new(field, "unknown field of a label selector")),
+        }
+    }
+    requirements.into_iter().collect()
+}
+
+fn expression(value: Value, field: &str) -> Result<Requirement, FieldFault> {
+    let expression: meta::LabelSelectorRequirement = reader::typed(value, field)?;
+    let values: BTreeSet<Arc<str>> =
+        expression.values.into_iter().flatten().map(Arc::from).collect();
+    let values_field = || format!("{field}.values");
+    let test = match (expression.operator.as_str(), values.is_empty()) {
+        ("In", false) => Test::In(values),
+        ("NotIn", false) => Test::NotIn(values),
+        ("In" | "NotIn", true) => {
+            return Err(FieldFault::new(values_field(), "is empty but the operator needs values"));
+        }
+        ("Exists", true) => Test::Exists,
+        ("DoesNotExist", true) => Test::DoesNotExist,
+        ("Exists" | "DoesNotExist", false) => {
+            return Err(FieldFault::new(values_field(), "must be empty for this operator"));
+        }
+        (other, _) => {
+            return Err(FieldFault::new(
+                format!("{field}.operator"),
+                format!("{other:?} is not In, NotIn, Exists or DoesNotExist"),
+            ));
+        }
+    };
+    if expression.key.is_empty() {
+        return Err(FieldFault::new(format!("{field}.key"), "is empty"));
+    }
+    Ok(Requirement { key: expression.key.into(), test })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::{Kind, Object, Read, read};
+    use serde_json::json;
+
+    fn parse(spec: Value) -> (NetworkPolicy, Faults) {
+        match read(json!({"apiVersion": Kind::NetworkPolicy.api_version(), "kind": "NetworkPolicy",
+            "metadata": {"name": "p"}, "spec": spec}))
+        {
+            Read::Object(Object::NetworkPolicy(policy), faults) => (policy, faults),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn fields(faults: &Faults) -> Vec<&str> {
+        faults.iter().map(|fault| fault.field.as_str()).collect()
+    }
+
+    #[test]
+    fn policy_types_default_to_ingress_and_to_egress_only_with_rules() {
+        let (policy, _) = parse(json!({"podSelector": {}}));
+        assert!(policy.ingress.is_some() && policy.egress.is_none());
+        let (policy, _) = parse(json!({"podSelector": {}, "egress": []}));
+        assert!(policy.ingress.is_some() && policy.egress.is_none());
+        let (policy, _) = parse(json!({"podSelector": {}, "egress": [{}], "policyTypes": []}));
+        assert!(policy.ingress.is_some() && policy.egress.is_some());
+        let (policy, _) =
+            parse(json!({"podSelector": {}, "ingress": [{}], "policyTypes": ["Egress"]}));
+        assert!(policy.ingress.is_none() && policy.egress == Some(vec![]));
+    }
+
+    #[test]
+    fn an_empty_list_is_anybody_and_every_port() {
+        for rule in [json!({}), json!({"from": [], "ports": []}), json!({"from": null})] {
+            let (policy, faults) = parse(json!({"podSelector": {}, "ingress": [rule]}));
+            assert_eq!(faults, []);
+            let ingress = policy.ingress.unwrap();
+            assert_eq!((&ingress[0].peers, &ingress[0].ports), (&None, &None));
+        }
+    }
+
+    #[test]
+    fn pod_and_namespace_selector_stay_together() {
+        let (policy, faults) = parse(json!({"podSelector": {}, "ingress": [{"from": [
+            {"podSelector": {"matchLabels": {"a": "b"}}, "namespaceSelector": {}}]}]}));
+        assert_eq!(faults, []);
+        let ingress = policy.ingress.unwrap();
+        let [Peer::Pods { namespaces: Namespaces::Selected(namespaces), pods }] =
+            ingress[0].peers.as_deref().unwrap()
+        else {
+            panic!()
+        };
+        assert!(namespaces.is_everything() && !pods.is_everything());
+    }
+
+    #[test]
+    fn a_bad_rule_permits_nothing_and_the_others_stay() {
+        let (policy, faults) = parse(json!({"podSelector": {}, "ingress": [
+            {"from": [{"ipBlock": {"cidr": "10.0.0.0/40"}}]},
+            {"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}}]},
+            {"ports": [{"port": 90, "endPort": 80}]},
+            {"ports": [{"port": "http", "endPort": 80}]},
+            {"ports": [{"port": 0}]},
+            {"ports": [{"port": 1, "protocol": "ICMP"}]},
+            {"from": [{}]},
+            {"form": [{"podSelector": {}}]},
+            {"ports": [{"port": 443}]}]}));
+        assert!(!policy.complete);
+        assert_eq!(policy.ingress.unwrap().iter().map(|rule| rule.index).collect::<Vec<_>>(), [8]);
+        assert_eq!(
+            fields(&faults),
+            [
+                "spec.ingress[0].from[0].ipBlock.cidr",
+                "spec.ingress[1].from[0].ipBlock.except[0]",
+                "spec.ingress[2].ports[0].endPort",
+                "spec.ingress[3].ports[0].endPort",
+                "spec.ingress[4].ports[0].port",
+                "spec.ingress[5].ports[0].protocol",
+                "spec.ingress[6].from[0]",
+                "spec.ingress[7].form",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_selector_that_cannot_be_read_selects_by_what_could_be() {
+        let (policy, faults) = parse(json!({"podSelector": {"matchLabels": {"app": "db"},
+            "matchExpressions": [{"key": "x", "operator": "Like", "values": ["y"]}]}}));
+        assert_eq!(fields(&faults), ["spec.podSelector.matchExpressions[0].operator"]);
+        assert!(policy.selector.matches(&[("app", "db")].into_iter().collect()));
+        assert!(!policy.selector.matches(&[("app", "web")].into_iter().collect()));
+        assert_eq!(policy.ingress, Some(vec![]));
+    }
+
+    #[test]
+    fn an_unknown_policy_type_closes_both_directions() {
+        let (policy, faults) = parse(json!({"podSelector": {}, "policyTypes": ["Sideways"]}));
+        assert_eq!(fields(&faults), ["spec.policyTypes[0]"]);
+        assert!(policy.ingress.is_some() && policy.egress.is_some());
+    }
+
+    #[test]
+    fn operators_need_the_values_they_need() {
+        let expression = |operator: &str, values: Value| {
+            let mut faults = Vec::new();
+            let value = json!({"matchExpressions":
+                [{"key": "k", "operator": operator, "values": values}]});
+            selector(&value, "s", &mut faults);
+            faults.is_empty()
+        };
+        assert!(expression("In", json!(["a"])) && !expression("In", json!([])));
+        assert!(expression("NotIn", json!(["a"])) && !expression("NotIn", json!(null)));
+        assert!(expression("Exists", json!(null)) && !expression("Exists", json!(["a"])));
+        assert!(expression("DoesNotExist", json!([])) && !expression("DoesNotExist", json!(["a"])));
+    }
+}

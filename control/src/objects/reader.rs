@@ -1,0 +1,152 @@
+//! Small readers that name the field they fail at.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Kind, ObjectRef};
+use crate::FieldFault;
+use crate::model::Protocol;
+
+/// Which object this is. A namespaced object without a namespace is in `default`, as it
+/// would be for `kubectl apply`.
+pub(super) fn reference(kind: Kind, value: &Value) -> Result<ObjectRef, FieldFault> {
+    let metadata = value.get("metadata").unwrap_or(&Value::Null);
+    let text = |field: &str| match metadata.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.is_empty() => Ok(None),
+        Some(Value::String(text)) => Ok(Some(Arc::<str>::from(text.as_str()))),
+        Some(other) => Err(FieldFault::new(
+            format!("metadata.{field}"),
+            format!("{other} of {} is not text", kind.name()),
+        )),
+    };
+    let name = text("name")?
+        .ok_or_else(|| FieldFault::new("metadata.name", format!("{} has no name", kind.name())))?;
+    let namespace = match kind.is_namespaced() {
+        true => Some(text("namespace")?.unwrap_or_else(|| "default".into())),
+        false => None,
+    };
+    Ok(ObjectRef { kind, namespace, name })
+}
+
+/// Reads a whole value as one of the API's types; `field` is where the value stands.
+pub(super) fn typed<T: DeserializeOwned>(value: Value, field: &str) -> Result<T, FieldFault> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let field = match (field, path.as_str()) {
+            (field, ".") => field.to_owned(),
+            ("", path) => path.to_owned(),
+            (field, path) if path.starts_with('[') => format!("{field}{path}"),
+            (field, path) => format!("{field}.{path}"),
+        };
+        FieldFault::new(field, error.into_inner().to_string())
+    })
+}
+
+/// An IP address; the IPv4-mapped form is refused because its two readings differ.
+pub(super) fn address(text: &str, field: impl FnOnce() -> String) -> Result<IpAddr, FieldFault> {
+    match text.parse() {
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
+            Err(FieldFault::new(field(), format!("{text:?} is an IPv4-mapped address")))
+        }
+        Ok(address) => Ok(address),
+        Err(_) => Err(FieldFault::new(field(), format!("{text:?} is not an IP address"))),
+    }
+}
+
+/// A network; host bits are cleared.
+pub(super) fn network(text: &str, field: impl FnOnce() -> String) -> Result<IpNet, FieldFault> {
+    match text.parse::<IpNet>() {
+        Ok(IpNet::V6(v6)) if v6.network().to_ipv4_mapped().is_some() => {
+            Err(FieldFault::new(field(), format!("{text:?} is an IPv4-mapped network")))
+        }
+        Ok(net) => Ok(net.trunc()),
+        Err(_) => Err(FieldFault::new(field(), format!("{text:?} is not a network (CIDR)"))),
+    }
+}
+
+/// A protocol; TCP where absent.
+pub(super) fn protocol(
+    name: Option<&str>,
+    field: impl FnOnce() -> String,
+) -> Result<Protocol, FieldFault> {
+    let Some(name) = name else { return Ok(Protocol::Tcp) };
+    Protocol::from_name(name)
+        .ok_or_else(|| FieldFault::new(field(), format!("{name:?} is not TCP, UDP or SCTP")))
+}
+
+/// A port number from 1.
+pub(super) fn port(number: i32, field: impl FnOnce() -> String) -> Result<u16, FieldFault> {
+    match u16::try_from(number) {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(FieldFault::new(field(), format!("{number} is not a port number (1 to 65535)"))),
+    }
+}
+
+/// The name of a container port: an IANA service name (RFC 6335, section 5.1), lower case.
+pub(super) fn port_name(
+    name: &str,
+    field: impl FnOnce() -> String,
+) -> Result<Arc<str>, FieldFault> {
+    let fine = (1..=15).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && name.bytes().any(|b| b.is_ascii_lowercase())
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.contains("--");
+    match fine {
+        true => Ok(name.into()),
+        false => Err(FieldFault::new(
+            field(),
+            format!(
+                "{name:?} is neither a port number nor a port name (a-z, 0-9 and single '-', a letter at least, 15 at most)"
+            ),
+        )),
+    }
+}
+
+/// `items[i]` under `field`.
+pub(super) fn at(field: &str, index: usize) -> String {
+    format!("{field}[{index}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> String {
+        "here".into()
+    }
+
+    #[test]
+    fn networks_lose_their_host_bits_and_mapped_ones_are_refused() {
+        assert_eq!(network("10.1.2.3/8", here), Ok("10.0.0.0/8".parse().unwrap()));
+        assert!(network("10.0.0.0", here).is_err());
+        assert!(network("10.0.0.0/33", here).is_err());
+        assert!(network("::ffff:10.0.0.0/104", here).is_err());
+        assert!(address("::ffff:10.0.0.1", here).is_err());
+    }
+
+    #[test]
+    fn port_names_follow_rfc_6335() {
+        for fine in ["http", "a", "8-a", "abcdefghijklmno"] {
+            assert!(port_name(fine, here).is_ok(), "{fine}");
+        }
+        for bad in ["", "80", "Http", "a--b", "-a", "a-", "abcdefghijklmnop", "a_b"] {
+            assert!(port_name(bad, here).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn faults_name_the_nested_field() {
+        let fault = typed::<k8s_openapi::api::core::v1::Pod>(
+            serde_json::json!({"metadata": {"labels": {"app": 1}}}),
+            "",
+        );
+        assert_eq!(fault.unwrap_err().field, "metadata.labels.app");
+    }
+}
