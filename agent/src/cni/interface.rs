@@ -16,9 +16,9 @@ use crate::linux::{
 
 /// The next hop of every pod, IPv4. The switch answers ARP for it; it is
 /// link-local (RFC 3927), so it is never an address of anything else.
-pub(super) const GATEWAY_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
-/// The next hop of every pod, IPv6.
-pub(super) const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
+pub const GATEWAY_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
+/// The next hop of every pod, IPv6; the switch answers neighbour discovery for it.
+pub const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 
 /// The default route's destinations.
 const ANYWHERE: [IpAddr; 2] =

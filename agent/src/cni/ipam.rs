@@ -37,8 +37,8 @@ pub(super) struct Allocation {
 
 /// An answer longer than this is none.
 const ANSWER_BYTES: u64 = 1024 * 1024;
-/// The shortest time a plugin gets, even if the whole call's is over: an
-/// address that is not given back is worse than an answer that comes late.
+/// The shortest time a plugin gets for anything but ADD: an address that is not
+/// given back is worse than an answer that comes late.
 const SHORTEST: Duration = Duration::from_secs(10);
 
 #[derive(Deserialize)]
@@ -142,9 +142,13 @@ impl<'a> Ipam<'a> {
 
     fn call(&self, command: &str, other: Option<&Attachment>) -> Result<Vec<u8>, CniError> {
         let failed = |error: std::io::Error| {
+            let late = error.kind() == std::io::ErrorKind::TimedOut;
+            let code = if late { Code::TryLater } else { Code::Io };
             let program = self.program.display();
-            CniError::new(Code::Io, format!("run IPAM plugin {program}: {error}"))
+            CniError::new(code, format!("run IPAM plugin {program} {command}: {error}"))
         };
+        let timeout = self.config.timeout;
+        let patience = if command == "ADD" { timeout } else { timeout.max(SHORTEST) };
         let mut input = self.config.whole.clone();
         input.insert("cniVersion".to_owned(), json!(self.version.as_str()));
         let mut process = std::process::Command::new(&self.program);
@@ -156,7 +160,7 @@ impl<'a> Ipam<'a> {
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = process.spawn().map_err(failed)?;
         let input = Value::Object(input).to_string();
-        let answer = converse(&mut child, input.as_bytes(), self.config.timeout.max(SHORTEST));
+        let answer = converse(&mut child, input.as_bytes(), patience);
         // Does nothing to a plugin that has ended; one that has not will not end by itself.
         let killed = child.kill();
         let status = killed.and_then(|()| child.wait()).map_err(failed)?;

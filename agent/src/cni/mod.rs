@@ -54,6 +54,7 @@ use error::{CniError, Code};
 use version::Version;
 
 pub use config::{DEFAULT_MTU, DEFAULT_TIMEOUT};
+pub use interface::{GATEWAY_V4, GATEWAY_V6};
 
 /// What the process leaves behind: text for standard output, and an exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]

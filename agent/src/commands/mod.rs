@@ -8,6 +8,8 @@
 pub mod asking;
 pub mod completion;
 pub mod observe;
+pub mod policy;
+pub mod replay;
 pub mod run;
 pub mod show;
 pub mod status;
@@ -45,6 +47,10 @@ pub enum Command {
     Show(show::Args),
     /// Write the completion script of a shell
     Completion(completion::Args),
+    /// Send a capture through the switch of a cluster node
+    Replay(replay::Args),
+    /// Ask what policies say
+    Policy(policy::Args),
 }
 
 impl Cli {
@@ -56,6 +62,8 @@ impl Cli {
             Command::Observe(args) => observe::run(&args),
             Command::Show(args) => show::run(&args),
             Command::Completion(args) => completion::run(&args),
+            Command::Replay(args) => replay::run(&args),
+            Command::Policy(args) => policy::run(&args),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Default for HostPortConfig {
 /// The host port as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
-    /// The switch's end; it is down until the switch serves it.
+    /// The switch's end; a new one is down until the switch serves it.
     pub switch: Link,
     /// The kernel's end; it is up.
     pub host: Link,

@@ -148,6 +148,17 @@ fn an_ipam_plugin_that_fails_is_called_to_delete() {
 }
 
 #[test]
+fn an_ipam_plugin_that_hangs() {
+    requires_a_node!();
+    let mut node = Node::new("hangs");
+    let pod = Namespace::new("hangspod");
+    node.config["timeout"] = json!(0.5);
+    let message = with_plugin(&mut node, "[ $CNI_COMMAND = DEL ] || exec sleep 1000", &pod).err(11);
+    assert!(message.contains("odd ADD: no end after 500ms"), "{message}");
+    node.assert_clean(&pod);
+}
+
+#[test]
 fn an_address_the_kernel_refuses_is_given_back() {
     requires_a_node!();
     let mut node = Node::new("badaddr");
