@@ -6,6 +6,7 @@
 //! also what wrong arguments end with.
 
 pub mod completion;
+pub mod policy;
 pub mod replay;
 
 use std::fmt::Display;
@@ -35,6 +36,8 @@ pub enum Command {
     Completion(completion::Args),
     /// Send a capture through the switch of a cluster node
     Replay(replay::Args),
+    /// Ask what policies say
+    Policy(policy::Args),
 }
 
 impl Cli {
@@ -43,6 +46,7 @@ impl Cli {
         match self.command {
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => replay::run(&args),
+            Command::Policy(args) => policy::run(&args),
         }
     }
 }
