@@ -6,6 +6,7 @@
 //! also what wrong arguments end with.
 
 pub mod completion;
+mod input;
 pub mod policy;
 pub mod replay;
 
