@@ -32,6 +32,8 @@ pub(super) fn spoofing() -> Scenario {
     // A local pod's address does not come in from the outside.
     s.from("uplink", tcp("10.1.1.131:40000", web).syn()).dropped("spoofed-address");
     s.from("uplink", tcp("192.168.0.11:40000", web).syn()).dropped("spoofed-address");
+    // Nor does it come out of the cluster node's kernel.
+    s.from("host", tcp("10.1.1.131:40000", web).syn()).dropped("spoofed-address");
     s
 }
 
