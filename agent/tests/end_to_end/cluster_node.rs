@@ -276,8 +276,7 @@ impl Pod<'_> {
     pub(crate) fn asks_redis(&self, server: &Pod<'_>) -> bool {
         let server = server.v4().to_string();
         let limit = BLOCKED.as_secs().to_string();
-        let command =
-            ["timeout", limit.as_str(), "redis-cli", "-h", server.as_str(), "ping"];
+        let command = ["timeout", limit.as_str(), "redis-cli", "-h", server.as_str(), "ping"];
         text(&self.namespace.try_exec(command).stdout).trim() == "PONG"
     }
 

@@ -63,7 +63,10 @@ fn a_new_deny_reaches_connections_that_live() {
         Ok(answer)
     };
     assert_eq!(&ask().unwrap(), b"+PONG\r\n");
-    node.apply("other", &NOTHING_IN.replace("podSelector: {}", "podSelector: {matchLabels: {role: x}}"));
+    node.apply(
+        "other",
+        &NOTHING_IN.replace("podSelector: {}", "podSelector: {matchLabels: {role: x}}"),
+    );
     assert_eq!(&ask().unwrap(), b"+PONG\r\n", "a change elsewhere ends no connection");
     node.apply("policy", NOTHING_IN);
     assert!(ask().is_err(), "the connection ends with its permission");
@@ -114,8 +117,9 @@ fn a_new_pod_is_never_open() {
         std::thread::sleep(std::time::Duration::from_millis(200));
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(calls.join().unwrap() > 0);
-        assert!(pod.connect(caller.v4(), 80).is_err_and(|error| {
-            error.kind() != std::io::ErrorKind::ConnectionRefused
-        }));
+        assert!(
+            pod.connect(caller.v4(), 80)
+                .is_err_and(|error| { error.kind() != std::io::ErrorKind::ConnectionRefused })
+        );
     });
 }

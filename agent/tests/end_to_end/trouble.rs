@@ -1,6 +1,5 @@
 //! What must hold when things go wrong.
 
-
 use crate::{ClusterNode, requires_the_machine};
 
 const NOTHING_IN: &str = "
@@ -46,7 +45,8 @@ fn a_killed_switch_leaves_pods_closed_and_a_new_one_takes_them_up() {
     assert!(ping(name(1), v4(2)), "pods are taken up again");
     assert!(!ping(name(1), v4(0)), "with their policy");
     for (_, _, namespace) in &pods {
-        let deleted = std::process::Command::new("ip").args(["netns", "delete", namespace]).status();
+        let deleted =
+            std::process::Command::new("ip").args(["netns", "delete", namespace]).status();
         assert!(deleted.unwrap().success());
     }
 }
