@@ -5,8 +5,7 @@ use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use control::{Object, manifests};
-
+use super::input::{objects, refuse};
 use super::{NO, UNUSABLE, fail};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
@@ -162,24 +161,6 @@ impl Probe {
     }
 }
 
-/// What the manifests hold; half-read policies give no verdicts.
-fn objects(paths: &[PathBuf]) -> Result<Vec<Object>, Vec<String>> {
-    let loaded = manifests::load(paths);
-    if !loaded.faults.is_empty() {
-        return Err(loaded.faults.iter().map(ToString::to_string).collect());
-    }
-    if !loaded.skipped.is_empty() {
-        let kinds = loaded.skipped.iter().map(|(kind, n)| format!("{n} {}", report::plain(kind)));
-        let kinds: Vec<String> = kinds.collect();
-        eprintln!("podgate: skipped objects of other kinds: {}", kinds.join(", "));
-    }
-    if loaded.objects.is_empty() {
-        let nothing = |path: &PathBuf| format!("{}: holds no objects", path.display());
-        return Err(paths.iter().map(nothing).collect());
-    }
-    Ok(loaded.objects)
-}
-
 fn read_cases(file: &Path) -> Result<Vec<Case>, Vec<String>> {
     let text = match is_stdin(file) {
         true => {
@@ -201,11 +182,4 @@ fn named(file: &Path, fault: &dyn std::fmt::Display) -> String {
         true => format!("stdin: {fault}"),
         false => format!("{}: {fault}", file.display()),
     }
-}
-
-fn refuse(faults: impl IntoIterator<Item = String>) -> ExitCode {
-    for fault in faults {
-        eprintln!("podgate: {}", report::plain(&fault));
-    }
-    ExitCode::from(UNUSABLE)
 }
