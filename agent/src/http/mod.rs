@@ -163,8 +163,11 @@ fn answer(head: &str, board: &Board) -> Reply {
             [] => Reply::text(200, "ok\n"),
             ailments => Reply::text(503, &format!("{}\n", ailments.join("\n"))),
         },
-        "/readyz" if board.is_ready() => Reply::text(200, "ok\n"),
-        "/readyz" => Reply::text(503, "starting\n"),
+        "/readyz" => match board.ailments().as_slice() {
+            [] if board.is_ready() => Reply::text(200, "ok\n"),
+            [] => Reply::text(503, "starting\n"),
+            ailments => Reply::text(503, &format!("{}\n", ailments.join("\n"))),
+        },
         "/metrics" => Reply { code: 200, kind: metrics::CONTENT_TYPE, body: metrics::text(board) },
         "/" => Reply::text(200, "/healthz\n/readyz\n/metrics\n"),
         _ => Reply::text(404, "there are /healthz, /readyz and /metrics\n"),

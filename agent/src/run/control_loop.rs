@@ -255,6 +255,7 @@ impl ControlLoop {
                 waiting.push((name, wait.reason(&attached.key, &self.control)));
             }
         }
+        ports.sort_by(|a: &PortInfo, b| (a.name != HOST, &a.name).cmp(&(b.name != HOST, &b.name)));
         self.board.hub.set_names(names);
         self.board.set_state(State {
             snapshot,

@@ -169,14 +169,14 @@ impl Drop for Running {
     /// Ends everything. The pods' interfaces keep their programs, which now drop what arrives.
     fn drop(&mut self) {
         self.board.set_ready(false);
-        // First those who ask, then the one who answers.
-        drop(self.api.take());
+        // The loop answers those who wait before it ends; the API's connections end after that.
         let _ = self.events.send(Event::Stop);
         self.board.hub.stop();
         for thread in [self.control_loop.take(), self.hub.take()].into_iter().flatten() {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
+        drop(self.api.take());
         drop(self.http.take());
     }
 }

@@ -367,3 +367,33 @@ fn a_status_survives_the_wire() {
     let status: Status = serde_json::from_value(value.clone()).unwrap();
     assert_eq!(serde_json::to_value(&status).unwrap(), value);
 }
+
+#[test]
+fn ports_that_frames_do_not_suffice_for_are_refused() {
+    let files = NodeFiles::new("frames");
+    files.manifest("cluster.yaml", &cluster(&["db", "web", "api"]));
+    let node = Node::start_with(&files, |config| {
+        (config.frames_per_port, config.umem_frames) = (256, 1024);
+    });
+    let _pods = (node.attach("db", DB), node.attach("web", WEB));
+    let error = node.attach_in_background("api", API).join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("umem-frames"), "{error}");
+    assert_eq!(node.ports().len(), 3);
+}
+
+#[test]
+fn who_waits_at_the_end_gets_an_answer() {
+    let files = NodeFiles::new("end");
+    files.manifest("cluster.yaml", &cluster(&[]));
+    let node = Node::start(&files);
+    let waiting = node.attach_in_background("db", DB);
+    until(|| !node.status().waiting.is_empty());
+    let filters = ObserveFilters { follow: true, ..Default::default() };
+    let observer = node.client().stream(&Request::Observe(filters)).unwrap();
+    let mut idle = node.client();
+    node.stop();
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("podgate is ending"), "{error}");
+    assert_eq!(observer.count(), 0);
+    assert!(idle.ready().is_err());
+}

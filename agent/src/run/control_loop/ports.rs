@@ -38,6 +38,7 @@ impl ControlLoop {
             log::error!("a pod that was attached is not taken up: {fault}");
         }
         for pod in records {
+            self.board.beat();
             let (key, interface) = (key_of(&pod), pod.host_interface.clone());
             let attachment = pod.attachment();
             match self.interfaces.index(&interface) {
@@ -104,14 +105,31 @@ impl ControlLoop {
 
     /// Opens a port and gives it to a worker; frames pass once a snapshot knows it.
     pub(super) fn open_port(&mut self, interface: &str) -> Result<PodPort, String> {
-        let most = self.board.config.max_ports;
-        let id = self
-            .switch
-            .free_port_id()
-            .ok_or_else(|| format!("open {interface}: all {most} ports are taken (max-ports)"))?;
+        self.room_for_port().map_err(|why| format!("open {interface}: {why}"))?;
+        let id = self.switch.free_port_id().ok_or_else(|| {
+            let most = self.board.config.max_ports;
+            format!("open {interface}: all {most} ports are taken (max-ports)")
+        })?;
         let opened = self.interfaces.open(interface)?;
         self.switch.add_port(id, opened.port);
         Ok(PodPort::Open { id, index: opened.index, mode: opened.mode })
+    }
+
+    /// Every port keeps frames ready; were all frames kept so, none could be under way, and one
+    /// pod more would silence all others.
+    fn room_for_port(&self) -> Result<(), String> {
+        let config = &self.board.config;
+        let host = self.host.iter().map(|host| &host.port);
+        let ports = self.pods.iter().map(|attached| &attached.port).chain(host);
+        let open = ports.filter(|port| port.id().is_some()).count() as u64;
+        let kept = (open + 1) * u64::from(config.frames_per_port);
+        if kept > u64::from(config.umem_frames) / 4 * 3 {
+            return Err(format!(
+                "{open} ports keep {} frames each, and {} of umem-frames are all there are",
+                config.frames_per_port, config.umem_frames
+            ));
+        }
+        Ok(())
     }
 
     fn open_port_or_later(&mut self, interface: &str) -> PodPort {
