@@ -110,7 +110,7 @@ impl Client {
     pub fn stream(
         mut self,
         request: &Request,
-    ) -> Result<impl Iterator<Item = Result<Value, ClientError>>, ClientError> {
+    ) -> Result<impl Iterator<Item = Result<Value, ClientError>> + use<>, ClientError> {
         self.send(request)?;
         self.reader.get_mut().deadline = None;
         let mut over = false;

@@ -108,7 +108,21 @@ fn serve(mut stream: TcpStream, board: &Board) -> io::Result<()> {
         Some(head) => answer(head, board),
     };
     let with_body = head.is_none_or(|head| !head.starts_with("HEAD "));
-    reply.write(&mut stream, with_body)
+    reply.write(&mut stream, with_body)?;
+    drain(&mut stream)
+}
+
+/// Takes what the other side still sends: closing before that could cost it the answer
+/// (RFC 9112, section 9.6).
+fn drain(stream: &mut TcpStream) -> io::Result<()> {
+    stream.shutdown(std::net::Shutdown::Write)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut buffer = [0; 1024];
+    let mut left = 64_usize;
+    while left > 0 && stream.read(&mut buffer)? > 0 {
+        left -= 1;
+    }
+    Ok(())
 }
 
 /// Everything up to the empty line; `None` if it is too long.

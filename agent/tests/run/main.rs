@@ -1,23 +1,23 @@
 //! The whole running switch, over ports that the tests hold in their hands: the real local API,
 //! HTTP, manifests in a folder, workers in threads. No root, no kernel interfaces.
 
-#[path = "run/node.rs"]
 mod node;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agent::api::{Client, ClientError, ErrorKind, ObserveFilters, Request, Verdict};
 use agent::run::{StartError, Status};
 use agent::verdicts::Event;
 use node::{Node, NodeFiles, POLICY, cluster, until};
-use testkit::packet;
+use testkit::packet::{self, Packet};
 
 const DB: &str = "10.1.0.2";
 const WEB: &str = "10.1.0.3";
 const API: &str = "10.1.0.4";
 
-fn syn(from: &str, to: &str, port: u16) -> Vec<u8> {
-    packet::tcp((from, 40_000), (to, port)).syn().into()
+fn syn(from: &str, to: &str, port: u16) -> Packet {
+    packet::tcp(&format!("{from}:40000"), &format!("{to}:{port}")).syn()
 }
 
 #[test]
@@ -25,17 +25,16 @@ fn pods_policies_and_verdicts() {
     let files = NodeFiles::new("whole");
     files.manifest("cluster.yaml", &cluster(&["db", "web", "api"]));
     let node = Node::start(&files);
-    let (db, web, api) =
-        (node.attach("db", DB), node.attach("web", WEB), node.attach("api", API));
+    let (db, web, api) = (node.attach("db", DB), node.attach("web", WEB), node.attach("api", API));
 
-    web.send(syn(WEB, DB, 6379));
-    assert_eq!(db.wait_for_frame(), web.as_sent_to(&db, &syn(WEB, DB, 6379)));
+    web.send(&syn(WEB, DB, 6379));
+    db.expects(&syn(WEB, DB, 6379), DB);
 
     // A policy dropped into the folder, that lets only `api` in.
     let before = node.status().generation;
     files.manifest("policy.yaml", POLICY);
     until(|| node.status().generation_in_force > before);
-    web.send(syn(WEB, DB, 6380));
+    web.send(&syn(WEB, DB, 6380));
     let denied = node.wait_for_event(|event| event.to.port == Some(6380));
     assert_eq!(denied.verdict, Verdict::Dropped);
     assert_eq!(denied.reason, "policy-denied");
@@ -43,30 +42,27 @@ fn pods_policies_and_verdicts() {
     assert_eq!(denied.to.pod.as_deref(), Some("default/db"));
     assert!(denied.by.iter().any(|by| by.contains("NetworkPolicy default/db")), "{denied:?}");
     // The connection of before is judged again at its next packet.
-    web.send(packet::tcp((WEB, 40_000), (DB, 6379)).data(b"x"));
-    let cut = node.wait_for_event(|event| {
-        event.to.port == Some(6379) && event.verdict == Verdict::Dropped
-    });
+    web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:6379").data(b"x"));
+    let cut = node
+        .wait_for_event(|event| event.to.port == Some(6379) && event.verdict == Verdict::Dropped);
     assert_eq!(cut.from.pod.as_deref(), Some("default/web"));
-    api.send(syn(API, DB, 6379));
-    assert_eq!(db.wait_for_frame(), api.as_sent_to(&db, &syn(API, DB, 6379)));
+    api.send(&syn(API, DB, 6379));
+    db.expects(&syn(API, DB, 6379), DB);
 
     // A broken file changes nothing and is told.
     files.manifest("policy.yaml", "kind: [");
     until(|| !node.status().faults.is_empty());
     let status = node.status();
     assert!(status.faults[0].contains("policy.yaml"), "{:?}", status.faults);
-    web.send(syn(WEB, DB, 6381));
-    node.wait_for_event(|event| {
-        event.to.port == Some(6381) && event.verdict == Verdict::Dropped
-    });
+    web.send(&syn(WEB, DB, 6381));
+    node.wait_for_event(|event| event.to.port == Some(6381) && event.verdict == Verdict::Dropped);
 
     // Without the policy everything passes again.
     files.remove("policy.yaml");
     until(|| node.status().faults.is_empty());
     until(|| node.status().generation_in_force == node.status().generation);
-    web.send(syn(WEB, DB, 6382));
-    assert_eq!(db.wait_for_frame(), web.as_sent_to(&db, &syn(WEB, DB, 6382)));
+    web.send(&syn(WEB, DB, 6382));
+    db.expects(&syn(WEB, DB, 6382), DB);
 
     let status = node.status();
     assert!(status.ready && status.ailments.is_empty());
@@ -84,8 +80,8 @@ fn what_others_ask_over_http() {
     files.manifest("cluster.yaml", &cluster(&["db", "web"]));
     let node = Node::start(&files);
     let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
-    web.send(syn(WEB, DB, 80));
-    db.wait_for_frame();
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
     assert_eq!(node.http("GET /healthz HTTP/1.1"), (200, "ok\n".to_owned()));
     assert_eq!(node.http("GET /readyz HTTP/1.1"), (200, "ok\n".to_owned()));
     assert_eq!(node.http("GET /nothing HTTP/1.1").0, 404);
@@ -93,13 +89,15 @@ fn what_others_ask_over_http() {
     assert_eq!(node.http("HEAD /metrics HTTP/1.1"), (200, String::new()));
     assert_eq!(node.http("\u{1}\u{2}").0, 400);
     assert_eq!(node.http(&format!("GET /{} HTTP/1.1", "x".repeat(10_000))).0, 431);
+    // A worker counts what it sent after it sent it.
+    let sent = "podgate_port_sent_packets_total{port=\"default/db\",interface=\"pg-db\"} 1\n";
+    until(|| node.http("GET /metrics HTTP/1.1").1.contains(sent));
     let (code, page) = node.http("GET /metrics HTTP/1.1");
     assert_eq!(code, 200);
     for expected in [
         "podgate_packets_total{verdict=\"forward\",reason=\"policy-allowed\"} 1\n",
         "podgate_packets_total{verdict=\"drop\",reason=\"policy-denied\"} 0\n",
         "podgate_port_received_packets_total{port=\"default/web\",interface=\"pg-web\"} 1\n",
-        "podgate_port_sent_packets_total{port=\"default/db\",interface=\"pg-db\"} 1\n",
         "podgate_sessions 1\n",
         "podgate_ports_lost_total 0\n",
         "podgate_objects{kind=\"Pod\"} 2\n",
@@ -149,9 +147,12 @@ fn a_pod_that_stays_unknown_is_taken_back() {
     let error = node.attach_in_background("db", DB).join().unwrap().unwrap_err();
     let ClientError::Refused(error) = error else { panic!("{error}") };
     assert_eq!(error.kind, ErrorKind::NotReady);
-    assert!(error.message.contains("default/db") && error.message.contains("Pod object"), "{error}");
+    assert!(
+        error.message.contains("default/db") && error.message.contains("Pod object"),
+        "{error}"
+    );
     assert!(!node.kernel.is_up("pg-db"));
-    assert_eq!(node.status().ports.len(), 1, "only the host port is left");
+    assert_eq!(node.ports(), BTreeSet::from(["host".to_owned()]));
     let error = node.client().check_pod(&node.pod("db", DB).attachment()).unwrap_err();
     assert!(matches!(error, ClientError::Refused(error) if error.kind == ErrorKind::NotFound));
 }
@@ -165,7 +166,7 @@ fn detached_while_it_waits() {
     until(|| !node.status().waiting.is_empty());
     node.client().detach_pod(&node.pod("db", DB).attachment()).unwrap();
     assert!(waiting.join().unwrap().is_err());
-    assert_eq!(node.status().ports.len(), 1);
+    assert_eq!(node.ports(), BTreeSet::from(["host".to_owned()]));
     // Detaching what is not attached is no error.
     node.client().detach_pod(&node.pod("db", DB).attachment()).unwrap();
 }
@@ -200,19 +201,18 @@ fn an_interface_that_vanishes_takes_its_pod_along() {
     let node = Node::start(&files);
     let (_db, web) = (node.attach("db", DB), node.attach("web", WEB));
     node.kernel.delete("pg-db");
-    until(|| node.status().ports_lost == 1);
+    until(|| !node.ports().contains("default/db"));
     let status = node.status();
-    assert_eq!(status.lost[0].name, "default/db");
-    assert!(status.ports.iter().all(|port| port.name != "default/db"));
-    assert_eq!(files.records(), ["c-web:eth0.json"]);
-    web.send(syn(WEB, DB, 80));
+    assert_eq!((status.ports_lost, status.lost[0].name.as_str()), (1, "default/db"));
+    until(|| files.records() == ["c-web:eth0.json"]);
+    web.send(&syn(WEB, DB, 80));
     let nowhere = node.wait_for_event(|event| event.to.port == Some(80));
     assert_eq!(nowhere.verdict, Verdict::Dropped);
     assert!(node.http("GET /metrics HTTP/1.1").1.contains("podgate_ports_lost_total 1\n"));
     // The runtime makes it anew.
     let db = node.attach("db", DB);
-    web.send(syn(WEB, DB, 81));
-    assert_eq!(db.wait_for_frame(), web.as_sent_to(&db, &syn(WEB, DB, 81)));
+    web.send(&syn(WEB, DB, 81));
+    db.expects(&syn(WEB, DB, 81), DB);
 }
 
 #[test]
@@ -227,11 +227,11 @@ fn a_restarted_switch_takes_its_pods_up_with_their_policies() {
     let node = Node::start_on(&files, kernel, |_| ());
     assert_eq!(files.records(), ["c-db:eth0.json", "c-web:eth0.json"]);
     let (db, web) = (node.taken_up("db", DB), node.taken_up("web", WEB));
-    web.send(syn(WEB, DB, 6379));
+    web.send(&syn(WEB, DB, 6379));
     let denied = node.wait_for_event(|event| event.to.port == Some(6379));
     assert_eq!(denied.reason, "policy-denied");
-    db.send(syn(DB, WEB, 80));
-    assert_eq!(web.wait_for_frame(), db.as_sent_to(&web, &syn(DB, WEB, 80)));
+    db.send(&syn(DB, WEB, 80));
+    web.expects(&syn(DB, WEB, 80), WEB);
     node.client().detach_pod(&node.pod("web", WEB).attachment()).unwrap();
     assert_eq!(files.records(), ["c-db:eth0.json"]);
 }
@@ -239,14 +239,17 @@ fn a_restarted_switch_takes_its_pods_up_with_their_policies() {
 #[test]
 fn observers_choose_and_follow() {
     let files = NodeFiles::new("observe");
-    files.manifest("cluster.yaml", &(cluster(&["db", "web"]) + "---\n" + &node::remote_pod("far", "10.2.0.9")));
+    files.manifest(
+        "cluster.yaml",
+        &(cluster(&["db", "web"]) + "---\n" + &node::remote_pod("far", "10.2.0.9")),
+    );
     files.manifest("policy.yaml", POLICY);
     let node = Node::start(&files);
     let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
-    web.send(syn(WEB, DB, 6379));
-    web.send(packet::ping(WEB, "10.2.0.9", 1));
-    web.send(packet::udp((WEB, 5000), ("10.2.0.9", 53)).data(b"q"));
-    db.send(syn(DB, WEB, 80));
+    web.send(&syn(WEB, DB, 6379));
+    web.send(&packet::ping(WEB, "10.2.0.9", 1, 1));
+    web.send(&packet::udp("10.1.0.3:5000", "10.2.0.9:53").payload(b"q"));
+    db.send(&syn(DB, WEB, 80));
     node.wait_for_event(|event| event.to.port == Some(80));
     let ask = |filters: ObserveFilters| -> Vec<Event> {
         let filters = ObserveFilters { last: 100, ..filters };
@@ -260,7 +263,8 @@ fn observers_choose_and_follow() {
     let all = ask(ObserveFilters::default());
     assert_eq!(all.len(), 4);
     assert!(all.iter().all(|event| &*event.node == "node-a"));
-    let dropped = only(ask(ObserveFilters { verdict: Some(Verdict::Dropped), ..Default::default() }));
+    let dropped =
+        only(ask(ObserveFilters { verdict: Some(Verdict::Dropped), ..Default::default() }));
     assert_eq!(dropped.from.pod.as_deref(), Some("default/web"));
     let ping = only(ask(ObserveFilters { protocol: Some("icmp".into()), ..Default::default() }));
     assert_eq!((ping.icmp_type, ping.to.pod.as_deref()), (Some(8), Some("default/far")));
@@ -280,7 +284,7 @@ fn observers_choose_and_follow() {
     let mut port = 7000;
     until(|| {
         port += 1;
-        web.send(syn(WEB, DB, port));
+        web.send(&syn(WEB, DB, port));
         following.is_finished()
     });
     let event: Event = serde_json::from_value(following.join().unwrap()).unwrap();
@@ -294,8 +298,8 @@ fn every_table_can_be_shown() {
     files.manifest("policy.yaml", POLICY);
     let node = Node::start(&files);
     let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
-    db.send(syn(DB, WEB, 80));
-    web.wait_for_frame();
+    db.send(&syn(DB, WEB, 80));
+    web.expects(&syn(DB, WEB, 80), WEB);
     let expected = [
         ("ports", "default/db"),
         ("runtime", "session"),
