@@ -328,7 +328,7 @@ mod tests {
                 "b n fd01::3",
                 // The usual network is where other cluster nodes' pods are.
                 "c (unscheduled) 172.30.0.2",
-                "(unscheduled) 172.18.0.4",
+                "(unscheduled) 172.18.0.2",
             ]
         );
     }
