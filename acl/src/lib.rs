@@ -11,16 +11,31 @@
 
 mod address;
 mod address_map;
+mod class_bench;
 mod key;
 pub mod linear;
 mod lpm;
+mod nested;
+mod paged;
 mod prefix;
 mod rule;
 mod table;
+mod text;
 mod tuple_space;
+mod words;
 
 pub use address::Address;
-pub use address_map::{AddressMap, AddressMapBuilder, Block, Identity, PeerSetId};
+pub use address_map::{
+    AddressMap, AddressMapBuilder, AddressMapEditor, Block, Identity, PeerSetId,
+};
+pub use class_bench::parse_class_bench;
 pub use key::Key;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
 pub use table::{Report, Table};
+pub use text::parse_rules;
+pub use words::ParseError;
+
+/// A number that nobody outside can guess, against keys crafted to collide.
+fn seed() -> u64 {
+    ahash::RandomState::new().hash_one(0_u8)
+}

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use acl::{Address, Block, Key, PeerSetId, Table, linear};
+use acl::{Address, AddressMapEditor, Block, Identity, Key, PeerSetId, Table, linear};
 use common::{address, key, map, rule, sets};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn is_in(address: Address, set: PeerSetId, blocks: &[(PeerSetId, Block)]) -> boo
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn address_map_is_membership(blocks in sets(), addresses in vec(address(), 1..40)) {
@@ -33,6 +33,42 @@ proptest! {
                     is_in(address, set, &blocks),
                     "{} in {:?}", address, set
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn edited_address_map_is_membership(
+        steps in vec((any::<bool>(), any::<prop::sample::Index>(), sets()), 1..12),
+        addresses in vec(address(), 1..40),
+    ) {
+        let mut editor = AddressMapEditor::default();
+        let mut blocks: Vec<(PeerSetId, Block)> = Vec::new();
+        let mut versions = Vec::new();
+        for (remove, index, added) in steps {
+            if remove && !blocks.is_empty() {
+                let (set, block) = blocks.swap_remove(index.index(blocks.len()));
+                let nothing = map(&[(set, block.clone())]).identities().count() == 1;
+                prop_assert!(editor.remove(set, &block) || nothing);
+                let left = blocks.iter().any(|(of, other)| *of == set && other.net.trunc() == block.net.trunc());
+                prop_assert!(left || !editor.remove(set, &block), "it is gone");
+            } else {
+                added.iter().for_each(|(set, block)| editor.add(*set, block));
+                blocks.extend(added);
+            }
+            versions.push((editor.version(), blocks.clone()));
+        }
+        let last = versions[versions.len() - 1].0.clone();
+        for (map, blocks) in versions {
+            let mut identities = vec![Identity::NONE; addresses.len()];
+            map.lookup_vector(&addresses, &mut identities);
+            for (address, identity) in addresses.iter().zip(identities) {
+                prop_assert_eq!(identity, map.lookup(*address));
+                prop_assert!(map.same_lineage(&last));
+                prop_assert_eq!(map.members(identity), last.members(identity));
+                for set in (0..7).map(PeerSetId) {
+                    prop_assert_eq!(map.is_member(identity, set), is_in(*address, set, &blocks));
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Tests that say what they need, and what becomes of them without it.
 
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 
 /// Ends the test here, as skipped, unless the condition holds:
 /// `requires!(condition, "why it cannot run")`.
@@ -38,9 +38,23 @@ pub fn skipped(name: &str, reason: &str) {
     std::io::stderr().write_all(line.as_bytes()).expect("standard error can be written");
 }
 
-/// Whether this process may do anything (effective user 0).
+/// Whether this process is root and may configure networks and namespaces
+/// (CAP_NET_ADMIN, CAP_SYS_ADMIN): root in a container often may not.
 pub fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| may_do_anything(&status))
+}
+
+/// Reads `/proc/PID/status` (proc_pid_status(5)): the second user number is the
+/// effective one; capabilities are bits of a hexadecimal number, counted as in
+/// linux/capability.h.
+fn may_do_anything(status: &str) -> bool {
+    const NET_ADMIN: u64 = 1 << 12;
+    const SYS_ADMIN: u64 = 1 << 21;
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+    let user = field("Uid:").and_then(|users| users.split_whitespace().nth(1));
+    let capabilities = field("CapEff:").and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    let needed = NET_ADMIN | SYS_ADMIN;
+    user == Some("0") && capabilities.is_some_and(|has| has & needed == needed)
 }
 
 /// Whether `program` is an executable file in one of the folders of `PATH`,
@@ -110,6 +124,18 @@ mod tests {
     fn where_skips_are_refused_a_skip_fails() {
         let (passed, _) = run(&[("PODGATE_REFUSE_SKIPS", "1")]);
         assert!(!passed);
+    }
+
+    #[test]
+    fn root_in_a_container_is_not_always_root() {
+        let status = |user: &str, capabilities: &str| {
+            format!("Name:\ttest\nUid:\t1000\t{user}\t0\t0\nCapEff:\t{capabilities}\n")
+        };
+        assert!(may_do_anything(&status("0", "000001ffffffffff")));
+        assert!(!may_do_anything(&status("1000", "000001ffffffffff")));
+        // What Docker leaves to root by default.
+        assert!(!may_do_anything(&status("0", "00000000a80425fb")));
+        assert!(!may_do_anything(""));
     }
 
     #[test]

@@ -47,7 +47,6 @@ pub(crate) fn sets() -> impl Strategy<Value = Vec<(PeerSetId, Block)>> {
     vec(((0_u32..6).prop_map(PeerSetId), block()), 0..20)
 }
 
-#[allow(dead_code, reason = "not every test binary builds maps")]
 pub(crate) fn map(blocks: &[(PeerSetId, Block)]) -> AddressMap {
     let mut builder = AddressMapBuilder::default();
     for (set, block) in blocks {
@@ -82,7 +81,6 @@ fn protocol() -> impl Strategy<Value = u8> {
 }
 
 /// Rules over all of these.
-#[allow(dead_code, reason = "not every test binary draws rules")]
 pub(crate) fn rule() -> impl Strategy<Value = Rule> {
     let action = prop_oneof![Just(Action::Permit), Just(Action::Deny), Just(Action::Pass)];
     let flags = prop_oneof![
@@ -106,7 +104,6 @@ pub(crate) fn rule() -> impl Strategy<Value = Rule> {
 }
 
 /// Keys without their identities.
-#[allow(dead_code, reason = "not every test binary draws keys")]
 pub(crate) fn key() -> impl Strategy<Value = Key> {
     (address(), address(), protocol(), port(), port(), 0_u8..4).prop_map(
         |(source, destination, protocol, source_port, destination_port, tcp_flags)| Key {

@@ -7,6 +7,7 @@
 
 pub mod completion;
 pub mod policy;
+pub mod replay;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ pub struct Cli {
 pub enum Command {
     /// Write the completion script of a shell
     Completion(completion::Args),
+    /// Send a capture through the switch of a cluster node
+    Replay(replay::Args),
     /// Ask what policies say
     Policy(policy::Args),
 }
@@ -42,6 +45,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         match self.command {
             Command::Completion(args) => completion::run(&args),
+            Command::Replay(args) => replay::run(&args),
             Command::Policy(args) => policy::run(&args),
         }
     }

@@ -1,9 +1,7 @@
 //! Interfaces: finding, changing, deleting.
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{
-    InfoKind, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, State,
-};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage};
 
 use super::error::Error;
 use super::netlink::Netlink;
@@ -116,6 +114,18 @@ impl Netlink {
         self.set_flags(&what, index, LinkFlags::Noarp, LinkFlags::Noarp)
     }
 
+    /// Sets the largest packet of an interface, in bytes without the Ethernet header.
+    ///
+    /// # Errors
+    /// If it is gone or its driver refuses the size.
+    pub fn set_mtu(&mut self, index: u32, mtu: u32) -> Result<(), Error> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(LinkAttribute::Mtu(mtu));
+        let what = format!("set the MTU of interface {index} to {mtu}");
+        self.change(&what, RouteNetlinkMessage::SetLink(message), 0)
+    }
+
     /// Writes an interface's alias, at most 255 bytes.
     ///
     /// # Errors
@@ -161,7 +171,8 @@ impl Link {
             mac: None,
             mtu: 0,
             up: flags.contains(LinkFlags::Up),
-            running: false,
+            // Not the operational state, which the kernel computes some time after the fact.
+            running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
             arp: !flags.contains(LinkFlags::Noarp),
             kind: String::new(),
             alias: String::new(),
@@ -176,14 +187,10 @@ impl Link {
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::IfAlias(alias) => link.alias.clone_from(alias),
                 LinkAttribute::Link(peer) => link.peer = Some(*peer),
-                // Loopback and other interfaces without a carrier never say more than "unknown".
-                LinkAttribute::OperState(state) => {
-                    link.running = link.up && matches!(state, State::Up | State::Unknown);
-                }
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {
                         if let LinkInfo::Kind(kind) = info {
-                            link.kind = kind_name(kind);
+                            link.kind = kind.to_string();
                         }
                     }
                 }
@@ -192,10 +199,6 @@ impl Link {
         }
         link
     }
-}
-
-fn kind_name(kind: &InfoKind) -> String {
-    kind.to_string()
 }
 
 #[cfg(test)]

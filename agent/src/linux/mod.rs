@@ -17,6 +17,8 @@
 mod address;
 mod error;
 mod events;
+pub(crate) mod fnv;
+pub mod host_port;
 mod link;
 mod namespace;
 mod netlink;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
@@ -33,6 +34,20 @@ impl Namespace {
     /// If /proc is not mounted.
     pub fn current() -> Result<Self, Error> {
         Self::open(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// Whether this is the namespace the calling thread is in.
+    ///
+    /// # Errors
+    /// If either cannot be looked at.
+    pub fn is_current(&self) -> Result<bool, Error> {
+        let identity = |one: &Self| match one.file.metadata() {
+            Ok(file) => Ok((file.dev(), file.ino())),
+            Err(cause) => {
+                Err(Error::new(format!("look at namespace {}", one.path.display()), cause))
+            }
+        };
+        Ok(identity(self)? == identity(&Self::current()?)?)
     }
 
     /// The path it was opened by.

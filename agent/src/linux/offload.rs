@@ -1,52 +1,66 @@
 //! Offloads of an interface.
 //!
-//! A veth end leaves checksums and segmentation to "hardware" that does not
-//! exist: the other end is expected to be a kernel that knows. A switch that
-//! takes frames from the other end would get packets of 64 KiB with unfinished
-//! checksums. With the offloads off the sender finishes its packets itself.
+//! A veth end leaves checksums, segmentation and VLAN tags to "hardware" that
+//! does not exist: the other end is expected to be a kernel that knows. A
+//! switch that takes frames from the other end would get packets of 64 KiB with
+//! unfinished checksums and no tag. With the offloads off, the sender finishes
+//! its packets itself.
 
 use std::os::fd::AsFd;
 
 use super::error::Error;
 use super::sys;
 
-/// One switch: its name, and the commands that read and set it (linux/ethtool.h).
-struct Offload {
-    name: &'static str,
-    read: u32,
-    set: u32,
-}
-
-/// In this order, because segmentation needs scatter-gather and checksums: the
-/// kernel then never has to switch off one because of another.
-const OFFLOADS: [Offload; 5] = [
-    Offload { name: "generic receive offload", read: 0x2b, set: 0x2c },
-    Offload { name: "generic segmentation", read: 0x23, set: 0x24 },
-    Offload { name: "TCP segmentation", read: 0x1e, set: 0x1f },
-    Offload { name: "scatter-gather", read: 0x18, set: 0x19 },
-    Offload { name: "transmit checksums", read: 0x16, set: 0x17 },
-];
-
-/// Switches off checksum, segmentation, scatter-gather and receive offloads of
-/// the interface called `interface` in the calling thread's network namespace,
-/// and makes sure that they are off.
+/// Switches off everything an interface would leave to hardware when it sends
+/// (checksums, scatter-gather, every kind of segmentation, VLAN tags), and the
+/// merging of received packets (GRO); then makes sure that all of it is off.
+///
+/// Acts in the calling thread's network namespace.
 ///
 /// # Errors
-/// If the interface is gone, or an offload cannot be switched off.
+/// If the interface is gone, or an offload cannot be switched off; names it.
 pub fn switch_off_offloads(interface: &str) -> Result<(), Error> {
-    let socket =
-        sys::control_socket().map_err(|cause| Error::new("open a socket for ethtool", cause))?;
-    for offload in &OFFLOADS {
-        let what = || format!("switch off {} on interface {interface}", offload.name);
-        let mut value = sys::EthtoolValue { command: offload.set, data: 0 };
-        sys::ethtool(socket.as_fd(), interface, &mut value)
-            .map_err(|cause| Error::new(what(), cause))?;
-        let mut value = sys::EthtoolValue { command: offload.read, data: 0 };
-        sys::ethtool(socket.as_fd(), interface, &mut value)
-            .map_err(|cause| Error::new(what(), cause))?;
-        if value.data != 0 {
-            return Err(Error::invalid(what(), "it stays on"));
+    let failed = |cause| Error::new(format!("switch off offloads of interface {interface}"), cause);
+    let socket = sys::control_socket().map_err(failed)?;
+    let names = sys::feature_names(socket.as_fd(), interface).map_err(failed)?;
+    let mut off = vec![0; names.len().div_ceil(32)];
+    for (bit, _) in names.iter().enumerate().filter(|(_, name)| is_offload(name)) {
+        off[bit / 32] |= 1 << (bit % 32);
+    }
+    sys::switch_off_features(socket.as_fd(), interface, &off).map_err(failed)?;
+    let active = sys::active_features(socket.as_fd(), interface, off.len()).map_err(failed)?;
+    let left: Vec<&str> = names
+        .iter()
+        .enumerate()
+        .filter(|(bit, _)| active[bit / 32] & off[bit / 32] & 1 << (bit % 32) != 0)
+        .map(|(_, name)| name.as_str())
+        .collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let what = format!("switch off offloads of interface {interface}");
+    Err(Error::invalid(what, format!("{} stay on", left.join(", "))))
+}
+
+/// Whether a feature, by its name in the kernel's net/ethtool/common.c, is one
+/// that lets unfinished frames out or merged ones in.
+fn is_offload(name: &str) -> bool {
+    const STARTS: [&str; 5] = ["tx-checksum", "tx-scatter-gather", "tx-gso", "tx-vlan", "rx-gro"];
+    STARTS.iter().any(|start| name.starts_with(start))
+        || name.starts_with("tx-") && name.ends_with("-segmentation")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_features_are_offloads() {
+        for name in ["tx-checksum-sctp", "tx-tcp6-segmentation", "tx-gso-list", "rx-gro-list"] {
+            assert!(is_offload(name), "{name}");
+        }
+        for name in ["rx-checksum", "highdma", "tx-nocache-copy", "tx-lockless", "loopback"] {
+            assert!(!is_offload(name), "{name}");
         }
     }
-    Ok(())
 }

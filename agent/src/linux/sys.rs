@@ -16,20 +16,75 @@ pub(super) fn enter_network_namespace(namespace: &File) -> io::Result<()> {
     result(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
-/// The `struct ethtool_value` of linux/ethtool.h: a command and its number.
-#[repr(C)]
-pub(super) struct EthtoolValue {
-    pub command: u32,
-    pub data: u32,
+/// The names of the features a network device can have, by their bit number.
+/// They are the same for all devices of one kernel.
+pub(super) fn feature_names(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Vec<String>> {
+    // struct ethtool_sset_info: command, reserved, u64 mask of string sets, then a count a set.
+    let mut info = [GSSET_INFO, 0, 0, 0, 0];
+    let mask = (1u64 << FEATURES_STRING_SET).to_ne_bytes();
+    info[2] = u32::from_ne_bytes([mask[0], mask[1], mask[2], mask[3]]);
+    info[3] = u32::from_ne_bytes([mask[4], mask[5], mask[6], mask[7]]);
+    ethtool(socket, interface, &mut info)?;
+    let count = info[4];
+    if count > MOST_FEATURES {
+        let text = format!("the kernel has {count} device features, expected {MOST_FEATURES}");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    // struct ethtool_gstrings: command, string set, count, then 32 bytes a string. The kernel
+    // writes as many as it has; there is room for all that the count above could have been.
+    let mut strings = vec![0; 3 + MOST_FEATURES as usize * STRING_WORDS];
+    strings[..3].copy_from_slice(&[GSTRINGS, FEATURES_STRING_SET, count]);
+    ethtool(socket, interface, &mut strings)?;
+    let name = |words: &[u32]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
+    };
+    Ok(strings[3..].chunks(STRING_WORDS).take(count as usize).map(name).collect())
 }
 
-/// Runs one ethtool command that takes and returns an [`EthtoolValue`] on the
-/// interface called `interface`, in the namespace `socket` belongs to.
-pub(super) fn ethtool(
+/// The features of an interface that are on, a bit each, 32 a word.
+pub(super) fn active_features(
     socket: BorrowedFd<'_>,
     interface: &str,
-    value: &mut EthtoolValue,
+    words: usize,
+) -> io::Result<Vec<u32>> {
+    // struct ethtool_gfeatures: command, count of blocks, then the blocks: available,
+    // requested, active, never changed. The kernel writes at most the count given.
+    let mut request = vec![0; 2 + words * 4];
+    request[..2].copy_from_slice(&[GFEATURES, words as u32]);
+    ethtool(socket, interface, &mut request)?;
+    Ok(request[2..].chunks(4).map(|block| block[2]).collect())
+}
+
+/// Switches off the features in `off` (bits as above); those the driver does
+/// not let anyone change stay as they are.
+pub(super) fn switch_off_features(
+    socket: BorrowedFd<'_>,
+    interface: &str,
+    off: &[u32],
 ) -> io::Result<()> {
+    // struct ethtool_sfeatures: command, count of blocks, then the blocks: valid, requested.
+    let mut request = vec![SFEATURES, off.len() as u32];
+    request.extend(off.iter().flat_map(|valid| [*valid, 0]));
+    ethtool(socket, interface, &mut request)
+}
+
+// Commands and numbers of linux/ethtool.h.
+const GSTRINGS: u32 = 0x1b;
+const GSSET_INFO: u32 = 0x37;
+const GFEATURES: u32 = 0x3a;
+const SFEATURES: u32 = 0x3b;
+const FEATURES_STRING_SET: u32 = 4;
+/// `ETH_GSTRING_LEN` is 32 bytes.
+const STRING_WORDS: usize = 8;
+/// The kernel keeps features in one 64-bit word; the room is for four of them.
+const MOST_FEATURES: u32 = 256;
+
+/// Runs one ethtool command on the interface called `interface`, in the
+/// namespace `socket` belongs to. Private to this file, because the first word of
+/// `request` decides how much the kernel writes behind it.
+fn ethtool(socket: BorrowedFd<'_>, interface: &str, request: &mut [u32]) -> io::Result<()> {
     let mut name = [0; libc::IFNAMSIZ];
     if interface.len() >= name.len() || interface.bytes().any(|byte| byte == 0) {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -37,13 +92,13 @@ pub(super) fn ethtool(
     for (slot, byte) in name.iter_mut().zip(interface.bytes()) {
         *slot = byte as libc::c_char;
     }
-    let mut request = libc::ifreq {
-        ifr_name: name,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: std::ptr::from_mut(value).cast() },
-    };
-    // SAFETY: SIOCETHTOOL reads `request`, whose name ends in a zero byte, and reads and writes
-    // the 8 bytes of a `struct ethtool_value` behind `ifru_data`; both outlive the call.
-    result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) })
+    let ifru_data = request.as_mut_ptr().cast();
+    let mut ifreq =
+        libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data } };
+    // SAFETY: SIOCETHTOOL reads `ifreq`, whose name ends in a zero byte, and reads and writes the
+    // command's structure behind `ifru_data`. Both outlive the call, and each caller above gives
+    // its command's structure the length its comment derives.
+    result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut ifreq) })
 }
 
 /// Waits until `descriptor` can be read; `false` when `timeout` ran out first.

@@ -1,5 +1,6 @@
 //! Ports: where frames enter and leave.
 
+pub mod af_xdp;
 pub mod memory;
 
 use std::fmt;

@@ -10,15 +10,22 @@
 //! Blocks and exceptions of all sets become one tree of nested networks; a network's
 //! membership is that of the network around it, changed by what begins at it. Networks
 //! with equal membership share one identity.
+//!
+//! An [`AddressMap`] is one version, never changed. An [`AddressMapEditor`] makes versions;
+//! each shares all unchanged parts with the ones before.
 
-use std::collections::{BTreeMap, HashMap};
+mod editor;
+mod identities;
 
-use ahash::RandomState;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use ipnet::IpNet;
 
 use crate::Address;
 use crate::lpm::Lpm;
-use crate::prefix::Prefix;
+use crate::paged::Paged;
+pub use editor::AddressMapEditor;
 
 /// A peer set: the addresses that one policy peer stands for right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,96 +64,36 @@ impl AddressMapBuilder {
     /// The map of all that was added. Sorts once, then one pass: n log n in the number
     /// of networks, times the sets around each.
     pub fn build(&self) -> AddressMap {
-        let mut changes = Vec::new();
-        for (set, blocks) in &self.sets {
-            for block in blocks {
-                gather(*set, block, &mut changes);
-            }
-        }
-        changes.sort_unstable_by_key(|change: &Change| change.prefix.order());
+        self.edit().version()
+    }
 
-        let mut map = AddressMap::default();
-        let mut known: HashMap<Box<[PeerSetId]>, Identity, RandomState> = HashMap::default();
-        known.insert(Box::default(), Identity::NONE);
-        // The networks around the current one, outermost first.
-        let mut around: Vec<(Prefix, Counts)> = Vec::new();
-        for same in changes.chunk_by(|a, b| a.prefix == b.prefix) {
-            let prefix = same[0].prefix;
-            while around.last().is_some_and(|(outer, _)| !outer.covers(prefix)) {
-                around.pop();
-            }
-            let mut counts = around.last().map_or_else(Counts::new, |(_, counts)| counts.clone());
-            for change in same {
-                change.apply(&mut counts);
-            }
-            let members: Box<[PeerSetId]> = counts.iter().map(|(set, _)| *set).collect();
-            let identity = match known.get(&members) {
-                Some(identity) => *identity,
-                None => {
-                    let identity = Identity(map.members.len() as u32);
-                    map.members.push(members.clone());
-                    known.insert(members, identity);
-                    identity
-                }
-            };
-            map.nets.insert(prefix, identity.0);
-            around.push((prefix, counts));
-        }
-        map
+    /// An editor that holds all that was added.
+    pub fn edit(&self) -> AddressMapEditor {
+        let blocks = self.sets.iter().flat_map(|(set, blocks)| blocks.iter().map(|b| (*set, b)));
+        AddressMapEditor::from_blocks(blocks)
     }
 }
 
-/// What begins at a network: a block of a set, or an exception of one.
-struct Change {
-    prefix: Prefix,
-    set: PeerSetId,
-    step: i32,
-}
-
-/// How many blocks of each set cover a network, sorted by set, without zeros.
-type Counts = Vec<(PeerSetId, i32)>;
-
-impl Change {
-    fn apply(&self, counts: &mut Counts) {
-        match counts.binary_search_by_key(&self.set, |(set, _)| *set) {
-            Ok(at) => {
-                counts[at].1 += self.step;
-                if counts[at].1 == 0 {
-                    counts.remove(at);
-                }
-            }
-            Err(at) => counts.insert(at, (self.set, self.step)),
-        }
-    }
-}
-
-/// The changes that a block stands for. Each address inside sees the block at most once
-/// and as often taken away as an exception covers it: exceptions are made disjoint first.
-fn gather(set: PeerSetId, block: &Block, changes: &mut Vec<Change>) {
-    let Some(net) = Prefix::new(&block.net) else { return };
-    let mut except: Vec<Prefix> = block.except.iter().filter_map(Prefix::new).collect();
-    if except.iter().any(|except| except.covers(net)) {
-        return;
-    }
-    except.retain(|except| net.covers(*except));
-    except.sort_unstable_by_key(|except| except.order());
-    // Sorted, an outer network comes right before all that it covers.
-    except.dedup_by(|inner, outer| outer.covers(*inner));
-    changes.push(Change { prefix: net, set, step: 1 });
-    changes.extend(except.into_iter().map(|prefix| Change { prefix, set, step: -1 }));
-}
-
-/// Gives every address its identity, longest prefix first.
+/// Gives every address its identity, longest prefix first. A clone is cheap and shares.
 #[derive(Clone, Debug)]
 pub struct AddressMap {
     nets: Lpm,
     /// Sorted peer sets of each identity.
-    members: Vec<Box<[PeerSetId]>>,
+    members: Arc<Paged<Arc<[PeerSetId]>, 64>>,
+    identities: u32,
+    /// Maps of one lineage give an identity the same meaning; see [`same_lineage`](Self::same_lineage).
+    lineage: u64,
 }
 
 impl Default for AddressMap {
     fn default() -> Self {
-        Self { nets: Lpm::default(), members: vec![Box::default()] }
+        let none: Arc<[PeerSetId]> = Arc::default();
+        Self {
+            nets: Lpm::default(),
+            members: Arc::new(Paged::filled(1, &none)),
+            identities: 1,
+            lineage: 0,
+        }
     }
 }
 
@@ -154,12 +101,26 @@ impl AddressMap {
     /// The identity of `address`.
     #[inline]
     pub fn lookup(&self, address: Address) -> Identity {
-        self.nets.lookup(address).map_or(Identity::NONE, Identity)
+        // Numbers are held plus one; no number is no set.
+        Identity(self.nets.lookup(address).saturating_sub(1))
+    }
+
+    /// The identities of many addresses, overlapping their memory accesses; as many as the
+    /// shorter of both slices has.
+    pub fn lookup_vector(&self, addresses: &[Address], identities: &mut [Identity]) {
+        let mut found = [0; VECTOR];
+        for (addresses, identities) in addresses.chunks(VECTOR).zip(identities.chunks_mut(VECTOR)) {
+            let found = &mut found[..addresses.len()];
+            self.nets.lookup_each(addresses.iter().copied(), found);
+            for (identity, found) in identities.iter_mut().zip(found) {
+                *identity = Identity(found.saturating_sub(1));
+            }
+        }
     }
 
     /// The peer sets that addresses of this identity are in, sorted.
     pub fn members(&self, identity: Identity) -> &[PeerSetId] {
-        self.members.get(identity.0 as usize).map_or(&[], |members| members)
+        if identity.0 < self.identities { self.members.get(identity.0 as usize) } else { &[] }
     }
 
     /// Whether addresses of this identity are in `set`.
@@ -167,11 +128,30 @@ impl AddressMap {
         self.members(identity).binary_search(&set).is_ok()
     }
 
-    /// All identities, [`Identity::NONE`] first.
+    /// All identities, [`Identity::NONE`] first. Some may have no address any more.
     pub fn identities(&self) -> impl Iterator<Item = Identity> + '_ {
-        (0..self.members.len() as u32).map(Identity)
+        (0..self.identities).map(Identity)
+    }
+
+    /// Whether both maps come from one editor that has not renumbered in between: an
+    /// identity that both know stands for the same peer sets, and the one with more
+    /// identities is the later one.
+    pub fn same_lineage(&self, other: &Self) -> bool {
+        self.lineage == other.lineage
+    }
+
+    /// Memory of this version, whatever other versions share of it.
+    pub fn bytes(&self) -> usize {
+        let sets: usize = self
+            .identities()
+            .map(|id| size_of_val(self.members(id)) + 2 * size_of::<usize>())
+            .sum();
+        self.nets.bytes() + self.members.bytes() + sets
     }
 }
+
+/// Addresses or keys looked up side by side.
+pub(crate) const VECTOR: usize = 256;
 
 #[cfg(test)]
 mod tests {

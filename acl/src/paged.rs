@@ -1,0 +1,132 @@
+//! Arrays whose versions share what did not change.
+//!
+//! An array is cut into pages behind reference counts. A clone copies the directory only;
+//! a write copies the one page it touches, if another version still holds that page. So a
+//! writer can publish a version after every change while readers stay on theirs.
+//!
+//! ```text
+//! Paged     directory -> page          fastest to read
+//! Grouped   directory -> group -> page cheap to clone at millions of entries
+//! ```
+
+use std::collections::HashSet;
+use std::mem::size_of;
+use std::sync::Arc;
+
+/// An array in pages of `N` entries, `N` a power of two.
+#[derive(Clone, Debug)]
+pub(crate) struct Paged<T, const N: usize> {
+    pages: Vec<Arc<[T; N]>>,
+}
+
+impl<T: Clone, const N: usize> Paged<T, N> {
+    /// At least `length` entries that all read `value`, in one page that they share.
+    pub(crate) fn filled(length: usize, value: &T) -> Self {
+        let mut array = Self { pages: Vec::new() };
+        array.grow(length, value);
+        array
+    }
+
+    /// Makes room for `length` entries; new ones read `value`.
+    pub(crate) fn grow(&mut self, length: usize, value: &T) {
+        let pages = length.div_ceil(N);
+        if pages > self.pages.len() {
+            let page = Arc::new(std::array::from_fn(|_| value.clone()));
+            self.pages.resize(pages, page);
+        }
+    }
+
+    /// Entry `index`, which there must be room for.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> &T {
+        &self.pages[index / N][index % N]
+    }
+
+    /// Entry `index` for writing; copies its page if another version shares it.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: usize) -> &mut T {
+        &mut Arc::make_mut(&mut self.pages[index / N])[index % N]
+    }
+
+    /// Memory, pages shared within this array counted once.
+    pub(crate) fn bytes(&self) -> usize {
+        let pages: HashSet<_> = self.pages.iter().map(Arc::as_ptr).collect();
+        pages.len() * size_of::<[T; N]>() + self.pages.capacity() * size_of::<Arc<[T; N]>>()
+    }
+}
+
+/// Pages in a group.
+const GROUP: usize = 32;
+
+/// One group's pages.
+type Group<T, const N: usize> = [Arc<[T; N]>; GROUP];
+
+/// An array in groups of pages of `N` entries, `N` a power of two.
+#[derive(Clone, Debug)]
+pub(crate) struct Grouped<T, const N: usize> {
+    groups: Vec<Arc<Group<T, N>>>,
+}
+
+impl<T: Clone, const N: usize> Grouped<T, N> {
+    /// At least `length` entries that all read `value`, in one page that they share.
+    pub(crate) fn filled(length: usize, value: &T) -> Self {
+        let page: Arc<[T; N]> = Arc::new(std::array::from_fn(|_| value.clone()));
+        let group = Arc::new(std::array::from_fn(|_| Arc::clone(&page)));
+        Self { groups: vec![group; length.div_ceil(N * GROUP)] }
+    }
+
+    /// Entry `index`, which must lie within the length asked for.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> &T {
+        &self.groups[index / (N * GROUP)][index / N % GROUP][index % N]
+    }
+
+    /// Entry `index` for writing; copies page and group if another version shares them.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: usize) -> &mut T {
+        let group = Arc::make_mut(&mut self.groups[index / (N * GROUP)]);
+        &mut Arc::make_mut(&mut group[index / N % GROUP])[index % N]
+    }
+
+    /// Memory, pages shared within this array counted once.
+    pub(crate) fn bytes(&self) -> usize {
+        let groups: HashSet<_> = self.groups.iter().map(Arc::as_ptr).collect();
+        let pages: HashSet<_> =
+            self.groups.iter().flat_map(|group| group.iter().map(Arc::as_ptr)).collect();
+        pages.len() * size_of::<[T; N]>()
+            + groups.len() * size_of::<Group<T, N>>()
+            + self.groups.capacity() * size_of::<Arc<Group<T, N>>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_do_not_disturb_each_other() {
+        let mut paged = Paged::<u32, 4>::filled(10, &7);
+        let mut grouped = Grouped::<u32, 4>::filled(1000, &7);
+        let (old_paged, old_grouped) = (paged.clone(), grouped.clone());
+        *paged.get_mut(9) = 1;
+        *grouped.get_mut(999) = 1;
+        assert_eq!((*paged.get(9), *old_paged.get(9), *paged.get(8)), (1, 7, 7));
+        assert_eq!((*grouped.get(999), *old_grouped.get(999), *grouped.get(998)), (1, 7, 7));
+    }
+
+    #[test]
+    fn equal_pages_are_held_once() {
+        let mut paged = Paged::<u32, 4>::filled(4000, &7);
+        let before = paged.bytes();
+        *paged.get_mut(9) = 1;
+        assert_eq!(paged.bytes(), before + 16);
+    }
+
+    #[test]
+    fn growing_keeps_what_was_there() {
+        let mut paged = Paged::<u32, 4>::filled(4, &7);
+        *paged.get_mut(3) = 1;
+        paged.grow(9, &8);
+        assert_eq!((*paged.get(3), *paged.get(8)), (1, 8));
+    }
+}

@@ -1,0 +1,121 @@
+//! The plugin a container runtime calls for every pod, as the CNI specification
+//! (versions 0.3.1 to 1.1.0) wants it: a network configuration on standard
+//! input, the rest in `CNI_…` variables, one JSON object back, and an exit code.
+//!
+//! ```text
+//!   the pod's namespace                        the agent's namespace
+//!   eth0  10.1.0.5/32  ─────────veth─────────  pg0123456789abc   down, deaf, no address
+//!     169.254.1.1 dev eth0                          ▲
+//!     default via 169.254.1.1                       │ XDP, then up: by the agent,
+//!     (fe80::1 for IPv6)                            │ once the pod's tables are in force
+//! ```
+//!
+//! The life of a pod's interface:
+//!
+//! 1. **The pair** is made, its far end born in the pod's namespace (`interface`).
+//!    The near end's name follows from container and interface, and the kernel
+//!    gives a name only once: of two ADDs for one attachment, one fails here,
+//!    before it touched anything of the other.
+//! 2. **Addresses** are asked from the IPAM plugin of the configuration (`ipam`).
+//! 3. **The pod's end** gets addresses, routes, no offloads (`interface`).
+//! 4. **The agent** is told over its local API, and answers when the pod's tables
+//!    are in force on every worker (`add`). Until then the near end is down, so a
+//!    pod is never open, not for one packet.
+//! 5. If any step fails, or the agent does not answer within `timeout`, the
+//!    steps before it are taken back.
+//!
+//! DEL removes all of this in whatever state it finds it, as often as it is
+//! called. The agent need not be running: interface and addresses are given
+//! back all the same. An agent that runs but cannot be reached sees the
+//! interface vanish; one that starts later finds it gone. Either way it lets
+//! the port go, so nothing leaks.
+
+mod add;
+mod check;
+mod config;
+mod del;
+mod environment;
+mod error;
+mod garbage;
+mod interface;
+mod ipam;
+mod journal;
+mod reply;
+mod status;
+mod version;
+
+use std::io::Read;
+
+use serde_json::Value;
+
+use config::Config;
+use environment::{Command, Environment};
+use error::{CniError, Code};
+use version::Version;
+
+pub use config::{DEFAULT_MTU, DEFAULT_TIMEOUT};
+pub use interface::{GATEWAY_V4, GATEWAY_V6};
+
+/// What the process leaves behind: text for standard output, and an exit code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// A result, an error object, or nothing.
+    pub output: String,
+    /// 0, or 1 with an error object.
+    pub code: u8,
+}
+
+/// A configuration longer than this is not read.
+const CONFIGURATION_BYTES: u64 = 1024 * 1024;
+
+/// Does what one call of the plugin asks for. `variable` looks up an environment
+/// variable.
+pub fn run(variable: impl Fn(&str) -> Option<String>, input: impl Read) -> Outcome {
+    let mut text = Vec::new();
+    let read = input.take(CONFIGURATION_BYTES + 1).read_to_end(&mut text);
+    // The version an error is told in, even if the rest of the configuration is unreadable.
+    let spoken = version::of(&text).unwrap_or(Version::LATEST);
+    let result = match read {
+        Ok(_) if text.len() as u64 > CONFIGURATION_BYTES => {
+            let message = format!("the configuration is longer than {CONFIGURATION_BYTES} bytes");
+            Err(CniError::new(Code::Decode, message))
+        }
+        Ok(_) => dispatch(&variable, &text),
+        Err(error) => Err(CniError::new(Code::Io, format!("read standard input: {error}"))),
+    };
+    match result {
+        Ok(None) => Outcome { output: String::new(), code: 0 },
+        Ok(Some(value)) => Outcome { output: format!("{value:#}\n"), code: 0 },
+        Err(error) => Outcome { output: format!("{:#}\n", error.to_json(spoken)), code: 1 },
+    }
+}
+
+fn dispatch(
+    variable: &impl Fn(&str) -> Option<String>,
+    text: &[u8],
+) -> Result<Option<Value>, CniError> {
+    let command = environment::command(variable)?;
+    if command == Command::Version {
+        return Ok(Some(version::answer(version::of(text))));
+    }
+    let config = Config::parse(text)?;
+    if config.version < command.since() {
+        let message = format!(
+            "{command} needs cniVersion {} or later, the configuration says {}",
+            command.since(),
+            config.version
+        );
+        return Err(CniError::new(Code::Version, message));
+    }
+    let environment = Environment::read(command, variable)?;
+    let result = match command {
+        Command::Version => Ok(None),
+        Command::Add => add::add(&config, &environment).map(Some),
+        Command::Del => del::del(&config, &environment).map(|()| None),
+        Command::Check => check::check(&config, &environment).map(|()| None),
+        Command::Status => status::status(&config, &environment).map(|()| None),
+        Command::Gc => garbage::collect(&config, &environment).map(|()| None),
+    };
+    journal::note(&config, &environment, result.as_ref().err());
+    result
+}

@@ -1,0 +1,418 @@
+//! How `podgate run` is told what to do: flag over environment variable over file.
+//!
+//! ```text
+//! flags, PODGATE_… ──▶ Options ──over──▶ Options ◀── file (YAML)
+//!                                  │
+//!                               resolve: defaults, checks
+//!                                  ▼
+//!                                Config
+//! ```
+
+mod options;
+mod text;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dataplane::session::Timeouts;
+use dataplane::switch::RxMode as SwitchRxMode;
+
+pub use options::{HugePages, LogLevel, Options, RxMode};
+pub use text::{Cores, OnOff, Span};
+
+use crate::api::DEFAULT_SOCKET;
+
+/// Everything that was decided before the switch starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Name of this cluster node.
+    pub node_name: String,
+    /// Files and folders with manifests.
+    pub manifests: Vec<PathBuf>,
+    /// Unix socket of the local API.
+    pub socket: PathBuf,
+    /// Where HTTP is answered.
+    pub listen: SocketAddr,
+    /// Folder for what outlives the process.
+    pub state_dir: PathBuf,
+    /// Cores that workers are pinned to, in order.
+    pub cores: Vec<usize>,
+    /// Number of workers.
+    pub workers: usize,
+    /// When workers look for packets.
+    pub rx_mode: SwitchRxMode,
+    /// Frames of the UMEM.
+    pub umem_frames: u32,
+    /// Whether they stand in huge pages.
+    pub hugepages: HugePages,
+    /// Frames in each port's fill ring.
+    pub frames_per_port: u32,
+    /// Ports there may be.
+    pub max_ports: u16,
+    /// Sessions that fit.
+    pub sessions: u32,
+    /// How long sessions live without a packet.
+    pub timeouts: Timeouts,
+    /// How long attaching a pod waits.
+    pub attach_timeout: Duration,
+    /// Whether there is a host port.
+    pub host_port: bool,
+    /// Addresses of the cluster node beyond those of its object.
+    pub node_addresses: Vec<IpAddr>,
+    /// MTU of the host port in bytes.
+    pub mtu: u32,
+    /// How much is logged.
+    pub log_level: LogLevel,
+}
+
+/// A configuration that cannot be used; each line names an option and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
+const DEFAULT_STATE_DIR: &str = "/run/podgate";
+/// Largest packet that fits into one frame: 4096 bytes less XDP's headroom (256), an Ethernet
+/// header with two VLAN tags (22), and what the kernel keeps behind the packet (320).
+const MOST_MTU: u32 = 3498;
+/// Smallest MTU that IPv6 works with (RFC 8200, section 5).
+const LEAST_MTU: u32 = 1280;
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// Names the file, and for its content the line.
+pub fn read_file(path: &Path) -> Result<Options, ConfigError> {
+    let refused = |what: String| ConfigError(format!("{}: {what}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    parse(&text).map_err(refused)
+}
+
+fn parse(text: &str) -> Result<Options, String> {
+    // A file with nothing but comments says nothing, which is no error.
+    let empty = text.lines().all(|line| {
+        let line = line.trim();
+        line.is_empty() || line.starts_with('#') || line == "---"
+    });
+    if empty {
+        return Ok(Options::default());
+    }
+    let options = serde_saphyr::options! { with_snippet: false };
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// The paths in `PODGATE_MANIFESTS`, joined by `:`.
+pub fn manifests_of(variable: Option<std::ffi::OsString>) -> Vec<PathBuf> {
+    let paths = variable.iter().flat_map(std::env::split_paths).collect::<Vec<_>>();
+    paths.into_iter().filter(|path| !path.as_os_str().is_empty()).collect()
+}
+
+impl Config {
+    /// Fills in defaults and checks every value. `host_name` is what the kernel calls this host,
+    /// `cores` the cores that are online.
+    ///
+    /// # Errors
+    /// Every option with an unusable value, one a line.
+    pub fn resolve(
+        options: Options,
+        host_name: &str,
+        online: &BTreeSet<usize>,
+    ) -> Result<Self, ConfigError> {
+        let mut faults = Faults::default();
+        let cores = options.cores.unwrap_or_default().0;
+        for core in cores.iter().filter(|core| !online.contains(core)) {
+            faults.add("cores", format_args!("there is no core {core} online here"));
+        }
+        let workers = options.workers.unwrap_or(cores.len().max(1));
+        faults.range("workers", workers as u64, cores.len().max(1) as u64, 254);
+        let umem_frames = options.umem_frames.unwrap_or(65_536);
+        faults.range("umem-frames", umem_frames.into(), 1024, 1 << 24);
+        let frames_per_port = options.frames_per_port.unwrap_or(1024);
+        faults.range("frames-per-port", frames_per_port.into(), 64, 32_768);
+        if !frames_per_port.is_power_of_two() {
+            faults.add("frames-per-port", format_args!("{frames_per_port} is no power of two"));
+        }
+        if u64::from(frames_per_port) * 2 > umem_frames.into() {
+            let text = format!("{umem_frames} leave no room for ports of {frames_per_port} frames");
+            faults.add("umem-frames", format_args!("{text}"));
+        }
+        let max_ports = options.max_ports.unwrap_or(1024);
+        faults.range("max-ports", max_ports.into(), 2, 16_384);
+        let sessions = options.sessions.unwrap_or(1 << 18);
+        faults.range("sessions", sessions.into(), 64, 1 << 26);
+        let mtu = options.mtu.unwrap_or(1500);
+        faults.range("mtu", mtu.into(), LEAST_MTU.into(), MOST_MTU.into());
+        let standard = Timeouts::default();
+        let mut span = |name: &str, given: Option<Span>, otherwise: Duration| {
+            let span = given.map_or(otherwise, |span| span.0);
+            if span < Duration::from_secs(1) {
+                faults.add(name, format_args!("{} is less than a second", Span(span)));
+            }
+            span
+        };
+        let timeouts = Timeouts {
+            tcp_established: span(
+                "tcp-established-timeout",
+                options.tcp_established_timeout,
+                standard.tcp_established,
+            ),
+            tcp_transient: span(
+                "tcp-transient-timeout",
+                options.tcp_transient_timeout,
+                standard.tcp_transient,
+            ),
+            udp: span("udp-timeout", options.udp_timeout, standard.udp),
+            other: span("other-timeout", options.other_timeout, standard.other),
+        };
+        let attach_timeout =
+            span("attach-timeout", options.attach_timeout, Duration::from_secs(25));
+        // Kubelet registers the cluster node under the host's name in lower case.
+        let node_name = options.node_name.unwrap_or_else(|| host_name.to_lowercase());
+        if node_name.is_empty() || node_name.contains(|c: char| !c.is_ascii_graphic() || c == '/') {
+            let name = node_name.escape_debug();
+            faults.add("node-name", format_args!("'{name}' is no name of a cluster node"));
+        }
+        for address in &options.node_addresses {
+            if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
+                let text = format_args!("{address} is no address of one cluster node");
+                faults.add("node-addresses", text);
+            }
+        }
+        let config = Self {
+            node_name,
+            manifests: options.manifests,
+            socket: options.socket.unwrap_or_else(|| DEFAULT_SOCKET.into()),
+            listen: options
+                .listen
+                .unwrap_or_else(|| DEFAULT_LISTEN.parse().expect("a socket address")),
+            state_dir: options.state_dir.unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
+            cores,
+            workers,
+            rx_mode: match options.rx_mode {
+                Some(RxMode::Polling) => SwitchRxMode::Polling,
+                None | Some(RxMode::Adaptive) => SwitchRxMode::Adaptive,
+                Some(RxMode::Interrupt) => SwitchRxMode::Interrupt,
+            },
+            umem_frames,
+            hugepages: options.hugepages.unwrap_or(HugePages::Auto),
+            frames_per_port,
+            max_ports,
+            sessions,
+            timeouts,
+            attach_timeout,
+            host_port: options.host_port != Some(OnOff::Off),
+            node_addresses: options.node_addresses,
+            mtu,
+            log_level: options.log_level.unwrap_or(LogLevel::Info),
+        };
+        faults.into_result().map(|()| config)
+    }
+
+    /// Every option by name with the value in force.
+    pub fn describe(&self) -> Vec<(&'static str, String)> {
+        let list = |items: Vec<String>| items.join(",");
+        let rx_mode = match self.rx_mode {
+            SwitchRxMode::Polling => "polling",
+            SwitchRxMode::Adaptive => "adaptive",
+            SwitchRxMode::Interrupt => "interrupt",
+        };
+        let on_off = |on| if on { "on" } else { "off" }.to_owned();
+        let manifests = self.manifests.iter().map(|path| path.display().to_string()).collect();
+        vec![
+            ("node-name", self.node_name.clone()),
+            ("manifests", list(manifests)),
+            ("socket", self.socket.display().to_string()),
+            ("listen", self.listen.to_string()),
+            ("state-dir", self.state_dir.display().to_string()),
+            ("cores", Cores(self.cores.clone()).to_string()),
+            ("workers", self.workers.to_string()),
+            ("rx-mode", rx_mode.to_owned()),
+            ("umem-frames", self.umem_frames.to_string()),
+            ("hugepages", format!("{:?}", self.hugepages).to_lowercase()),
+            ("frames-per-port", self.frames_per_port.to_string()),
+            ("max-ports", self.max_ports.to_string()),
+            ("sessions", self.sessions.to_string()),
+            ("tcp-established-timeout", Span(self.timeouts.tcp_established).to_string()),
+            ("tcp-transient-timeout", Span(self.timeouts.tcp_transient).to_string()),
+            ("udp-timeout", Span(self.timeouts.udp).to_string()),
+            ("other-timeout", Span(self.timeouts.other).to_string()),
+            ("attach-timeout", Span(self.attach_timeout).to_string()),
+            ("host-port", on_off(self.host_port)),
+            ("node-addresses", list(self.node_addresses.iter().map(IpAddr::to_string).collect())),
+            ("mtu", self.mtu.to_string()),
+            ("log-level", format!("{:?}", self.log_level).to_lowercase()),
+        ]
+    }
+}
+
+/// What the kernel calls this host.
+pub fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// The cores that are online.
+pub fn online_cores() -> BTreeSet<usize> {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    match online.trim().parse::<Cores>() {
+        Ok(cores) => cores.0.into_iter().collect(),
+        Err(_) => (0..std::thread::available_parallelism().map_or(1, usize::from)).collect(),
+    }
+}
+
+#[derive(Default)]
+struct Faults(Vec<String>);
+
+impl Faults {
+    fn add(&mut self, option: &str, what: std::fmt::Arguments<'_>) {
+        self.0.push(format!("{option}: {what}"));
+    }
+
+    fn range(&mut self, option: &str, value: u64, least: u64, most: u64) {
+        if !(least..=most).contains(&value) {
+            self.add(option, format_args!("{value} is not between {least} and {most}"));
+        }
+    }
+
+    fn into_result(self) -> Result<(), ConfigError> {
+        if self.0.is_empty() { Ok(()) } else { Err(ConfigError(self.0.join("\n"))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command};
+
+    use super::*;
+
+    fn resolve(options: Options) -> Result<Config, ConfigError> {
+        Config::resolve(options, "Node-A", &BTreeSet::from([0, 1]))
+    }
+
+    fn fault(text: &str) -> String {
+        match parse(text) {
+            Err(error) => error,
+            Ok(options) => resolve(options).expect_err(text).to_string(),
+        }
+    }
+
+    #[test]
+    fn every_default_is_what_the_help_says() {
+        let config = resolve(Options::default()).unwrap();
+        let mut described = config.describe();
+        for argument in Options::augment_args(Command::new("podgate")).get_arguments() {
+            let name = argument.get_long().unwrap();
+            let help = argument.get_help().unwrap().to_string();
+            let at = described.iter().position(|(known, _)| *known == name).unwrap();
+            let (_, value) = described.remove(at);
+            match help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']')) {
+                None => assert_eq!(value, "", "{name}"),
+                Some(("the host's name", _)) => assert_eq!(value, "node-a"),
+                Some(("none, workers float", _)) => assert_eq!(value, ""),
+                Some(("one a core given, else 1", _)) => assert_eq!(value, "1"),
+                Some((default, _)) => assert_eq!(value, default, "{name}"),
+            }
+        }
+        assert_eq!(described, []);
+    }
+
+    #[test]
+    fn a_file_may_say_everything() {
+        let text = "
+            node-name: node-b
+            manifests: [/etc/a, b.yaml]
+            socket: /tmp/s
+            listen: '[::1]:9000'
+            state-dir: /tmp/state
+            cores: 0-1
+            workers: 2
+            rx-mode: polling
+            umem-frames: 8192
+            hugepages: on
+            frames-per-port: 512
+            max-ports: 16
+            sessions: 1000
+            tcp-established-timeout: 1h
+            tcp-transient-timeout: 30s
+            udp-timeout: 20s
+            other-timeout: 10s
+            attach-timeout: 3s
+            host-port: off
+            node-addresses: [192.0.2.1, '2001:db8::1']
+            mtu: 1400
+            log-level: debug
+        ";
+        let config = resolve(parse(text).unwrap()).unwrap();
+        let described: Vec<String> =
+            config.describe().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let expected = [
+            "node-name=node-b",
+            "manifests=/etc/a,b.yaml",
+            "socket=/tmp/s",
+            "listen=[::1]:9000",
+            "state-dir=/tmp/state",
+            "cores=0,1",
+            "workers=2",
+            "rx-mode=polling",
+            "umem-frames=8192",
+            "hugepages=on",
+            "frames-per-port=512",
+            "max-ports=16",
+            "sessions=1000",
+            "tcp-established-timeout=1h",
+            "tcp-transient-timeout=30s",
+            "udp-timeout=20s",
+            "other-timeout=10s",
+            "attach-timeout=3s",
+            "host-port=off",
+            "node-addresses=192.0.2.1,2001:db8::1",
+            "mtu=1400",
+            "log-level=debug",
+        ];
+        assert_eq!(described, expected);
+        let flags = Options { mtu: Some(1300), ..Options::default() };
+        assert_eq!(flags.over(parse(text).unwrap()).mtu, Some(1300));
+    }
+
+    #[test]
+    fn a_file_without_content_says_nothing() {
+        for text in ["", "# only a comment\n", "---\n"] {
+            assert_eq!(parse(text), Ok(Options::default()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn faults_name_their_place() {
+        let unknown = fault("mtu: 1400\nspeed: 3\n");
+        assert!(unknown.contains("speed") && unknown.contains("line 2"), "{unknown}");
+        let cases = [
+            ("workers: [1]", "line 1"),
+            ("mtu: big", "line 1"),
+            ("mtu: 9000", "mtu: 9000 is not between"),
+            ("cores: 0,7", "cores: there is no core 7"),
+            ("cores: 0-1\nworkers: 1", "workers: 1 is not between 2 and"),
+            ("frames-per-port: 1000", "frames-per-port: 1000 is no power of two"),
+            ("umem-frames: 1024", "umem-frames: 1024 leave no room"),
+            ("udp-timeout: 10ms", "udp-timeout: 10ms is less"),
+            ("node-name: a/b", "node-name: 'a/b'"),
+            ("node-addresses: [127.0.0.1]", "node-addresses: 127.0.0.1"),
+            ("listen: here", "line 1"),
+            ("rx-mode: sometimes", "line 1"),
+            ("host-port: perhaps", "neither on nor off"),
+        ];
+        for (text, expected) in cases {
+            let fault = fault(text);
+            assert!(fault.contains(expected), "{text}: {fault}");
+        }
+    }
+
+    #[test]
+    fn manifests_in_the_environment_are_a_path_list() {
+        assert_eq!(manifests_of(Some("/a::b".into())), [PathBuf::from("/a"), "b".into()]);
+        assert_eq!(manifests_of(None), Vec::<PathBuf>::new());
+    }
+}

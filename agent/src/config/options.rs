@@ -1,0 +1,203 @@
+//! The options of `podgate run`, each in one place: name, meaning, default, variable.
+//!
+//! The same struct is what flags and variables are read into and what the file is read into,
+//! so an option cannot exist in one and not in the other. [`super::Config::resolve`] checks
+//! the values.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use super::text::{Cores, OnOff, Span};
+
+/// What was said about each option; `None` and empty lists: nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Options {
+    /// Name of this cluster node, as its Node object has it [default: the host's name]
+    #[arg(long, env = "PODGATE_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+
+    /// File or folder with manifests; may be given several times; watched for change [env:
+    /// PODGATE_MANIFESTS=, paths joined by ':']
+    #[arg(long, value_name = "PATH")]
+    #[serde(default)]
+    pub manifests: Vec<PathBuf>,
+
+    /// Unix socket of the local API [default: /run/podgate/podgate.sock]
+    #[arg(long, env = "PODGATE_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Address for /healthz, /readyz and /metrics [default: 127.0.0.1:9470]
+    #[arg(long, env = "PODGATE_LISTEN", value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+
+    /// Folder for what outlives the process: attached pods [default: /run/podgate]
+    #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Cores to pin workers to, as in 2,4-6 [default: none, workers float]
+    #[arg(long, env = "PODGATE_CORES", value_name = "LIST")]
+    pub cores: Option<Cores>,
+
+    /// Number of workers, at least as many as cores [default: one a core given, else 1]
+    #[arg(long, env = "PODGATE_WORKERS", value_name = "N")]
+    pub workers: Option<usize>,
+
+    /// When workers look for packets [default: adaptive]
+    #[arg(long, env = "PODGATE_RX_MODE", value_name = "MODE")]
+    pub rx_mode: Option<RxMode>,
+
+    /// Frames that packets live in, shared by all ports [default: 65536]
+    #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
+    pub umem_frames: Option<u32>,
+
+    /// Whether frames stand in huge pages; auto: if there are any [default: auto]
+    #[arg(long, env = "PODGATE_HUGEPAGES", value_name = "WHEN")]
+    pub hugepages: Option<HugePages>,
+
+    /// Frames a port keeps ready for what it receives; a power of two [default: 1024]
+    #[arg(long, env = "PODGATE_FRAMES_PER_PORT", value_name = "N")]
+    pub frames_per_port: Option<u32>,
+
+    /// Ports there may be: pods, and the host port [default: 1024]
+    #[arg(long, env = "PODGATE_MAX_PORTS", value_name = "N")]
+    pub max_ports: Option<u16>,
+
+    /// Sessions that fit [default: 262144]
+    #[arg(long, env = "PODGATE_SESSIONS", value_name = "N")]
+    pub sessions: Option<u32>,
+
+    /// How long an established TCP connection may be silent [default: 1d]
+    #[arg(long, env = "PODGATE_TCP_ESTABLISHED_TIMEOUT", value_name = "TIME")]
+    pub tcp_established_timeout: Option<Span>,
+
+    /// The same for TCP before its handshake is done, and after FIN or RST [default: 2m]
+    #[arg(long, env = "PODGATE_TCP_TRANSIENT_TIMEOUT", value_name = "TIME")]
+    pub tcp_transient_timeout: Option<Span>,
+
+    /// The same for UDP [default: 10m]
+    #[arg(long, env = "PODGATE_UDP_TIMEOUT", value_name = "TIME")]
+    pub udp_timeout: Option<Span>,
+
+    /// The same for all other protocols [default: 10m]
+    #[arg(long, env = "PODGATE_OTHER_TIMEOUT", value_name = "TIME")]
+    pub other_timeout: Option<Span>,
+
+    /// How long attaching a pod waits for its object and tables [default: 25s]
+    #[arg(long, env = "PODGATE_ATTACH_TIMEOUT", value_name = "TIME")]
+    pub attach_timeout: Option<Span>,
+
+    /// Whether there is a way between pods and this cluster node's kernel [default: on]
+    #[arg(long, env = "PODGATE_HOST_PORT", value_name = "on|off")]
+    pub host_port: Option<OnOff>,
+
+    /// Addresses of this cluster node beyond those of its Node object; what comes from them
+    /// is always let in to pods; may be given several times
+    #[arg(long, env = "PODGATE_NODE_ADDRESSES", value_name = "ADDRESS", value_delimiter = ',')]
+    #[serde(default)]
+    pub node_addresses: Vec<IpAddr>,
+
+    /// Largest packet of the host port in bytes, without the Ethernet header [default: 1500]
+    #[arg(long, env = "PODGATE_MTU", value_name = "BYTES")]
+    pub mtu: Option<u32>,
+
+    /// How much is logged to stderr [default: info]
+    #[arg(long, env = "PODGATE_LOG_LEVEL", value_name = "LEVEL")]
+    pub log_level: Option<LogLevel>,
+}
+
+/// When a worker looks for packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RxMode {
+    /// All the time: the lowest latency, a whole core a worker
+    Polling,
+    /// All the time while packets come, then the kernel wakes it
+    Adaptive,
+    /// Whenever the kernel wakes it
+    Interrupt,
+}
+
+/// Whether huge pages are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HugePages {
+    /// If there are enough of them
+    Auto,
+    /// Yes; without them the switch does not start
+    On,
+    /// No
+    Off,
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// What went wrong
+    Error,
+    /// And what may
+    Warn,
+    /// And what happened
+    Info,
+    /// And why
+    Debug,
+    /// And everything else
+    Trace,
+}
+
+impl Options {
+    /// These options, and where nothing was said, the others.
+    #[must_use]
+    pub fn over(self, file: Self) -> Self {
+        Self {
+            node_name: self.node_name.or(file.node_name),
+            manifests: first(self.manifests, file.manifests),
+            socket: self.socket.or(file.socket),
+            listen: self.listen.or(file.listen),
+            state_dir: self.state_dir.or(file.state_dir),
+            cores: self.cores.or(file.cores),
+            workers: self.workers.or(file.workers),
+            rx_mode: self.rx_mode.or(file.rx_mode),
+            umem_frames: self.umem_frames.or(file.umem_frames),
+            hugepages: self.hugepages.or(file.hugepages),
+            frames_per_port: self.frames_per_port.or(file.frames_per_port),
+            max_ports: self.max_ports.or(file.max_ports),
+            sessions: self.sessions.or(file.sessions),
+            tcp_established_timeout: self.tcp_established_timeout.or(file.tcp_established_timeout),
+            tcp_transient_timeout: self.tcp_transient_timeout.or(file.tcp_transient_timeout),
+            udp_timeout: self.udp_timeout.or(file.udp_timeout),
+            other_timeout: self.other_timeout.or(file.other_timeout),
+            attach_timeout: self.attach_timeout.or(file.attach_timeout),
+            host_port: self.host_port.or(file.host_port),
+            node_addresses: first(self.node_addresses, file.node_addresses),
+            mtu: self.mtu.or(file.mtu),
+            log_level: self.log_level.or(file.log_level),
+        }
+    }
+}
+
+/// A list given replaces the other whole.
+fn first<T>(given: Vec<T>, otherwise: Vec<T>) -> Vec<T> {
+    if given.is_empty() { otherwise } else { given }
+}
+
+impl<'de> Deserialize<'de> for HugePages {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "auto" => Ok(Self::Auto),
+            // A file may say true and mean on.
+            other => match other.parse() {
+                Ok(OnOff::On) => Ok(Self::On),
+                Ok(OnOff::Off) => Ok(Self::Off),
+                Err(_) => Err(serde::de::Error::custom(format!(
+                    "'{}' is none of auto, on and off",
+                    other.escape_debug()
+                ))),
+            },
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The host port: the way between the switch and the cluster node's own kernel.
+//!
+//! ```text
+//!   switch ══ AF_XDP ══ podgate0 ────veth──── podgate-host ── the kernel: kubelet, routes out
+//!                       (no address)          (gateway address, routes to the pods)
+//! ```
+//!
+//! The kernel takes every pod for a neighbour on `podgate-host`: the routes
+//! have no next hop, and the switch answers ARP and ND for each address behind
+//! it. When the agent ends the pair stays, so that a restart finds what it
+//! needs; frames then go nowhere, since `podgate0` itself has no address, no
+//! ARP and no IPv6.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+
+use super::error::Error;
+use super::netlink::Netlink;
+use super::offload::switch_off_offloads;
+use super::route::Route;
+use super::sysctl::{self, Family};
+use super::veth::{VethEnd, VethPair};
+use super::{Link, fnv};
+use crate::MacAddress;
+
+/// The kernel's address on the host port where the cluster node has no pod
+/// network of its own (RFC 3927: it is never routed).
+pub const FALLBACK_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+
+/// What the host port should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPortConfig {
+    /// Name of the switch's end.
+    pub switch_interface: String,
+    /// Name of the kernel's end.
+    pub host_interface: String,
+    /// Largest packet in bytes, without the Ethernet header.
+    pub mtu: u32,
+    /// The kernel's addresses on it, at most one a family in practice: what pods
+    /// see as the source of packets from their cluster node. See [`gateways`].
+    pub gateways: Vec<IpAddr>,
+    /// Where the pods are: networks and single addresses routed to the switch.
+    pub routes: Vec<IpNet>,
+}
+
+impl Default for HostPortConfig {
+    fn default() -> Self {
+        Self {
+            switch_interface: "podgate0".to_owned(),
+            host_interface: "podgate-host".to_owned(),
+            mtu: 1500,
+            gateways: gateways(&[]),
+            routes: Vec::new(),
+        }
+    }
+}
+
+/// The host port as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// The switch's end; a new one is down until the switch serves it.
+    pub switch: Link,
+    /// The kernel's end; it is up.
+    pub host: Link,
+}
+
+/// The gateway addresses that follow from the cluster node's pod networks: the
+/// first host address of each, or [`FALLBACK_GATEWAY`] if there are none.
+pub fn gateways(pod_networks: &[IpNet]) -> Vec<IpAddr> {
+    if pod_networks.is_empty() {
+        return vec![IpAddr::V4(FALLBACK_GATEWAY)];
+    }
+    pod_networks.iter().filter_map(|network| network.hosts().next()).map(gateway).collect()
+}
+
+/// IPv6 counts the network's own address among its hosts; it is the
+/// subnet-router anycast address (RFC 4291, section 2.6.1) and not ours to take.
+fn gateway(first: IpAddr) -> IpAddr {
+    match first {
+        IpAddr::V4(_) => first,
+        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) | 1).into()),
+    }
+}
+
+/// Makes the host port, or brings the existing one into the state asked for:
+/// addresses and routes on it that are not asked for are taken away.
+///
+/// Acts in the calling thread's network namespace. Calling it again with the
+/// same configuration changes nothing.
+///
+/// # Errors
+/// If the kernel refuses a step, or an interface of one of the names exists
+/// that is not the other one's peer.
+pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
+    let mut netlink = Netlink::open()?;
+    let (switch, host) = pair(&mut netlink, config)?;
+    close_to_the_kernel(&config.switch_interface)?;
+    netlink.switch_off_arp(switch.index)?;
+    for name in [&config.switch_interface, &config.host_interface] {
+        switch_off_offloads(name)?;
+    }
+    for link in [&switch, &host] {
+        if link.mtu != config.mtu {
+            netlink.set_mtu(link.index, config.mtu)?;
+        }
+    }
+    sysctl::set_if_present(Family::V6, &config.host_interface, "accept_ra", "0")?;
+    netlink.set_up(host.index)?;
+    addresses(&mut netlink, host.index, &config.gateways)?;
+    routes(&mut netlink, host.index, config)?;
+    Ok(HostPort {
+        switch: netlink.link(&config.switch_interface)?,
+        host: netlink.link(&config.host_interface)?,
+    })
+}
+
+/// Deletes the host port; one that is not there is no error.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn remove(config: &HostPortConfig) -> Result<(), Error> {
+    let mut netlink = Netlink::open()?;
+    let Some(link) = netlink.find_link(&config.host_interface)? else { return Ok(()) };
+    match netlink.delete_link(link.index) {
+        Err(error) if error.is_not_found() => Ok(()),
+        result => result,
+    }
+}
+
+/// Makes the kernel deaf on an interface that only the switch may read:
+/// whatever is not taken before the kernel's own stack sees it (nobody serves
+/// the interface, or not yet) is not answered, not routed, not forwarded.
+///
+/// # Errors
+/// Names the setting that cannot be written.
+pub fn close_to_the_kernel(interface: &str) -> Result<(), Error> {
+    sysctl::set_if_present(Family::V6, interface, "disable_ipv6", "1")?;
+    sysctl::set(Family::V4, interface, "forwarding", "0")?;
+    // Sources that are not routed back through this interface are dropped, and none is.
+    sysctl::set(Family::V4, interface, "rp_filter", "1")?;
+    // Never answer for addresses of other interfaces.
+    sysctl::set(Family::V4, interface, "arp_ignore", "8")?;
+    sysctl::set(Family::V4, interface, "proxy_arp", "0")
+}
+
+fn pair(netlink: &mut Netlink, config: &HostPortConfig) -> Result<(Link, Link), Error> {
+    let names = [&config.switch_interface, &config.host_interface];
+    if netlink.find_link(names[0])?.is_none() && netlink.find_link(names[1])?.is_none() {
+        let end = |name: &String| VethEnd {
+            name: name.clone(),
+            mac: MacAddress::local(fnv::hash(&["podgate host port", name])),
+        };
+        netlink.create_veth(&VethPair {
+            near: end(names[0]),
+            far: end(names[1]),
+            far_namespace: None,
+            mtu: config.mtu,
+        })?;
+    }
+    let (switch, host) = (netlink.link(names[0])?, netlink.link(names[1])?);
+    for (link, peer) in [(&switch, &host), (&host, &switch)] {
+        if link.kind != "veth" || link.peer != Some(peer.index) {
+            let why = format!("it exists and is not the other end of {}", peer.name);
+            return Err(Error::invalid(format!("use interface {} as host port", link.name), why));
+        }
+    }
+    Ok((switch, host))
+}
+
+fn addresses(netlink: &mut Netlink, host: u32, gateways: &[IpAddr]) -> Result<(), Error> {
+    let wanted: Vec<IpNet> = gateways.iter().copied().map(IpNet::from).collect();
+    let present: Vec<IpNet> = netlink
+        .addresses()?
+        .into_iter()
+        .filter(|own| own.link == host)
+        .map(|own| own.address)
+        // The kernel's own link-local address, which neighbour discovery needs.
+        .filter(|own| !matches!(own, IpNet::V6(v6) if v6.addr().is_unicast_link_local()))
+        .collect();
+    for extra in present.iter().filter(|own| !wanted.contains(own)) {
+        netlink.delete_address(host, *extra)?;
+    }
+    for missing in wanted.iter().filter(|own| !present.contains(own)) {
+        netlink.add_address(host, *missing)?;
+    }
+    Ok(())
+}
+
+fn routes(netlink: &mut Netlink, host: u32, config: &HostPortConfig) -> Result<(), Error> {
+    let wanted: Vec<Route> = config
+        .routes
+        .iter()
+        .map(|network| {
+            let v4 = network.addr().is_ipv4();
+            let source = config.gateways.iter().copied().find(|address| address.is_ipv4() == v4);
+            Route { source, ..Route::direct(network.trunc(), host) }
+        })
+        .collect();
+    let present: Vec<Route> = netlink
+        .routes()?
+        .into_iter()
+        .filter(|route| route.link == host && route.gateway.is_none())
+        .filter(|route| !kernels_own(route))
+        .collect();
+    for extra in &present {
+        if !wanted.iter().any(|route| route.destination == extra.destination) {
+            netlink.delete_route(extra)?;
+        }
+    }
+    for route in wanted.iter().filter(|route| !present.contains(route)) {
+        netlink.put_route(route)?;
+    }
+    Ok(())
+}
+
+/// Routes that exist because the interface or one of its addresses does.
+fn kernels_own(route: &Route) -> bool {
+    match route.destination {
+        IpNet::V4(_) => false,
+        IpNet::V6(v6) => v6.addr().is_unicast_link_local() || v6.addr().is_multicast(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gateways_follow_from_the_pod_networks() {
+        let cases: [(&[&str], &[&str]); 4] = [
+            (&[], &["169.254.1.1"]),
+            (&["10.1.4.0/24"], &["10.1.4.1"]),
+            (&["10.1.4.0/24", "fd00:1:4::/64"], &["10.1.4.1", "fd00:1:4::1"]),
+            (&["10.1.4.9/32"], &["10.1.4.9"]),
+        ];
+        for (networks, expected) in cases {
+            let networks: Vec<IpNet> = networks.iter().map(|n| n.parse().unwrap()).collect();
+            let expected: Vec<IpAddr> = expected.iter().map(|a| a.parse().unwrap()).collect();
+            assert_eq!(gateways(&networks), expected, "{networks:?}");
+        }
+    }
+}

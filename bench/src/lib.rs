@@ -1,0 +1,72 @@
+//! What the benchmarks share: samples with their spread, and tables of them.
+//!
+//! These machines are noisy. A figure is a median with its minimum and maximum, and what is
+//! compared is measured in turn in one run.
+
+use std::fmt;
+
+/// Repeated measurements of one figure.
+#[derive(Clone, Debug, Default)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// Adds one measurement.
+    pub fn add(&mut self, value: f64) {
+        self.0.push(value);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    /// The middle one; 0 if there is none.
+    pub fn median(&self) -> f64 {
+        self.0.get(self.0.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    /// The smallest.
+    pub fn least(&self) -> f64 {
+        self.0.first().copied().unwrap_or(0.0)
+    }
+
+    /// The largest.
+    pub fn most(&self) -> f64 {
+        self.0.last().copied().unwrap_or(0.0)
+    }
+}
+
+impl fmt::Display for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} ({:.2}–{:.2})", self.median(), self.least(), self.most())
+    }
+}
+
+/// Prints rows under a head, columns aligned.
+pub fn print_table(head: &[&str], rows: &[Vec<String>]) {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+    };
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells
+            .enumerate()
+            .map(|(column, cell)| format!("{cell:<width$}", width = width(column)))
+            .collect();
+        println!("| {} |", padded.join(" | "));
+    };
+    line(&mut head.iter().copied());
+    let rules: Vec<String> = (0..head.len()).map(|column| "-".repeat(width(column))).collect();
+    line(&mut rules.iter().map(String::as_str));
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_a_median_with_its_spread() {
+        let mut samples = Samples::default();
+        [3.0, 1.0, 2.0].into_iter().for_each(|value| samples.add(value));
+        assert_eq!(samples.to_string(), "2.00 (1.00–3.00)");
+    }
+}

@@ -1,0 +1,190 @@
+//! Random clusters and edits, from a universe small enough that things meet.
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use serde_json::{Value, json};
+
+pub(crate) const NAMESPACES: [&str; 3] = ["x", "y", "z"];
+pub(crate) const PODS: [&str; 3] = ["a", "b", "c"];
+pub(crate) const POLICIES: [&str; 3] = ["p", "q", "r"];
+
+/// One thing that happens to the cluster.
+#[derive(Clone, Debug)]
+pub(crate) enum Edit {
+    /// An object is added or replaced.
+    Apply(Value),
+    /// The object of this kind, namespace and name goes.
+    Delete(&'static str, &'static str, &'static str),
+}
+
+pub(crate) fn edits(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Edit>> {
+    vec(edit(), length)
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    prop_oneof![
+        6 => pod().prop_map(Edit::Apply),
+        2 => namespace().prop_map(Edit::Apply),
+        6 => policy().prop_map(Edit::Apply),
+        1 => (select(&NAMESPACES), select(&PODS)).prop_map(|(s, n)| Edit::Delete("Pod", s, n)),
+        1 => select(&NAMESPACES).prop_map(|n| Edit::Delete("Namespace", "", n)),
+        1 => (select(&NAMESPACES), select(&POLICIES))
+            .prop_map(|(s, n)| Edit::Delete("NetworkPolicy", s, n)),
+    ]
+}
+
+fn labels() -> impl Strategy<Value = Value> {
+    btree_map(select(&["app", "tier"]), select(&["1", "2"]), 0..3).prop_map(|map| json!(map))
+}
+
+fn namespace() -> impl Strategy<Value = Value> {
+    (select(&NAMESPACES), labels()).prop_map(|(name, labels)| {
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    })
+}
+
+/// The addresses a pod may have: two of each family for each of them, none shared.
+pub(crate) fn pod_addresses(namespace: &str, name: &str, second: bool) -> [String; 2] {
+    let net = NAMESPACES.iter().position(|it| *it == namespace).unwrap();
+    let host = 2 * PODS.iter().position(|it| *it == name).unwrap() + usize::from(second) + 1;
+    [format!("10.0.{net}.{host}"), format!("fd00:{net}::{host}")]
+}
+
+fn pod() -> impl Strategy<Value = Value> {
+    let node = select(&["n1", "n2"]);
+    let ports =
+        vec((select(&["http", "dns"]), select(&["TCP", "UDP"]), select(&[53, 80, 8080])), 0..3);
+    let state = prop_oneof![8 => Just("Running"), 1 => Just("Succeeded"), 1 => Just("Failed")];
+    let host_network = prop::bool::weighted(0.1);
+    let which = (select(&NAMESPACES), select(&PODS));
+    (which, node, labels(), ports, any::<bool>(), 0..4usize, state, host_network).prop_map(
+        |((namespace, name), node, labels, ports, second, families, phase, host_network)| {
+            let ports: Vec<Value> = ports
+                .into_iter()
+                .map(|(name, protocol, number)| {
+                    json!({"name": name, "protocol": protocol, "containerPort": number})
+                })
+                .collect();
+            let addresses = match host_network {
+                true => ["192.0.2.1".to_owned(), "2001:db8::1".to_owned()],
+                false => pod_addresses(namespace, name, second),
+            };
+            // None, the first, the second, both.
+            let ips: Vec<Value> = (addresses.iter().enumerate())
+                .filter(|(index, _)| families >> index & 1 == 1)
+                .map(|(_, ip)| json!({"ip": ip}))
+                .collect();
+            json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"namespace": namespace, "name": name, "labels": labels},
+                "spec": {"nodeName": node, "hostNetwork": host_network,
+                         "containers": [{"name": "c", "ports": ports}]},
+                "status": {"phase": phase, "podIPs": ips}})
+        },
+    )
+}
+
+fn selector() -> impl Strategy<Value = Value> {
+    let expression = (select(&["app", "tier"]), 0..4usize, subsequence(&["1", "2"], 1..3))
+        .prop_map(|(key, operator, values)| {
+            let operator = ["In", "NotIn", "Exists", "DoesNotExist"][operator];
+            match operator {
+                "In" | "NotIn" => json!({"key": key, "operator": operator, "values": values}),
+                _ => json!({"key": key, "operator": operator}),
+            }
+        });
+    let exact = btree_map(select(&["app", "tier"]), select(&["1", "2"]), 0..2);
+    (option::of(exact), vec(expression, 0..2)).prop_map(|(exact, expressions)| {
+        let mut selector = json!({});
+        if let Some(exact) = exact {
+            selector["matchLabels"] = json!(exact);
+        }
+        if !expressions.is_empty() {
+            selector["matchExpressions"] = json!(expressions);
+        }
+        selector
+    })
+}
+
+fn block() -> impl Strategy<Value = Value> {
+    let choices = [
+        ("0.0.0.0/0", vec!["10.0.0.0/16", "10.0.1.0/24", "198.51.100.0/24"]),
+        ("10.0.0.0/16", vec!["10.0.0.0/24", "10.0.0.1/32", "10.0.1.0/30", "10.0.0.0/16"]),
+        ("::/0", vec!["fd00::/16", "fd00:1::/32"]),
+        ("fd00::/16", vec!["fd00:0::1/128"]),
+        ("198.51.100.7/32", vec![]),
+    ];
+    select(choices.to_vec()).prop_flat_map(|(cidr, except)| {
+        let most = except.len();
+        subsequence(except, 0..=most).prop_map(move |except| match except.is_empty() {
+            true => json!({"ipBlock": {"cidr": cidr}}),
+            false => json!({"ipBlock": {"cidr": cidr, "except": except}}),
+        })
+    })
+}
+
+fn peer() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        selector().prop_map(|pods| json!({"podSelector": pods})),
+        selector().prop_map(|namespaces| json!({"namespaceSelector": namespaces})),
+        (selector(), selector()).prop_map(|(namespaces, pods)| {
+            json!({"namespaceSelector": namespaces, "podSelector": pods})
+        }),
+        block(),
+    ]
+}
+
+fn port() -> impl Strategy<Value = Value> {
+    let protocol = option::of(select(&["TCP", "UDP", "SCTP"]));
+    let port = prop_oneof![
+        Just(json!({})),
+        select(&[53, 80, 8080]).prop_map(|port| json!({"port": port})),
+        Just(json!({"port": 50, "endPort": 80})),
+        select(&["http", "dns", "nowhere"]).prop_map(|name| json!({"port": name})),
+    ];
+    (protocol, port).prop_map(|(protocol, mut port)| {
+        if let Some(protocol) = protocol {
+            port["protocol"] = json!(protocol);
+        }
+        port
+    })
+}
+
+fn rules(from_or_to: &'static str) -> impl Strategy<Value = Value> {
+    let rule = (option::of(vec(peer(), 0..3)), option::of(vec(port(), 0..3))).prop_map(
+        move |(peers, ports)| {
+            let mut rule = json!({});
+            if let Some(peers) = peers {
+                rule[from_or_to] = json!(peers);
+            }
+            if let Some(ports) = ports {
+                rule["ports"] = json!(ports);
+            }
+            rule
+        },
+    );
+    vec(rule, 0..3).prop_map(|rules| json!(rules))
+}
+
+fn policy() -> impl Strategy<Value = Value> {
+    let types = option::of(subsequence(&["Ingress", "Egress"], 0..3));
+    let which = (select(&NAMESPACES), select(&POLICIES));
+    let rules = (option::of(rules("from")), option::of(rules("to")));
+    (which, selector(), types, rules).prop_map(
+        |((namespace, name), pods, types, (ingress, egress))| {
+            let mut spec = json!({"podSelector": pods});
+            for (field, value) in [
+                ("policyTypes", types.map(|it| json!(it))),
+                ("ingress", ingress),
+                ("egress", egress),
+            ] {
+                if let Some(value) = value {
+                    spec[field] = value;
+                }
+            }
+            json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": {"namespace": namespace, "name": name}, "spec": spec})
+        },
+    )
+}

@@ -1,0 +1,120 @@
+//! Questions put to views, shared by the tests of this crate.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub(crate) mod generate;
+pub(crate) mod reference;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use acl::{Action, Address, Key, linear};
+use control::objects::{Read, read};
+use control::{Control, Object, PodGate, PodKey, Scope, View};
+use serde_json::Value;
+
+/// IP protocol numbers.
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const SCTP: u8 = 132;
+pub(crate) const ICMP: u8 = 1;
+
+/// One object, which must be fine.
+pub(crate) fn object(value: Value) -> Object {
+    match read(value) {
+        Read::Object(object, faults) => {
+            assert_eq!(faults, []);
+            object
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One object, which must have faults.
+pub(crate) fn faulty(value: Value) -> Object {
+    match read(value) {
+        Read::Object(object, faults) => {
+            assert_ne!(faults, []);
+            object
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn key(text: &str) -> PodKey {
+    let (namespace, name) = text.split_once('/').unwrap();
+    PodKey { namespace: namespace.into(), name: name.into() }
+}
+
+/// A control in which these objects were committed.
+pub(crate) fn control(objects: impl IntoIterator<Item = Value>) -> Control {
+    let mut control = Control::new(Scope::All);
+    objects.into_iter().for_each(|value| control.apply(object(value)));
+    control.commit();
+    control
+}
+
+/// What stands between a pod and a peer in one direction, and whom the verdict is by.
+/// The compiled table and the linear scan must say the same.
+pub(crate) fn gate(
+    view: &View,
+    gate: &PodGate,
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    port: u16,
+) -> (bool, Arc<str>) {
+    let PodGate::Table(table) = gate else { return (true, "default-allow".into()) };
+    let (source, destination) = (Address::from(source), Address::from(destination));
+    let key = Key {
+        source,
+        destination,
+        source_identity: view.addresses.lookup(source),
+        destination_identity: view.addresses.lookup(destination),
+        protocol,
+        source_port: if protocol == ICMP { 8 } else { 40_000 },
+        destination_port: if protocol == ICMP { 0 } else { port },
+        ..Key::default()
+    };
+    let found = table.lookup(&key);
+    assert_eq!(found, linear::lookup(table.rules(), &view.addresses, &key), "{key:?}");
+    let rule = &table.rules()[found.expect("a lookup always finds a rule")];
+    (rule.action == Action::Permit, Arc::clone(&rule.origin))
+}
+
+/// Whether the pod `to` lets `from` in, and by whom.
+pub(crate) fn ingress(
+    view: &View,
+    from: &str,
+    to: &str,
+    protocol: u8,
+    port: u16,
+) -> (bool, Arc<str>) {
+    let pod = &view.pods[&key(to)];
+    let from = address(view, from, pod.addresses[0]);
+    gate(view, &pod.to_pod, from, pod.addresses[0], protocol, port)
+}
+
+/// Whether the pod `from` may go to `to`, and by whom.
+pub(crate) fn egress(
+    view: &View,
+    from: &str,
+    to: &str,
+    protocol: u8,
+    port: u16,
+) -> (bool, Arc<str>) {
+    let pod = &view.pods[&key(from)];
+    let to = address(view, to, pod.addresses[0]);
+    gate(view, &pod.from_pod, pod.addresses[0], to, protocol, port)
+}
+
+/// `ns/pod` or an address.
+fn address(view: &View, text: &str, like: IpAddr) -> IpAddr {
+    match text.parse() {
+        Ok(address) => address,
+        Err(_) => *view.pods[&key(text)]
+            .addresses
+            .iter()
+            .find(|address| address.is_ipv4() == like.is_ipv4())
+            .unwrap(),
+    }
+}

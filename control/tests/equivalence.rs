@@ -1,0 +1,167 @@
+//! Views agree with the reference on every connection, after every step of any history.
+
+mod common;
+
+use std::net::IpAddr;
+
+use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
+use common::reference::{Cluster, Connection, addresses, is_peer_at_all};
+use common::{ICMP, SCTP, TCP, UDP, gate, key, object};
+use control::{Control, Kind, Object, ObjectRef, Scope, View};
+use proptest::prelude::*;
+
+fn apply(cluster: &mut Cluster, edit: &Edit) {
+    match edit {
+        Edit::Apply(value) => {
+            let text = |field: &str| value["metadata"][field].as_str().unwrap_or("").to_owned();
+            let (namespace, name) = (text("namespace"), text("name"));
+            match value["kind"].as_str().unwrap() {
+                "Namespace" => {
+                    let object = serde_json::from_value(value.clone()).unwrap();
+                    cluster.namespaces.insert(name, object);
+                }
+                "Pod" => {
+                    let object = serde_json::from_value(value.clone()).unwrap();
+                    cluster.pods.insert((namespace, name), object);
+                }
+                _ => {
+                    let object = serde_json::from_value(value.clone()).unwrap();
+                    cluster.policies.insert((namespace, name), object);
+                }
+            }
+        }
+        Edit::Delete(kind, namespace, name) => {
+            let key = ((*namespace).to_owned(), (*name).to_owned());
+            match *kind {
+                "Namespace" => drop(cluster.namespaces.remove(*name)),
+                "Pod" => drop(cluster.pods.remove(&key)),
+                _ => drop(cluster.policies.remove(&key)),
+            }
+        }
+    }
+}
+
+fn reference_of(kind: &str, namespace: &str, name: &str) -> ObjectRef {
+    let kind = Kind::ALL.into_iter().find(|it| it.name() == kind).unwrap();
+    let namespace = kind.is_namespaced().then(|| namespace.into());
+    ObjectRef { kind, namespace, name: name.into() }
+}
+
+fn tell(control: &mut Control, edit: &Edit) {
+    match edit {
+        Edit::Apply(value) => control.apply(object(value.clone())),
+        Edit::Delete(kind, namespace, name) => {
+            control.delete(&reference_of(kind, namespace, name));
+        }
+    }
+}
+
+/// Every address that means anything in the universe of the generator, and some that do not.
+fn everybody() -> Vec<IpAddr> {
+    let pods = NAMESPACES.iter().flat_map(|namespace| {
+        PODS.iter().flat_map(|name| {
+            [false, true].into_iter().flat_map(|it| pod_addresses(namespace, name, it))
+        })
+    });
+    let others = ["192.0.2.1", "2001:db8::1", "198.51.100.7", "203.0.113.9", "10.0.2.200"];
+    pods.chain(others.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
+}
+
+/// The view holds exactly the pods it should, and each gate says what the reference says.
+fn agree(cluster: &Cluster, view: &View, is_local: impl Fn(&str) -> bool) {
+    let expected: Vec<_> = cluster
+        .pods
+        .values()
+        .filter(|pod| is_peer_at_all(pod) && !addresses(pod).is_empty())
+        .filter(|pod| is_local(pod.spec.as_ref().unwrap().node_name.as_deref().unwrap()))
+        .collect();
+    assert_eq!(view.pods.len(), expected.len());
+    let kinds = [TCP, UDP, SCTP].into_iter().flat_map(|it| [53, 80, 8080].map(|port| (it, port)));
+    let kinds: Vec<(u8, u16)> = kinds.chain([(ICMP, 0)]).collect();
+    for pod in expected {
+        let name = key(&format!(
+            "{}/{}",
+            pod.metadata.namespace.as_deref().unwrap(),
+            pod.metadata.name.as_deref().unwrap()
+        ));
+        let seen = &view.pods[&name];
+        assert_eq!(seen.addresses, addresses(pod));
+        for own in &seen.addresses {
+            for peer in everybody() {
+                for (protocol, port) in kinds.iter().copied() {
+                    let connection = Connection { peer, protocol, port };
+                    let (ingress, by) = gate(view, &seen.to_pod, peer, *own, protocol, port);
+                    let meant = cluster.permits(pod, true, connection);
+                    assert_eq!(ingress, meant, "{name} from {connection:?} by {by}");
+                    let (egress, by) = gate(view, &seen.from_pod, *own, peer, protocol, port);
+                    let meant = cluster.permits(pod, false, connection);
+                    assert_eq!(egress, meant, "{name} to {connection:?} by {by}");
+                }
+            }
+        }
+    }
+}
+
+fn objects(cluster: &Cluster) -> Vec<Object> {
+    let value = |kind: Kind, it: serde_json::Value| {
+        let mut it = it;
+        it["kind"] = kind.name().into();
+        it["apiVersion"] = kind.api_version().into();
+        object(it)
+    };
+    fn json(it: &impl serde::Serialize) -> serde_json::Value {
+        serde_json::to_value(it).unwrap()
+    }
+    let namespaces = cluster.namespaces.values().map(|it| value(Kind::Namespace, json(it)));
+    let pods = cluster.pods.values().map(|it| value(Kind::Pod, json(it)));
+    let policies = cluster.policies.values().map(|it| value(Kind::NetworkPolicy, json(it)));
+    namespaces.chain(pods).chain(policies).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn after_every_step_of_any_history(history in edits(1..24)) {
+        let mut cluster = Cluster::default();
+        let mut all = Control::new(Scope::All);
+        let mut one = Control::new(Scope::Node("n1".into()));
+        for edit in &history {
+            apply(&mut cluster, edit);
+            for control in [&mut all, &mut one] {
+                tell(control, edit);
+                control.commit();
+            }
+            agree(&cluster, &all.view(), |_| true);
+            agree(&cluster, &one.view(), |node| node == "n1");
+        }
+        // From nothing, all at once.
+        let mut fresh = Control::new(Scope::All);
+        fresh.resync(objects(&cluster));
+        fresh.commit();
+        agree(&cluster, &fresh.view(), |_| true);
+        // A resync to what is there already changes nothing.
+        fresh.resync(objects(&cluster));
+        prop_assert!(fresh.commit().is_none());
+        // A resync to nothing removes everything.
+        all.resync(Vec::new());
+        all.commit();
+        prop_assert!(all.view().pods.is_empty());
+    }
+
+    #[test]
+    fn many_edits_in_one_commit_are_the_same_as_one_by_one(
+        before in edits(1..20), batch in edits(1..12)
+    ) {
+        let mut cluster = Cluster::default();
+        let mut control = Control::new(Scope::Node("n1".into()));
+        for edits in [&before, &batch] {
+            for edit in edits {
+                apply(&mut cluster, edit);
+                tell(&mut control, edit);
+            }
+            control.commit();
+            agree(&cluster, &control.view(), |node| node == "n1");
+        }
+    }
+}

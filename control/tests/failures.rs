@@ -1,0 +1,401 @@
+//! Mistakes that earlier systems made, one test each, named for what it prevents.
+
+mod common;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use common::{ICMP, SCTP, TCP, UDP, control, egress, faulty, gate, ingress, key, object};
+use control::{Control, Kind, Object, ObjectRef, PodGate, Scope};
+use serde_json::{Value, json};
+
+fn pod(name: &str, address: &str, labels: Value) -> Value {
+    with_ports(name, address, labels, json!([]))
+}
+
+fn with_ports(name: &str, address: &str, labels: Value, ports: Value) -> Value {
+    let (namespace, name) = name.split_once('/').unwrap();
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "ports": ports}]},
+        "status": {"phase": "Running", "podIPs": [{"ip": address}]}})
+}
+
+fn policy(name: &str, spec: Value) -> Value {
+    let (namespace, name) = name.split_once('/').unwrap();
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": namespace, "name": name}, "spec": spec})
+}
+
+fn permits(control: &Control, from: &str, to: &str, protocol: u8, port: u16) -> bool {
+    let view = control.view();
+    egress(&view, from, to, protocol, port).0 && ingress(&view, from, to, protocol, port).0
+}
+
+#[test]
+fn a_port_name_that_resolves_nowhere_opens_nothing() {
+    let spec = json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"ports": [{"port": "nowhere"}]}], "egress": [{"ports": [{"port": "nowhere"}]}]});
+    let control = control([
+        pod("x/a", "10.0.0.1", json!({})),
+        pod("x/b", "10.0.0.2", json!({})),
+        policy("x/p", spec),
+    ]);
+    let view = control.view();
+    for (protocol, port) in [(TCP, 80), (TCP, 0), (UDP, 53), (ICMP, 0)] {
+        assert!(!ingress(&view, "x/a", "x/b", protocol, port).0);
+        assert!(!egress(&view, "x/a", "x/b", protocol, port).0);
+    }
+}
+
+#[test]
+fn a_port_name_means_each_pods_own_number() {
+    let http = |number: u16| json!([{"name": "http", "containerPort": number}]);
+    let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": "http"}]}]});
+    let out = json!({"podSelector": {}, "policyTypes": ["Egress"],
+        "egress": [{"to": [{"podSelector": {}}], "ports": [{"port": "http"}]}]});
+    let control = control([
+        with_ports("x/a", "10.0.0.1", json!({}), http(80)),
+        with_ports("x/b", "10.0.0.2", json!({}), http(8080)),
+        policy("x/p", spec),
+        policy("x/q", out),
+    ]);
+    assert!(permits(&control, "x/a", "x/b", TCP, 8080));
+    assert!(!permits(&control, "x/a", "x/b", TCP, 80));
+    assert!(permits(&control, "x/b", "x/a", TCP, 80));
+    assert!(!permits(&control, "x/b", "x/a", TCP, 8080));
+    let view = control.view();
+    assert!(egress(&view, "x/a", "x/b", TCP, 8080).0 && !egress(&view, "x/a", "x/b", TCP, 80).0);
+}
+
+#[test]
+fn a_label_change_brings_new_policies_and_takes_old_ones() {
+    let closed = |label: &str| json!({"podSelector": {"matchLabels": {"app": label}}});
+    let mut control = control([
+        pod("x/a", "10.0.0.1", json!({"app": "1"})),
+        policy("x/p1", closed("1")),
+        policy("x/p2", closed("2")),
+    ]);
+    let by = |control: &Control| ingress(&control.view(), "192.0.2.9", "x/a", TCP, 80).1;
+    assert_eq!(&*by(&control), "default-deny of NetworkPolicy x/p1");
+    control.apply(object(pod("x/a", "10.0.0.1", json!({"app": "2"}))));
+    control.commit();
+    assert_eq!(&*by(&control), "default-deny of NetworkPolicy x/p2");
+    control.apply(object(pod("x/a", "10.0.0.1", json!({}))));
+    control.commit();
+    assert_eq!(&*by(&control), "default-allow");
+}
+
+#[test]
+fn a_recreated_pod_keeps_nothing_of_its_predecessor() {
+    let mut control = Control::new(Scope::Node("n1".into()));
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
+    control.apply(object(policy("x/p", spec)));
+    control.apply(object(pod("x/db", "10.0.0.1", json!({"app": "db"}))));
+    control.bind_address(key("x/web"), vec!["10.0.0.2".parse().unwrap()]);
+    control.apply(object(pod("x/web", "10.0.0.2", json!({"app": "web"}))));
+    control.commit();
+    assert!(ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
+    // Deleted and made again: other labels, another address.
+    control.unbind(&key("x/web"));
+    control.delete(&ObjectRef { kind: Kind::Pod, namespace: Some("x".into()), name: "web".into() });
+    control.commit();
+    assert!(!ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
+    control.bind_address(key("x/web"), vec!["10.0.0.3".parse().unwrap()]);
+    control.apply(object(pod("x/web", "10.0.0.9", json!({}))));
+    let view = control.commit().unwrap();
+    assert_eq!(view.pods[&key("x/web")].addresses, ["10.0.0.3".parse::<IpAddr>().unwrap()]);
+    for address in ["10.0.0.2", "10.0.0.3", "10.0.0.9"] {
+        assert!(!ingress(&view, address, "x/db", TCP, 80).0, "{address}");
+    }
+}
+
+#[test]
+fn tables_are_shared_by_equality_and_by_nothing_less() {
+    let ports = |first: u16| -> Vec<Value> {
+        (first..first + 50).map(|port| json!({"port": port})).collect()
+    };
+    let open = |app: &str, first: u16| {
+        json!({"podSelector": {"matchLabels": {"app": app}},
+        "ingress": [{"ports": ports(first)}]})
+    };
+    let control = control([
+        pod("x/a1", "10.0.0.1", json!({"app": "a"})),
+        pod("x/a2", "10.0.0.2", json!({"app": "a"})),
+        pod("x/b", "10.0.0.3", json!({"app": "b"})),
+        policy("x/a", open("a", 100)),
+        policy("x/b", open("b", 101)),
+    ]);
+    let view = control.view();
+    let table = |name: &str| match &view.pods[&key(name)].to_pod {
+        PodGate::Table(table) => Arc::clone(table),
+        PodGate::Open => panic!("{name} is open"),
+    };
+    assert!(Arc::ptr_eq(&table("x/a1"), &table("x/a2")));
+    assert!(!Arc::ptr_eq(&table("x/a1"), &table("x/b")));
+    assert!(
+        permits(&control, "x/b", "x/a1", TCP, 100) && !permits(&control, "x/a1", "x/b", TCP, 100)
+    );
+}
+
+#[test]
+fn a_port_with_only_a_protocol_is_all_ports_of_it() {
+    let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"protocol": "UDP"}]}]});
+    let control = control([pod("x/a", "10.0.0.1", json!({})), policy("x/p", spec)]);
+    let view = control.view();
+    assert!(ingress(&view, "192.0.2.9", "x/a", UDP, 1).0);
+    assert!(ingress(&view, "192.0.2.9", "x/a", UDP, 65_535).0);
+    assert!(!ingress(&view, "192.0.2.9", "x/a", TCP, 1).0);
+}
+
+#[test]
+fn a_network_that_cannot_be_parsed_closes_and_does_not_crash() {
+    let spec = json!({"podSelector": {}, "ingress": [
+        {"from": [{"ipBlock": {"cidr": "300.0.0.0/8"}}]}, {"ports": [{"port": 443}]}]});
+    let mut control = control([pod("x/a", "10.0.0.1", json!({}))]);
+    control.apply(faulty(policy("x/p", spec)));
+    let view = control.commit().unwrap();
+    assert!(!ingress(&view, "192.0.2.9", "x/a", TCP, 80).0);
+    assert!(ingress(&view, "192.0.2.9", "x/a", TCP, 443).0);
+}
+
+#[test]
+fn a_namespace_that_is_not_known_yet_exists_by_its_name() {
+    let by_name = json!({"namespaceSelector":
+        {"matchLabels": {"kubernetes.io/metadata.name": "y"}}});
+    let by_team = json!({"namespaceSelector": {"matchLabels": {"team": "blue"}}});
+    let spec = json!({"podSelector": {}, "ingress": [
+        {"from": [by_name], "ports": [{"port": 80}]}, {"from": [by_team], "ports": [{"port": 443}]}]});
+    let mut control = control([
+        pod("x/a", "10.0.0.1", json!({})),
+        pod("y/b", "10.0.0.2", json!({})),
+        policy("x/p", spec),
+    ]);
+    assert!(permits(&control, "y/b", "x/a", TCP, 80));
+    assert!(!permits(&control, "y/b", "x/a", TCP, 443));
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "y", "labels": {"team": "blue"}}});
+    control.apply(object(namespace));
+    control.commit();
+    assert!(permits(&control, "y/b", "x/a", TCP, 80));
+    assert!(permits(&control, "y/b", "x/a", TCP, 443));
+}
+
+#[test]
+fn a_resync_that_leaves_a_pod_out_removes_it() {
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
+    let db = pod("x/db", "10.0.0.1", json!({"app": "db"}));
+    let web = pod("x/web", "10.0.0.2", json!({"app": "web"}));
+    let policy = policy("x/p", spec);
+    let mut control = control([db.clone(), web, policy.clone()]);
+    control.resync(vec![object(db), object(policy)]);
+    let view = control.commit().unwrap();
+    assert_eq!(view.pods.len(), 1);
+    assert!(!ingress(&view, "10.0.0.2", "x/db", TCP, 80).0);
+}
+
+#[test]
+fn pod_and_namespace_selector_in_one_peer_must_both_hold() {
+    let peer = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "y"}},
+        "podSelector": {"matchLabels": {"app": "web"}}});
+    let control = control([
+        pod("x/db", "10.0.0.1", json!({})),
+        pod("x/web", "10.0.0.2", json!({"app": "web"})),
+        pod("y/web", "10.0.0.3", json!({"app": "web"})),
+        pod("y/other", "10.0.0.4", json!({})),
+        policy("x/p", json!({"podSelector": {}, "ingress": [{"from": [peer]}]})),
+    ]);
+    let lets_in = |from: &str| ingress(&control.view(), from, "x/db", TCP, 80).0;
+    assert!(lets_in("y/web"));
+    assert!(!lets_in("x/web") && !lets_in("y/other"));
+}
+
+#[test]
+fn sctp_is_not_tcp() {
+    let spec =
+        json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80, "protocol": "SCTP"}]}]});
+    let control = control([pod("x/a", "10.0.0.1", json!({})), policy("x/p", spec)]);
+    let view = control.view();
+    assert!(ingress(&view, "192.0.2.9", "x/a", SCTP, 80).0);
+    assert!(!ingress(&view, "192.0.2.9", "x/a", TCP, 80).0);
+}
+
+#[test]
+fn end_port_makes_a_range() {
+    let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80, "endPort": 90}]}]});
+    let control = control([pod("x/a", "10.0.0.1", json!({})), policy("x/p", spec)]);
+    let view = control.view();
+    for (port, expected) in [(79, false), (80, true), (85, true), (90, true), (91, false)] {
+        assert_eq!(ingress(&view, "192.0.2.9", "x/a", TCP, port).0, expected, "{port}");
+    }
+}
+
+#[test]
+fn a_rule_for_every_protocol_beside_a_port_rule_lets_icmp_through() {
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [
+        {"ports": [{"port": 80}]}, {"from": [{"podSelector": {}}]}]});
+    let out = json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"],
+        "egress": [{"ports": [{"port": 80}]}]});
+    let control = control([
+        pod("x/db", "10.0.0.1", json!({"app": "db"})),
+        pod("x/web", "10.0.0.2", json!({"app": "web"})),
+        pod("x/any", "10.0.0.3", json!({})),
+        policy("x/p", spec),
+        policy("x/q", out),
+    ]);
+    assert!(permits(&control, "x/any", "x/db", ICMP, 0));
+    assert!(!permits(&control, "x/web", "x/db", ICMP, 0), "its egress is for TCP 80 alone");
+    assert!(permits(&control, "x/web", "x/db", TCP, 80));
+    assert!(!ingress(&control.view(), "192.0.2.9", "x/db", ICMP, 0).0);
+}
+
+#[test]
+fn a_finished_pod_is_no_peer_and_its_address_can_be_anothers() {
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "job"}}}]}]});
+    let mut control = control([
+        pod("x/db", "10.0.0.1", json!({"app": "db"})),
+        pod("x/job", "10.0.0.2", json!({"app": "job"})),
+        policy("x/p", spec),
+    ]);
+    assert!(ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
+    let mut done = pod("x/job", "10.0.0.2", json!({"app": "job"}));
+    done["status"]["phase"] = json!("Succeeded");
+    control.apply(object(done));
+    control.apply(object(pod("x/other", "10.0.0.2", json!({}))));
+    let view = control.commit().unwrap();
+    assert!(!ingress(&view, "10.0.0.2", "x/db", TCP, 80).0);
+    assert!(!view.pods.contains_key(&key("x/job")));
+}
+
+#[test]
+fn host_network_pods_are_neither_selected_nor_matched_by_selectors() {
+    let mut host = pod("x/host", "192.0.2.1", json!({"app": "web"}));
+    host["spec"]["hostNetwork"] = json!(true);
+    let spec = json!({"podSelector": {}, "ingress": [
+        {"from": [{"podSelector": {}}], "ports": [{"port": 80}]},
+        {"from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 443}]}]});
+    let control = control([host, pod("x/a", "10.0.0.1", json!({})), policy("x/p", spec)]);
+    let view = control.view();
+    assert!(!view.pods.contains_key(&key("x/host")));
+    assert!(!ingress(&view, "192.0.2.1", "x/a", TCP, 80).0);
+    assert!(ingress(&view, "192.0.2.1", "x/a", TCP, 443).0);
+}
+
+#[test]
+fn an_exception_of_one_block_is_none_of_another() {
+    let spec = json!({"podSelector": {}, "ingress": [{"from": [
+        {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16", "10.2.0.0/16"]}},
+        {"ipBlock": {"cidr": "10.1.1.0/24"}},
+        {"ipBlock": {"cidr": "10.3.0.0/16", "except": ["10.3.0.0/16"]}}]}]});
+    let control = control([pod("x/a", "172.16.0.1", json!({})), policy("x/p", spec)]);
+    let lets_in = |from: &str| ingress(&control.view(), from, "x/a", TCP, 80).0;
+    assert!(lets_in("10.0.0.1") && lets_in("10.1.1.1") && lets_in("10.3.0.1"));
+    assert!(!lets_in("10.1.0.1") && !lets_in("10.2.0.1") && !lets_in("11.0.0.1"));
+}
+
+#[test]
+fn every_ipv4_address_is_not_every_address() {
+    let spec =
+        json!({"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]});
+    let mut dual = pod("x/a", "10.0.0.1", json!({}));
+    dual["status"]["podIPs"] = json!([{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]);
+    let control = control([dual, policy("x/p", spec)]);
+    let view = control.view();
+    let ask = |from: &str, to: &str| {
+        let gate_of = &view.pods[&key("x/a")].to_pod;
+        gate(&view, gate_of, from.parse().unwrap(), to.parse().unwrap(), TCP, 80).0
+    };
+    assert!(ask("192.0.2.9", "10.0.0.1"));
+    assert!(!ask("2001:db8::9", "fd00::1"));
+}
+
+#[test]
+fn an_invalid_update_leaves_the_last_valid_version_in_force() {
+    let good = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]});
+    let bad = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]},
+        {"ports": [{"port": 90, "endPort": 80}]}, {"from": [{"ipBlock": {"cidr": "x"}}]}]});
+    let mut control = control([pod("x/a", "10.0.0.1", json!({})), policy("x/p", good.clone())]);
+    control.apply(faulty(policy("x/p", bad.clone())));
+    assert!(control.commit().is_none(), "nothing changed");
+    // Also when everything is told anew.
+    control.resync(vec![
+        object(pod("x/a", "10.0.0.1", json!({}))),
+        faulty(policy("x/p", bad.clone())),
+    ]);
+    assert!(control.commit().is_none(), "nothing changed");
+    // A pod that cannot be read any more keeps its tables and its place in peers.
+    let mut unreadable = pod("x/a", "not an address", json!({}));
+    unreadable["metadata"]["labels"] = json!({"app": "other"});
+    control.resync(vec![faulty(unreadable), object(policy("x/p", good))]);
+    assert!(control.commit().is_none(), "nothing changed");
+}
+
+#[test]
+fn an_object_that_was_never_valid_closes_what_it_selects() {
+    let bad_selector = json!({"podSelector": {"matchLabels": {"app": "db"},
+        "matchExpressions": [{"key": "k", "operator": "Like", "values": ["v"]}]},
+        "ingress": [{}]});
+    let mut control = control([
+        pod("x/db", "10.0.0.1", json!({"app": "db"})),
+        pod("x/web", "10.0.0.2", json!({"app": "web"})),
+    ]);
+    control.apply(faulty(policy("x/p", bad_selector)));
+    control.apply(faulty(policy("x/q", json!({"podSelector": 7, "policyTypes": ["Egress"]}))));
+    control.apply(faulty(policy("y/r", json!(null))));
+    let view = control.commit().unwrap();
+    assert!(!egress(&view, "x/web", "x/db", TCP, 80).0, "whom x/q selects is not known: everybody");
+    assert!(ingress(&view, "x/db", "x/web", TCP, 80).0, "x/p is about app=db at most");
+    assert!(matches!(view.pods[&key("x/db")].to_pod, PodGate::Table(_)));
+    // A valid version then counts.
+    control.apply(object(policy(
+        "x/q",
+        json!({"podSelector": {}, "policyTypes": ["Egress"],
+        "egress": [{}]}),
+    )));
+    control.commit();
+    assert!(egress(&control.view(), "x/web", "x/db", TCP, 80).0);
+}
+
+#[test]
+fn a_pod_that_was_never_readable_is_nobodys_peer() {
+    let mut control = control([
+        pod("x/a", "10.0.0.1", json!({})),
+        policy("x/p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]})),
+    ]);
+    let mut bad = pod("x/b", "10.0.0.2", json!({}));
+    bad["metadata"]["labels"] = json!({"app": 5});
+    let bad = faulty(bad);
+    assert!(matches!(bad, Object::Unreadable(_)));
+    control.apply(bad);
+    control.commit();
+    assert!(!ingress(&control.view(), "10.0.0.2", "x/a", TCP, 80).0);
+}
+
+#[test]
+fn a_pod_bound_before_its_object_waits_and_is_then_judged_at_once() {
+    let mut control = Control::new(Scope::Node("n1".into()));
+    control.apply(object(policy("x/p", json!({"podSelector": {}}))));
+    control.bind_address(key("x/a"), vec!["10.0.0.1".parse().unwrap()]);
+    assert!(control.commit().is_none_or(|view| view.pods.is_empty()));
+    let mut early = pod("x/a", "10.0.0.1", json!({}));
+    early["status"] = json!({"phase": "Pending"});
+    control.apply(object(early));
+    let view = control.commit().unwrap();
+    assert!(!ingress(&view, "192.0.2.9", "x/a", TCP, 80).0);
+}
+
+#[test]
+fn a_verdict_names_the_rule_or_all_isolating_policies() {
+    let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}, {"ports": [{"port": 443}]}]});
+    let control = control([
+        pod("x/a", "10.0.0.1", json!({})),
+        policy("x/q", json!({"podSelector": {}})),
+        policy("x/p", spec),
+    ]);
+    let by = |port: u16| ingress(&control.view(), "192.0.2.9", "x/a", TCP, port).1;
+    assert_eq!(&*by(443), "NetworkPolicy x/p ingress[1]");
+    assert_eq!(&*by(22), "default-deny of NetworkPolicy x/p, NetworkPolicy x/q");
+}

@@ -1,0 +1,28 @@
+//! Compiles the XDP program that stands in front of AF_XDP sockets.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    let source = "bpf/port.bpf.c";
+    println!("cargo::rerun-if-changed={source}");
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
+    let status = Command::new(&clang)
+        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror"])
+        // Debian keeps asm/types.h in the folder of the architecture.
+        .arg(format!("-I/usr/include/{triple}"))
+        .args(["-c", source, "-o"])
+        .arg(out.join("port.bpf.o"))
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => panic!(
+            "{clang} cannot compile {source} ({status}); Debian's packages clang, llvm and \
+             libbpf-dev are needed"
+        ),
+        Err(error) => panic!("{clang} cannot be started ({error}); install Debian's package clang"),
+    }
+}
