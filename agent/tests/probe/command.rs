@@ -158,7 +158,7 @@ fn faulty_manifests_give_no_verdicts() {
     for arguments in [&["--port", "1"][..], &["--cases", "-"]] {
         let ran = probe(&broken, arguments, &case("a/app", "allow").to_string());
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
-        let named = ["cluster.yaml: document 6", "NetworkPolicy a/bad", "spec.ingress[0].from[0]"];
+        let named = ["cluster.yaml: document 5", "NetworkPolicy a/bad", "spec.ingress[0].from[0]"];
         for part in named {
             assert!(ran.errors.contains(part), "{part:?} is missing in: {}", ran.errors);
         }
