@@ -193,3 +193,22 @@ fn objects_of_other_kinds_are_counted() {
     assert_eq!(ran.code, Some(0));
     assert_eq!(ran.errors, "podgate: skipped objects of other kinds: 1 Deployment\n");
 }
+
+#[test]
+fn a_reader_that_goes_away_changes_no_verdict() {
+    let folder = TempDir::new("probe-pipe");
+    let (file, cases) = (folder.path().join("cluster.yaml"), folder.path().join("cases.json"));
+    fs::write(&file, manifests()).unwrap();
+    let failing = case("a/web", "allow").to_string();
+    fs::write(&cases, failing.repeat(5_000)).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_podgate"))
+        .args(["policy", "probe", "-o", "json", "--manifests"])
+        .arg(&file)
+        .arg("--cases")
+        .arg(&cases)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
