@@ -122,7 +122,7 @@ fn columns_of_a_large_grid_are_numbered() {
     let lines: Vec<&str> = ran.out.lines().collect();
     assert_eq!(lines[1], "                             1 1 1");
     assert_eq!(lines[2], "           1 2 3 4 5 6 7 8 9 0 1 2");
-    assert_eq!(lines[14], format!("12  a/p11  {}", vec!["X"; 12].join(" ")));
+    assert_eq!(lines[14], format!("12  a/p11  {}", ["X"; 12].join(" ")));
 }
 
 #[test]
