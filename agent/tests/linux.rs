@@ -118,6 +118,14 @@ fn routes_through_a_gateway_and_their_end() {
     netlink.delete_route(&route).unwrap();
     assert!(netlink.delete_route(&route).unwrap_err().is_not_found());
 
+    netlink.set_down(link).unwrap();
+    let error = netlink.add_route(&route).unwrap_err().to_string();
+    let words = format!(
+        "add route to 0.0.0.0/0 via 169.254.1.1 on interface {link}: \
+         Network is down (os error 100): Nexthop device is not up"
+    );
+    assert_eq!(error, words);
+
     let mixed = Route::via("::/0".parse().unwrap(), "169.254.1.1".parse().unwrap(), link);
     let error = netlink.add_route(&mixed).unwrap_err().to_string();
     assert!(error.contains("other address family"), "{error}");

@@ -21,17 +21,20 @@
 //! - `request`: the requests, and what is refused while reading them,
 //! - `answer`: results and errors,
 //! - `frame`: lines on a stream, bounded,
-//! - `client`: the asking side. The answering side is the running switch.
+//! - `client`: the asking side,
+//! - `server`: the answering side, in front of the running switch.
 
 mod answer;
 mod client;
 mod frame;
 mod request;
+mod server;
 
 pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
 pub use client::{Client, ClientError};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
 pub use request::{AttachPod, Attachment, ObserveFilters, Request, Show, Verdict};
+pub use server::Server;
 
 /// Where the agent listens if nothing else is configured.
 pub const DEFAULT_SOCKET: &str = "/run/podgate/podgate.sock";

@@ -75,9 +75,11 @@ pub struct ConfigError(String);
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_STATE_DIR: &str = "/run/podgate";
-/// Largest packet that fits into one frame: 4096 bytes less XDP's headroom (256), an Ethernet
-/// header with two VLAN tags (22), and what the kernel keeps behind the packet (320).
-const MOST_MTU: u32 = 3498;
+/// Largest packet that fits into one frame: 2048 bytes less XDP's headroom (256) and an
+/// Ethernet header with two VLAN tags (22).
+const MOST_MTU: u32 = 1770;
+/// Descriptors of a port's fill ring.
+const RING: u64 = 2048;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
 const LEAST_MTU: u32 = 1280;
 
@@ -131,11 +133,8 @@ impl Config {
         faults.range("workers", workers as u64, cores.len().max(1) as u64, 254);
         let umem_frames = options.umem_frames.unwrap_or(65_536);
         faults.range("umem-frames", umem_frames.into(), 1024, 1 << 24);
-        let frames_per_port = options.frames_per_port.unwrap_or(1024);
-        faults.range("frames-per-port", frames_per_port.into(), 64, 32_768);
-        if !frames_per_port.is_power_of_two() {
-            faults.add("frames-per-port", format_args!("{frames_per_port} is no power of two"));
-        }
+        let frames_per_port = options.frames_per_port.unwrap_or(256);
+        faults.range("frames-per-port", frames_per_port.into(), 64, RING);
         if u64::from(frames_per_port) * 2 > umem_frames.into() {
             let text = format!("{umem_frames} leave no room for ports of {frames_per_port} frames");
             faults.add("umem-frames", format_args!("{text}"));
@@ -395,8 +394,8 @@ mod tests {
             ("mtu: 9000", "mtu: 9000 is not between"),
             ("cores: 0,7", "cores: there is no core 7"),
             ("cores: 0-1\nworkers: 1", "workers: 1 is not between 2 and"),
-            ("frames-per-port: 1000", "frames-per-port: 1000 is no power of two"),
-            ("umem-frames: 1024", "umem-frames: 1024 leave no room"),
+            ("frames-per-port: 4096", "frames-per-port: 4096 is not between"),
+            ("umem-frames: 1024\nframes-per-port: 1024", "umem-frames: 1024 leave no room"),
             ("udp-timeout: 10ms", "udp-timeout: 10ms is less"),
             ("node-name: a/b", "node-name: 'a/b'"),
             ("node-addresses: [127.0.0.1]", "node-addresses: 127.0.0.1"),

@@ -85,6 +85,7 @@ pub(super) fn malformed() -> Scenario {
     s.from(pod, syn().ttl(0)).dropped("ttl-expired");
     s.from(pod, syn6().ttl(1)).dropped("ttl-expired");
     // And after all this, a good one.
-    s.from(pod, syn()).allowed("default/b", &["default-allow"]);
+    s.from(pod, tcp("10.1.1.110:40001", "10.1.1.111:80").syn())
+        .allowed("default/b", &["default-allow"]);
     s
 }

@@ -38,17 +38,18 @@ pub(super) fn ipv4_fragments() -> Scenario {
     let reply = udp(server, client).payload(&[5; 40]).ip_id(77).fragments(24);
     s.from("default/server", reply[0].clone()).session("default/client");
     s.from("default/server", reply[1].clone()).forwarded("default/client", "fragment");
-    // A tiny first fragment keeps the flags out of sight (RFC 1858, section 3).
+    // A tiny first fragment keeps the flags out of sight, and the second would bring them
+    // (RFC 1858, section 3).
     let tiny = tcp(client, "10.1.1.91:9002").syn().ip_id(4).fragments(8);
     s.from("default/client", tiny[0].clone()).dropped("malformed-transport");
-    s.from("default/client", tiny[1].clone()).dropped("fragment-unknown");
+    s.from("default/client", tiny[1].clone()).dropped("malformed-ip");
     s.from("default/client", tiny[2].clone()).dropped("fragment-unknown");
     // A second fragment that would overwrite the ports' neighbours (RFC 3128).
     let port_ok = tcp(client, "10.1.1.91:9003").syn().payload(&[6; 20]).ip_id(5);
     s.from("default/client", port_ok.fragments(24)[0].clone())
         .allowed("default/server", &["NetworkPolicy default/server-in ingress[1]"]);
     let overwriting = port_ok.fragment(8, false, &[7; 16]);
-    s.from("default/client", overwriting).dropped("malformed-transport");
+    s.from("default/client", overwriting).dropped("malformed-ip");
     // A first fragment that comes again, now with other ports.
     let changed = udp(client, "10.1.1.91:9001").payload(&[1; 40]).ip_id(1).fragments(16);
     s.from("default/client", changed[0].clone()).denied(DENIED);

@@ -60,7 +60,8 @@ pub(super) fn one_way() -> Scenario {
         s.from("default/server", tcp(server, client).data(b"server")).session("default/client");
         s.from("default/client", tcp(client, server).data(b"client")).session("default/server");
     }
-    // The session lets back only its own ports.
+    // The session lets replies back, not an opening between the same ports, nor other ports.
+    s.from("default/server", tcp(server, client).syn()).denied(DENIED);
     s.from("default/server", tcp("10.1.1.21:8081", client).syn()).denied(DENIED);
     s.from("default/server", tcp(server, "10.1.1.20:40001").syn()).denied(DENIED);
     s.from("default/server", tcp(server, "10.1.1.20:40001").syn_ack()).dropped("no-session");

@@ -68,7 +68,7 @@ pub(super) fn remote_pods() -> Scenario {
     s.from("uplink", tcp(remote, "10.1.2.41:80").syn()).dropped("not-local");
     s.from("uplink", tcp(remote, "198.51.100.9:80").syn()).dropped("not-local");
     // Nor is an address of this cluster node's range that no pod has.
-    s.from("uplink", tcp(remote, "10.1.1.199:80").syn()).dropped("not-local");
+    s.from("uplink", tcp(remote, "10.1.1.199:80").syn()).dropped("no-route");
     s.from("default/db", tcp("10.1.1.140:50001", "10.1.1.199:80").syn()).dropped("no-route");
     s
 }

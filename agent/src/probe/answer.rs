@@ -1,0 +1,145 @@
+//! What comes of a question, and how several answers make one.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+/// Whether a connection may be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It may.
+    Allow,
+    /// It may not.
+    Deny,
+}
+
+impl Verdict {
+    /// The name used in every output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Reasons of answers that no switch had to be asked for.
+pub mod reason {
+    /// A pod reaches itself without leaving its network namespace.
+    pub const SAME_POD: &str = "same-pod";
+    /// So does a cluster node, with the host-network pods on it.
+    pub const SAME_NODE: &str = "same-node";
+    /// Neither end is in the cluster, so that no switch sees the connection.
+    pub const NO_POLICY: &str = "no-policy";
+    /// No address family that both ends have.
+    pub const NO_COMMON_FAMILY: &str = "no-common-family";
+    /// The service has no ready endpoint.
+    pub const NO_ENDPOINTS: &str = "no-endpoints";
+    /// The port name stands for nothing at the target.
+    pub const UNKNOWN_PORT_NAME: &str = "unknown-port-name";
+    /// The service has no such port.
+    pub const UNKNOWN_PORT: &str = "unknown-port";
+    /// The pod has run to its end, and its address may be another's by now.
+    pub const POD_FINISHED: &str = "pod-finished";
+    /// Another pod or cluster node claims the same address.
+    pub const ADDRESS_CONFLICT: &str = "address-conflict";
+    /// The packet was let through, but came out somewhere else.
+    pub const MISDELIVERED: &str = "misdelivered";
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether the connection may be opened.
+    pub verdict: Verdict,
+    /// Why: the name of an outcome of the dataplane, one of [`reason`], or how answers differ.
+    pub reason: Cow<'static, str>,
+    /// Origins of the rules that decided.
+    pub by: Vec<Arc<str>>,
+}
+
+impl Answer {
+    /// It may, without any rule.
+    pub fn allow(reason: &'static str) -> Self {
+        Self { verdict: Verdict::Allow, reason: reason.into(), by: Vec::new() }
+    }
+
+    /// It may not, without any rule.
+    pub fn deny(reason: &'static str) -> Self {
+        Self { verdict: Verdict::Deny, reason: reason.into(), by: Vec::new() }
+    }
+
+    /// One answer out of several that must all allow; `difference` names what it is that the
+    /// labelled answers differ by.
+    ///
+    /// Where some allow and some deny, the answer is deny, the reason tells of all of them, and
+    /// `by` of those that deny.
+    pub fn all(difference: &'static str, answers: Vec<(String, Self)>) -> Option<Self> {
+        let denied = answers.iter().filter(|(_, it)| it.verdict == Verdict::Deny).count();
+        let differ = denied > 0 && denied < answers.len();
+        let reason = differ.then(|| difference_in_words(difference, &answers, denied));
+        let verdict = if denied > 0 { Verdict::Deny } else { Verdict::Allow };
+        let mut deciding = answers.into_iter().map(|(_, it)| it).filter(|it| it.verdict == verdict);
+        let mut whole = deciding.next()?;
+        for other in deciding {
+            for origin in other.by {
+                if !whole.by.contains(&origin) {
+                    whole.by.push(origin);
+                }
+            }
+        }
+        if let Some(reason) = reason {
+            whole.reason = reason.into();
+        }
+        Some(whole)
+    }
+}
+
+/// Answers that a reason tells one by one; of more it tells the number.
+const TOLD: usize = 4;
+
+fn difference_in_words(what: &str, answers: &[(String, Answer)], denied: usize) -> String {
+    let one = |(label, answer): &(String, Answer)| format!("{label} {}", answer.reason);
+    if answers.len() <= TOLD {
+        let all: Vec<String> = answers.iter().map(one).collect();
+        return format!("{what}: {}", all.join(", "));
+    }
+    let first = answers.iter().find(|(_, it)| it.verdict == Verdict::Deny).map(one);
+    format!("{what}: {denied} of {} denied, as {}", answers.len(), first.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(verdict: Verdict, reason: &'static str, by: &str) -> Answer {
+        Answer { verdict, reason: reason.into(), by: vec![by.into()] }
+    }
+
+    #[test]
+    fn all_must_allow() {
+        let yes = |by| answer(Verdict::Allow, "policy-allowed", by);
+        let no = answer(Verdict::Deny, "policy-denied", "p");
+        let of = |list: &[Answer]| {
+            let labelled = list.iter().enumerate().map(|(n, it)| (format!("b{n}"), it.clone()));
+            Answer::all("backends-differ", labelled.collect())
+        };
+        assert_eq!(of(&[]), None);
+        let both = of(&[yes("a"), yes("b"), yes("a")]).unwrap();
+        assert_eq!((both.verdict, both.by.len()), (Verdict::Allow, 2));
+        let mixed = of(&[yes("a"), no.clone()]).unwrap();
+        assert_eq!(mixed.verdict, Verdict::Deny);
+        assert_eq!(mixed.reason, "backends-differ: b0 policy-allowed, b1 policy-denied");
+        assert_eq!(mixed.by, ["p".into()]);
+        let none = of(&[no.clone(), no.clone()]).unwrap();
+        assert_eq!(none.reason, "policy-denied");
+        let many = of(&[yes("a"), yes("a"), yes("a"), yes("a"), no]).unwrap();
+        assert_eq!(many.reason, "backends-differ: 1 of 5 denied, as b4 policy-denied");
+    }
+}

@@ -1,0 +1,342 @@
+//! Fills in what manifests written by hand leave out, so that pods with nothing but labels can
+//! be asked about.
+//!
+//! - A pod without `spec.nodeName` is placed on a cluster node of its own kind,
+//!   [`UNSCHEDULED`], which it shares with all others like it.
+//! - A cluster node that pods mention exists. One without addresses has those of the
+//!   host-network pods on it, else one from [`NODE_NETWORKS`].
+//! - A pod without addresses has one out of every pod network of its cluster node, else one
+//!   from [`POD_NETWORKS`]: private addresses, as pods have in practice, so that a policy for
+//!   "everything but private networks" means what it means there. Such a pod is of the
+//!   families that the other pods are of, or IPv4 where there is none.
+//!
+//! Addresses are given in the order of names and never one that is mentioned anywhere else, so
+//! the same manifests and cases always get the same ones. Pods that have finished get none.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::Object;
+use control::model::{Labels, Node, Pod};
+use ipnet::IpNet;
+
+/// The cluster node of pods that are on none; no cluster node can have this name.
+pub const UNSCHEDULED: &str = "(unscheduled)";
+
+/// Networks that invented pod addresses come from: the first of the wanted family that no
+/// cluster node's pod networks touch. The first is what many installers begin with.
+pub const POD_NETWORKS: [&str; 5] =
+    ["10.244.0.0/16", "172.30.0.0/16", "100.64.0.0/10", "fd00:10:244::/64", "fd00:10:245::/64"];
+
+/// Networks that invented cluster node addresses come from.
+pub const NODE_NETWORKS: [&str; 4] =
+    ["172.18.0.0/16", "192.168.0.0/16", "fc00:f853:ccd::/64", "fc00:f853:cce::/64"];
+
+/// Fills in cluster nodes and addresses; `mentioned` are addresses that cases name.
+///
+/// # Errors
+/// When there are more pods than addresses.
+pub fn complete(
+    objects: &mut Vec<Object>,
+    mentioned: impl IntoIterator<Item = IpAddr>,
+) -> Result<(), String> {
+    for object in objects.iter_mut() {
+        if let Object::Pod(pod) = object {
+            pod.node.get_or_insert_with(|| UNSCHEDULED.into());
+        }
+    }
+    add_mentioned_nodes(objects);
+    let mut pool = Pool::new(objects, mentioned);
+    let families = families(objects);
+    give_nodes_addresses(objects, &families, &mut pool)?;
+    give_pods_addresses(objects, &families, &mut pool)
+}
+
+fn add_mentioned_nodes(objects: &mut Vec<Object>) {
+    let mut host_network: BTreeMap<Arc<str>, Vec<IpAddr>> = BTreeMap::new();
+    for pod in pods(objects) {
+        let Some(node) = &pod.node else { continue };
+        let addresses = host_network.entry(Arc::clone(node)).or_default();
+        if pod.host_network && !pod.finished {
+            addresses.extend(&pod.addresses);
+        }
+    }
+    for object in objects.iter_mut() {
+        let Object::Node(node) = object else { continue };
+        let on_it = host_network.remove(&node.name).unwrap_or_default();
+        if node.addresses.is_empty() {
+            node.addresses = without_repetition(on_it);
+        }
+    }
+    objects.extend(host_network.into_iter().map(|(name, addresses)| {
+        Object::Node(Node {
+            name,
+            labels: Arc::new(Labels::default()),
+            addresses: without_repetition(addresses),
+            pod_cidrs: Vec::new(),
+        })
+    }));
+}
+
+fn without_repetition(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    let mut seen = HashSet::new();
+    addresses.into_iter().filter(|address| seen.insert(*address)).collect()
+}
+
+/// Which families pods have, IPv4 first: `true` is IPv4.
+fn families(objects: &[Object]) -> Vec<bool> {
+    let has = |v4: bool| pods(objects).any(|pod| pod.addresses.iter().any(|it| it.is_ipv4() == v4));
+    match (has(true), has(false)) {
+        (true, true) => vec![true, false],
+        (false, true) => vec![false],
+        _ => vec![true],
+    }
+}
+
+fn give_nodes_addresses(
+    objects: &mut [Object],
+    families: &[bool],
+    pool: &mut Pool,
+) -> Result<(), String> {
+    let mut nodes: Vec<&mut Node> = objects
+        .iter_mut()
+        .filter_map(|object| match object {
+            Object::Node(node) if node.addresses.is_empty() => Some(node),
+            _ => None,
+        })
+        .collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    for node in nodes {
+        for v4 in families {
+            let address = pool.any(&NODE_NETWORKS, *v4);
+            let none = || format!("Node {}: no address is left to give it", node.name);
+            node.addresses.push(address.ok_or_else(none)?);
+        }
+    }
+    Ok(())
+}
+
+fn give_pods_addresses(
+    objects: &mut [Object],
+    families: &[bool],
+    pool: &mut Pool,
+) -> Result<(), String> {
+    let networks: HashMap<Arc<str>, Vec<IpNet>> = objects
+        .iter()
+        .filter_map(|object| match object {
+            Object::Node(node) => Some((Arc::clone(&node.name), node.pod_cidrs.clone())),
+            _ => None,
+        })
+        .collect();
+    let mut pods: Vec<&mut Pod> = objects
+        .iter_mut()
+        .filter_map(|object| match object {
+            Object::Pod(pod) if pod.addresses.is_empty() && pod.is_on_pod_network() => Some(pod),
+            _ => None,
+        })
+        .collect();
+    pods.sort_by(|a, b| a.key.cmp(&b.key));
+    for pod in pods {
+        let of_node = pod.node.as_ref().and_then(|node| networks.get(node));
+        let of_node = of_node.into_iter().flatten();
+        for v4 in [true, false] {
+            let net = of_node.clone().find(|net| net.addr().is_ipv4() == v4);
+            pod.addresses.extend(net.and_then(|net| pool.within(net)));
+        }
+        if pod.addresses.is_empty() {
+            let given = families.iter().filter_map(|v4| pool.any(&POD_NETWORKS, *v4));
+            pod.addresses = given.collect();
+        }
+        if pod.addresses.is_empty() {
+            return Err(format!("Pod {}: no address is left to give it", pod.key));
+        }
+    }
+    Ok(())
+}
+
+fn pods(objects: &[Object]) -> impl Iterator<Item = &Pod> {
+    objects.iter().filter_map(|object| match object {
+        Object::Pod(pod) => Some(pod),
+        _ => None,
+    })
+}
+
+/// Addresses that nobody has yet.
+struct Pool {
+    taken: HashSet<IpAddr>,
+    /// Pod networks of cluster nodes; what is in them is looked for there.
+    pod_networks: Vec<IpNet>,
+    /// Addresses of each network that were looked at.
+    tried: HashMap<IpNet, u128>,
+}
+
+impl Pool {
+    fn new(objects: &[Object], mentioned: impl IntoIterator<Item = IpAddr>) -> Self {
+        let mut taken: HashSet<IpAddr> = mentioned.into_iter().collect();
+        let mut pod_networks = Vec::new();
+        for object in objects {
+            match object {
+                Object::Pod(pod) => taken.extend(&pod.addresses),
+                Object::Node(node) => {
+                    taken.extend(&node.addresses);
+                    pod_networks.extend(&node.pod_cidrs);
+                }
+                Object::Service(service) => {
+                    taken.extend(&service.cluster_ips);
+                    taken.extend(&service.external_ips);
+                    taken.extend(&service.load_balancer_ips);
+                }
+                Object::EndpointSlice(slice) => {
+                    taken.extend(slice.endpoints.iter().flat_map(|it| &it.addresses));
+                }
+                _ => {}
+            }
+        }
+        Self { taken, pod_networks, tried: HashMap::new() }
+    }
+
+    /// An address out of the first of `networks` that is of the family and apart from all pod
+    /// networks.
+    fn any(&mut self, networks: &[&str], v4: bool) -> Option<IpAddr> {
+        let touch = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
+        let apart = networks
+            .iter()
+            .filter_map(|text| text.parse::<IpNet>().ok())
+            .filter(|net| net.addr().is_ipv4() == v4)
+            .filter(|net| !self.pod_networks.iter().any(|other| touch(net, other)));
+        let apart: Vec<IpNet> = apart.collect();
+        apart.iter().find_map(|net| self.within(net))
+    }
+
+    /// An address out of this network, from its third on: the first stands for the network
+    /// itself and the second is where gateways are.
+    fn within(&mut self, net: &IpNet) -> Option<IpAddr> {
+        let tried = self.tried.entry(*net).or_insert(2);
+        loop {
+            let address = match net.network() {
+                IpAddr::V4(first) => {
+                    let bits = u32::from(first).checked_add(u32::try_from(*tried).ok()?)?;
+                    IpAddr::V4(bits.into())
+                }
+                IpAddr::V6(first) => IpAddr::V6(u128::from(first).checked_add(*tried)?.into()),
+            };
+            let is_last = address.is_ipv4() && address == net.broadcast();
+            if !net.contains(&address) || is_last {
+                return None;
+            }
+            *tried += 1;
+            if self.taken.insert(address) {
+                return Some(address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::objects::{Read, read};
+    use serde_json::{Value, json};
+
+    fn object(value: Value) -> Object {
+        match read(value) {
+            Read::Object(object, faults) if faults.is_empty() => object,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pod(name: &str, spec: Value, addresses: &[&str]) -> Object {
+        let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+        object(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+                      "spec": spec, "status": {"podIPs": ips}}))
+    }
+
+    fn node(name: &str, cidrs: &[&str]) -> Object {
+        object(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+                      "spec": {"podCIDRs": cidrs}}))
+    }
+
+    /// `pod NODE ADDRESS…` and `node ADDRESS…` by name.
+    fn completed(mut objects: Vec<Object>, mentioned: &[&str]) -> Vec<String> {
+        let mentioned = mentioned.iter().map(|ip| ip.parse().unwrap());
+        complete(&mut objects, mentioned).unwrap();
+        let text = |addresses: &[IpAddr]| {
+            addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        objects
+            .iter()
+            .map(|object| match object {
+                Object::Pod(pod) => format!(
+                    "{} {} {}",
+                    pod.key.name,
+                    pod.node.as_deref().unwrap_or("-"),
+                    text(&pod.addresses)
+                ),
+                Object::Node(node) => format!("{} {}", node.name, text(&node.addresses)),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn pods_with_nothing_but_labels() {
+        let objects = vec![pod("b", json!({}), &[]), pod("a", json!({}), &[])];
+        assert_eq!(
+            completed(objects, &["10.244.0.2"]),
+            [
+                "b (unscheduled) 10.244.0.4",
+                "a (unscheduled) 10.244.0.3",
+                "(unscheduled) 172.18.0.2"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_stated_stays() {
+        let objects = vec![
+            pod("a", json!({"nodeName": "n"}), &["fd00::9"]),
+            pod("b", json!({"nodeName": "n"}), &[]),
+            pod("h", json!({"nodeName": "m", "hostNetwork": true}), &["192.0.2.7"]),
+        ];
+        assert_eq!(
+            completed(objects, &[]),
+            [
+                "a n fd00::9",
+                "b n 10.244.0.2 fd00:10:244::2",
+                "h m 192.0.2.7",
+                "m 192.0.2.7",
+                "n 172.18.0.2 fc00:f853:ccd::2",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_pod_takes_its_cluster_nodes_networks() {
+        let objects = vec![
+            node("n", &["10.1.1.0/30", "fd01::/64"]),
+            node("m", &["10.244.7.0/24"]),
+            pod("a", json!({"nodeName": "n"}), &[]),
+            pod("b", json!({"nodeName": "n"}), &[]),
+            pod("c", json!({}), &[]),
+        ];
+        assert_eq!(
+            completed(objects, &[])[2..],
+            [
+                "a n 10.1.1.2 fd01::2",
+                // The IPv4 network is full.
+                "b n fd01::3",
+                // The usual network is where other cluster nodes' pods are.
+                "c (unscheduled) 172.30.0.2",
+                "(unscheduled) 172.18.0.4",
+            ]
+        );
+    }
+
+    #[test]
+    fn finished_pods_get_none() {
+        let done = object(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "d"},
+            "spec": {"nodeName": "n"}, "status": {"phase": "Succeeded"}}));
+        assert_eq!(completed(vec![done], &[]), ["d n ", "n 172.18.0.2"]);
+    }
+}

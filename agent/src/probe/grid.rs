@@ -1,0 +1,98 @@
+//! Every pod to every pod, as a grid: `.` where a connection may be opened, `X` where not.
+
+use std::io::{self, Write};
+
+use control::PodKey;
+use serde_json::json;
+
+use super::plan::Question;
+use super::report::Line;
+use super::{Answer, Endpoint, Port, Prober, Protocol, Verdict};
+
+/// What a grid asks for every pair of pods.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// The pods, in the order of rows and columns.
+    pub pods: Vec<PodKey>,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port; `None` for ICMP.
+    pub port: Option<Port>,
+}
+
+impl Grid {
+    /// The answers for connections that pod number `row` opens, in the order of pods.
+    fn answers(&self, prober: &mut Prober, row: usize) -> Vec<Answer> {
+        let from = Endpoint::Pod(self.pods[row].clone());
+        let targets: Vec<Endpoint> = self.pods.iter().cloned().map(Endpoint::Pod).collect();
+        prober.ask(targets.iter().map(|to| Question {
+            from: &from,
+            to,
+            protocol: self.protocol,
+            port: self.port.as_ref(),
+        }))
+    }
+
+    /// Writes the grid. Columns have the numbers of rows, read from top to bottom.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn draw(&self, prober: &mut Prober, out: &mut impl Write) -> io::Result<()> {
+        let port = match &self.port {
+            Some(Port::Number(number)) => format!(" {number}"),
+            Some(Port::Name(name)) => format!(" {name:?}"),
+            None => String::new(),
+        };
+        let title = "may the pod of a row open a connection to the pod of a column?";
+        writeln!(out, "{}{port}: {title} (. yes, X no)", self.protocol.name())?;
+        let names: Vec<String> = self.pods.iter().map(ToString::to_string).collect();
+        let digits = self.pods.len().to_string().len();
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        for place in (0..digits as u32).rev() {
+            let unit = 10_usize.pow(place);
+            let head = (1..=self.pods.len()).map(|number| match number / unit {
+                0 => ' ',
+                digit => char::from_digit((digit % 10) as u32, 10).unwrap_or(' '),
+            });
+            writeln!(out, "{:digits$}  {:width$}  {}", "", "", spaced(head).trim_end())?;
+        }
+        for (row, name) in names.iter().enumerate() {
+            let answers = self.answers(prober, row);
+            let cells = answers.iter().map(|answer| match answer.verdict {
+                Verdict::Allow => '.',
+                Verdict::Deny => 'X',
+            });
+            writeln!(out, "{:digits$}  {name:width$}  {}", row + 1, spaced(cells))?;
+        }
+        Ok(())
+    }
+
+    /// Writes one JSON object for each pair.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn lines(&self, prober: &mut Prober, out: &mut impl Write) -> io::Result<()> {
+        for (row, from) in self.pods.iter().enumerate() {
+            for (to, answer) in self.pods.iter().zip(self.answers(prober, row)) {
+                let mut fields = vec![
+                    ("from".to_owned(), json!(from.to_string())),
+                    ("to".to_owned(), json!(to.to_string())),
+                    ("protocol".to_owned(), json!(self.protocol.name())),
+                ];
+                fields.extend(self.port.as_ref().map(|port| {
+                    let value = match port {
+                        Port::Number(number) => json!(number),
+                        Port::Name(name) => json!(**name),
+                    };
+                    ("port".to_owned(), value)
+                }));
+                Line { fields: &fields, answer: &answer }.write(out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn spaced(cells: impl Iterator<Item = char>) -> String {
+    cells.flat_map(|cell| [cell, ' ']).collect::<String>().trim_end_matches(' ').to_owned()
+}

@@ -1,0 +1,168 @@
+//! Answers as lines for scripts and as a table for people.
+
+use std::io::{self, Write};
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::case::Fields;
+use super::{Answer, Case, Endpoint, Port};
+
+/// Fields that an answer adds; what a case has of these names gives way.
+const ANSWER: [&str; 3] = ["verdict", "reason", "by"];
+
+/// A case's own fields and the answer, as one JSON object.
+pub struct Line<'a> {
+    /// The case's fields.
+    pub fields: &'a Fields,
+    /// The answer.
+    pub answer: &'a Answer,
+}
+
+impl Serialize for Line<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let own = self.fields.iter().filter(|(name, _)| !ANSWER.contains(&name.as_str()));
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in own {
+            map.serialize_entry(name, value)?;
+        }
+        map.serialize_entry("verdict", self.answer.verdict.name())?;
+        map.serialize_entry("reason", &self.answer.reason)?;
+        let by: Vec<&str> = self.answer.by.iter().map(|origin| &**origin).collect();
+        map.serialize_entry("by", &by)?;
+        map.end()
+    }
+}
+
+impl Line<'_> {
+    /// Writes the line.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+}
+
+/// How many answers are not what was expected.
+pub fn failed(cases: &[Case], answers: &[Answer]) -> usize {
+    cases.iter().zip(answers).filter(|(case, answer)| has_failed(case, answer)).count()
+}
+
+fn has_failed(case: &Case, answer: &Answer) -> bool {
+    case.expect.is_some_and(|expected| expected != answer.verdict)
+}
+
+/// Writes cases and answers as a table; the last line counts what was not as expected.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn table(out: &mut impl Write, cases: &[Case], answers: &[Answer]) -> io::Result<()> {
+    const HEAD: [&str; 7] = ["", "FROM", "TO", "PORT", "VERDICT", "REASON", "BY"];
+    let rows: Vec<[String; 7]> = cases.iter().zip(answers).map(row).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([HEAD[column].len()]).max().unwrap_or(0)
+    };
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let mut line = |cells: [&str; 7]| {
+        let padded: Vec<String> =
+            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        // Nothing to mark, no column for marks.
+        let first = usize::from(widths[0] == 0);
+        writeln!(out, "{}", padded[first..].join("  ").trim_end())
+    };
+    line(HEAD)?;
+    for row in &rows {
+        line(std::array::from_fn(|column| row[column].as_str()))?;
+    }
+    let expected = cases.iter().filter(|case| case.expect.is_some()).count();
+    let failed = failed(cases, answers);
+    writeln!(out, "{} asked, {expected} with an expectation, {failed} failed", cases.len())
+}
+
+fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
+    let mark = match case.expect {
+        Some(expected) if has_failed(case, answer) => format!("FAILED, expected {expected}"),
+        _ => String::new(),
+    };
+    let port = match &case.port {
+        Some(Port::Number(number)) => format!("{}/{number}", case.protocol.name()),
+        Some(Port::Name(name)) => format!("{}/{}", case.protocol.name(), plain(name)),
+        None => case.protocol.name().to_owned(),
+    };
+    [
+        mark,
+        plain(&spelled(&case.from)),
+        plain(&spelled(&case.to)),
+        port,
+        answer.verdict.name().to_owned(),
+        answer.reason.to_string(),
+        answer.by.join(", "),
+    ]
+}
+
+fn spelled(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Pod(key) => key.to_string(),
+        Endpoint::Address(address) => address.to_string(),
+        Endpoint::Node(name) => format!("node/{name}"),
+        Endpoint::Service(key) => format!("service/{key}"),
+    }
+}
+
+/// Text without anything that a terminal would obey.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::{Verdict, cases};
+
+    fn answer(verdict: Verdict) -> Answer {
+        Answer { verdict, reason: "policy-denied".into(), by: vec!["P".into()] }
+    }
+
+    fn table_of(text: &str) -> String {
+        let cases = cases::read(text.as_bytes()).unwrap();
+        let answers: Vec<Answer> = cases.iter().map(|_| answer(Verdict::Deny)).collect();
+        let mut out = Vec::new();
+        table(&mut out, &cases, &answers).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_line_has_the_cases_fields_and_the_answers() {
+        let text = r#"{"x":{"y":[1]},"from":"a/b","to":"a/c","protocol":"ICMP","verdict":"allow"}"#;
+        let cases = cases::read(text.as_bytes()).unwrap();
+        let mut out = Vec::new();
+        let line = Line { fields: &cases[0].fields, answer: &answer(Verdict::Deny) };
+        line.write(&mut out).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "{\"x\":{\"y\":[1]},\"from\":\"a/b\",\"to\":\"a/c\",\"protocol\":\"ICMP\",\
+             \"verdict\":\"deny\",\"reason\":\"policy-denied\",\"by\":[\"P\"]}\n"
+        );
+    }
+
+    #[test]
+    fn a_table_marks_and_counts_what_was_not_expected() {
+        let text = "- {from: a/b, to: a/c, protocol: TCP, port: 80, expect: allow}\n\
+                    - {from: a/b, to: node/n, protocol: UDP, port: dns, expect: deny}\n\
+                    - {from: 10.0.0.1, to: service/a/s, protocol: ICMP}\n";
+        assert_eq!(
+            table_of(text),
+            "\
+                        FROM      TO           PORT     VERDICT  REASON         BY
+FAILED, expected allow  a/b       a/c          TCP/80   deny     policy-denied  P
+                        a/b       node/n       UDP/dns  deny     policy-denied  P
+                        10.0.0.1  service/a/s  ICMP     deny     policy-denied  P
+3 asked, 2 with an expectation, 1 failed
+"
+        );
+        let text = "{from: a/b, to: a/c, protocol: ICMP}";
+        assert!(table_of(text).starts_with("FROM  TO   PORT  VERDICT"));
+    }
+}

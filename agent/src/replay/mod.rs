@@ -1,0 +1,185 @@
+//! `podgate replay`: a capture through one cluster node's switch.
+//!
+//! ```text
+//! manifests ─ control ─▶ view ─▶ snapshot ─┐
+//! capture ─ entry ─▶ port of the packet ─▶ the graph ─▶ verdict ─▶ output
+//!                                              └─▶ what left ─▶ --write
+//! ```
+//!
+//! The graph is the one that live packets pass; its ports lead to memory and its clock is the
+//! capture's. Packets go one at a time, so that a packet's verdict never depends on how many
+//! came with it.
+
+mod entry;
+mod offline;
+mod output;
+mod pace;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use control::{Control, Scope, manifests};
+use dataplane::capture::{self, Reader, Record, Writer};
+
+use crate::commands::replay::Args;
+use offline::Offline;
+pub(crate) use output::Output;
+use output::Report;
+pub(crate) use pace::Speed;
+use pace::{Clock, Pace};
+
+/// Why a replay ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Faults of the manifests, one a line.
+    #[error("{}", .0.join("\npodgate: "))]
+    Manifests(Vec<String>),
+    /// No such cluster node.
+    #[error("cluster node '{node}' is not in the manifests; {known}")]
+    Node {
+        /// The name asked for.
+        node: String,
+        /// Which ones there are.
+        known: String,
+    },
+    /// More pods than a switch has ports.
+    #[error("cluster node '{node}' has more than {most} pods")]
+    Pods {
+        /// The cluster node.
+        node: String,
+        /// How many there may be.
+        most: usize,
+    },
+    /// The capture cannot be read, or not to its end.
+    #[error(transparent)]
+    Capture(#[from] capture::Error),
+    /// What leaves would be written over what comes in.
+    #[error("--write {}: is the capture that is being replayed", .0.display())]
+    Overwrites(PathBuf),
+    /// What was to be written could not be.
+    #[error("{}: {error}", what.display())]
+    Output {
+        /// The file, or what stands for it.
+        what: PathBuf,
+        /// What happened.
+        error: io::Error,
+    },
+    /// The reader of the output has seen enough.
+    #[error("nobody reads the output any more")]
+    Unread,
+    /// The switch broke its own rules.
+    #[error("{0}")]
+    Switch(#[from] offline::Lost),
+}
+
+impl Failure {
+    /// Whether what was given cannot be used.
+    pub(crate) fn is_of_input(&self) -> bool {
+        !matches!(self, Self::Output { .. } | Self::Unread | Self::Switch(_))
+    }
+}
+
+/// Replays as `args` say, printing to `stdout`.
+pub(crate) fn replay(args: &Args, stdout: &mut impl Write) -> Result<(), Failure> {
+    let mut offline = switch(args)?;
+    let capture = open(&args.pcap)?;
+    let mut kept = args.write.as_deref().map(|path| keep(path, &args.pcap)).transpose()?;
+    let mut clock = Clock::default();
+    let mut pace = Pace::new(args.speed);
+    let mut report = Report::new(args.output, stdout);
+    let mut broken = None;
+    for record in capture {
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                broken = Some(error);
+                break;
+            }
+        };
+        let now = clock.at(record.time);
+        if pace.waits() {
+            report.flush().map_err(printed)?;
+            pace.wait_for(now);
+        }
+        let entry = entry::port(offline.snapshot(), &record);
+        let passed = offline.pass(entry, now, &record)?;
+        report.packet(now, &passed).map_err(printed)?;
+        if let Some((path, writer)) = &mut kept {
+            let failed = |error| Failure::Output { what: path.clone(), error };
+            write_what_left(&mut offline, &record, writer).map_err(failed)?;
+        }
+    }
+    report.summary().map_err(printed)?;
+    if let Some((path, writer)) = kept {
+        writer.finish().map_err(|error| Failure::Output { what: path, error })?;
+    }
+    match broken {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
+/// The switch of the cluster node, or every fault that stands in its way.
+fn switch(args: &Args) -> Result<Offline, Failure> {
+    let loaded = manifests::load(&args.manifests);
+    if !loaded.faults.is_empty() {
+        return Err(Failure::Manifests(loaded.faults.iter().map(ToString::to_string).collect()));
+    }
+    let mut control = Control::new(Scope::Node(args.node.as_str().into()));
+    control.resync(loaded.objects);
+    control.commit();
+    let view = control.view();
+    if !view.nodes.contains_key(args.node.as_str()) {
+        let known: Vec<&str> = view.nodes.keys().map(|name| &**name).collect();
+        let known = match &known[..] {
+            [] => "they have no Node at all".to_string(),
+            known => format!("known are: {}", known.join(", ")),
+        };
+        return Err(Failure::Node { node: args.node.clone(), known });
+    }
+    Offline::new(&view, &args.node).map_err(|most| Failure::Pods { node: args.node.clone(), most })
+}
+
+type Input = Box<dyn BufRead>;
+
+fn open(path: &Path) -> Result<Reader<Input>, Failure> {
+    let input: Input = if path == Path::new("-") {
+        Box::new(BufReader::new(io::stdin()))
+    } else {
+        let unreadable = |error| capture::Error {
+            file: path.to_path_buf(),
+            offset: 0,
+            fault: capture::Fault::Io(error),
+        };
+        Box::new(BufReader::with_capacity(1 << 16, File::open(path).map_err(unreadable)?))
+    };
+    Ok(Reader::new(path, input)?)
+}
+
+type Kept = Writer<BufWriter<File>>;
+
+/// Creates the file for what leaves; it must not be the capture that is being read.
+fn keep(path: &Path, capture: &Path) -> Result<(PathBuf, Kept), Failure> {
+    if let (Ok(out), Ok(capture)) = (path.canonicalize(), capture.canonicalize())
+        && out == capture
+    {
+        return Err(Failure::Overwrites(path.to_path_buf()));
+    }
+    let failed = |error| Failure::Output { what: path.to_path_buf(), error };
+    let file = File::create(path).map_err(failed)?;
+    Ok((path.to_path_buf(), Writer::new(BufWriter::new(file)).map_err(failed)?))
+}
+
+fn write_what_left(offline: &mut Offline, record: &Record, writer: &mut Kept) -> io::Result<()> {
+    offline.take_what_left(|port, frame| {
+        writer.write(Some(port), record.time, frame, frame.len() as u32)
+    })
+}
+
+fn printed(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::Unread,
+        _ => Failure::Output { what: "standard output".into(), error },
+    }
+}

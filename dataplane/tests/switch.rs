@@ -1,0 +1,208 @@
+//! The switch as a whole, over memory ports: several workers, snapshots that change under traffic.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use acl::{Action, AddressMap, PortRange, Rule, Table};
+use dataplane::port::memory::Wire;
+use dataplane::switch::{Config, RxMode};
+use dataplane::wire::protocol;
+use dataplane::{Gate, Memory, Outcome, PortId, PortKind, PortState, Snapshot, Switch};
+use testkit::packet::{tcp, udp};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn table(permitted: &[u16]) -> Gate {
+    let map = Arc::new(AddressMap::default());
+    let permit = |port: &u16| {
+        Rule::new(Action::Permit, format!("permit {port}"))
+            .protocol(protocol::UDP)
+            .destination_ports(PortRange::one(*port))
+    };
+    let mut rules: Vec<Rule> = permitted.iter().map(permit).collect();
+    rules.push(Rule::new(Action::Deny, "deny"));
+    Gate::Table(Arc::new(Table::compile(rules.into(), &map)))
+}
+
+fn pod(name: &str, address: &str, to_pod: Gate, from_pod: Gate) -> Option<PortState> {
+    let address: std::net::IpAddr = address.parse().unwrap();
+    Some(PortState {
+        name: name.into(),
+        kind: PortKind::Pod,
+        mac: None,
+        addresses: vec![address.into()],
+        to_pod,
+        from_pod,
+    })
+}
+
+fn snapshot(generation: u64, ports: Vec<Option<PortState>>) -> Arc<Snapshot> {
+    Arc::new(Snapshot::new(generation, ports, Arc::default(), &[], &[]))
+}
+
+struct Rig {
+    switch: Switch,
+    wires: Vec<Wire>,
+}
+
+impl Rig {
+    fn new(workers: usize, ports: usize) -> Self {
+        let (memory, frames) = Memory::heap(2048, 4096);
+        let config = Config { workers, rx_mode: RxMode::Polling, ..Config::default() };
+        let switch = Switch::start(&config, &memory, frames, |_| None).unwrap();
+        let wires: Vec<Wire> = (0..ports).map(|_| Wire::default()).collect();
+        for wire in &wires {
+            let id = switch.free_port_id().unwrap();
+            switch.add_port(id, wire.port());
+        }
+        Self { switch, wires }
+    }
+
+    fn publish(&self, snapshot: &Arc<Snapshot>) {
+        self.switch.publish(snapshot);
+        assert!(self.switch.wait_in_force(snapshot.generation, PATIENCE));
+    }
+
+    fn ended_as(&self, outcome: Outcome) -> u64 {
+        self.switch.counters().map(|counters| counters.of(outcome)).sum()
+    }
+}
+
+/// Waits for something that must happen; how long it takes is not what the test is about.
+fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = attempt() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn packets_cross_from_worker_to_worker_and_back() {
+    let rig = Rig::new(2, 2);
+    assert_ne!(rig.switch.worker_of(PortId(0)), rig.switch.worker_of(PortId(1)));
+    rig.publish(&snapshot(
+        1,
+        vec![
+            pod("default/a", "10.1.0.2", Gate::Open, Gate::Open),
+            pod("default/b", "10.1.0.3", table(&[53]), Gate::Open),
+        ],
+    ));
+    rig.wires[0].send(udp("10.1.0.2:4000", "10.1.0.3:53").payload(b"question").build());
+    let question = eventually("the question's arrival", || rig.wires[1].receive());
+    assert!(question.ends_with(b"question"));
+    rig.wires[1].send(udp("10.1.0.3:53", "10.1.0.2:4000").payload(b"answer").build());
+    let answer = eventually("the answer's arrival", || rig.wires[0].receive());
+    assert!(answer.ends_with(b"answer"));
+    assert_eq!((rig.ended_as(Outcome::PolicyAllowed), rig.ended_as(Outcome::Session)), (1, 1));
+}
+
+#[test]
+fn a_port_without_tables_is_closed_and_one_without_a_state_is_no_port() {
+    let rig = Rig::new(1, 3);
+    rig.publish(&snapshot(
+        1,
+        vec![
+            pod("default/a", "10.1.0.2", Gate::Open, Gate::Open),
+            pod("default/b", "10.1.0.3", Gate::Closed, Gate::Closed),
+        ],
+    ));
+    rig.wires[0].send(tcp("10.1.0.2:4000", "10.1.0.3:80").syn().build());
+    rig.wires[1].send(tcp("10.1.0.3:4000", "10.1.0.2:80").syn().build());
+    rig.wires[2].send(tcp("10.1.0.4:4000", "10.1.0.2:80").syn().build());
+    eventually("three refusals", || {
+        let closed = rig.ended_as(Outcome::Closed) == 2;
+        (closed && rig.ended_as(Outcome::PortGone) == 1).then_some(())
+    });
+    assert!(rig.wires.iter().all(|wire| wire.receive().is_none()));
+}
+
+/// Before its first snapshot a switch knows no port, so nothing passes.
+#[test]
+fn nothing_passes_before_the_first_snapshot() {
+    let rig = Rig::new(1, 2);
+    rig.wires[0].send(udp("10.1.0.2:4000", "10.1.0.3:53").build());
+    eventually("the refusal", || (rig.ended_as(Outcome::PortGone) == 1).then_some(()));
+    assert!(rig.wires[1].receive().is_none());
+}
+
+/// Port 9 is permitted by one end in even generations and by the other in odd ones: only a
+/// packet judged by half of two snapshots would pass. Port 53 is always permitted: only a packet
+/// lost to a swap would be missing.
+#[test]
+fn no_packet_is_judged_by_half_of_two_snapshots_or_lost_to_a_swap() {
+    const PACKETS: u16 = 20_000;
+    let rig = Rig::new(2, 2);
+    let ends = |even: bool| {
+        let (both, one) = (table(&[53, 9]), table(&[53]));
+        let (sender, receiver) = if even { (both, one) } else { (one, both) };
+        vec![
+            pod("default/a", "10.1.0.2", Gate::Open, sender),
+            pod("default/b", "10.1.0.3", receiver, Gate::Open),
+        ]
+    };
+    rig.publish(&snapshot(1, ends(false)));
+    let mut arrived = 0_u64;
+    let mut take_arrivals = || {
+        while let Some(frame) = rig.wires[1].receive() {
+            assert_eq!(frame[36..38], 53_u16.to_be_bytes(), "port 9 must never pass");
+            arrived += 1;
+        }
+        arrived
+    };
+    let mut generation = 1;
+    for n in 0..PACKETS {
+        // Sixteen clients ask again and again: most packets find a session of an older
+        // generation and are judged anew.
+        let client = format!("10.1.0.2:{}", 1024 + n % 16);
+        rig.wires[0].send(udp(&client, "10.1.0.3:53").build());
+        rig.wires[0].send(udp(&client, "10.1.0.3:9").build());
+        if n % 4 == 0 {
+            generation += 1;
+            rig.switch.publish(&snapshot(generation, ends(generation % 2 == 0)));
+        }
+        take_arrivals();
+    }
+    assert!(rig.switch.wait_in_force(generation, PATIENCE));
+    eventually("the last arrival", || (take_arrivals() == u64::from(PACKETS)).then_some(()));
+    eventually("the last refusal", || {
+        (rig.ended_as(Outcome::PolicyDenied) == u64::from(PACKETS)).then_some(())
+    });
+}
+
+#[test]
+fn a_new_deny_ends_a_live_connection_and_an_unrelated_change_does_not() {
+    let rig = Rig::new(1, 2);
+    let ends = |permitted: &[u16]| {
+        vec![
+            pod("default/a", "10.1.0.2", Gate::Open, Gate::Open),
+            pod("default/b", "10.1.0.3", table(permitted), Gate::Open),
+        ]
+    };
+    let ask = || rig.wires[0].send(udp("10.1.0.2:4000", "10.1.0.3:53").build());
+    let answer = || rig.wires[1].send(udp("10.1.0.3:53", "10.1.0.2:4000").build());
+    rig.publish(&snapshot(1, ends(&[53])));
+    ask();
+    eventually("the question's arrival", || rig.wires[1].receive());
+    rig.publish(&snapshot(2, ends(&[53, 80])));
+    answer();
+    eventually("the answer's arrival", || rig.wires[0].receive());
+    rig.publish(&snapshot(3, ends(&[80])));
+    answer();
+    eventually("the refusal", || (rig.ended_as(Outcome::PolicyDenied) == 1).then_some(()));
+    assert_eq!(rig.switch.sessions().used(), 0);
+}
+
+#[test]
+fn a_port_that_is_given_up_gives_its_number_back() {
+    let rig = Rig::new(2, 2);
+    rig.switch.remove_port(PortId(0));
+    assert_eq!(rig.switch.worker_of(PortId(0)), None);
+    assert_eq!(rig.switch.free_port_id(), Some(PortId(0)));
+    rig.publish(&snapshot(1, vec![None, pod("default/b", "10.1.0.3", Gate::Open, Gate::Open)]));
+    rig.wires[1].send(udp("10.1.0.3:53", "10.1.0.2:4000").build());
+    eventually("the refusal", || (rig.ended_as(Outcome::NoRoute) == 1).then_some(()));
+}
