@@ -6,11 +6,12 @@
 //! configures those, compiles what has to be and publishes, so that however many events
 //! become one view.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::Rule;
+use acl::{PeerSetId, Rule};
+use ahash::RandomState;
 
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
@@ -19,6 +20,7 @@ use crate::model::{
     ClusterNetworkPolicy, Direction, EndpointSlice, NetworkPolicy, Node, Pod, Service, Tier,
 };
 use crate::render::{self, Followed};
+use crate::session_rules::Nets;
 use crate::tables::Tables;
 use crate::{ClusterNode, Object, ObjectRef, PodGate, PodKey, PodView, View};
 
@@ -194,6 +196,11 @@ impl Control {
     /// Figures about the pipeline.
     pub fn figures(&self) -> Figures {
         Figures { tables: self.tables.len(), compiled: self.tables.compiled() }
+    }
+
+    /// The networks of every peer set.
+    pub(crate) fn nets_of_sets(&self) -> HashMap<PeerSetId, Nets, RandomState> {
+        self.membership.nets()
     }
 
     /// The addresses that a pod has before it is changed; none for other objects.

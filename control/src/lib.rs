@@ -14,6 +14,7 @@ pub mod model;
 pub mod objects;
 mod peers;
 mod render;
+mod session_rules;
 mod tables;
 mod view;
 

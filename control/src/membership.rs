@@ -25,6 +25,7 @@ use crate::PodKey;
 use crate::cache::Cache;
 use crate::model::{Labels, Node, Pod, Protocol};
 use crate::peers::{PeerSet, PodPeers};
+use crate::session_rules::{Nets, host};
 
 /// Number of a port name that egress rules ask for.
 pub(crate) type NameId = u32;
@@ -415,6 +416,22 @@ impl Membership {
             }
         }
         mem::take(&mut self.edited).then(|| self.editor.version())
+    }
+
+    /// The networks of every set.
+    pub(crate) fn nets(&self) -> HashMap<PeerSetId, Nets, RandomState> {
+        let mut nets: HashMap<PeerSetId, Nets, RandomState> = HashMap::default();
+        for (id, entry) in &self.sets {
+            if let PeerSet::Block(net, except) = &*entry.it {
+                nets.entry(*id).or_default().push((*net, except.clone()));
+            }
+        }
+        let hosts = self.hosts.iter().map(|(address, host)| (address, &host.sets));
+        let nodes = self.told_nodes.values().flatten().map(|(address, sets)| (address, sets));
+        for (address, sets) in hosts.chain(nodes) {
+            sets.iter().for_each(|id| nets.entry(*id).or_default().push(host(*address)));
+        }
+        nets
     }
 
     fn gather(&self) -> AddressMapBuilder {
