@@ -9,12 +9,16 @@ mod configurator;
 mod control;
 mod fault;
 pub mod manifests;
+mod membership;
 pub mod model;
 pub mod objects;
 mod peers;
+mod render;
+mod session_rules;
+mod tables;
 mod view;
 
-pub use control::{Control, Scope};
+pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault};
 pub use objects::{Kind, Object, ObjectRef};
 pub use view::{ClusterNode, PodGate, PodKey, PodView, View};

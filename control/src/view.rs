@@ -66,7 +66,7 @@ pub struct View {
     pub addresses: Arc<AddressMap>,
     /// The pods of the cluster nodes in scope that have an address, are not finished
     /// and are not on the host network.
-    pub pods: BTreeMap<PodKey, Arc<PodView>>,
+    pub pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
     /// All cluster nodes.
-    pub nodes: BTreeMap<Arc<str>, Arc<ClusterNode>>,
+    pub nodes: Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>>,
 }

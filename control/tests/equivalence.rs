@@ -24,6 +24,13 @@ fn apply(cluster: &mut Cluster, edit: &Edit) {
                     let object = serde_json::from_value(value.clone()).unwrap();
                     cluster.pods.insert((namespace, name), object);
                 }
+                "Node" => {
+                    let object = serde_json::from_value(value.clone()).unwrap();
+                    cluster.nodes.insert(name, object);
+                }
+                "ClusterNetworkPolicy" => {
+                    cluster.cluster_policies.insert(name, value.clone());
+                }
                 _ => {
                     let object = serde_json::from_value(value.clone()).unwrap();
                     cluster.policies.insert((namespace, name), object);
@@ -35,6 +42,8 @@ fn apply(cluster: &mut Cluster, edit: &Edit) {
             match *kind {
                 "Namespace" => drop(cluster.namespaces.remove(*name)),
                 "Pod" => drop(cluster.pods.remove(&key)),
+                "Node" => drop(cluster.nodes.remove(*name)),
+                "ClusterNetworkPolicy" => drop(cluster.cluster_policies.remove(*name)),
                 _ => drop(cluster.policies.remove(&key)),
             }
         }
@@ -63,7 +72,15 @@ fn everybody() -> Vec<IpAddr> {
             [false, true].into_iter().flat_map(|it| pod_addresses(namespace, name, it))
         })
     });
-    let others = ["192.0.2.1", "2001:db8::1", "198.51.100.7", "203.0.113.9", "10.0.2.200"];
+    let others = [
+        "192.0.2.1",
+        "192.0.2.2",
+        "192.0.2.11",
+        "2001:db8::1",
+        "198.51.100.7",
+        "203.0.113.9",
+        "10.0.2.200",
+    ];
     pods.chain(others.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
 }
 
@@ -115,7 +132,9 @@ fn objects(cluster: &Cluster) -> Vec<Object> {
     let namespaces = cluster.namespaces.values().map(|it| value(Kind::Namespace, json(it)));
     let pods = cluster.pods.values().map(|it| value(Kind::Pod, json(it)));
     let policies = cluster.policies.values().map(|it| value(Kind::NetworkPolicy, json(it)));
-    namespaces.chain(pods).chain(policies).collect()
+    let nodes = cluster.nodes.values().map(|it| value(Kind::Node, json(it)));
+    let cluster_policies = cluster.cluster_policies.values().map(|it| object(it.clone()));
+    namespaces.chain(pods).chain(policies).chain(nodes).chain(cluster_policies).collect()
 }
 
 proptest! {

@@ -4,12 +4,14 @@
 //! these from API objects.
 
 mod cluster;
+mod cluster_policy;
 mod labels;
 mod policy;
 mod selector;
 mod service;
 
 pub use cluster::{ContainerPort, Namespace, Node, Pod};
+pub use cluster_policy::{ClusterNetworkPolicy, ClusterRule, Tier, Verdict};
 pub use labels::Labels;
 pub use policy::{
     Direction, Namespaces, NetworkPolicy, Peer, Policed, PolicyRule, PortSpec, Ports,
@@ -61,6 +63,11 @@ impl fmt::Display for Protocol {
             Self::Sctp => "SCTP",
         })
     }
+}
+
+impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 }
 
 /// Namespace and name of a namespaced object other than a pod; orders by namespace, then

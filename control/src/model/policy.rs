@@ -65,6 +65,8 @@ pub type Policed = Option<Vec<PolicyRule>>;
 pub struct PolicyRule {
     /// Its position in the policy, from 0.
     pub index: usize,
+    /// Whom its verdicts are reported by: `NetworkPolicy NS/NAME ingress[INDEX]`.
+    pub origin: Arc<str>,
     /// `from` or `to`; `None` (missing or empty list) means anybody.
     pub peers: Option<Vec<Peer>>,
     /// `ports`; `None` (missing or empty list) means every protocol and port.
@@ -83,6 +85,8 @@ pub enum Peer {
     },
     /// A network less its exceptions, all of them inside it; sorted, without duplicates.
     Block(IpNet, Vec<IpNet>),
+    /// The addresses of cluster nodes by their labels (cluster policies only).
+    Nodes(Selector),
 }
 
 /// The namespaces that a pod peer looks in.
