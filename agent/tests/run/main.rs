@@ -6,7 +6,7 @@ mod node;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent::api::{Client, ClientError, ErrorKind, ObserveFilters, Request, Verdict};
+use agent::api::{AttachPod, Client, ClientError, ErrorKind, ObserveFilters, Request, Verdict};
 use agent::run::{StartError, Status};
 use agent::verdicts::Event;
 use node::{Node, NodeFiles, POLICY, cluster, until};
@@ -177,7 +177,7 @@ fn what_another_has_is_refused() {
     files.manifest("cluster.yaml", &cluster(&["db", "web"]));
     let node = Node::start(&files);
     let _db = node.attach("db", DB);
-    let refused = |pod: &agent::api::AttachPod| match node.client().attach_pod(pod) {
+    let refused = |pod: &AttachPod| match node.client().attach_pod(pod) {
         Err(ClientError::Refused(error)) => error,
         other => panic!("{other:?}"),
     };
@@ -189,6 +189,9 @@ fn what_another_has_is_refused() {
     let error = refused(&node.pod("db", WEB));
     assert!(error.message.contains("other content"), "{error}");
     assert_eq!(error.kind, ErrorKind::Conflict);
+    let host = AttachPod { host_interface: "podgate0".into(), ..node.pod("web", WEB) };
+    let error = refused(&host);
+    assert!(error.message.contains("host port"), "{error}");
     node.kernel.remove("pg-web");
     let error = refused(&node.pod("web", WEB));
     assert!(error.message.contains("pg-web"), "{error}");
@@ -200,6 +203,8 @@ fn an_interface_that_vanishes_takes_its_pod_along() {
     files.manifest("cluster.yaml", &cluster(&["db", "web"]));
     let node = Node::start(&files);
     let (_db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    // It only left a bridge, say.
+    node.kernel.say_gone("pg-web");
     node.kernel.delete("pg-db");
     until(|| !node.ports().contains("default/db"));
     let status = node.status();

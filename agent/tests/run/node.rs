@@ -150,6 +150,15 @@ impl Kernel {
         }
     }
 
+    /// Says that an interface is gone although it is there.
+    pub(crate) fn say_gone(&self, name: &str) {
+        let state = self.lock();
+        let index = state.interfaces[name].index;
+        if let Some(tell) = &state.tell {
+            tell(InterfaceEvent::Gone(index));
+        }
+    }
+
     pub(crate) fn is_up(&self, name: &str) -> bool {
         self.lock().interfaces[name].up
     }

@@ -145,25 +145,25 @@ impl ControlLoop {
         self.gone.retain(|(gone, _)| *gone != id);
     }
 
+    /// Looks whether interfaces with open ports are gone: the one that is said to be, or all.
+    /// The kernel also says "gone" of one that only left a bridge, so it is asked by name.
     pub(super) fn interface_event(&mut self, event: &InterfaceEvent) {
-        let why = "the interface was deleted";
-        match event {
-            InterfaceEvent::Gone(index) => self.lose_interface(*index, why),
-            InterfaceEvent::Missed => {
-                let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
-                let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
-                let open: Vec<(String, u32)> = ports
-                    .chain(host)
-                    .filter_map(|(interface, port)| match port {
-                        PodPort::Open { index, .. } => Some((interface.clone(), *index)),
-                        PodPort::Failed { .. } => None,
-                    })
-                    .collect();
-                for (interface, index) in open {
-                    if self.interfaces.index(&interface).is_ok_and(|now| now != Some(index)) {
-                        self.lose_interface(index, why);
-                    }
-                }
+        let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
+        let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
+        let open: Vec<(String, u32, PortId)> = ports
+            .chain(host)
+            .filter_map(|(interface, port)| match port {
+                PodPort::Open { index, id, .. } => Some((interface.clone(), *index, *id)),
+                PodPort::Failed { .. } => None,
+            })
+            .filter(|(_, index, _)| match event {
+                InterfaceEvent::Gone(gone) => index == gone,
+                InterfaceEvent::Missed => true,
+            })
+            .collect();
+        for (interface, index, id) in open {
+            if self.interfaces.index(&interface).is_ok_and(|now| now != Some(index)) {
+                self.lose_port(id, "the interface was deleted");
             }
         }
     }
@@ -173,18 +173,6 @@ impl ControlLoop {
         self.gone.extend(self.switch.take_gone());
         while let Some((id, gone)) = self.gone.pop_front() {
             self.lose_port(id, &gone.to_string());
-        }
-    }
-
-    fn lose_interface(&mut self, index: u32, why: &str) {
-        let is_it = |port: &PodPort| match port {
-            PodPort::Open { id, index: own, .. } if *own == index => Some(*id),
-            _ => None,
-        };
-        let pod = self.pods.iter().find_map(|attached| is_it(&attached.port));
-        let host = self.host.as_ref().and_then(|host| is_it(&host.port));
-        if let Some(id) = pod.or(host) {
-            self.lose_port(id, why);
         }
     }
 
