@@ -402,3 +402,67 @@ fn who_waits_at_the_end_gets_an_answer() {
     assert_eq!(observer.count(), 0);
     assert!(idle.ready().is_err());
 }
+
+#[test]
+fn a_pod_whose_object_is_deleted_is_closed() {
+    let files = NodeFiles::new("deleted");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    files.manifest("web.yaml", &cluster(&["web"]));
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+    files.remove("web.yaml");
+    until(|| node.status().ports.iter().any(|port| port.name == "default/web" && port.closed));
+    until(|| node.status().generation_in_force == node.status().generation);
+    // Its open connection as well as new ones, in both directions.
+    web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:80").data(b"x"));
+    db.send(&syn(DB, WEB, 81));
+    for port in [80, 81] {
+        let closed = node.wait_for_event(|event| {
+            event.to.port == Some(port) && event.verdict == Verdict::Dropped
+        });
+        assert_eq!(closed.reason, "closed");
+    }
+}
+
+#[test]
+fn a_port_that_fails_is_opened_again() {
+    let files = NodeFiles::new("again");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send_bytes(vec![0; 4000]); // more than a frame holds: this port gives up
+    until(|| !node.status().lost.is_empty());
+    assert_eq!(node.status().lost[0].name, "default/web");
+    assert_eq!(node.ports().len(), 3, "the pod stays attached");
+    until(|| node.status().ports.iter().all(|port| port.id.is_some()));
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+    node.taken_up("web", WEB);
+}
+
+#[test]
+fn of_two_sandboxes_of_one_pod_the_newest_counts() {
+    let files = NodeFiles::new("sandboxes");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    let node = Node::start(&files);
+    let (db, old) = (node.attach("db", DB), node.attach("web", WEB));
+    let new = AttachPod {
+        container_id: "c-new".into(),
+        host_interface: "pg-new".into(),
+        ..node.pod("web", API)
+    };
+    node.kernel.add("pg-new");
+    node.client().attach_pod(&new).unwrap();
+    old.send(&syn(WEB, DB, 80));
+    let cut = node.wait_for_event(|event| event.verdict == Verdict::Dropped);
+    assert_eq!((cut.reason.as_str(), cut.from.pod), ("port-gone", Some("default/web".into())));
+    node.kernel.pod("pg-new").send(&syn(API, DB, 81));
+    db.expects(&syn(API, DB, 81), DB);
+    // The new one goes first: the old one counts again.
+    node.client().detach_pod(&new.attachment()).unwrap();
+    until(|| node.status().generation_in_force == node.status().generation);
+    old.send(&syn(WEB, DB, 82));
+    db.expects(&syn(WEB, DB, 82), DB);
+}
