@@ -96,20 +96,25 @@ impl ClusterNode {
 
     /// Writes a manifest and waits until every worker decides by it.
     pub(crate) fn apply(&self, name: &str, manifest: &str) {
-        let before = self.generation();
-        self.write(name, manifest);
-        self.eventually("the new snapshot", || (self.generation() > before).then_some(()));
+        self.change(|| self.write(name, manifest));
     }
 
     /// Takes a manifest away and waits until every worker decides without it.
     pub(crate) fn withdraw(&self, name: &str) {
-        let before = self.generation();
-        self.remove(name);
-        self.eventually("the new snapshot", || (self.generation() > before).then_some(()));
+        self.change(|| fs::remove_file(self.manifest(name)).unwrap());
     }
 
-    fn generation(&self) -> u64 {
-        self.status()["generation_in_force"].as_u64().unwrap()
+    /// Waits for a change to be known and in force. (One that concerns no pod is known by the
+    /// count of objects, and publishes nothing.)
+    fn change(&self, make: impl FnOnce()) {
+        let known = |status: &Value| (status["generation"].clone(), status["objects"].clone());
+        let before = known(&self.status());
+        make();
+        self.eventually("the change", || {
+            let status = self.status();
+            let in_force = status["generation"] == status["generation_in_force"];
+            (in_force && known(&status) != before).then_some(())
+        });
     }
 
     /// A pod of namespace `default` with the label `role`, attached.

@@ -66,7 +66,7 @@ fn a_broken_manifest_changes_nothing_and_is_named() {
     });
     assert!(faults.contains("policy.yaml") && faults.contains("matchLabels"), "{faults}");
     assert!(!other.pings(db.v4()), "what was in force stays in force");
-    assert!(node.metric("podgate_manifest_faults") >= 1.0);
+    assert!(node.metric("podgate_policy_faults") >= 1.0);
     node.apply("policy", &NOTHING_IN.replace("role: db", "role: nobody"));
     assert!(other.pings(db.v4()));
     assert_eq!(node.status()["faults"].as_array().unwrap().len(), 0);

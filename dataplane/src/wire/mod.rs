@@ -121,6 +121,8 @@ pub struct Headers {
     pub tcp_flags: u8,
     /// VLAN tags (4 bytes each) in front of the ethertype.
     pub vlan_tags: u8,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
     /// Start of the IP or ARP header.
     pub l3: u16,
     /// Start of the transport header.
