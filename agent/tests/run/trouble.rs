@@ -147,3 +147,18 @@ fn a_port_that_fails_is_opened_again() {
     db.expects(&syn(WEB, DB, 80), DB);
     node.taken_up("web", WEB);
 }
+
+#[test]
+fn too_many_connections_are_told_so_and_end_nothing() {
+    let files = NodeFiles::new("many");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    let node = Node::start(&files);
+    // Each is served before the next begins, so that all are counted.
+    let mut idle: Vec<Client> = (0..128).map(|_| node.client()).collect();
+    idle.iter_mut().for_each(|client| client.ready().unwrap());
+    let error = node.client().ready().unwrap_err();
+    assert!(error.to_string().contains("128 connections"), "{error}");
+    drop(idle);
+    until(|| node.client().ready().is_ok());
+    let _db = node.attach("db", DB);
+}
