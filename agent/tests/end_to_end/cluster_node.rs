@@ -89,11 +89,6 @@ impl ClusterNode {
         fs::rename(hidden, self.manifest(name)).unwrap();
     }
 
-    /// Takes a manifest away.
-    pub(crate) fn remove(&self, name: &str) {
-        fs::remove_file(self.manifest(name)).unwrap();
-    }
-
     /// Writes a manifest and waits until every worker decides by it.
     pub(crate) fn apply(&self, name: &str, manifest: &str) {
         self.change(|| self.write(name, manifest));
