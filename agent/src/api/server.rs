@@ -37,7 +37,8 @@ const IDLE: Duration = Duration::from_millis(200);
 pub struct Server {
     socket: PathBuf,
     shared: Arc<Shared>,
-    listener: Option<JoinHandle<()>>,
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -62,7 +63,7 @@ impl Server {
         if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             make_folder(folder)?;
         }
-        let listener = listen(socket)?;
+        let listener = Arc::new(listen(socket)?);
         let shared = Arc::new(Shared {
             board,
             events: Mutex::new(events),
@@ -70,19 +71,19 @@ impl Server {
             accepted: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
-        let accepting = Arc::clone(&shared);
+        let (accepting, accepted) = (Arc::clone(&shared), Arc::clone(&listener));
         let thread = std::thread::Builder::new().name("api".into());
-        let thread = thread.spawn(move || accept(&listener, &accepting))?;
-        Ok(Self { socket: socket.to_owned(), shared, listener: Some(thread) })
+        let thread = thread.spawn(move || accept(&accepted, &accepting))?;
+        Ok(Self { socket: socket.to_owned(), shared, listener, thread: Some(thread) })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Wakes the thread that accepts.
-        let _ = UnixStream::connect(&self.socket);
-        if let Some(thread) = self.listener.take() {
+        // Wakes the thread that accepts, even if somebody deleted the socket's file.
+        let woken = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
         }
         for connection in lock(&self.shared.connections).values() {
