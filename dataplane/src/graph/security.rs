@@ -11,7 +11,7 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
     let Some(port) = snapshot.port(packet.in_port) else {
         return Next::End(Outcome::PortGone);
     };
-    let source = packet.headers.source;
+    let source = packet.headers.flow.source;
     match port.kind {
         PortKind::Pod => {
             let frame = context.memory.bytes(&packet.frame);

@@ -155,8 +155,6 @@ fn set_ends(
     destination: Address,
     protocol: u8,
 ) -> Result<(), Outcome> {
-    headers.source = source;
-    headers.destination = destination;
     headers.flow = Flow { source, destination, protocol, ..Flow::default() };
     match source.is_v4() {
         true => check_v4(source.bits() as u32, destination.bits() as u32),
