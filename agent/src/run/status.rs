@@ -109,6 +109,8 @@ pub struct PortStatus {
     pub sent_bytes: u64,
     /// Frames that could not leave.
     pub refused: u64,
+    /// Frames the kernel dropped because the port did not take them in time.
+    pub missed: u64,
     /// Sessions opened from it.
     pub sessions: u32,
 }
@@ -222,6 +224,7 @@ pub(super) fn ports(board: &Board) -> Vec<PortStatus> {
             sent: count(|it| it.sent.value()),
             sent_bytes: count(|it| it.sent_bytes.value()),
             refused: count(|it| it.refused.value()),
+            missed: count(|it| it.missed.value()),
             sessions: port.id.map_or(0, |id| board.switch.sessions().used_by(id)),
         }
     };

@@ -84,6 +84,7 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
         "rx",
         "tx",
         "refused",
+        "missed",
         "sessions",
         "state",
     ]);
@@ -103,6 +104,7 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
             port.received.into(),
             port.sent.into(),
             port.refused.into(),
+            port.missed.into(),
             port.sessions.into(),
             state.into(),
         ]);
@@ -130,6 +132,7 @@ mod tests {
             sent: 6,
             sent_bytes: 600,
             refused: 0,
+            missed: 0,
             sessions: 2,
         };
         let down = PortStatus {
@@ -178,9 +181,9 @@ Objects:    Pod 4
 Sessions:   2 of 100
 Packets:    5 forwarded, 0 dropped, 0 for the switch itself
 
-PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  SESSIONS  STATE
-1     default/db   pg1        native, copy            0       10.1.0.2  5   6   0        2         up
--     default/web  pg1        failed: no such device  -       10.1.0.2  5   6   0        2         down
+PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  MISSED  SESSIONS  STATE
+1     default/db   pg1        native, copy            0       10.1.0.2  5   6   0        0       2         up
+-     default/web  pg1        failed: no such device  -       10.1.0.2  5   6   0        0       2         down
 
 Faults in manifests:
   a.yaml: document 1: is no YAML
