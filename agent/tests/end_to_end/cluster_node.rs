@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -80,6 +80,19 @@ impl ClusterNode {
     /// Ends the switch as a crash would: at once.
     pub(crate) fn kill_switch(&mut self) {
         self.switch.take().expect("the switch runs").kill();
+    }
+
+    /// Asks the switch to end, and waits for it.
+    pub(crate) fn stop_switch(&mut self) -> ExitStatus {
+        let mut switch = self.switch.take().expect("the switch runs");
+        let id = switch.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        switch.wait(PATIENCE)
+    }
+
+    /// Deletes all files, those the switch uses among them.
+    pub(crate) fn delete_files(&self) {
+        fs::remove_dir_all(self.folder.path()).unwrap();
     }
 
     /// Writes a manifest into the watched folder, whole at once.

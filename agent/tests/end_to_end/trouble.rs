@@ -117,3 +117,12 @@ fn a_pod_whose_object_is_unknown_is_not_attached() {
     assert_eq!(node.status()["ports"].as_array().unwrap().len(), 1, "the host port alone");
     assert!(node.is_well());
 }
+
+/// Whoever cleans up takes the files first and then asks the switch to end.
+#[test]
+fn a_switch_whose_files_are_gone_still_ends_when_asked() {
+    requires_the_machine!();
+    let mut node = ClusterNode::start(&[]);
+    node.delete_files();
+    assert!(node.stop_switch().success());
+}

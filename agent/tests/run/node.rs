@@ -150,12 +150,22 @@ impl Kernel {
         }
     }
 
+    /// Says that an interface is gone although it is there.
+    pub(crate) fn say_gone(&self, name: &str) {
+        let state = self.lock();
+        let index = state.interfaces[name].index;
+        if let Some(tell) = &state.tell {
+            tell(InterfaceEvent::Gone(index));
+        }
+    }
+
     pub(crate) fn is_up(&self, name: &str) -> bool {
         self.lock().interfaces[name].up
     }
 
-    fn wire(&self, name: &str) -> Wire {
-        self.lock().interfaces[name].wire.clone()
+    /// The other end of an interface.
+    pub(crate) fn pod(&self, name: &str) -> Pod {
+        Pod { wire: self.lock().interfaces[name].wire.clone() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -283,7 +293,7 @@ impl Node {
             self.client().check_pod(&self.pod(name, address).attachment()).unwrap(),
             self.pod(name, address)
         );
-        Pod { wire: self.kernel.wire(&format!("pg-{name}")) }
+        self.kernel.pod(&format!("pg-{name}"))
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -333,6 +343,10 @@ impl Node {
 impl Pod {
     pub(crate) fn send(&self, packet: &Packet) {
         self.wire.send(packet.build());
+    }
+
+    pub(crate) fn send_bytes(&self, frame: Vec<u8>) {
+        self.wire.send(frame);
     }
 
     /// The next frame that the switch sends to the pod is this packet, forwarded.
