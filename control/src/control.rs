@@ -6,7 +6,7 @@
 //! configures those, compiles what has to be and publishes, so that however many events
 //! become one view.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::model::{
 use crate::render::{self, Followed};
 use crate::session_rules::Nets;
 use crate::tables::Tables;
-use crate::{ClusterNode, Object, ObjectRef, PodGate, PodKey, PodView, View};
+use crate::{ClusterNode, Kind, Object, ObjectRef, PodGate, PodKey, PodView, View};
 
 /// Whose pods get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +103,18 @@ impl Control {
     /// Makes the known objects exactly these. Those that could not be read keep their last
     /// valid version; bound addresses stay.
     pub fn resync(&mut self, objects: Vec<Object>) {
+        let stale = self.cache.references();
+        self.replace(stale, objects);
+    }
+
+    /// The same for the objects of one kind; those of other kinds stay.
+    pub fn resync_kind(&mut self, kind: Kind, objects: Vec<Object>) {
         let mut stale = self.cache.references();
+        stale.retain(|reference| reference.kind == kind);
+        self.replace(stale, objects);
+    }
+
+    fn replace(&mut self, mut stale: HashSet<ObjectRef>, objects: Vec<Object>) {
         for object in objects {
             stale.remove(&object.reference());
             self.apply(object);
@@ -206,7 +217,7 @@ impl Control {
     /// The addresses that a pod has before it is changed; none for other objects.
     fn addresses_before(&self, reference: &ObjectRef) -> Vec<IpAddr> {
         match (reference.kind, &reference.namespace) {
-            (crate::Kind::Pod, Some(namespace)) => {
+            (Kind::Pod, Some(namespace)) => {
                 let (namespace, name) = (Arc::clone(namespace), Arc::clone(&reference.name));
                 self.cache.addresses(&PodKey { namespace, name }).to_vec()
             }

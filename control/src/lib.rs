@@ -4,6 +4,7 @@
 //! source → cache → processor → configurator → renderer cache → ACL renderer → publish
 //! ```
 
+pub mod api_server;
 mod cache;
 mod configurator;
 mod control;

@@ -131,6 +131,24 @@ impl Kind {
         }
     }
 
+    /// The name in paths of the API.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespaces",
+            Self::Pod => "pods",
+            Self::Node => "nodes",
+            Self::Service => "services",
+            Self::EndpointSlice => "endpointslices",
+            Self::NetworkPolicy => "networkpolicies",
+            Self::ClusterNetworkPolicy => "clusternetworkpolicies",
+        }
+    }
+
+    /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
+    pub const fn may_be_absent(self) -> bool {
+        matches!(self, Self::ClusterNetworkPolicy)
+    }
+
     /// Whether objects of this kind live in namespaces.
     pub const fn is_namespaced(self) -> bool {
         !matches!(self, Self::Namespace | Self::Node | Self::ClusterNetworkPolicy)
