@@ -204,6 +204,11 @@ impl Control {
         self.cache.pod(key)
     }
 
+    /// All objects known, one at a time.
+    pub fn objects(&self) -> impl Iterator<Item = Object> {
+        self.cache.objects()
+    }
+
     /// Figures about the pipeline.
     pub fn figures(&self) -> Figures {
         Figures { tables: self.tables.len(), compiled: self.tables.compiled() }

@@ -16,6 +16,7 @@ pub mod objects;
 mod peers;
 mod render;
 mod session_rules;
+pub mod state;
 mod tables;
 mod view;
 

@@ -4,6 +4,7 @@
 //! "Set-based requirement". All requirements must hold; no requirement at all matches
 //! everything. `NotIn` and `DoesNotExist` hold for an object without the key.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -11,11 +12,11 @@ use super::Labels;
 
 /// A conjunction of requirements in one canonical order, so that selectors that say the
 /// same are equal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Selector(Box<[Requirement]>);
 
 /// One demand on the label `key`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Requirement {
     /// The label asked about.
     pub key: Arc<str>,
@@ -24,7 +25,7 @@ pub struct Requirement {
 }
 
 /// What a requirement asks of its label.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Test {
     /// The label exists and its value is one of these.
     In(BTreeSet<Arc<str>>),
