@@ -214,6 +214,11 @@ impl Control {
         Figures { tables: self.tables.len(), compiled: self.tables.compiled() }
     }
 
+    /// The peer sets, for those who put them into words.
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
     /// The networks of every peer set.
     pub(crate) fn nets_of_sets(&self) -> HashMap<PeerSetId, Nets, RandomState> {
         self.membership.nets()

@@ -8,6 +8,7 @@ pub mod api_server;
 mod cache;
 mod configurator;
 mod control;
+pub mod explain;
 mod fault;
 pub mod manifests;
 mod membership;

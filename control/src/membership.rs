@@ -129,6 +129,18 @@ impl Membership {
         }
     }
 
+    /// What a set stands for.
+    pub(crate) fn meaning(&self, id: PeerSetId) -> Option<&PeerSet> {
+        self.sets.get(&id).map(|entry| &*entry.it)
+    }
+
+    /// The pods that are in a set now, sorted.
+    pub(crate) fn pods_of(&self, id: PeerSetId) -> Vec<PodKey> {
+        let inside = self.hosts.values().filter(|host| host.sets.binary_search(&id).is_ok());
+        let pods: BTreeSet<PodKey> = inside.map(|host| host.owner.clone()).collect();
+        pods.into_iter().collect()
+    }
+
     /// The number of a port name and the numbers it stands for, sorted; it is followed from
     /// now on.
     pub(crate) fn name(&mut self, cache: &Cache, name: NameOf) -> (NameId, Vec<u16>) {

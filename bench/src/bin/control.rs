@@ -58,9 +58,35 @@ impl Cluster {
         self.namespaces() * 10 / 3
     }
 
-    /// Every so many pods one is on the cluster node that is measured.
+    /// Some pod on the cluster node that is measured: one in every so many, at changing places
+    /// in their namespaces.
+    fn local(&self, nth: usize) -> usize {
+        let step = self.pods / LOCAL_PODS;
+        let nth = nth % LOCAL_PODS;
+        nth * step + nth * 7 % step.min(PODS_IN_NAMESPACE)
+    }
+
     fn is_local(&self, pod: usize) -> bool {
-        pod % (self.pods / LOCAL_PODS) == 0
+        self.local(pod / (self.pods / LOCAL_PODS)) == pod
+    }
+
+    /// The application a pod belongs to.
+    fn app(pod: usize) -> usize {
+        pod % PODS_IN_NAMESPACE % 5
+    }
+
+    /// The application whose pods a policy selects.
+    fn selected(&self, policy: usize) -> usize {
+        (policy + policy / self.namespaces()) % 5
+    }
+
+    /// A policy that selects the local pod, if there is one.
+    fn policy_of(&self, pod: usize) -> Option<usize> {
+        let namespace = pod / PODS_IN_NAMESPACE;
+        let candidates = (0..4).map(|nth| namespace + nth * self.namespaces());
+        candidates
+            .into_iter()
+            .find(|it| *it < self.policies() && self.selected(*it) == Self::app(pod))
     }
 
     fn namespace(&self, index: usize) -> Value {
@@ -78,7 +104,7 @@ impl Cluster {
     fn pod(&self, index: usize, generation: usize) -> Value {
         let (namespace, nth) = (index / PODS_IN_NAMESPACE, index % PODS_IN_NAMESPACE);
         let node = if self.is_local(index) { 0 } else { 1 + index % (self.nodes - 1) };
-        let app = nth % 5;
+        let app = Self::app(index);
         let address = format!("10.{}.{}.{}", index >> 16, index >> 8 & 255, index & 255);
         json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": format!("ns-{namespace}"), "name": format!("pod-{nth}"),
@@ -96,7 +122,9 @@ impl Cluster {
         let team = json!({"matchLabels": {"team": format!("team-{}", index % 100)}});
         let rule = match index % 10 {
             0..6 => json!({"from": [{"podSelector": app(index + 1)}], "ports": [{"port": port}]}),
-            6..8 => json!({"from": [{"namespaceSelector": team, "podSelector": app(index)}],
+            6 => json!({"from": [{"namespaceSelector": team, "podSelector": app(index)}],
+                "ports": [{"port": port}]}),
+            7 => json!({"from": [{"namespaceSelector": {}, "podSelector": app(index / 7)}],
                 "ports": [{"port": port}]}),
             8 => json!({"from": [{"podSelector": {}}], "ports": [{"port": "http"}]}),
             _ => json!({"from": [{"ipBlock": {"cidr": format!("10.{}.0.0/16", index % 8),
@@ -104,7 +132,7 @@ impl Cluster {
         };
         json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
             "metadata": {"namespace": format!("ns-{namespace}"), "name": format!("policy-{index}")},
-            "spec": {"podSelector": app(index), "ingress": [rule]}})
+            "spec": {"podSelector": app(self.selected(index)), "ingress": [rule]}})
     }
 
     fn objects(&self) -> Vec<Object> {
@@ -145,9 +173,10 @@ fn measure(cluster: &Cluster) -> Vec<String> {
     let compiled = control.figures().compiled - compiled;
 
     let mut policies = Samples::default();
-    for round in 0..ROUNDS / 10 {
-        // A policy that selects pods of this cluster node, and back to what it was.
-        let index = selecting_local(cluster, round);
+    for round in 0..ROUNDS / 4 {
+        // A policy that selects pods of this cluster node gets another port, and the old one back.
+        let policy = cluster.policy_of(cluster.local(round * 7));
+        let Some(index) = policy.filter(|index| index % 10 < 8) else { continue };
         for port in [81 + round, 80] {
             let policy = object(cluster.policy(index, port));
             let spent = timed(&mut control, |control| control.apply(policy));
@@ -159,11 +188,7 @@ fn measure(cluster: &Cluster) -> Vec<String> {
     for round in 0..SUSTAINED {
         // One in a hundred pods is local, and each gets a label it did not have.
         let local = round % 100 == 0;
-        let pod = if local {
-            round / 100 % LOCAL_PODS * (cluster.pods / LOCAL_PODS)
-        } else {
-            remote(cluster, round)
-        };
+        let pod = if local { cluster.local(round / 100) } else { remote(cluster, round) };
         let apply = object(cluster.pod(pod, 1 + round));
         let took = timed(&mut control, |control| control.apply(apply));
         (spent, longest) = (spent + took, longest.max(took));
@@ -196,17 +221,10 @@ fn micros(spent: Duration) -> f64 {
 
 /// Some remote pod of a namespace that has local ones, where policies look at it.
 fn remote(cluster: &Cluster, round: usize) -> usize {
-    let local = round * 7 % LOCAL_PODS * (cluster.pods / LOCAL_PODS);
-    let namespace = local / PODS_IN_NAMESPACE * PODS_IN_NAMESPACE;
+    let namespace = cluster.local(round * 7) / PODS_IN_NAMESPACE * PODS_IN_NAMESPACE;
     let candidates =
         (0..PODS_IN_NAMESPACE).map(|nth| namespace + (round + nth) % PODS_IN_NAMESPACE);
     candidates.into_iter().find(|pod| !cluster.is_local(*pod)).expect("not all are local")
-}
-
-/// Some policy of a namespace that has local pods.
-fn selecting_local(cluster: &Cluster, round: usize) -> usize {
-    let local = round * 7 % LOCAL_PODS * (cluster.pods / LOCAL_PODS);
-    local / PODS_IN_NAMESPACE + round % 3 * cluster.namespaces()
 }
 
 /// Resident memory of this process.

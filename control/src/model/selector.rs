@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use super::Labels;
@@ -51,6 +52,35 @@ impl Selector {
     /// The requirements, in canonical order.
     pub fn requirements(&self) -> &[Requirement] {
         &self.0
+    }
+}
+
+/// As kubectl writes selectors; nothing demanded is the empty text.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, requirement) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            requirement.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.key;
+        let list = |values: &BTreeSet<Arc<str>>| {
+            values.iter().map(|value| &**value).collect::<Vec<_>>().join(",")
+        };
+        match &self.test {
+            Test::In(values) if values.len() == 1 => write!(f, "{key}={}", list(values)),
+            Test::In(values) => write!(f, "{key} in ({})", list(values)),
+            Test::NotIn(values) => write!(f, "{key} notin ({})", list(values)),
+            Test::Exists => write!(f, "{key}"),
+            Test::DoesNotExist => write!(f, "!{key}"),
+        }
     }
 }
 
