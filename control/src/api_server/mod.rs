@@ -9,9 +9,9 @@
 //!   list by pages ───────────────────────────────────────►
 //! ```
 //!
-//! [`protocol`](self) is split in two: a [`Watch`](watch::Watch) that is told what came and
-//! says what to ask next, without I/O, and the driver here that asks. Objects are stripped
-//! as they arrive; their JSON is never kept.
+//! The protocol is split in two: a state machine that is told what came and says what to ask
+//! next, without I/O (`watch.rs`), and the driver here that asks. Objects are stripped as they
+//! arrive; their JSON is never kept.
 //!
 //! While the API server is away nothing is sent, so what was known stays in force.
 
