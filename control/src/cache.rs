@@ -252,6 +252,35 @@ impl Cache {
         all
     }
 
+    /// All objects there are, namespaces first.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
+        let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
+        let namespaces = explicit.map(|(name, entry)| {
+            Object::Namespace(Namespace {
+                name: Arc::clone(name),
+                labels: Arc::clone(&entry.labels),
+            })
+        });
+        let entries = || self.namespaces.values();
+        let pods = entries().flat_map(|entry| entry.pods.values());
+        let policies = entries().flat_map(|entry| entry.policies.values());
+        namespaces
+            .chain(self.nodes.values().map(|it| Object::Node(Node::clone(it))))
+            .chain(pods.map(|it| Object::Pod(Pod::clone(it))))
+            .chain(policies.map(|it| Object::NetworkPolicy(NetworkPolicy::clone(it))))
+            .chain(
+                self.cluster_policies
+                    .values()
+                    .map(|it| Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(it))),
+            )
+            .chain(self.services.values().map(|it| Object::Service(Service::clone(it))))
+            .chain(
+                self.endpoint_slices
+                    .values()
+                    .map(|it| Object::EndpointSlice(EndpointSlice::clone(it))),
+            )
+    }
+
     /// All namespaces, in order.
     #[must_use]
     pub(crate) fn namespaces(&self) -> &BTreeMap<Arc<str>, NamespaceEntry> {

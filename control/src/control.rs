@@ -6,7 +6,7 @@
 //! configures those, compiles what has to be and publishes, so that however many events
 //! become one view.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
 use crate::membership::{Membership, NameId};
 use crate::model::{
-    ClusterNetworkPolicy, Direction, EndpointSlice, NetworkPolicy, Node, Pod, Service, Tier,
+    ClusterNetworkPolicy, Direction, EndpointSlice, NetworkPolicy, Pod, Service, Tier,
 };
 use crate::render::{self, Followed};
 use crate::session_rules::Nets;
 use crate::tables::Tables;
-use crate::{ClusterNode, Object, ObjectRef, PodGate, PodKey, PodView, View};
+use crate::{Kind, Object, ObjectRef, PodKey, View};
 
 /// Whose pods get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,28 +36,28 @@ pub enum Scope {
 /// The control side of one cluster node (or, for questions asked from outside, of all).
 #[derive(Debug)]
 pub struct Control {
-    scope: Scope,
-    cache: Cache,
+    pub(crate) scope: Scope,
+    pub(crate) cache: Cache,
     membership: Membership,
-    tables: Tables,
+    pub(crate) tables: Tables,
     /// The pods in scope, by name.
-    local: BTreeMap<PodKey, Local>,
+    pub(crate) local: BTreeMap<PodKey, Local>,
     /// Local pods, or pods that were, to be configured anew.
     dirty: BTreeSet<PodKey>,
     nodes_changed: bool,
-    view: Arc<View>,
+    pub(crate) view: Arc<View>,
 }
 
 /// A pod in scope: its gates for ingress and egress.
 #[derive(Debug, Default)]
-struct Local {
-    gates: [Option<Gate>; 2],
+pub(crate) struct Local {
+    pub(crate) gates: [Option<Gate>; 2],
 }
 
 /// A gate that is not open.
 #[derive(Debug)]
-struct Gate {
-    rules: Arc<[Rule]>,
+pub(crate) struct Gate {
+    pub(crate) rules: Arc<[Rule]>,
     /// Port names that the rules follow.
     names: Vec<NameId>,
 }
@@ -103,7 +103,18 @@ impl Control {
     /// Makes the known objects exactly these. Those that could not be read keep their last
     /// valid version; bound addresses stay.
     pub fn resync(&mut self, objects: Vec<Object>) {
+        let stale = self.cache.references();
+        self.replace(stale, objects);
+    }
+
+    /// The same for the objects of one kind; those of other kinds stay.
+    pub fn resync_kind(&mut self, kind: Kind, objects: Vec<Object>) {
         let mut stale = self.cache.references();
+        stale.retain(|reference| reference.kind == kind);
+        self.replace(stale, objects);
+    }
+
+    fn replace(&mut self, mut stale: HashSet<ObjectRef>, objects: Vec<Object>) {
         for object in objects {
             stale.remove(&object.reference());
             self.apply(object);
@@ -193,9 +204,19 @@ impl Control {
         self.cache.pod(key)
     }
 
+    /// All objects known, one at a time.
+    pub fn objects(&self) -> impl Iterator<Item = Object> {
+        self.cache.objects()
+    }
+
     /// Figures about the pipeline.
     pub fn figures(&self) -> Figures {
         Figures { tables: self.tables.len(), compiled: self.tables.compiled() }
+    }
+
+    /// The peer sets, for those who put them into words.
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
     }
 
     /// The networks of every peer set.
@@ -206,7 +227,7 @@ impl Control {
     /// The addresses that a pod has before it is changed; none for other objects.
     fn addresses_before(&self, reference: &ObjectRef) -> Vec<IpAddr> {
         match (reference.kind, &reference.namespace) {
-            (crate::Kind::Pod, Some(namespace)) => {
+            (Kind::Pod, Some(namespace)) => {
                 let (namespace, name) = (Arc::clone(namespace), Arc::clone(&reference.name));
                 self.cache.addresses(&PodKey { namespace, name }).to_vec()
             }
@@ -328,64 +349,4 @@ impl Control {
             baseline: cluster(Tier::Baseline),
         }
     }
-
-    /// The pods of the view with these worked out anew; the same map if none differs.
-    fn pods(&self, keys: BTreeSet<PodKey>) -> Arc<BTreeMap<PodKey, Arc<PodView>>> {
-        let mut pods = Arc::clone(&self.view.pods);
-        for key in keys {
-            let known = pods.get(&key);
-            match self.pod_view(&key) {
-                None if known.is_none() => {}
-                None => drop(Arc::make_mut(&mut pods).remove(&key)),
-                Some(fresh) => {
-                    if known.is_none_or(|known| !is_same(known, &fresh)) {
-                        Arc::make_mut(&mut pods).insert(key, Arc::new(fresh));
-                    }
-                }
-            }
-        }
-        pods
-    }
-
-    fn pod_view(&self, key: &PodKey) -> Option<PodView> {
-        let [ingress, egress] = &self.local.get(key)?.gates;
-        let gate = |gate: &Option<Gate>| match gate {
-            None => Some(PodGate::Open),
-            Some(gate) => self.tables.table(&gate.rules).cloned().map(PodGate::Table),
-        };
-        let pod = self.cache.pod(key)?;
-        let node = match (&self.scope, &pod.node) {
-            (Scope::Node(name), _) | (Scope::All, Some(name)) => Arc::clone(name),
-            (Scope::All, None) => "".into(),
-        };
-        let addresses = self.cache.addresses(key).to_vec();
-        Some(PodView { node, addresses, to_pod: gate(ingress)?, from_pod: gate(egress)? })
-    }
-
-    fn nodes(&self) -> Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>> {
-        let nodes: BTreeMap<_, _> = self.cache.nodes().values().map(|it| self.node(it)).collect();
-        if nodes == *self.view.nodes { Arc::clone(&self.view.nodes) } else { Arc::new(nodes) }
-    }
-
-    fn node(&self, node: &Node) -> (Arc<str>, Arc<ClusterNode>) {
-        let fresh =
-            ClusterNode { addresses: node.addresses.clone(), pod_cidrs: node.pod_cidrs.clone() };
-        let shared = match self.view.nodes.get(&node.name) {
-            Some(known) if **known == fresh => Arc::clone(known),
-            _ => Arc::new(fresh),
-        };
-        (Arc::clone(&node.name), shared)
-    }
-}
-
-fn is_same(a: &PodView, b: &PodView) -> bool {
-    let same_gate = |a: &PodGate, b: &PodGate| match (a, b) {
-        (PodGate::Open, PodGate::Open) => true,
-        (PodGate::Table(a), PodGate::Table(b)) => Arc::ptr_eq(a, b),
-        _ => false,
-    };
-    a.node == b.node
-        && a.addresses == b.addresses
-        && same_gate(&a.to_pod, &b.to_pod)
-        && same_gate(&a.from_pod, &b.from_pod)
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use acl::{AddressMap, Table};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// Namespace and name of a pod; printed as `ns/pod`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodKey {
     /// The pod's namespace.
     pub namespace: Arc<str>,

@@ -6,55 +6,9 @@ use std::net::IpAddr;
 
 use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
 use common::reference::{Cluster, Connection, addresses, is_peer_at_all};
-use common::{ICMP, SCTP, TCP, UDP, gate, key, object};
-use control::{Control, Kind, Object, ObjectRef, Scope, View};
+use common::{ICMP, SCTP, TCP, UDP, gate, key, object, reference_of};
+use control::{Control, Kind, Object, Scope, View};
 use proptest::prelude::*;
-
-fn apply(cluster: &mut Cluster, edit: &Edit) {
-    match edit {
-        Edit::Apply(value) => {
-            let text = |field: &str| value["metadata"][field].as_str().unwrap_or("").to_owned();
-            let (namespace, name) = (text("namespace"), text("name"));
-            match value["kind"].as_str().unwrap() {
-                "Namespace" => {
-                    let object = serde_json::from_value(value.clone()).unwrap();
-                    cluster.namespaces.insert(name, object);
-                }
-                "Pod" => {
-                    let object = serde_json::from_value(value.clone()).unwrap();
-                    cluster.pods.insert((namespace, name), object);
-                }
-                "Node" => {
-                    let object = serde_json::from_value(value.clone()).unwrap();
-                    cluster.nodes.insert(name, object);
-                }
-                "ClusterNetworkPolicy" => {
-                    cluster.cluster_policies.insert(name, value.clone());
-                }
-                _ => {
-                    let object = serde_json::from_value(value.clone()).unwrap();
-                    cluster.policies.insert((namespace, name), object);
-                }
-            }
-        }
-        Edit::Delete(kind, namespace, name) => {
-            let key = ((*namespace).to_owned(), (*name).to_owned());
-            match *kind {
-                "Namespace" => drop(cluster.namespaces.remove(*name)),
-                "Pod" => drop(cluster.pods.remove(&key)),
-                "Node" => drop(cluster.nodes.remove(*name)),
-                "ClusterNetworkPolicy" => drop(cluster.cluster_policies.remove(*name)),
-                _ => drop(cluster.policies.remove(&key)),
-            }
-        }
-    }
-}
-
-fn reference_of(kind: &str, namespace: &str, name: &str) -> ObjectRef {
-    let kind = Kind::ALL.into_iter().find(|it| it.name() == kind).unwrap();
-    let namespace = kind.is_namespaced().then(|| namespace.into());
-    ObjectRef { kind, namespace, name: name.into() }
-}
 
 fn tell(control: &mut Control, edit: &Edit) {
     match edit {
@@ -146,7 +100,7 @@ proptest! {
         let mut all = Control::new(Scope::All);
         let mut one = Control::new(Scope::Node("n1".into()));
         for edit in &history {
-            apply(&mut cluster, edit);
+            cluster.apply(edit);
             for control in [&mut all, &mut one] {
                 tell(control, edit);
                 control.commit();
@@ -176,7 +130,7 @@ proptest! {
         let mut control = Control::new(Scope::Node("n1".into()));
         for edits in [&before, &batch] {
             for edit in edits {
-                apply(&mut cluster, edit);
+                cluster.apply(edit);
                 tell(&mut control, edit);
             }
             control.commit();

@@ -5,8 +5,8 @@ mod common;
 use std::net::IpAddr;
 
 use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
-use common::{TCP, UDP, gate, object};
-use control::{Control, Kind, ObjectRef, PodGate, Scope};
+use common::{TCP, UDP, gate, object, reference_of};
+use control::{Control, PodGate, Scope};
 use proptest::prelude::*;
 use session_rules::{
     Action, Change, Connection, Installed, Scope as SessionScope, Table, Tags, Transport, changes,
@@ -16,9 +16,7 @@ fn tell(control: &mut Control, edit: &Edit) {
     match edit {
         Edit::Apply(value) => control.apply(object(value.clone())),
         Edit::Delete(kind, namespace, name) => {
-            let kind = Kind::ALL.into_iter().find(|it| it.name() == *kind).unwrap();
-            let namespace = kind.is_namespaced().then(|| (*namespace).into());
-            control.delete(&ObjectRef { kind, namespace, name: (*name).into() });
+            control.delete(&reference_of(kind, namespace, name));
         }
     }
 }

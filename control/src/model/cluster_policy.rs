@@ -1,11 +1,12 @@
 //! Cluster network policies.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use super::{Direction, Labels, PolicyRule, Selector};
 
 /// A policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterNetworkPolicy {
     /// Its name.
     pub name: Arc<str>,
@@ -26,7 +27,7 @@ pub struct ClusterNetworkPolicy {
 }
 
 /// Where a cluster policy stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
     /// Before the NetworkPolicies.
     Admin,
@@ -35,7 +36,7 @@ pub enum Tier {
 }
 
 /// A rule of a cluster policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRule {
     /// What it says.
     pub verdict: Verdict,
@@ -44,7 +45,7 @@ pub struct ClusterRule {
 }
 
 /// What a rule says about a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Verdict {
     /// It may pass.
     Accept,

@@ -19,11 +19,14 @@ pub use policy::{
 pub use selector::{Requirement, Selector, Test};
 pub use service::{Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, TargetPort};
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
 /// The transport protocols that policies and services know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub enum Protocol {
     /// Transmission Control Protocol; the default wherever Kubernetes lets it out.
     #[default]
@@ -72,7 +75,7 @@ impl Protocol {
 
 /// Namespace and name of a namespaced object other than a pod; orders by namespace, then
 /// name, which is also the order policies are taken in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// The object's namespace.
     pub namespace: Arc<str>,

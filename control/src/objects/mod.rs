@@ -24,6 +24,7 @@ mod service;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::FieldFault;
@@ -32,7 +33,7 @@ use crate::model::{
 };
 
 /// A parsed object of any supported kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Object {
     /// v1 Namespace.
     Namespace(Namespace),
@@ -78,7 +79,7 @@ impl Object {
 }
 
 /// The kinds that Podgate reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// v1 Namespace.
     Namespace,
@@ -131,6 +132,24 @@ impl Kind {
         }
     }
 
+    /// The name in paths of the API.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespaces",
+            Self::Pod => "pods",
+            Self::Node => "nodes",
+            Self::Service => "services",
+            Self::EndpointSlice => "endpointslices",
+            Self::NetworkPolicy => "networkpolicies",
+            Self::ClusterNetworkPolicy => "clusternetworkpolicies",
+        }
+    }
+
+    /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
+    pub const fn may_be_absent(self) -> bool {
+        matches!(self, Self::ClusterNetworkPolicy)
+    }
+
     /// Whether objects of this kind live in namespaces.
     pub const fn is_namespaced(self) -> bool {
         !matches!(self, Self::Namespace | Self::Node | Self::ClusterNetworkPolicy)
@@ -138,7 +157,7 @@ impl Kind {
 }
 
 /// Kind, namespace and name of an object; printed as `KIND NS/NAME` or `KIND NAME`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ObjectRef {
     /// The kind.
     pub kind: Kind,

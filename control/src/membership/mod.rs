@@ -12,7 +12,10 @@
 //! the address map once per commit: an address that moves between sets meets no combination
 //! in between.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod interests;
+mod names;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,20 +26,12 @@ use ipnet::IpNet;
 
 use crate::PodKey;
 use crate::cache::Cache;
-use crate::model::{Labels, Node, Pod, Protocol};
-use crate::peers::{PeerSet, PodPeers};
+use crate::model::{Labels, Node, Pod};
+use crate::peers::PeerSet;
 use crate::session_rules::{Nets, host};
-
-/// Number of a port name that egress rules ask for.
-pub(crate) type NameId = u32;
-
-/// A port name as a peer's pods use it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct NameOf {
-    pub(crate) peers: PodPeers,
-    pub(crate) name: Arc<str>,
-    pub(crate) protocol: Protocol,
-}
+use interests::{Interest, Interests};
+use names::Numbers;
+pub(crate) use names::{NameId, NameOf};
 
 /// Peer sets, port names and the addresses behind them.
 #[derive(Debug, Default)]
@@ -68,8 +63,6 @@ pub(crate) struct Membership {
 
 /// Sorted.
 type Sets = Box<[PeerSetId]>;
-/// How many pods give each number.
-type Numbers = BTreeMap<u16, u32>;
 
 #[derive(Debug)]
 struct Used<T> {
@@ -129,60 +122,16 @@ impl Membership {
         }
     }
 
-    /// The number of a port name and the numbers it stands for, sorted; it is followed from
-    /// now on.
-    pub(crate) fn name(&mut self, cache: &Cache, name: NameOf) -> (NameId, Vec<u16>) {
-        let id = match self.name_ids.get(&name) {
-            Some(id) => *id,
-            None => self.follow(cache, Arc::new(name)),
-        };
-        let numbers = self.names.get(&id).into_iter().flat_map(|(_, numbers)| numbers.keys());
-        (id, numbers.copied().collect())
+    /// What a set stands for.
+    pub(crate) fn meaning(&self, id: PeerSetId) -> Option<&PeerSet> {
+        self.sets.get(&id).map(|entry| &*entry.it)
     }
 
-    fn follow(&mut self, cache: &Cache, name: Arc<NameOf>) -> NameId {
-        while self.names.contains_key(&self.next) {
-            self.next = self.next.wrapping_add(1);
-        }
-        let id = self.next;
-        self.next = self.next.wrapping_add(1);
-        let mut numbers = Numbers::new();
-        for (_, pod) in
-            pods_in(cache, |namespace, labels| name.peers.covers_namespace(namespace, labels))
-        {
-            if let Some(number) = name.number(cache, pod) {
-                *numbers.entry(number).or_default() += 1;
-                self.told_numbers.entry(pod.key.clone()).or_default().push((id, number));
-            }
-        }
-        self.name_ids.insert(Arc::clone(&name), id);
-        self.interests.add(Interest::Name(id, Arc::clone(&name)));
-        self.names.insert(id, (Used { it: name, uses: 0 }, numbers));
-        self.idle_names.insert(id);
-        id
-    }
-
-    /// One more user of a port name.
-    pub(crate) fn retain_name(&mut self, id: NameId) {
-        if let Some((entry, _)) = self.names.get_mut(&id) {
-            entry.uses += 1;
-            self.idle_names.remove(&id);
-        }
-    }
-
-    /// One user less.
-    pub(crate) fn release_name(&mut self, id: NameId) {
-        if let Some((entry, _)) = self.names.get_mut(&id) {
-            entry.uses = entry.uses.saturating_sub(1);
-            if entry.uses == 0 {
-                self.idle_names.insert(id);
-            }
-        }
-    }
-
-    /// Port names whose numbers changed since this was asked last.
-    pub(crate) fn take_changed_names(&mut self) -> HashSet<NameId, RandomState> {
-        mem::take(&mut self.changed_names)
+    /// The pods that are in a set now, sorted.
+    pub(crate) fn pods_of(&self, id: PeerSetId) -> Vec<PodKey> {
+        let inside = self.hosts.values().filter(|host| host.sets.binary_search(&id).is_ok());
+        let pods: BTreeSet<PodKey> = inside.map(|host| host.owner.clone()).collect();
+        pods.into_iter().collect()
     }
 
     /// A pod changed in the cache; `before` are the addresses it had.
@@ -343,41 +292,6 @@ impl Membership {
         }
     }
 
-    fn refresh_numbers(&mut self, cache: &Cache, key: &PodKey) {
-        let mut now: Vec<(NameId, u16)> = Vec::new();
-        if let (Some(pod), Some(entry)) = (cache.pod(key), cache.namespaces().get(&key.namespace))
-            && !self.names.is_empty()
-        {
-            let covering = self.interests.covering(&key.namespace, &entry.labels);
-            now.extend(covering.iter().filter_map(|interest| match interest {
-                Interest::Name(id, name) => Some((*id, name.number(cache, pod)?)),
-                Interest::Set(..) => None,
-            }));
-        }
-        let before = match now.is_empty() {
-            true => self.told_numbers.remove(key),
-            false => self.told_numbers.insert(key.clone(), now.clone()),
-        };
-        for (id, number) in before.iter().flatten().filter(|it| !now.contains(it)) {
-            let Some((_, numbers)) = self.names.get_mut(id) else { continue };
-            let count = numbers.entry(*number).or_default();
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                numbers.remove(number);
-                self.changed_names.insert(*id);
-            }
-        }
-        let before = before.unwrap_or_default();
-        for (id, number) in now.iter().filter(|it| !before.contains(it)) {
-            let Some((_, numbers)) = self.names.get_mut(id) else { continue };
-            let count = numbers.entry(*number).or_default();
-            *count += 1;
-            if *count == 1 {
-                self.changed_names.insert(*id);
-            }
-        }
-    }
-
     /// Forgets sets and names that nobody uses any more.
     pub(crate) fn sweep(&mut self, cache: &Cache) {
         for id in mem::take(&mut self.idle_sets) {
@@ -386,16 +300,7 @@ impl Membership {
             self.interests.remove(&Interest::Set(id, Arc::clone(&entry.it)));
             self.fill(cache, id, &entry.it, false);
         }
-        for id in mem::take(&mut self.idle_names) {
-            let Some((entry, _)) = self.names.remove(&id) else { continue };
-            self.name_ids.remove(&entry.it);
-            self.interests.remove(&Interest::Name(id, entry.it));
-            self.changed_names.remove(&id);
-            self.told_numbers.retain(|_, told| {
-                told.retain(|(name, _)| *name != id);
-                !told.is_empty()
-            });
-        }
+        self.sweep_names();
     }
 
     /// The address map with everything worked in; `None` if it is the same as before.
@@ -480,16 +385,6 @@ impl Host {
     }
 }
 
-impl NameOf {
-    /// The number that a pod gives the name, if it is one of the peers.
-    fn number(&self, cache: &Cache, pod: &Pod) -> Option<u16> {
-        let mut addresses = cache.addresses(&pod.key).iter();
-        let meant = self.peers.covers_pod(pod)
-            && addresses.any(|address| self.peers.covers_address(*address));
-        meant.then(|| pod.named_port(&self.name, self.protocol)).flatten()
-    }
-}
-
 /// All pods of the namespaces that `covers` wants.
 fn pods_in<'c>(
     cache: &'c Cache,
@@ -500,103 +395,4 @@ fn pods_in<'c>(
         .iter()
         .filter(move |(name, entry)| covers(name, &entry.labels))
         .flat_map(|(name, entry)| entry.pods.values().map(move |pod| (name, pod)))
-}
-
-/// Something that wants to know of pods.
-#[derive(Clone, Debug)]
-enum Interest {
-    Set(PeerSetId, Arc<PeerSet>),
-    Name(NameId, Arc<NameOf>),
-}
-
-impl Interest {
-    fn only_namespace(&self) -> Option<&Arc<str>> {
-        use crate::model::Namespaces;
-        match self {
-            Self::Set(_, set) => set.only_namespace(),
-            Self::Name(_, name) => match &name.peers.namespaces {
-                Namespaces::Own(own) => Some(own),
-                Namespaces::Selected(_) => None,
-            },
-        }
-    }
-
-    /// Whether pods of this namespace matter.
-    fn covers(&self, name: &str, labels: &Labels) -> bool {
-        match self {
-            Self::Set(_, set) => set.is_of_pods() && set.covers_namespace(name, labels),
-            Self::Name(_, it) => it.peers.covers_namespace(name, labels),
-        }
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Set(a, _), Self::Set(b, _)) => a == b,
-            (Self::Name(a, _), Self::Name(b, _)) => a == b,
-            _ => false,
-        }
-    }
-}
-
-/// Interests by the namespaces they cover.
-#[derive(Debug, Default)]
-struct Interests {
-    own: HashMap<Arc<str>, Vec<Interest>, RandomState>,
-    anywhere: Vec<Interest>,
-    /// Grows with each change of `anywhere`.
-    epoch: u64,
-    /// What covers a namespace, with the epoch it was worked out in.
-    covering: HashMap<Arc<str>, (u64, Arc<[Interest]>), RandomState>,
-}
-
-impl Interests {
-    fn add(&mut self, interest: Interest) {
-        match interest.only_namespace() {
-            Some(namespace) => {
-                self.covering.remove(namespace);
-                self.own.entry(Arc::clone(namespace)).or_default().push(interest);
-            }
-            None => {
-                self.epoch += 1;
-                self.anywhere.push(interest);
-            }
-        }
-    }
-
-    fn remove(&mut self, interest: &Interest) {
-        match interest.only_namespace() {
-            Some(namespace) => {
-                self.covering.remove(namespace);
-                if let Some(list) = self.own.get_mut(namespace) {
-                    list.retain(|it| !it.is(interest));
-                    if list.is_empty() {
-                        self.own.remove(namespace);
-                    }
-                }
-            }
-            None => {
-                self.epoch += 1;
-                self.anywhere.retain(|it| !it.is(interest));
-            }
-        }
-    }
-
-    /// The namespace's labels changed.
-    fn forget(&mut self, namespace: &Arc<str>) {
-        self.covering.remove(namespace);
-    }
-
-    /// All that covers a namespace.
-    fn covering(&mut self, namespace: &Arc<str>, labels: &Labels) -> Arc<[Interest]> {
-        if let Some((epoch, covering)) = self.covering.get(namespace)
-            && *epoch == self.epoch
-        {
-            return Arc::clone(covering);
-        }
-        let own = self.own.get(namespace).into_iter().flatten();
-        let all = own.chain(&self.anywhere).filter(|interest| interest.covers(namespace, labels));
-        let covering: Arc<[Interest]> = all.cloned().collect();
-        self.covering.insert(Arc::clone(namespace), (self.epoch, Arc::clone(&covering)));
-        covering
-    }
 }
