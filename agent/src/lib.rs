@@ -13,18 +13,23 @@
 //! - [`api`]: what travels over the agent's unix socket,
 //! - [`cni`]: the plugin a container runtime calls for every pod,
 //! - [`probe`]: asks the compiled tables whether a connection may be opened,
+//! - [`run`]: the running switch, told by [`config`],
+//! - [`verdicts`]: the stream of what it decided,
 //! - [`commands`]: the command line of `podgate`.
 
 pub mod api;
 pub mod cni;
 pub mod commands;
 pub mod config;
+mod http;
 pub mod linux;
 pub mod logger;
 mod mac;
 pub mod node;
 pub mod probe;
 mod replay;
+pub mod run;
 pub mod time;
+pub mod verdicts;
 
 pub use mac::{MacAddress, ParseMacError};

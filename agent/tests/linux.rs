@@ -71,6 +71,25 @@ fn a_pair_across_namespaces_carries_packets_both_ways() {
 }
 
 #[test]
+fn a_queue_takes_the_place_of_none() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("queue");
+    let mut netlink = in_namespace(namespace.path(), Netlink::open).unwrap().unwrap();
+    let pair =
+        VethPair { near: end("near", 1), far: end("far", 2), far_namespace: None, mtu: 1500 };
+    netlink.create_veth(&pair).unwrap();
+    let link = netlink.link("near").unwrap().index;
+    // Twice: a queue that is there is replaced.
+    for _ in 0..2 {
+        netlink.put_queue(link).unwrap();
+        netlink.set_up(link).unwrap();
+        let shown = namespace.exec(["ip", "link", "show", "near"]);
+        assert!(shown.contains("qdisc") && !shown.contains("noqueue"), "{shown}");
+    }
+    assert!(netlink.put_queue(4000).is_err());
+}
+
+#[test]
 fn offloads_are_off_at_once_and_for_good() {
     testkit::requires_root!();
     testkit::requires!(testkit::has_program("ethtool"), "ethtool is not installed");
@@ -117,6 +136,14 @@ fn routes_through_a_gateway_and_their_end() {
     assert!(text.contains("default via 169.254.1.1 dev near"), "{text}");
     netlink.delete_route(&route).unwrap();
     assert!(netlink.delete_route(&route).unwrap_err().is_not_found());
+
+    netlink.set_down(link).unwrap();
+    let error = netlink.add_route(&route).unwrap_err().to_string();
+    let words = format!(
+        "add route to 0.0.0.0/0 via 169.254.1.1 on interface {link}: \
+         Network is down (os error 100): Nexthop device is not up"
+    );
+    assert_eq!(error, words);
 
     let mixed = Route::via("::/0".parse().unwrap(), "169.254.1.1".parse().unwrap(), link);
     let error = netlink.add_route(&mixed).unwrap_err().to_string();

@@ -9,9 +9,12 @@
 //! The cache is where the last valid version of an object survives an invalid one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::{EndpointSlice, Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service};
+use crate::model::{
+    ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
+};
 use crate::{Kind, Object, ObjectRef, PodKey};
 
 /// Every object known.
@@ -19,8 +22,11 @@ use crate::{Kind, Object, ObjectRef, PodKey};
 pub(crate) struct Cache {
     namespaces: BTreeMap<Arc<str>, NamespaceEntry>,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
+    cluster_policies: BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>>,
     services: BTreeMap<Key, Arc<Service>>,
     endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
+    /// Addresses of local pods that were told before the API knew them.
+    bound: HashMap<PodKey, Vec<IpAddr>>,
     /// Label sets in use, so that equal ones are held once.
     labels: HashSet<Arc<Labels>>,
 }
@@ -38,13 +44,23 @@ pub(crate) struct NamespaceEntry {
     pub(crate) policies: BTreeMap<Arc<str>, Arc<NetworkPolicy>>,
 }
 
-/// What an object was before a change; tells whether anything changed at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a told object did to the cache.
+#[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// Nothing that matters.
     None,
-    /// It was added, replaced or removed.
-    Some,
+    /// The labels of a namespace, from these.
+    Namespace(Arc<str>),
+    /// A pod came, went or changed.
+    Pod(PodKey),
+    /// A policy, before and after.
+    NetworkPolicy(Option<Arc<NetworkPolicy>>, Option<Arc<NetworkPolicy>>),
+    /// A cluster policy, before and after.
+    ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
+    /// A cluster node came, went or changed.
+    Node(Arc<str>),
+    /// A service or its endpoints.
+    Service,
 }
 
 impl NamespaceEntry {
@@ -70,44 +86,63 @@ impl Cache {
             Object::Namespace(namespace) => {
                 let labels = self.shared(namespace.labels);
                 let entry = self.entry(&namespace.name);
+                entry.explicit = true;
                 let before = std::mem::replace(&mut entry.labels, labels);
-                let was_explicit = std::mem::replace(&mut entry.explicit, true);
-                changed(before != entry.labels || !was_explicit)
+                let same = before == entry.labels;
+                if same { Change::None } else { Change::Namespace(namespace.name) }
             }
             Object::Pod(mut pod) => {
                 pod.labels = self.shared(pod.labels);
-                let (namespace, name) = (Arc::clone(&pod.key.namespace), Arc::clone(&pod.key.name));
-                let pod = Arc::new(pod);
-                let before = self.entry(&namespace).pods.insert(name, Arc::clone(&pod));
-                changed(before.is_none_or(|before| before != pod))
+                let key = pod.key.clone();
+                let pods = &mut self.entry(&key.namespace).pods;
+                if pods.get(&key.name).is_some_and(|before| **before == pod) {
+                    return Change::None;
+                }
+                pods.insert(Arc::clone(&key.name), Arc::new(pod));
+                Change::Pod(key)
             }
             Object::NetworkPolicy(policy) => {
-                let (namespace, name) =
-                    (Arc::clone(&policy.key.namespace), Arc::clone(&policy.key.name));
-                let policies = &mut self.entry(&namespace).policies;
-                match policies.get(&name) {
-                    Some(before) if before.complete && !policy.complete => Change::None,
-                    Some(before) if **before == policy => Change::None,
-                    _ => {
-                        policies.insert(name, Arc::new(policy));
-                        Change::Some
-                    }
+                let policies = &mut self.entry(&policy.key.namespace).policies;
+                let before = policies.get(&policy.key.name).cloned();
+                let keep = before.as_ref().is_some_and(|before| {
+                    **before == policy || before.complete && !policy.complete
+                });
+                if keep {
+                    return Change::None;
                 }
+                let policy = Arc::new(policy);
+                policies.insert(Arc::clone(&policy.key.name), Arc::clone(&policy));
+                Change::NetworkPolicy(before, Some(policy))
+            }
+            Object::ClusterNetworkPolicy(policy) => {
+                let before = self.cluster_policies.get(&policy.name).cloned();
+                let keep = before.as_ref().is_some_and(|before| {
+                    **before == policy || before.complete && !policy.complete
+                });
+                if keep {
+                    return Change::None;
+                }
+                let policy = Arc::new(policy);
+                self.cluster_policies.insert(Arc::clone(&policy.name), Arc::clone(&policy));
+                Change::ClusterNetworkPolicy(before, Some(policy))
             }
             Object::Node(node) => {
-                let node = Arc::new(node);
-                let before = self.nodes.insert(Arc::clone(&node.name), Arc::clone(&node));
-                changed(before.is_none_or(|before| before != node))
+                let name = Arc::clone(&node.name);
+                if self.nodes.get(&name).is_some_and(|before| **before == node) {
+                    return Change::None;
+                }
+                self.nodes.insert(Arc::clone(&name), Arc::new(node));
+                Change::Node(name)
             }
             Object::Service(service) => {
                 let service = Arc::new(service);
                 let before = self.services.insert(service.key.clone(), Arc::clone(&service));
-                changed(before.is_none_or(|before| before != service))
+                if before.as_ref() == Some(&service) { Change::None } else { Change::Service }
             }
             Object::EndpointSlice(slice) => {
                 let slice = Arc::new(slice);
                 let before = self.endpoint_slices.insert(slice.key.clone(), Arc::clone(&slice));
-                changed(before.is_none_or(|before| before != slice))
+                if before.as_ref() == Some(&slice) { Change::None } else { Change::Service }
             }
             Object::Unreadable(_) => Change::None,
         }
@@ -116,32 +151,81 @@ impl Cache {
     /// Forgets an object; one that is not known is nothing to complain about.
     pub(crate) fn delete(&mut self, reference: &ObjectRef) -> Change {
         let name = &reference.name;
-        let key = || Key {
-            namespace: reference.namespace.clone().unwrap_or_else(|| "default".into()),
-            name: Arc::clone(name),
-        };
-        let gone = match reference.kind {
+        let namespace = reference.namespace.clone().unwrap_or_else(|| "default".into());
+        let key = Key { namespace: Arc::clone(&namespace), name: Arc::clone(name) };
+        let within = self.namespaces.get_mut(&namespace);
+        let change = match reference.kind {
             Kind::Namespace => match self.namespaces.get_mut(name) {
                 Some(entry) if entry.explicit => {
-                    let NamespaceEntry { labels, .. } = NamespaceEntry::mentioned(name);
-                    (entry.labels, entry.explicit) = (labels, false);
-                    true
+                    entry.explicit = false;
+                    let bare = NamespaceEntry::mentioned(name).labels;
+                    let same = std::mem::replace(&mut entry.labels, bare) == entry.labels;
+                    if same { Change::None } else { Change::Namespace(Arc::clone(name)) }
                 }
-                _ => false,
+                _ => Change::None,
             },
-            Kind::Pod => self.within(&key()).is_some_and(|it| it.pods.remove(name).is_some()),
-            Kind::NetworkPolicy => {
-                self.within(&key()).is_some_and(|it| it.policies.remove(name).is_some())
-            }
-            Kind::Node => self.nodes.remove(name).is_some(),
-            Kind::Service => self.services.remove(&key()).is_some(),
-            Kind::EndpointSlice => self.endpoint_slices.remove(&key()).is_some(),
+            Kind::Pod => match within.and_then(|it| it.pods.remove(name)) {
+                Some(pod) => Change::Pod(pod.key.clone()),
+                None => Change::None,
+            },
+            Kind::NetworkPolicy => match within.and_then(|it| it.policies.remove(name)) {
+                Some(policy) => Change::NetworkPolicy(Some(policy), None),
+                None => Change::None,
+            },
+            Kind::ClusterNetworkPolicy => match self.cluster_policies.remove(name) {
+                Some(policy) => Change::ClusterNetworkPolicy(Some(policy), None),
+                None => Change::None,
+            },
+            Kind::Node => match self.nodes.remove(name) {
+                Some(_) => Change::Node(Arc::clone(name)),
+                None => Change::None,
+            },
+            Kind::Service => match self.services.remove(&key) {
+                Some(_) => Change::Service,
+                None => Change::None,
+            },
+            Kind::EndpointSlice => match self.endpoint_slices.remove(&key) {
+                Some(_) => Change::Service,
+                None => Change::None,
+            },
         };
         let namespace = reference.namespace.as_ref().unwrap_or(name);
         if self.namespaces.get(namespace).is_some_and(NamespaceEntry::is_needless) {
             self.namespaces.remove(namespace);
         }
-        changed(gone)
+        change
+    }
+
+    /// Tells the addresses of a pod before its object does; whether that is news.
+    pub(crate) fn bind(&mut self, pod: &PodKey, addresses: Vec<IpAddr>) -> bool {
+        match self.bound.get(pod) {
+            Some(known) if *known == addresses => false,
+            _ => {
+                self.bound.insert(pod.clone(), addresses);
+                true
+            }
+        }
+    }
+
+    /// Takes that back; whether there was anything.
+    pub(crate) fn unbind(&mut self, pod: &PodKey) -> bool {
+        self.bound.remove(pod).is_some()
+    }
+
+    /// Whether addresses were told for this pod.
+    pub(crate) fn is_bound(&self, pod: &PodKey) -> bool {
+        self.bound.contains_key(pod)
+    }
+
+    /// The addresses at which a pod takes part in policies: those it is bound to, else those
+    /// in its status; none if it is on the host network, finished or not known.
+    pub(crate) fn addresses(&self, pod: &PodKey) -> &[IpAddr] {
+        match self.pod(pod) {
+            Some(pod) if pod.is_on_pod_network() => {
+                self.bound.get(&pod.key).unwrap_or(&pod.addresses)
+            }
+            _ => &[],
+        }
     }
 
     /// All objects there are.
@@ -158,6 +242,7 @@ impl Cache {
             entry.policies.keys().for_each(|name| add(Kind::NetworkPolicy, Some(namespace), name));
         }
         self.nodes.keys().for_each(|name| add(Kind::Node, None, name));
+        self.cluster_policies.keys().for_each(|name| add(Kind::ClusterNetworkPolicy, None, name));
         for key in self.services.keys() {
             add(Kind::Service, Some(&key.namespace), &key.name);
         }
@@ -167,7 +252,37 @@ impl Cache {
         all
     }
 
+    /// All objects there are, namespaces first.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
+        let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
+        let namespaces = explicit.map(|(name, entry)| {
+            Object::Namespace(Namespace {
+                name: Arc::clone(name),
+                labels: Arc::clone(&entry.labels),
+            })
+        });
+        let entries = || self.namespaces.values();
+        let pods = entries().flat_map(|entry| entry.pods.values());
+        let policies = entries().flat_map(|entry| entry.policies.values());
+        namespaces
+            .chain(self.nodes.values().map(|it| Object::Node(Node::clone(it))))
+            .chain(pods.map(|it| Object::Pod(Pod::clone(it))))
+            .chain(policies.map(|it| Object::NetworkPolicy(NetworkPolicy::clone(it))))
+            .chain(
+                self.cluster_policies
+                    .values()
+                    .map(|it| Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(it))),
+            )
+            .chain(self.services.values().map(|it| Object::Service(Service::clone(it))))
+            .chain(
+                self.endpoint_slices
+                    .values()
+                    .map(|it| Object::EndpointSlice(EndpointSlice::clone(it))),
+            )
+    }
+
     /// All namespaces, in order.
+    #[must_use]
     pub(crate) fn namespaces(&self) -> &BTreeMap<Arc<str>, NamespaceEntry> {
         &self.namespaces
     }
@@ -175,6 +290,11 @@ impl Cache {
     /// All cluster nodes, in order.
     pub(crate) fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
         &self.nodes
+    }
+
+    /// All cluster network policies, by name.
+    pub(crate) fn cluster_policies(&self) -> &BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>> {
+        &self.cluster_policies
     }
 
     /// All services, in order.
@@ -198,10 +318,6 @@ impl Cache {
             .or_insert_with(|| NamespaceEntry::mentioned(namespace))
     }
 
-    fn within(&mut self, key: &Key) -> Option<&mut NamespaceEntry> {
-        self.namespaces.get_mut(&key.namespace)
-    }
-
     /// The one copy of equal label sets.
     fn shared(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
         if let Some(known) = self.labels.get(&labels) {
@@ -214,8 +330,4 @@ impl Cache {
         self.labels.insert(Arc::clone(&labels));
         labels
     }
-}
-
-fn changed(is: bool) -> Change {
-    if is { Change::Some } else { Change::None }
 }

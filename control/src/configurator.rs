@@ -1,134 +1,182 @@
 //! Policies become basic rules: one direction of one pod at a time.
 //!
-//! Policies are taken in the order of (namespace, name), their rules in the order they are
-//! written. Every rule permits; what nothing permits falls to the `default-deny` at the end,
-//! which names the policies that isolate the pod. A rule that repeats an earlier one is left
-//! out. Pods that the same policies select and whose port names mean the same numbers get
-//! equal rule lists.
+//! ```text
+//! Admin cluster policies ── Pass ──┐
+//!                                  ├→ NetworkPolicies, default-deny      (if any isolates the pod)
+//!                                  └→ Baseline cluster policies ── Pass ─→ default-allow (if none)
+//! ```
+//!
+//! Cluster policies are taken by priority, then name; NetworkPolicies by namespace and name;
+//! rules as they are written. The result is one list in which the first match decides and no
+//! `Pass` is left: where a rule passes, the next tier's rules follow, narrowed to what it
+//! matches. Pods that the same policies select and whose port names mean the same numbers
+//! get equal lists.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use acl::{Action, End, PortRange, Rule};
+use acl::PortRange;
 
-use crate::model::{Direction, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec};
-use crate::peers::{NamedPort, PeerSet, PodPeers, set_of};
+use crate::model::{
+    ClusterNetworkPolicy, Direction, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Protocol,
+    Verdict,
+};
+use crate::peers::{NamedPort, PeerSet, PodPeers};
 
-/// What rules need to know of the peers.
-pub(crate) trait Peers {
-    /// The number of a peer set.
-    fn set(&mut self, set: PeerSet) -> acl::PeerSetId;
-    /// Every number that pods of `peers` give the port name, sorted.
-    fn numbers(
-        &mut self,
-        peers: &PodPeers,
-        name: &str,
-        protocol: crate::model::Protocol,
-    ) -> Vec<u16>;
+/// The policies that select a pod, each list in its order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Policies {
+    /// Of tier `Admin`.
+    pub(crate) admin: Vec<Arc<ClusterNetworkPolicy>>,
+    /// Of the pod's namespace.
+    pub(crate) namespaced: Vec<Arc<NetworkPolicy>>,
+    /// Of tier `Baseline`.
+    pub(crate) baseline: Vec<Arc<ClusterNetworkPolicy>>,
 }
 
-/// The rules of `pod` for `direction` out of the policies that select it, which come in
-/// order; `None` if none of them is about this direction.
+/// A rule about the peers of one pod, for one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BasicRule {
+    /// The other end; `None` is anybody.
+    pub(crate) peer: Option<PeerSet>,
+    /// IP protocol number; `None` is all of them.
+    pub(crate) protocol: Option<u8>,
+    /// Destination ports.
+    pub(crate) ports: PortRange,
+    /// What becomes of the connection.
+    pub(crate) verdict: Verdict,
+    /// Whom the verdict is by.
+    pub(crate) origin: Arc<str>,
+}
+
+/// Tells which numbers a port name stands for.
+pub(crate) trait PortNames {
+    /// Every number that pods of `peers` give the port name, sorted.
+    fn numbers(&mut self, peers: &PodPeers, name: &Arc<str>, protocol: Protocol) -> Vec<u16>;
+}
+
+/// The rules of `pod` for `direction`, the last of which matches everything; `None` if no
+/// policy has a say.
 pub(crate) fn rules(
     pod: &Pod,
-    policies: &[Arc<NetworkPolicy>],
+    policies: &Policies,
     direction: Direction,
-    peers: &mut impl Peers,
-) -> Option<Arc<[Rule]>> {
+    names: &mut impl PortNames,
+) -> Option<Vec<BasicRule>> {
+    let mut expand = |rule: &PolicyRule, verdict: Verdict, into: &mut Vec<BasicRule>| {
+        expand(pod, rule, verdict, direction, names, into);
+    };
+    let mut tier = |policies: &[Arc<ClusterNetworkPolicy>]| {
+        let mut rules = Vec::new();
+        for rule in policies.iter().flat_map(|policy| policy.direction(direction)) {
+            expand(&rule.rule, rule.verdict, &mut rules);
+        }
+        rules
+    };
+    let (admin, baseline) = (tier(&policies.admin), tier(&policies.baseline));
     let mut isolating = Vec::new();
-    let mut list = List::default();
-    for policy in policies {
+    let mut namespaced = Vec::new();
+    for policy in &policies.namespaced {
         let Some(rules) = policy.direction(direction) else { continue };
         isolating.push(format!("NetworkPolicy {}", policy.key));
-        for rule in rules {
-            let origin: Arc<str> =
-                format!("NetworkPolicy {} {}[{}]", policy.key, direction.field(), rule.index)
-                    .into();
-            list.add_rule(pod, rule, direction, &origin, peers);
+        rules.iter().for_each(|rule| expand(rule, Verdict::Accept, &mut namespaced));
+    }
+    let rest = match isolating.is_empty() {
+        false => {
+            let origin = format!("default-deny of {}", isolating.join(", "));
+            namespaced.push(everything(Verdict::Deny, origin));
+            namespaced
         }
-    }
-    if isolating.is_empty() {
-        return None;
-    }
-    list.add(Rule::new(Action::Deny, format!("default-deny of {}", isolating.join(", "))));
-    Some(list.rules.into())
+        true if admin.is_empty() && baseline.is_empty() => return None,
+        true => chain(baseline, &[everything(Verdict::Accept, "default-allow".into())]),
+    };
+    Some(chain(admin, &rest))
 }
 
-/// Rules without repetition.
-#[derive(Default)]
-struct List {
-    rules: Vec<Rule>,
-    seen: HashSet<Rule>,
+fn everything(verdict: Verdict, origin: String) -> BasicRule {
+    let origin = origin.into();
+    BasicRule { peer: None, protocol: None, ports: PortRange::ANY, verdict, origin }
 }
 
-impl List {
-    fn add(&mut self, rule: Rule) {
-        let nameless = Rule { origin: "".into(), ..rule.clone() };
-        if self.seen.insert(nameless) {
-            self.rules.push(rule);
+/// One tier before the next, which has no `Pass` and decides everything.
+fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
+    let mut rules = Vec::with_capacity(tier.len() + next.len());
+    for rule in tier {
+        match rule.verdict {
+            Verdict::Pass => rules.extend(next.iter().filter_map(|next| narrow(next, &rule))),
+            Verdict::Accept | Verdict::Deny => rules.push(rule),
         }
     }
+    rules.extend_from_slice(next);
+    rules
+}
 
-    fn add_rule(
-        &mut self,
-        pod: &Pod,
-        rule: &PolicyRule,
-        direction: Direction,
-        origin: &Arc<str>,
-        peers: &mut impl Peers,
-    ) {
-        let anybody = [None];
-        let ends: Vec<Option<&Peer>> = match &rule.peers {
-            None => anybody.to_vec(),
-            Some(listed) => listed.iter().map(Some).collect(),
+/// What `rule` says about the connections that `to` matches.
+fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
+    let peer = match (&rule.peer, &to.peer) {
+        (None, peer) | (peer, None) => peer.clone(),
+        (Some(a), Some(b)) => Some(a.and(b)?),
+    };
+    let protocol = match (rule.protocol, to.protocol) {
+        (Some(a), Some(b)) if a != b => return None,
+        (a, b) => a.or(b),
+    };
+    let ports = PortRange {
+        first: rule.ports.first.max(to.ports.first),
+        last: rule.ports.last.min(to.ports.last),
+    };
+    (ports.first <= ports.last).then(|| BasicRule {
+        peer,
+        protocol,
+        ports,
+        verdict: rule.verdict,
+        origin: Arc::clone(&rule.origin),
+    })
+}
+
+/// The basic rules that a rule stands for, at this pod.
+fn expand(
+    pod: &Pod,
+    rule: &PolicyRule,
+    verdict: Verdict,
+    direction: Direction,
+    names: &mut impl PortNames,
+    into: &mut Vec<BasicRule>,
+) {
+    let ends: Vec<Option<&Peer>> = match &rule.peers {
+        None => vec![None],
+        Some(listed) => listed.iter().map(Some).collect(),
+    };
+    for end in ends {
+        let peer = end.map(PeerSet::of);
+        let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {
+            let origin = Arc::clone(&rule.origin);
+            into.push(BasicRule { peer, protocol, ports, verdict, origin });
         };
-        for peer in ends {
-            let Some(ports) = &rule.ports else {
-                let end = end(peer, peers);
-                self.add(permit(origin, direction, end));
-                continue;
-            };
-            for port in ports {
-                let protocol = port.protocol.number();
-                let mut add = |end: End, range: PortRange| {
-                    let rule = permit(origin, direction, end).protocol(protocol);
-                    self.add(rule.destination_ports(range));
-                };
-                match (&port.port, direction) {
-                    (PortSpec::All, _) => add(end(peer, peers), PortRange::ANY),
-                    (PortSpec::Range(range), _) => add(end(peer, peers), *range),
-                    (PortSpec::Name(name), Direction::Ingress) => {
-                        if let Some(number) = pod.named_port(name, port.protocol) {
-                            add(end(peer, peers), PortRange::one(number));
-                        }
+        let Some(ports) = &rule.ports else {
+            add(peer, None, PortRange::ANY);
+            continue;
+        };
+        for port in ports {
+            let protocol = Some(port.protocol.number());
+            match (&port.port, direction) {
+                (PortSpec::All, _) => add(peer.clone(), protocol, PortRange::ANY),
+                (PortSpec::Range(range), _) => add(peer.clone(), protocol, *range),
+                // The pod itself is connected to.
+                (PortSpec::Name(name), Direction::Ingress) => {
+                    if let Some(number) = pod.named_port(name, port.protocol) {
+                        add(peer.clone(), protocol, PortRange::one(number));
                     }
-                    (PortSpec::Name(name), Direction::Egress) => {
-                        let pods = PodPeers::of(peer);
-                        for number in peers.numbers(&pods, name, port.protocol) {
-                            let named = NamedPort {
-                                name: Arc::clone(name),
-                                protocol: port.protocol,
-                                number,
-                            };
-                            let set = PodPeers { port: Some(named), ..pods.clone() };
-                            let end = End::Set(peers.set(PeerSet::Pods(set)));
-                            add(end, PortRange::one(number));
-                        }
+                }
+                (PortSpec::Name(name), Direction::Egress) => {
+                    let Some(pods) = PodPeers::of(end) else { continue };
+                    for number in names.numbers(&pods, name, port.protocol) {
+                        let port =
+                            NamedPort { name: Arc::clone(name), protocol: port.protocol, number };
+                        let set = PodPeers { port: Some(port), ..pods.clone() };
+                        add(Some(PeerSet::Pods(set)), protocol, PortRange::one(number));
                     }
                 }
             }
         }
-    }
-}
-
-fn end(peer: Option<&Peer>, peers: &mut impl Peers) -> End {
-    peer.map_or(End::Any, |peer| End::Set(peers.set(set_of(peer))))
-}
-
-fn permit(origin: &Arc<str>, direction: Direction, peer: End) -> Rule {
-    let rule = Rule::new(Action::Permit, Arc::clone(origin));
-    match direction {
-        Direction::Ingress => rule.source(peer),
-        Direction::Egress => rule.destination(peer),
     }
 }

@@ -1,21 +1,28 @@
 //! The pipeline as one struct: events go in, views come out.
 //!
 //! Nothing here waits, reads a clock or does I/O. [`Control::apply`], [`Control::delete`],
-//! [`Control::resync`], [`Control::bind_address`] and [`Control::unbind`] only note what
-//! happened; [`Control::commit`] works out what follows and publishes it, so that however
-//! many events become one view.
+//! [`Control::resync`], [`Control::bind_address`] and [`Control::unbind`] work an event into
+//! the cache and the peer sets and note which local pods it may affect; [`Control::commit`]
+//! configures those, compiles what has to be and publishes, so that however many events
+//! become one view.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{AddressMap, AddressMapBuilder, Block, End, PeerSetId, Rule, Table};
+use acl::{PeerSetId, Rule};
+use ahash::RandomState;
 
 use crate::cache::{Cache, Change};
-use crate::configurator::{self, Peers};
-use crate::model::{Direction, NetworkPolicy, Pod, Protocol};
-use crate::peers::{PeerSet, PeerSets, PodPeers, single};
-use crate::{ClusterNode, Object, ObjectRef, PodGate, PodKey, PodView, View};
+use crate::configurator::{self, Policies};
+use crate::membership::{Membership, NameId};
+use crate::model::{
+    ClusterNetworkPolicy, Direction, EndpointSlice, NetworkPolicy, Pod, Service, Tier,
+};
+use crate::render::{self, Followed};
+use crate::session_rules::Nets;
+use crate::tables::Tables;
+use crate::{Kind, Object, ObjectRef, PodKey, View};
 
 /// Whose pods get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,24 +36,40 @@ pub enum Scope {
 /// The control side of one cluster node (or, for questions asked from outside, of all).
 #[derive(Debug)]
 pub struct Control {
-    scope: Scope,
-    cache: Cache,
-    /// Addresses given to local pods before the API knows them.
-    bound: HashMap<PodKey, Vec<IpAddr>>,
-    sets: PeerSets,
-    /// What the address map in force was built from.
-    members: BTreeMap<PeerSetId, BTreeSet<MapEntry>>,
-    /// Tables in force by their rules.
-    tables: HashMap<Arc<[Rule]>, Arc<Table>>,
-    changed: bool,
-    view: Arc<View>,
+    pub(crate) scope: Scope,
+    pub(crate) cache: Cache,
+    membership: Membership,
+    pub(crate) tables: Tables,
+    /// The pods in scope, by name.
+    pub(crate) local: BTreeMap<PodKey, Local>,
+    /// Local pods, or pods that were, to be configured anew.
+    dirty: BTreeSet<PodKey>,
+    nodes_changed: bool,
+    pub(crate) view: Arc<View>,
 }
 
-/// A local pod: its name, cluster node, addresses, and the rules for ingress and egress.
-type PodRules = (PodKey, Arc<str>, Vec<IpAddr>, [Option<Arc<[Rule]>>; 2]);
+/// A pod in scope: its gates for ingress and egress.
+#[derive(Debug, Default)]
+pub(crate) struct Local {
+    pub(crate) gates: [Option<Gate>; 2],
+}
 
-/// A block in a form that sorts.
-type MapEntry = (ipnet::IpNet, Vec<ipnet::IpNet>);
+/// A gate that is not open.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    pub(crate) rules: Arc<[Rule]>,
+    /// Port names that the rules follow.
+    names: Vec<NameId>,
+}
+
+/// Figures about the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Distinct tables in force.
+    pub tables: usize,
+    /// How often a table has been compiled since the start.
+    pub compiled: u64,
+}
 
 impl Control {
     /// Knows nothing yet; its view is empty and has generation 0.
@@ -54,29 +77,44 @@ impl Control {
         Self {
             scope,
             cache: Cache::default(),
-            bound: HashMap::new(),
-            sets: PeerSets::default(),
-            members: BTreeMap::new(),
-            tables: HashMap::new(),
-            changed: false,
+            membership: Membership::default(),
+            tables: Tables::default(),
+            local: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            nodes_changed: false,
             view: Arc::new(View::default()),
         }
     }
 
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
-        self.changed |= self.cache.apply(object) == Change::Some;
+        let before = self.addresses_before(&object.reference());
+        let change = self.cache.apply(object);
+        self.process(change, &before);
     }
 
     /// Removes an object, if it is known.
     pub fn delete(&mut self, reference: &ObjectRef) {
-        self.changed |= self.cache.delete(reference) == Change::Some;
+        let before = self.addresses_before(reference);
+        let change = self.cache.delete(reference);
+        self.process(change, &before);
     }
 
     /// Makes the known objects exactly these. Those that could not be read keep their last
     /// valid version; bound addresses stay.
     pub fn resync(&mut self, objects: Vec<Object>) {
+        let stale = self.cache.references();
+        self.replace(stale, objects);
+    }
+
+    /// The same for the objects of one kind; those of other kinds stay.
+    pub fn resync_kind(&mut self, kind: Kind, objects: Vec<Object>) {
         let mut stale = self.cache.references();
+        stale.retain(|reference| reference.kind == kind);
+        self.replace(stale, objects);
+    }
+
+    fn replace(&mut self, mut stale: HashSet<ObjectRef>, objects: Vec<Object>) {
         for object in objects {
             stale.remove(&object.reference());
             self.apply(object);
@@ -89,13 +127,18 @@ impl Control {
     /// Tells the addresses of a pod on this cluster node, which win over those in its
     /// status. A pod that is not known yet waits for its object.
     pub fn bind_address(&mut self, pod: PodKey, addresses: Vec<IpAddr>) {
-        let before = self.bound.insert(pod.clone(), addresses);
-        self.changed |= before.as_ref() != self.bound.get(&pod);
+        let before = self.cache.addresses(&pod).to_vec();
+        if self.cache.bind(&pod, addresses) {
+            self.process(Change::Pod(pod), &before);
+        }
     }
 
     /// Takes back what [`Self::bind_address`] told; the pod's status counts again.
     pub fn unbind(&mut self, pod: &PodKey) {
-        self.changed |= self.bound.remove(pod).is_some();
+        let before = self.cache.addresses(pod).to_vec();
+        if self.cache.unbind(pod) {
+            self.process(Change::Pod(pod.clone()), &before);
+        }
     }
 
     /// The view in force.
@@ -106,33 +149,38 @@ impl Control {
     /// Works in what happened since the last commit. `Some` if anything in the view is
     /// different now.
     pub fn commit(&mut self) -> Option<Arc<View>> {
-        if !std::mem::take(&mut self.changed) {
-            return None;
+        let names = self.membership.take_changed_names();
+        if !names.is_empty() {
+            let follows = |gate: &Gate| gate.names.iter().any(|name| names.contains(name));
+            let affected =
+                self.local.iter().filter(|(_, local)| local.gates.iter().flatten().any(follows));
+            self.dirty.extend(affected.map(|(key, _)| key.clone()));
         }
-        let local = self.local_pods();
-        let mut lists: Vec<PodRules> = Vec::new();
-        for pod in local {
-            let policies = self.policies_of(&pod);
-            let addresses = self.addresses(&pod);
-            let mut peers = Evaluator { cache: &self.cache, sets: &mut self.sets };
-            let rules = Direction::BOTH
-                .map(|direction| configurator::rules(&pod, &policies, direction, &mut peers));
-            let node = match (&self.scope, &pod.node) {
-                (Scope::Node(name), _) => Arc::clone(name),
-                (Scope::All, node) => node.clone().unwrap_or_else(|| "".into()),
-            };
-            lists.push((pod.key.clone(), node, addresses, rules));
+        let dirty = std::mem::take(&mut self.dirty);
+        for key in &dirty {
+            self.configure(key);
         }
-        let addresses = self.address_map(&lists);
-        let pods = self.render(lists, &addresses);
-        let nodes: BTreeMap<Arc<str>, Arc<ClusterNode>> =
-            self.cache.nodes().values().map(|node| self.node_view(node)).collect();
+        self.membership.sweep(&self.cache);
+        let addresses = match self.membership.version() {
+            Some(version) => Arc::new(version),
+            None => Arc::clone(&self.view.addresses),
+        };
+        let compiled_again = self.tables.compile(&self.view.addresses, &addresses);
+        let pods = match (compiled_again, dirty.is_empty()) {
+            (false, true) => Arc::clone(&self.view.pods),
+            (false, false) => self.pods(dirty),
+            (true, _) => {
+                let known = self.view.pods.keys().chain(self.local.keys()).cloned();
+                self.pods(known.collect())
+            }
+        };
+        let nodes = match std::mem::take(&mut self.nodes_changed) {
+            true => self.nodes(),
+            false => Arc::clone(&self.view.nodes),
+        };
         let same = Arc::ptr_eq(&addresses, &self.view.addresses)
-            && nodes == self.view.nodes
-            && pods.len() == self.view.pods.len()
-            && pods.iter().all(|(key, pod)| {
-                self.view.pods.get(key).is_some_and(|before| Arc::ptr_eq(before, pod))
-            });
+            && Arc::ptr_eq(&pods, &self.view.pods)
+            && Arc::ptr_eq(&nodes, &self.view.nodes);
         if same {
             return None;
         }
@@ -141,178 +189,164 @@ impl Control {
         Some(self.view())
     }
 
-    fn node_view(&self, node: &crate::model::Node) -> (Arc<str>, Arc<ClusterNode>) {
-        let fresh =
-            ClusterNode { addresses: node.addresses.clone(), pod_cidrs: node.pod_cidrs.clone() };
-        let shared = match self.view.nodes.get(&node.name) {
-            Some(known) if **known == fresh => Arc::clone(known),
-            _ => Arc::new(fresh),
-        };
-        (Arc::clone(&node.name), shared)
-    }
-
-    /// Bound addresses, else those of the status.
-    fn addresses(&self, pod: &Pod) -> Vec<IpAddr> {
-        self.bound.get(&pod.key).unwrap_or(&pod.addresses).clone()
-    }
-
-    /// The pods that get tables.
-    fn local_pods(&self) -> Vec<Arc<Pod>> {
-        let is_local = |pod: &Pod| match &self.scope {
-            Scope::All => true,
-            Scope::Node(name) => {
-                pod.node.as_ref() == Some(name) || self.bound.contains_key(&pod.key)
-            }
-        };
-        self.cache
-            .namespaces()
-            .values()
-            .flat_map(|entry| entry.pods.values())
-            .filter(|pod| pod.is_on_pod_network() && is_local(pod))
-            .filter(|pod| !self.addresses(pod).is_empty())
-            .cloned()
-            .collect()
-    }
-
-    /// The policies that select a pod, in order.
-    fn policies_of(&self, pod: &Pod) -> Vec<Arc<NetworkPolicy>> {
-        let Some(entry) = self.cache.namespaces().get(&pod.key.namespace) else {
-            return Vec::new();
-        };
-        let selecting = entry.policies.values().filter(|it| it.selector.matches(&pod.labels));
-        selecting.cloned().collect()
-    }
-
-    /// The map for the sets that these rules use; the one in force if nothing moved.
-    fn address_map(&mut self, lists: &[PodRules]) -> Arc<AddressMap> {
-        let used: HashSet<PeerSetId> = lists
-            .iter()
-            .flat_map(|(_, _, _, rules)| rules.iter().flatten())
-            .flat_map(|rules| rules.iter())
-            .flat_map(|rule| [rule.source, rule.destination])
-            .filter_map(|end| match end {
-                End::Set(set) => Some(set),
-                End::Any | End::Net(_) => None,
-            })
-            .collect();
-        self.sets.retain(|id| used.contains(&id));
-        let mut members: BTreeMap<PeerSetId, BTreeSet<MapEntry>> = BTreeMap::new();
-        for (set, id) in self.sets.iter() {
-            let entries = members.entry(id).or_default();
-            match set {
-                PeerSet::Block(net, except) => {
-                    entries.insert((*net, except.clone()));
-                }
-                PeerSet::Pods(peers) => {
-                    for pod in matching(&self.cache, peers) {
-                        let all = self.addresses(pod);
-                        let inside = all.into_iter().filter(|it| peers.covers_address(*it));
-                        entries.extend(inside.map(|it| (single(it).net, Vec::new())));
-                    }
-                }
-            }
-        }
-        if members == self.members {
-            return Arc::clone(&self.view.addresses);
-        }
-        let mut builder = AddressMapBuilder::default();
-        for (id, entries) in &members {
-            let block = |(net, except): &MapEntry| Block { net: *net, except: except.clone() };
-            builder.add(*id, entries.iter().map(block));
-        }
-        self.members = members;
-        Arc::new(builder.build())
-    }
-
-    /// Rule lists become tables, equal ones sharing, those in force staying.
-    fn render(
-        &mut self,
-        lists: Vec<PodRules>,
-        addresses: &Arc<AddressMap>,
-    ) -> BTreeMap<PodKey, Arc<PodView>> {
-        let in_force = match Arc::ptr_eq(addresses, &self.view.addresses) {
-            true => std::mem::take(&mut self.tables),
-            false => HashMap::new(),
-        };
-        let mut tables: HashMap<Arc<[Rule]>, Arc<Table>> = HashMap::new();
-        let mut gate = |rules: Option<Arc<[Rule]>>| match rules {
-            None => PodGate::Open,
-            Some(rules) => {
-                PodGate::Table(Arc::clone(tables.entry(Arc::clone(&rules)).or_insert_with(|| {
-                    match in_force.get(&rules) {
-                        Some(table) => Arc::clone(table),
-                        None => Arc::new(Table::compile(rules, addresses)),
-                    }
-                })))
-            }
-        };
-        let mut pods = BTreeMap::new();
-        for (key, node, addresses, [ingress, egress]) in lists {
-            let (to_pod, from_pod) = (gate(ingress), gate(egress));
-            let fresh = PodView { node, addresses, to_pod, from_pod };
-            let shared = match self.view.pods.get(&key) {
-                Some(known) if same(known, &fresh) => Arc::clone(known),
-                _ => Arc::new(fresh),
-            };
-            pods.insert(key, shared);
-        }
-        self.tables = tables;
-        pods
-    }
-}
-
-fn same(a: &PodView, b: &PodView) -> bool {
-    let same_gate = |a: &PodGate, b: &PodGate| match (a, b) {
-        (PodGate::Open, PodGate::Open) => true,
-        (PodGate::Table(a), PodGate::Table(b)) => Arc::ptr_eq(a, b),
-        _ => false,
-    };
-    a.node == b.node
-        && a.addresses == b.addresses
-        && same_gate(&a.to_pod, &b.to_pod)
-        && same_gate(&a.from_pod, &b.from_pod)
-}
-
-/// The pods that can be peers and that `peers` means.
-fn matching<'a>(cache: &'a Cache, peers: &'a PodPeers) -> impl Iterator<Item = &'a Arc<Pod>> {
-    cache
-        .namespaces()
-        .iter()
-        .filter(|(name, entry)| peers.covers_namespace(name, &entry.labels))
-        .flat_map(|(_, entry)| entry.pods.values())
-        .filter(|pod| pod.is_on_pod_network() && peers.covers_pod(pod))
-}
-
-struct Evaluator<'a> {
-    cache: &'a Cache,
-    sets: &'a mut PeerSets,
-}
-
-impl Peers for Evaluator<'_> {
-    fn set(&mut self, set: PeerSet) -> PeerSetId {
-        self.sets.id(set)
-    }
-
-    fn numbers(&mut self, peers: &PodPeers, name: &str, protocol: Protocol) -> Vec<u16> {
-        let numbers: BTreeSet<u16> =
-            matching(self.cache, peers).filter_map(|pod| pod.named_port(name, protocol)).collect();
-        numbers.into_iter().collect()
-    }
-}
-
-impl Control {
     /// The services known, in order.
-    pub fn services(&self) -> impl Iterator<Item = &Arc<crate::model::Service>> {
+    pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.cache.services().values()
     }
 
     /// The endpoint slices known, in order.
-    pub fn endpoint_slices(&self) -> impl Iterator<Item = &Arc<crate::model::EndpointSlice>> {
+    pub fn endpoint_slices(&self) -> impl Iterator<Item = &Arc<EndpointSlice>> {
         self.cache.endpoint_slices().values()
     }
 
     /// A pod by name, if it is known.
     pub fn pod(&self, key: &PodKey) -> Option<&Arc<Pod>> {
         self.cache.pod(key)
+    }
+
+    /// All objects known, one at a time.
+    pub fn objects(&self) -> impl Iterator<Item = Object> {
+        self.cache.objects()
+    }
+
+    /// Figures about the pipeline.
+    pub fn figures(&self) -> Figures {
+        Figures { tables: self.tables.len(), compiled: self.tables.compiled() }
+    }
+
+    /// The peer sets, for those who put them into words.
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// The networks of every peer set.
+    pub(crate) fn nets_of_sets(&self) -> HashMap<PeerSetId, Nets, RandomState> {
+        self.membership.nets()
+    }
+
+    /// The addresses that a pod has before it is changed; none for other objects.
+    fn addresses_before(&self, reference: &ObjectRef) -> Vec<IpAddr> {
+        match (reference.kind, &reference.namespace) {
+            (Kind::Pod, Some(namespace)) => {
+                let (namespace, name) = (Arc::clone(namespace), Arc::clone(&reference.name));
+                self.cache.addresses(&PodKey { namespace, name }).to_vec()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The processor: who is affected by a change, before it and after it.
+    fn process(&mut self, change: Change, addresses_before: &[IpAddr]) {
+        match change {
+            Change::None | Change::Service => {}
+            Change::Pod(key) => {
+                self.membership.pod_changed(&self.cache, &key, addresses_before);
+                if self.local.contains_key(&key) || self.is_local(&key) {
+                    self.dirty.insert(key);
+                }
+            }
+            Change::Namespace(name) => {
+                self.membership.namespace_changed(&self.cache, &name);
+                // Cluster policies may select the pods in it, or no longer do.
+                if !self.cache.cluster_policies().is_empty() {
+                    self.mark(|pod, _| pod.key.namespace == name);
+                }
+            }
+            Change::NetworkPolicy(before, after) => {
+                let selects = |policy: &Arc<NetworkPolicy>, pod: &Pod| {
+                    policy.key.namespace == pod.key.namespace
+                        && policy.selector.matches(&pod.labels)
+                };
+                self.mark(|pod, _| before.iter().chain(&after).any(|policy| selects(policy, pod)));
+            }
+            Change::ClusterNetworkPolicy(before, after) => {
+                self.mark(|pod, namespace| {
+                    let mut either = before.iter().chain(&after);
+                    either.any(|policy| policy.selects(namespace, &pod.labels))
+                });
+            }
+            Change::Node(name) => {
+                self.nodes_changed = true;
+                self.membership.node_changed(&self.cache, &name);
+            }
+        }
+    }
+
+    /// Notes the local pods that `affected` says, given the labels of their namespace.
+    fn mark(&mut self, affected: impl Fn(&Pod, &crate::model::Labels) -> bool) {
+        for key in self.local.keys() {
+            if let Some(pod) = self.cache.pod(key)
+                && let Some(entry) = self.cache.namespaces().get(&key.namespace)
+                && affected(pod, &entry.labels)
+            {
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// Whether the pod gets tables: it is in scope and takes part in policies.
+    fn is_local(&self, key: &PodKey) -> bool {
+        let Some(pod) = self.cache.pod(key) else { return false };
+        let in_scope = match &self.scope {
+            Scope::All => true,
+            Scope::Node(name) => pod.node.as_ref() == Some(name) || self.cache.is_bound(key),
+        };
+        in_scope && !self.cache.addresses(key).is_empty()
+    }
+
+    /// Works out the gates of a pod.
+    fn configure(&mut self, key: &PodKey) {
+        let mut gates = [None, None];
+        let is_local = self.is_local(key);
+        if let Some(pod) = self.cache.pod(key).filter(|_| is_local).cloned() {
+            let policies = self.policies_of(&pod);
+            gates = Direction::BOTH.map(|direction| self.gate(&pod, &policies, direction));
+        }
+        let before = match is_local {
+            true => self.local.insert(key.clone(), Local { gates }),
+            false => self.local.remove(key),
+        };
+        for gate in before.into_iter().flat_map(|local| local.gates).flatten() {
+            for set in self.tables.release(&gate.rules) {
+                self.membership.release(set);
+            }
+            gate.names.into_iter().for_each(|name| self.membership.release_name(name));
+        }
+    }
+
+    fn gate(&mut self, pod: &Pod, policies: &Policies, direction: Direction) -> Option<Gate> {
+        let mut followed = Followed::new(&self.cache, &mut self.membership);
+        let rules = configurator::rules(pod, policies, direction, &mut followed)?;
+        let names = followed.into_names();
+        let rules = render::rules(rules, direction, &self.cache, &mut self.membership);
+        let (rules, sets) = self.tables.acquire(rules);
+        sets.iter().for_each(|set| self.membership.retain(*set));
+        names.iter().for_each(|name| self.membership.retain_name(*name));
+        Some(Gate { rules, names })
+    }
+
+    /// The policies that select a pod, in order.
+    pub(crate) fn policies_of(&self, pod: &Pod) -> Policies {
+        let Some(entry) = self.cache.namespaces().get(&pod.key.namespace) else {
+            return Policies::default();
+        };
+        let cluster = |tier: Tier| {
+            let mut list: Vec<Arc<ClusterNetworkPolicy>> = self
+                .cache
+                .cluster_policies()
+                .values()
+                .filter(|it| it.tier == tier && it.selects(&entry.labels, &pod.labels))
+                .cloned()
+                .collect();
+            // Stable: equal priorities stay in the order of their names.
+            list.sort_by_key(|policy| policy.priority);
+            list
+        };
+        let namespaced = entry.policies.values().filter(|it| it.selector.matches(&pod.labels));
+        Policies {
+            admin: cluster(Tier::Admin),
+            namespaced: namespaced.cloned().collect(),
+            baseline: cluster(Tier::Baseline),
+        }
     }
 }

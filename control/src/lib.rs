@@ -1,20 +1,50 @@
 //! From Kubernetes objects to compiled policy tables.
 //!
 //! ```text
-//! source → cache → processor → configurator → renderer cache → ACL renderer → publish
+//!  api_server ─┐
+//!              ├─► objects ─► cache ─► processor ─► configurator ─► renderers ─► publish
+//!  manifests ──┘   (parse)             who is      basic rules      tables,      one View,
+//!                                      affected                     session      swapped
+//!                                                                   rules        whole
 //! ```
+//!
+//! | stage | where |
+//! |---|---|
+//! | source | [`api_server`], [`manifests`]; [`state`] for a start without either |
+//! | parsing, which is validating | [`objects`] to [`model`] |
+//! | cache | `cache.rs` |
+//! | processor: whom a change affects, before and after it | `control.rs`, `membership/` |
+//! | configurator: policies to basic rules, tiers, port names | `configurator.rs` |
+//! | renderer cache: equal rules share a table | `tables.rs` |
+//! | renderers | `render.rs`, `session_rules.rs` |
+//! | publish | `publish.rs`, [`View`] |
+//! | asking why | [`explain`] |
+//!
+//! A pod has two tables: one for what comes to it, one for what it opens. A connection opens
+//! if the table of the pod that opens it and the table of the pod it is for both let it, which
+//! comes to the same as combining every sender's rules into every receiver's table, but lets
+//! a change at one pod leave the tables of all others alone. Tables name peers by *peer set*,
+//! so that pods that come and go inside known sets change the address map and nothing else.
 
+pub mod api_server;
 mod cache;
 mod configurator;
 mod control;
+pub mod explain;
 mod fault;
 pub mod manifests;
+mod membership;
 pub mod model;
 pub mod objects;
 mod peers;
+mod publish;
+mod render;
+mod session_rules;
+pub mod state;
+mod tables;
 mod view;
 
-pub use control::{Control, Scope};
+pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault};
 pub use objects::{Kind, Object, ObjectRef};
 pub use view::{ClusterNode, PodGate, PodKey, PodView, View};

@@ -1,26 +1,28 @@
-//! Peer sets: whom a policy's peer stands for, interned by meaning.
+//! Peer sets: whom a policy's peer stands for, in a form that can be compared.
 //!
-//! Two rules of different policies that mean the same pods share one set, so selectors that
-//! many policies use are evaluated once. A set that needs the port name of the pod that is
-//! connected to carries the number it stands for: the name means one set for each number
+//! Two rules of different policies that mean the same pods mean the same set, so selectors
+//! that many policies use are evaluated once. A set that needs the port name of the pod that
+//! is connected to carries the number it stands for: the name means one set for each number
 //! that the peer's pods give it.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{Block, PeerSetId};
 use ipnet::IpNet;
 
-use crate::model::{Labels, Namespaces, Peer, Pod, Protocol, Selector};
+use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, Selector};
 
 /// What a peer set holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum PeerSet {
     /// The addresses of pods.
     Pods(PodPeers),
+    /// The addresses of cluster nodes by their labels.
+    Nodes(Selector),
     /// A network less its exceptions.
     Block(IpNet, Vec<IpNet>),
+    /// What is in all of these, none of which is a `Block` alone or an `All`; sorted.
+    All(Vec<PeerSet>),
 }
 
 /// Which pods; every condition must hold.
@@ -45,16 +47,19 @@ pub(crate) struct NamedPort {
 }
 
 impl PodPeers {
-    /// The pods that a policy's peer can mean; `None` is anybody.
-    pub(crate) fn of(peer: Option<&Peer>) -> Self {
+    /// The pods that a policy's peer can mean; `None` is anybody, and peers that mean no
+    /// pods mean none.
+    pub(crate) fn of(peer: Option<&Peer>) -> Option<Self> {
+        let everywhere = || Namespaces::Selected(Selector::default());
         let (namespaces, pods, within) = match peer {
             Some(Peer::Pods { namespaces, pods }) => (namespaces.clone(), pods.clone(), None),
             Some(Peer::Block(net, except)) => {
                 (everywhere(), Selector::default(), Some((*net, except.clone())))
             }
+            Some(Peer::Nodes(_)) => return None,
             None => (everywhere(), Selector::default(), None),
         };
-        Self { namespaces, pods, within, port: None }
+        Some(Self { namespaces, pods, within, port: None })
     }
 
     /// Whether the namespace is one of those meant.
@@ -76,55 +81,158 @@ impl PodPeers {
 
     /// Whether one of that pod's addresses is meant.
     pub(crate) fn covers_address(&self, address: IpAddr) -> bool {
-        self.within.as_ref().is_none_or(|(net, except)| {
-            net.contains(&address) && !except.iter().any(|except| except.contains(&address))
+        self.within.as_ref().is_none_or(|(net, except)| holds(net, except, address))
+    }
+}
+
+fn holds(net: &IpNet, except: &[IpNet], address: IpAddr) -> bool {
+    net.contains(&address) && !except.iter().any(|except| except.contains(&address))
+}
+
+impl PeerSet {
+    /// The set that a peer without port names stands for.
+    pub(crate) fn of(peer: &Peer) -> Self {
+        match peer {
+            Peer::Pods { namespaces, pods } => Self::Pods(PodPeers {
+                namespaces: namespaces.clone(),
+                pods: pods.clone(),
+                within: None,
+                port: None,
+            }),
+            Peer::Block(net, except) => Self::Block(*net, except.clone()),
+            Peer::Nodes(selector) => Self::Nodes(selector.clone()),
+        }
+    }
+
+    /// The parts that must all hold; the set itself if it is not made of parts.
+    fn parts(&self) -> &[Self] {
+        match self {
+            Self::All(parts) => parts,
+            single => std::slice::from_ref(single),
+        }
+    }
+
+    /// Whether pods can be in it.
+    pub(crate) fn is_of_pods(&self) -> bool {
+        self.parts().iter().any(|part| matches!(part, Self::Pods(_)))
+    }
+
+    /// Whether cluster nodes can be in it.
+    pub(crate) fn is_of_nodes(&self) -> bool {
+        self.parts().iter().any(|part| matches!(part, Self::Nodes(_)))
+    }
+
+    /// The one namespace that its pods can be in, if there is only one.
+    pub(crate) fn only_namespace(&self) -> Option<&Arc<str>> {
+        self.parts().iter().find_map(|part| match part {
+            Self::Pods(PodPeers { namespaces: Namespaces::Own(own), .. }) => Some(own),
+            _ => None,
         })
     }
-}
 
-fn everywhere() -> Namespaces {
-    Namespaces::Selected(Selector::default())
-}
-
-/// The set that a peer without port names stands for.
-pub(crate) fn set_of(peer: &Peer) -> PeerSet {
-    match peer {
-        Peer::Pods { .. } => PeerSet::Pods(PodPeers::of(Some(peer))),
-        Peer::Block(net, except) => PeerSet::Block(*net, except.clone()),
+    /// Whether pods of this namespace can be in it.
+    pub(crate) fn covers_namespace(&self, name: &str, labels: &Labels) -> bool {
+        self.parts().iter().all(|part| match part {
+            Self::Pods(pods) => pods.covers_namespace(name, labels),
+            _ => true,
+        })
     }
-}
 
-/// One address as a block.
-pub(crate) fn single(address: IpAddr) -> Block {
-    Block { net: IpNet::from(address), except: Vec::new() }
-}
+    /// Whether this address of a pod, which is in a namespace that the set covers, is in it.
+    pub(crate) fn holds_pod(&self, pod: &Pod, address: IpAddr) -> bool {
+        self.is_of_pods()
+            && self.parts().iter().all(|part| match part {
+                Self::Pods(pods) => pods.covers_pod(pod) && pods.covers_address(address),
+                Self::Block(net, except) => holds(net, except, address),
+                Self::Nodes(_) | Self::All(_) => false,
+            })
+    }
 
-/// Gives peer sets their numbers.
-#[derive(Debug, Default)]
-pub(crate) struct PeerSets {
-    ids: HashMap<Arc<PeerSet>, PeerSetId>,
-    next: u32,
-}
+    /// Whether this address of a cluster node is in it.
+    pub(crate) fn holds_node(&self, node: &Node, address: IpAddr) -> bool {
+        self.is_of_nodes()
+            && self.parts().iter().all(|part| match part {
+                Self::Nodes(selector) => selector.matches(&node.labels),
+                Self::Block(net, except) => holds(net, except, address),
+                Self::Pods(_) | Self::All(_) => false,
+            })
+    }
 
-impl PeerSets {
-    /// The number of this set, the same for as long as the set is known.
-    pub(crate) fn id(&mut self, set: PeerSet) -> PeerSetId {
-        if let Some(id) = self.ids.get(&set) {
-            return *id;
+    /// What is in both; `None` if nothing ever can be.
+    pub(crate) fn and(&self, other: &Self) -> Option<Self> {
+        let mut parts: Vec<Self> = Vec::new();
+        let mut block: Option<(IpNet, Vec<IpNet>)> = None;
+        for part in self.parts().iter().chain(other.parts()) {
+            match (part, &block) {
+                (Self::Block(net, except), None) => block = Some((*net, except.clone())),
+                (Self::Block(net, except), Some((known, known_except))) => {
+                    block = Some(both(*net, except, *known, known_except)?);
+                }
+                (part, _) => parts.push(part.clone()),
+            }
         }
-        let id = PeerSetId(self.next);
-        self.next = self.next.wrapping_add(1);
-        self.ids.insert(Arc::new(set), id);
-        id
+        if let Some((net, except)) = block {
+            if except.iter().any(|except| except.contains(&net)) {
+                return None;
+            }
+            parts.push(Self::Block(net, except));
+        }
+        parts.sort();
+        parts.dedup();
+        let pods = parts.iter().any(|part| matches!(part, Self::Pods(_)));
+        let nodes = parts.iter().any(|part| matches!(part, Self::Nodes(_)));
+        match (pods && nodes, parts.len()) {
+            // Pods on the host network are no pods to policies, so no address is both.
+            (true, _) => None,
+            (false, 1) => parts.pop(),
+            (false, _) => Some(Self::All(parts)),
+        }
+    }
+}
+
+/// The smaller of two networks that lie in each other, less the exceptions of both.
+fn both(a: IpNet, a_except: &[IpNet], b: IpNet, b_except: &[IpNet]) -> Option<(IpNet, Vec<IpNet>)> {
+    let net = if a.contains(&b) { b } else { Some(a).filter(|a| b.contains(a))? };
+    let mut except: Vec<IpNet> = a_except
+        .iter()
+        .chain(b_except)
+        .filter(|except| net.contains(*except) || except.contains(&net))
+        .copied()
+        .collect();
+    except.sort();
+    except.dedup();
+    Some((net, except))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(net: &str, except: &[&str]) -> PeerSet {
+        let except = except.iter().map(|net| net.parse().unwrap()).collect();
+        PeerSet::Block(net.parse().unwrap(), except)
     }
 
-    /// Forgets sets that are not among `used`.
-    pub(crate) fn retain(&mut self, used: impl Fn(PeerSetId) -> bool) {
-        self.ids.retain(|_, id| used(*id));
+    #[test]
+    fn blocks_meet_in_the_smaller_one() {
+        let wide = block("10.0.0.0/8", &["10.1.1.0/24", "10.2.0.0/16"]);
+        let narrow = block("10.1.0.0/16", &["10.1.2.0/24"]);
+        let met = block("10.1.0.0/16", &["10.1.1.0/24", "10.1.2.0/24"]);
+        assert_eq!(wide.and(&narrow), Some(met.clone()));
+        assert_eq!(narrow.and(&wide), Some(met));
+        assert_eq!(wide.and(&block("10.2.3.0/24", &[])), None, "excepted");
+        assert_eq!(wide.and(&block("11.0.0.0/8", &[])), None);
+        assert_eq!(wide.and(&block("::/0", &[])), None);
     }
 
-    /// All sets, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&PeerSet, PeerSetId)> {
-        self.ids.iter().map(|(set, id)| (&**set, *id))
+    #[test]
+    fn pods_and_nodes_never_meet_and_equal_sets_are_one() {
+        let pods = PeerSet::Pods(PodPeers::of(None).unwrap());
+        let nodes = PeerSet::Nodes(Selector::default());
+        assert_eq!(pods.and(&nodes), None);
+        assert_eq!(pods.and(&pods), Some(pods.clone()));
+        let within = pods.and(&block("10.0.0.0/8", &[])).unwrap();
+        assert_eq!(within.and(&block("11.0.0.0/8", &[])), None);
+        assert!(within.is_of_pods() && !within.is_of_nodes());
     }
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use acl::{AddressMap, Table};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// Namespace and name of a pod; printed as `ns/pod`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodKey {
     /// The pod's namespace.
     pub namespace: Arc<str>,
@@ -66,7 +67,7 @@ pub struct View {
     pub addresses: Arc<AddressMap>,
     /// The pods of the cluster nodes in scope that have an address, are not finished
     /// and are not on the host network.
-    pub pods: BTreeMap<PodKey, Arc<PodView>>,
+    pub pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
     /// All cluster nodes.
-    pub nodes: BTreeMap<Arc<str>, Arc<ClusterNode>>,
+    pub nodes: Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>>,
 }

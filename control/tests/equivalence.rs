@@ -6,46 +6,9 @@ use std::net::IpAddr;
 
 use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
 use common::reference::{Cluster, Connection, addresses, is_peer_at_all};
-use common::{ICMP, SCTP, TCP, UDP, gate, key, object};
-use control::{Control, Kind, Object, ObjectRef, Scope, View};
+use common::{ICMP, SCTP, TCP, UDP, gate, key, object, reference_of};
+use control::{Control, Kind, Object, Scope, View};
 use proptest::prelude::*;
-
-fn apply(cluster: &mut Cluster, edit: &Edit) {
-    match edit {
-        Edit::Apply(value) => {
-            let text = |field: &str| value["metadata"][field].as_str().unwrap_or("").to_owned();
-            let (namespace, name) = (text("namespace"), text("name"));
-            match value["kind"].as_str().unwrap() {
-                "Namespace" => {
-                    let object = serde_json::from_value(value.clone()).unwrap();
-                    cluster.namespaces.insert(name, object);
-                }
-                "Pod" => {
-                    let object = serde_json::from_value(value.clone()).unwrap();
-                    cluster.pods.insert((namespace, name), object);
-                }
-                _ => {
-                    let object = serde_json::from_value(value.clone()).unwrap();
-                    cluster.policies.insert((namespace, name), object);
-                }
-            }
-        }
-        Edit::Delete(kind, namespace, name) => {
-            let key = ((*namespace).to_owned(), (*name).to_owned());
-            match *kind {
-                "Namespace" => drop(cluster.namespaces.remove(*name)),
-                "Pod" => drop(cluster.pods.remove(&key)),
-                _ => drop(cluster.policies.remove(&key)),
-            }
-        }
-    }
-}
-
-fn reference_of(kind: &str, namespace: &str, name: &str) -> ObjectRef {
-    let kind = Kind::ALL.into_iter().find(|it| it.name() == kind).unwrap();
-    let namespace = kind.is_namespaced().then(|| namespace.into());
-    ObjectRef { kind, namespace, name: name.into() }
-}
 
 fn tell(control: &mut Control, edit: &Edit) {
     match edit {
@@ -63,7 +26,15 @@ fn everybody() -> Vec<IpAddr> {
             [false, true].into_iter().flat_map(|it| pod_addresses(namespace, name, it))
         })
     });
-    let others = ["192.0.2.1", "2001:db8::1", "198.51.100.7", "203.0.113.9", "10.0.2.200"];
+    let others = [
+        "192.0.2.1",
+        "192.0.2.2",
+        "192.0.2.11",
+        "2001:db8::1",
+        "198.51.100.7",
+        "203.0.113.9",
+        "10.0.2.200",
+    ];
     pods.chain(others.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
 }
 
@@ -115,7 +86,9 @@ fn objects(cluster: &Cluster) -> Vec<Object> {
     let namespaces = cluster.namespaces.values().map(|it| value(Kind::Namespace, json(it)));
     let pods = cluster.pods.values().map(|it| value(Kind::Pod, json(it)));
     let policies = cluster.policies.values().map(|it| value(Kind::NetworkPolicy, json(it)));
-    namespaces.chain(pods).chain(policies).collect()
+    let nodes = cluster.nodes.values().map(|it| value(Kind::Node, json(it)));
+    let cluster_policies = cluster.cluster_policies.values().map(|it| object(it.clone()));
+    namespaces.chain(pods).chain(policies).chain(nodes).chain(cluster_policies).collect()
 }
 
 proptest! {
@@ -127,7 +100,7 @@ proptest! {
         let mut all = Control::new(Scope::All);
         let mut one = Control::new(Scope::Node("n1".into()));
         for edit in &history {
-            apply(&mut cluster, edit);
+            cluster.apply(edit);
             for control in [&mut all, &mut one] {
                 tell(control, edit);
                 control.commit();
@@ -157,7 +130,7 @@ proptest! {
         let mut control = Control::new(Scope::Node("n1".into()));
         for edits in [&before, &batch] {
             for edit in edits {
-                apply(&mut cluster, edit);
+                cluster.apply(edit);
                 tell(&mut control, edit);
             }
             control.commit();

@@ -399,3 +399,37 @@ fn a_verdict_names_the_rule_or_all_isolating_policies() {
     assert_eq!(&*by(443), "NetworkPolicy x/p ingress[1]");
     assert_eq!(&*by(22), "default-deny of NetworkPolicy x/p, NetworkPolicy x/q");
 }
+
+#[test]
+fn external_traffic_policy_local_says_nothing_about_the_cluster_ip() {
+    let service = json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "x", "name": "s"},
+        "spec": {"clusterIP": "10.96.0.1", "externalTrafficPolicy": "Local",
+                 "ports": [{"port": 80}]}});
+    let control = control([service]);
+    let service = control.services().next().unwrap();
+    assert!(service.external_local && !service.internal_local);
+}
+
+#[test]
+fn an_address_that_two_pods_claim_is_the_later_ones() {
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
+    let claiming = |name: &str, app: &str, created: &str| {
+        let mut pod = pod(name, "10.0.0.2", json!({"app": app}));
+        pod["metadata"]["creationTimestamp"] = json!(created);
+        pod
+    };
+    let db = pod("x/db", "10.0.0.1", json!({"app": "db"}));
+    let old = claiming("x/old", "web", "2026-01-01T00:00:00Z");
+    let new = claiming("x/new", "other", "2026-01-02T00:00:00Z");
+    for order in [[&old, &new], [&new, &old]] {
+        let objects = [&db, order[0], order[1]].map(Clone::clone);
+        let mut control = control(objects.into_iter().chain([policy("x/p", spec.clone())]));
+        assert!(!ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
+        // The one that was bound here is the one that is here.
+        control.bind_address(key("x/old"), vec!["10.0.0.2".parse().unwrap()]);
+        control.commit();
+        assert!(ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
+    }
+}

@@ -33,8 +33,9 @@ pub fn skipped(name: &str, reason: &str) {
     let refused = std::env::var("PODGATE_REFUSE_SKIPS").is_ok_and(|value| value == "1");
     assert!(!refused, "{name} must not be skipped here: {reason}");
     // Not eprintln: the harness would keep that to itself, for the test passes. One write, so
-    // that lines of tests that run at the same time do not mix.
-    let line = format!("SKIPPED {name}: {reason}\n");
+    // that lines of tests that run at the same time do not mix. It begins with a line end, because
+    // a harness that runs one test at a time has just written the test's name, without one.
+    let line = format!("\nSKIPPED {name}: {reason}\n");
     std::io::stderr().write_all(line.as_bytes()).expect("standard error can be written");
 }
 
@@ -91,38 +92,43 @@ mod tests {
         assert!(needed || !under_test, "the requirement did not end the test");
     }
 
-    /// Runs the test above in a process of its own.
-    fn run(variables: &[(&str, &str)]) -> (bool, String) {
-        let test = std::env::current_exe().unwrap();
-        let output = Command::new(test)
+    /// Runs the test above in a process of its own, with `threads` tests at a time; all it
+    /// wrote, as in one log.
+    fn run(threads: u32, variables: &[(&str, &str)]) -> (bool, String) {
+        let output = Command::new("sh")
+            .args(["-c", "exec \"$0\" \"$@\" 2>&1"])
+            .arg(std::env::current_exe().unwrap())
             .args(["--exact", "skip::tests::a_test_without_what_it_needs"])
+            .arg(format!("--test-threads={threads}"))
             .env_remove("PODGATE_REFUSE_SKIPS")
             .env("TESTKIT_UNDER_TEST", "yes")
             .envs(variables.iter().copied())
             .output()
             .unwrap();
-        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
     }
 
     #[test]
     fn a_skip_is_told_by_name_past_the_harness() {
-        let (passed, errors) = run(&[]);
-        assert!(passed);
         let line = "SKIPPED testkit::skip::tests::a_test_without_what_it_needs: \
                     what it needs is away";
-        assert!(errors.lines().any(|seen| seen == line), "{errors}");
+        for threads in [1, 2] {
+            let (passed, log) = run(threads, &[]);
+            assert!(passed, "{log}");
+            assert!(log.lines().any(|seen| seen == line), "{threads} at a time: {log}");
+        }
     }
 
     #[test]
     fn a_test_with_what_it_needs_is_not_skipped() {
-        let (passed, errors) = run(&[("TESTKIT_HAS_WHAT_IT_NEEDS", "yes")]);
+        let (passed, log) = run(2, &[("TESTKIT_HAS_WHAT_IT_NEEDS", "yes")]);
         assert!(passed);
-        assert!(!errors.contains("SKIPPED"), "{errors}");
+        assert!(!log.contains("SKIPPED"), "{log}");
     }
 
     #[test]
     fn where_skips_are_refused_a_skip_fails() {
-        let (passed, _) = run(&[("PODGATE_REFUSE_SKIPS", "1")]);
+        let (passed, _) = run(2, &[("PODGATE_REFUSE_SKIPS", "1")]);
         assert!(!passed);
     }
 

@@ -1,9 +1,11 @@
 //! Versions of an address map, one change after the other.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::RandomState;
+use ipnet::IpNet;
 
 use super::identities::Identities;
 use super::{AddressMap, Block, Identity, PeerSetId};
@@ -119,6 +121,32 @@ impl AddressMapEditor {
         }
         self.judge(parts.net);
         true
+    }
+
+    /// Takes a single address out of some peer sets and puts it into others, as one change:
+    /// no identity comes up for a combination in between. Sets in `from` that do not hold
+    /// the address as such are passed over.
+    pub fn move_host(&mut self, address: IpAddr, from: &[PeerSetId], to: &[PeerSetId]) {
+        let block = Block { net: IpNet::from(address), except: Vec::new() };
+        let Some(Parts { net, .. }) = Parts::of(&block) else { return };
+        let step = |set: PeerSetId| Step { set, plain: 1, excepting: 0, excepted: 0 };
+        if let Some(node) = self.nodes.get_mut(net) {
+            from.iter().for_each(|set| node.subtract(step(*set)));
+        }
+        if !to.is_empty() {
+            let node = self.nodes.entry(net, Node::default);
+            to.iter().for_each(|set| node.add(step(*set)));
+        }
+        match self.nodes.get(net) {
+            Some(node) if node.steps.is_empty() => {
+                let identity = node.identity;
+                self.nodes.remove(net);
+                identity.into_iter().for_each(|identity| self.identities.release(identity));
+                self.nets.set(net, None);
+            }
+            Some(_) => self.judge(net),
+            None => {}
+        }
     }
 
     /// The map as it is now.
@@ -257,5 +285,31 @@ impl Parts {
         };
         let ends = self.except.iter().map(move |except| (*except, Step { excepted: 1, ..none }));
         std::iter::once((self.net, begins)).chain(ends)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Address;
+
+    #[test]
+    fn a_moved_host_meets_no_combination_in_between() {
+        let host: IpAddr = "10.0.0.1".parse().unwrap();
+        let [a, b, c] = [1, 2, 3].map(PeerSetId);
+        let mut editor = AddressMapEditor::default();
+        let net = Block { net: "10.0.0.0/8".parse().unwrap(), except: vec![] };
+        editor.add(c, &net);
+        editor.move_host(host, &[], &[a, b]);
+        let first = editor.version();
+        assert_eq!(first.members(first.lookup(Address::from(host))), [a, b, c]);
+        assert_eq!(first.identities().count(), 3);
+        editor.move_host(host, &[a, b], &[a]);
+        let second = editor.version();
+        assert_eq!(second.members(second.lookup(Address::from(host))), [a, c]);
+        editor.move_host(host, &[a], &[]);
+        let third = editor.version();
+        assert_eq!(third.members(third.lookup(Address::from(host))), [c]);
+        assert!(third.same_lineage(&first));
     }
 }

@@ -13,6 +13,8 @@
 //! ← {"result":{…}}                            … until either side closes
 //! ```
 //!
+//! `observe` also sends `{"result":{"lost":N}}` to a reader too slow for `N` verdicts.
+//!
 //! A connection carries any number of requests, one after the other. Unknown
 //! fields are ignored, so that a plugin and an agent of different versions
 //! understand each other; an unknown method gets an error and the connection
@@ -21,17 +23,20 @@
 //! - `request`: the requests, and what is refused while reading them,
 //! - `answer`: results and errors,
 //! - `frame`: lines on a stream, bounded,
-//! - `client`: the asking side. The answering side is the running switch.
+//! - `client`: the asking side,
+//! - `server`: the answering side, in front of the running switch.
 
 mod answer;
 mod client;
 mod frame;
 mod request;
+mod server;
 
 pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
 pub use client::{Client, ClientError};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
 pub use request::{AttachPod, Attachment, ObserveFilters, Request, Show, Verdict};
+pub use server::Server;
 
 /// Where the agent listens if nothing else is configured.
 pub const DEFAULT_SOCKET: &str = "/run/podgate/podgate.sock";

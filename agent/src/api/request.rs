@@ -85,6 +85,12 @@ pub struct ObserveFilters {
     /// Only connections opened towards this pod, `NAMESPACE/NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_pod: Option<String>,
+    /// Only this protocol, by name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Only connections with this port at either end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// How many past verdicts to send first.
     #[serde(default)]
     pub last: u32,
@@ -150,7 +156,8 @@ impl AttachPod {
         Attachment { container_id: self.container_id.clone(), interface: self.interface.clone() }
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Names, addresses and MAC are ones that a pod can have; the error names the field.
+    pub(crate) fn check(&self) -> Result<(), String> {
         for (field, text) in [
             ("namespace", &self.namespace),
             ("name", &self.name),

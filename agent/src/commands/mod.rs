@@ -5,9 +5,15 @@
 //! 1 for "the answer is no" ([`NO`]), 2 for input that cannot be used ([`UNUSABLE`]), which is
 //! also what wrong arguments end with.
 
+pub mod asking;
 pub mod completion;
+mod input;
+pub mod observe;
 pub mod policy;
 pub mod replay;
+pub mod run;
+pub mod show;
+pub mod status;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -32,6 +38,14 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run the switch of this cluster node
+    Run(Box<run::Args>),
+    /// Tell what the running switch is doing
+    Status(status::Args),
+    /// Show verdicts of the running switch
+    Observe(observe::Args),
+    /// Show one of the running switch's tables
+    Show(show::Args),
     /// Write the completion script of a shell
     Completion(completion::Args),
     /// Send a capture through the switch of a cluster node
@@ -44,6 +58,10 @@ impl Cli {
     /// Does what was asked for.
     pub fn run(self) -> ExitCode {
         match self.command {
+            Command::Run(args) => run::run(&args),
+            Command::Status(args) => status::run(&args),
+            Command::Observe(args) => observe::run(&args),
+            Command::Show(args) => show::run(&args),
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Policy(args) => policy::run(&args),

@@ -75,9 +75,11 @@ pub struct ConfigError(String);
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_STATE_DIR: &str = "/run/podgate";
-/// Largest packet that fits into one frame: 4096 bytes less XDP's headroom (256), an Ethernet
-/// header with two VLAN tags (22), and what the kernel keeps behind the packet (320).
-const MOST_MTU: u32 = 3498;
+/// Largest packet that fits into one frame: 2048 bytes less XDP's headroom (256) and an
+/// Ethernet header with two VLAN tags (22).
+const MOST_MTU: u32 = 1770;
+/// Descriptors of a port's fill ring.
+const RING: u64 = 2048;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
 const LEAST_MTU: u32 = 1280;
 
@@ -131,11 +133,8 @@ impl Config {
         faults.range("workers", workers as u64, cores.len().max(1) as u64, 254);
         let umem_frames = options.umem_frames.unwrap_or(65_536);
         faults.range("umem-frames", umem_frames.into(), 1024, 1 << 24);
-        let frames_per_port = options.frames_per_port.unwrap_or(1024);
-        faults.range("frames-per-port", frames_per_port.into(), 64, 32_768);
-        if !frames_per_port.is_power_of_two() {
-            faults.add("frames-per-port", format_args!("{frames_per_port} is no power of two"));
-        }
+        let frames_per_port = options.frames_per_port.unwrap_or(256);
+        faults.range("frames-per-port", frames_per_port.into(), 64, RING);
         if u64::from(frames_per_port) * 2 > umem_frames.into() {
             let text = format!("{umem_frames} leave no room for ports of {frames_per_port} frames");
             faults.add("umem-frames", format_args!("{text}"));
@@ -284,135 +283,4 @@ impl Faults {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::{Args, Command};
-
-    use super::*;
-
-    fn resolve(options: Options) -> Result<Config, ConfigError> {
-        Config::resolve(options, "Node-A", &BTreeSet::from([0, 1]))
-    }
-
-    fn fault(text: &str) -> String {
-        match parse(text) {
-            Err(error) => error,
-            Ok(options) => resolve(options).expect_err(text).to_string(),
-        }
-    }
-
-    #[test]
-    fn every_default_is_what_the_help_says() {
-        let config = resolve(Options::default()).unwrap();
-        let mut described = config.describe();
-        for argument in Options::augment_args(Command::new("podgate")).get_arguments() {
-            let name = argument.get_long().unwrap();
-            let help = argument.get_help().unwrap().to_string();
-            let at = described.iter().position(|(known, _)| *known == name).unwrap();
-            let (_, value) = described.remove(at);
-            match help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']')) {
-                None => assert_eq!(value, "", "{name}"),
-                Some(("the host's name", _)) => assert_eq!(value, "node-a"),
-                Some(("none, workers float", _)) => assert_eq!(value, ""),
-                Some(("one a core given, else 1", _)) => assert_eq!(value, "1"),
-                Some((default, _)) => assert_eq!(value, default, "{name}"),
-            }
-        }
-        assert_eq!(described, []);
-    }
-
-    #[test]
-    fn a_file_may_say_everything() {
-        let text = "
-            node-name: node-b
-            manifests: [/etc/a, b.yaml]
-            socket: /tmp/s
-            listen: '[::1]:9000'
-            state-dir: /tmp/state
-            cores: 0-1
-            workers: 2
-            rx-mode: polling
-            umem-frames: 8192
-            hugepages: on
-            frames-per-port: 512
-            max-ports: 16
-            sessions: 1000
-            tcp-established-timeout: 1h
-            tcp-transient-timeout: 30s
-            udp-timeout: 20s
-            other-timeout: 10s
-            attach-timeout: 3s
-            host-port: off
-            node-addresses: [192.0.2.1, '2001:db8::1']
-            mtu: 1400
-            log-level: debug
-        ";
-        let config = resolve(parse(text).unwrap()).unwrap();
-        let described: Vec<String> =
-            config.describe().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let expected = [
-            "node-name=node-b",
-            "manifests=/etc/a,b.yaml",
-            "socket=/tmp/s",
-            "listen=[::1]:9000",
-            "state-dir=/tmp/state",
-            "cores=0,1",
-            "workers=2",
-            "rx-mode=polling",
-            "umem-frames=8192",
-            "hugepages=on",
-            "frames-per-port=512",
-            "max-ports=16",
-            "sessions=1000",
-            "tcp-established-timeout=1h",
-            "tcp-transient-timeout=30s",
-            "udp-timeout=20s",
-            "other-timeout=10s",
-            "attach-timeout=3s",
-            "host-port=off",
-            "node-addresses=192.0.2.1,2001:db8::1",
-            "mtu=1400",
-            "log-level=debug",
-        ];
-        assert_eq!(described, expected);
-        let flags = Options { mtu: Some(1300), ..Options::default() };
-        assert_eq!(flags.over(parse(text).unwrap()).mtu, Some(1300));
-    }
-
-    #[test]
-    fn a_file_without_content_says_nothing() {
-        for text in ["", "# only a comment\n", "---\n"] {
-            assert_eq!(parse(text), Ok(Options::default()), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn faults_name_their_place() {
-        let unknown = fault("mtu: 1400\nspeed: 3\n");
-        assert!(unknown.contains("speed") && unknown.contains("line 2"), "{unknown}");
-        let cases = [
-            ("workers: [1]", "line 1"),
-            ("mtu: big", "line 1"),
-            ("mtu: 9000", "mtu: 9000 is not between"),
-            ("cores: 0,7", "cores: there is no core 7"),
-            ("cores: 0-1\nworkers: 1", "workers: 1 is not between 2 and"),
-            ("frames-per-port: 1000", "frames-per-port: 1000 is no power of two"),
-            ("umem-frames: 1024", "umem-frames: 1024 leave no room"),
-            ("udp-timeout: 10ms", "udp-timeout: 10ms is less"),
-            ("node-name: a/b", "node-name: 'a/b'"),
-            ("node-addresses: [127.0.0.1]", "node-addresses: 127.0.0.1"),
-            ("listen: here", "line 1"),
-            ("rx-mode: sometimes", "line 1"),
-            ("host-port: perhaps", "neither on nor off"),
-        ];
-        for (text, expected) in cases {
-            let fault = fault(text);
-            assert!(fault.contains(expected), "{text}: {fault}");
-        }
-    }
-
-    #[test]
-    fn manifests_in_the_environment_are_a_path_list() {
-        assert_eq!(manifests_of(Some("/a::b".into())), [PathBuf::from("/a"), "b".into()]);
-        assert_eq!(manifests_of(None), Vec::<PathBuf>::new());
-    }
-}
+mod tests;

@@ -50,7 +50,7 @@ pub struct Options {
     #[arg(long, env = "PODGATE_RX_MODE", value_name = "MODE")]
     pub rx_mode: Option<RxMode>,
 
-    /// Frames that packets live in, shared by all ports [default: 65536]
+    /// Frames of 2048 bytes that packets live in, shared by all ports [default: 65536]
     #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
     pub umem_frames: Option<u32>,
 
@@ -58,7 +58,7 @@ pub struct Options {
     #[arg(long, env = "PODGATE_HUGEPAGES", value_name = "WHEN")]
     pub hugepages: Option<HugePages>,
 
-    /// Frames a port keeps ready for what it receives; a power of two [default: 1024]
+    /// Frames a port keeps ready for what it receives [default: 256]
     #[arg(long, env = "PODGATE_FRAMES_PER_PORT", value_name = "N")]
     pub frames_per_port: Option<u32>,
 

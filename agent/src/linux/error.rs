@@ -4,17 +4,24 @@ use std::io;
 
 /// An operation the kernel refused, with the object it was about.
 ///
-/// Reads like `create veth pair pg12 and eth0: File exists (os error 17)`.
+/// Reads like `create veth pair pg12 and eth0: File exists (os error 17)`,
+/// with the kernel's own words behind it where it has some.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {cause}")]
+#[error("{what}: {cause}{}", words.as_ref().map(|words| format!(": {words}")).unwrap_or_default())]
 pub struct Error {
     what: String,
     cause: io::Error,
+    words: Option<String>,
 }
 
 impl Error {
     pub(crate) fn new(what: impl Into<String>, cause: io::Error) -> Self {
-        Self { what: what.into(), cause }
+        Self { what: what.into(), cause, words: None }
+    }
+
+    /// The same error with what the kernel said about it.
+    pub(super) fn with_words(self, words: Option<String>) -> Self {
+        Self { words, ..self }
     }
 
     pub(crate) fn invalid(what: impl Into<String>, why: impl Into<String>) -> Self {

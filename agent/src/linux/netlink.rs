@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR,
+    NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -20,6 +20,8 @@ use super::sys;
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
+    /// What the kernel said about the last request it refused.
+    words: Option<String>,
 }
 
 /// Room for one datagram of answers; the kernel fills at most 32 KiB of it.
@@ -43,10 +45,13 @@ impl Netlink {
         let open = || {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.bind(&SocketAddr::new(0, groups))?;
+            // Errors come with an explanation, and without a copy of the whole request.
+            socket.set_ext_ack(true)?;
+            socket.set_cap_ack(true)?;
             Ok(socket)
         };
         let socket = open().map_err(|cause| Error::new("open a netlink socket", cause))?;
-        Ok(Self { socket, sequence: 0 })
+        Ok(Self { socket, sequence: 0, words: None })
     }
 
     /// Asks for a change and waits for the kernel's acknowledgement. `flags`
@@ -57,8 +62,9 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<(), Error> {
-        self.send(message, flags | NLM_F_ACK).map_err(|cause| Error::new(what, cause))?;
-        self.answers(|_| {}).map(drop).map_err(|cause| Error::new(what, cause))
+        let sent = self.send(message, flags | NLM_F_ACK);
+        let result = sent.and_then(|()| self.answers(|_| {}));
+        result.map(drop).map_err(|cause| self.error(what, cause))
     }
 
     /// Asks for one object.
@@ -68,8 +74,9 @@ impl Netlink {
         message: RouteNetlinkMessage,
     ) -> Result<RouteNetlinkMessage, Error> {
         let mut found = None;
-        self.send(message, NLM_F_ACK).map_err(|cause| Error::new(what, cause))?;
-        self.answers(|answer| found = Some(answer)).map_err(|cause| Error::new(what, cause))?;
+        let sent = self.send(message, NLM_F_ACK);
+        let result = sent.and_then(|()| self.answers(|answer| found = Some(answer)));
+        result.map_err(|cause| self.error(what, cause))?;
         found.ok_or_else(|| Error::invalid(what, "the kernel's answer is empty"))
     }
 
@@ -81,10 +88,9 @@ impl Netlink {
     ) -> Result<Vec<RouteNetlinkMessage>, Error> {
         for _ in 0..ATTEMPTS {
             let mut found = Vec::new();
-            self.send(message.clone(), NLM_F_DUMP).map_err(|cause| Error::new(what, cause))?;
-            let consistent =
-                self.answers(|one| found.push(one)).map_err(|cause| Error::new(what, cause))?;
-            if consistent {
+            let sent = self.send(message.clone(), NLM_F_DUMP);
+            let result = sent.and_then(|()| self.answers(|one| found.push(one)));
+            if result.map_err(|cause| self.error(what, cause))? {
                 return Ok(found);
             }
         }
@@ -110,8 +116,13 @@ impl Netlink {
         Ok(Some(heard))
     }
 
+    fn error(&mut self, what: &str, cause: io::Error) -> Error {
+        Error::new(what, cause).with_words(self.words.take())
+    }
+
     fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
+        self.words = None;
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = self.sequence;
@@ -130,7 +141,7 @@ impl Netlink {
             if !sys::readable(self.socket.as_fd(), Some(PATIENCE))? {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer from the kernel"));
             }
-            let mut end = None;
+            let (mut end, mut words) = (None, None);
             let buffer = self.receive()?;
             for_each_message(&buffer, |message| {
                 // Left over from a request that was given up.
@@ -141,6 +152,7 @@ impl Netlink {
                 match message.payload {
                     NetlinkPayload::InnerMessage(inner) => each(inner),
                     NetlinkPayload::Error(error) if error.code.is_some() => {
+                        words = explanation(&error, message.header.flags);
                         end = Some(Err(error.to_io()));
                     }
                     NetlinkPayload::Error(_) => end = Some(Ok(())),
@@ -151,6 +163,7 @@ impl Netlink {
                     _ => {}
                 }
             })?;
+            self.words = self.words.take().or(words);
             if let Some(result) = end {
                 return result.map(|()| consistent);
             }
@@ -194,6 +207,23 @@ fn for_each_message(
         rest = after.get(padding..).unwrap_or_default();
     }
     Ok(())
+}
+
+/// The text among the attributes that follow an error: `NLMSGERR_ATTR_MSG` of
+/// linux/netlink.h, behind the refused request's header.
+fn explanation(error: &ErrorMessage, flags: u16) -> Option<String> {
+    const MESSAGE: u16 = 1;
+    if flags & NLM_F_ACK_TLVS == 0 {
+        return None;
+    }
+    let request = error.header.get(..4)?.try_into().ok()?;
+    let copied = if flags & NLM_F_CAPPED == 0 { u32::from_ne_bytes(request) as usize } else { 0 };
+    let attributes = error.header.get(copied.max(HEADER_BYTES).next_multiple_of(4)..)?;
+    let text = NlasIterator::new(attributes)
+        .map_while(Result::ok)
+        .find(|attribute| attribute.kind() == MESSAGE)?;
+    let text = String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned();
+    (!text.is_empty()).then_some(text)
 }
 
 /// The length of `struct nlmsghdr` (netlink(7)).

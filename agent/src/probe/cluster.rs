@@ -64,7 +64,7 @@ impl Cluster {
                 pods_of.push(Vec::new());
             }
         }
-        for (key, pod) in &view.pods {
+        for (key, pod) in view.pods.iter() {
             pods_of[nodes[&pod.node]].push((key, pod.addresses.clone()));
         }
         let mut names = vec![""; pods_of.len()];

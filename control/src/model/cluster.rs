@@ -1,5 +1,6 @@
 //! Pods, namespaces and cluster nodes.
 
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::{Labels, Protocol};
 use crate::PodKey;
 
 /// A namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
     /// Its name.
     pub name: Arc<str>,
@@ -29,7 +30,7 @@ impl Namespace {
 }
 
 /// A pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
@@ -51,7 +52,7 @@ pub struct Pod {
 }
 
 /// A named container port.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerPort {
     /// `name`.
     pub name: Arc<str>,
@@ -79,7 +80,7 @@ impl Pod {
 }
 
 /// A cluster node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Its name.
     pub name: Arc<str>,

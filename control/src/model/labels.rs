@@ -1,9 +1,10 @@
 //! Labels of pods, namespaces and cluster nodes.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A set of labels, sorted by key; keys are unique.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);
 
 impl Labels {

@@ -4,12 +4,14 @@
 //! these from API objects.
 
 mod cluster;
+mod cluster_policy;
 mod labels;
 mod policy;
 mod selector;
 mod service;
 
 pub use cluster::{ContainerPort, Namespace, Node, Pod};
+pub use cluster_policy::{ClusterNetworkPolicy, ClusterRule, Tier, Verdict};
 pub use labels::Labels;
 pub use policy::{
     Direction, Namespaces, NetworkPolicy, Peer, Policed, PolicyRule, PortSpec, Ports,
@@ -17,11 +19,14 @@ pub use policy::{
 pub use selector::{Requirement, Selector, Test};
 pub use service::{Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, TargetPort};
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
 /// The transport protocols that policies and services know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub enum Protocol {
     /// Transmission Control Protocol; the default wherever Kubernetes lets it out.
     #[default]
@@ -63,9 +68,14 @@ impl fmt::Display for Protocol {
     }
 }
 
+impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+}
+
 /// Namespace and name of a namespaced object other than a pod; orders by namespace, then
 /// name, which is also the order policies are taken in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// The object's namespace.
     pub namespace: Arc<str>,

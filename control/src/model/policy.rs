@@ -1,5 +1,6 @@
 //! Network policies.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -9,7 +10,7 @@ use acl::PortRange;
 use super::{Key, Protocol, Selector};
 
 /// Which of a pod's two gates is meant, in the words of Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Direction {
     /// Connections towards the pod; the peer is the source.
     Ingress,
@@ -31,7 +32,7 @@ impl Direction {
 }
 
 /// A networking.k8s.io/v1 NetworkPolicy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkPolicy {
     /// Namespace and name.
     pub key: Key,
@@ -61,10 +62,12 @@ impl NetworkPolicy {
 pub type Policed = Option<Vec<PolicyRule>>;
 
 /// One element of `spec.ingress` or `spec.egress`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRule {
     /// Its position in the policy, from 0.
     pub index: usize,
+    /// Whom its verdicts are reported by: `NetworkPolicy NS/NAME ingress[INDEX]`.
+    pub origin: Arc<str>,
     /// `from` or `to`; `None` (missing or empty list) means anybody.
     pub peers: Option<Vec<Peer>>,
     /// `ports`; `None` (missing or empty list) means every protocol and port.
@@ -72,7 +75,7 @@ pub struct PolicyRule {
 }
 
 /// Whom a rule is about.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Peer {
     /// Pods by label.
     Pods {
@@ -83,10 +86,12 @@ pub enum Peer {
     },
     /// A network less its exceptions, all of them inside it; sorted, without duplicates.
     Block(IpNet, Vec<IpNet>),
+    /// The addresses of cluster nodes by their labels (cluster policies only).
+    Nodes(Selector),
 }
 
 /// The namespaces that a pod peer looks in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Namespaces {
     /// Exactly this one: the policy's own.
     Own(Arc<str>),
@@ -95,7 +100,7 @@ pub enum Namespaces {
 }
 
 /// One element of `ports`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ports {
     /// `protocol`, TCP where absent.
     pub protocol: Protocol,
@@ -104,12 +109,30 @@ pub struct Ports {
 }
 
 /// The ports that an element of `ports` covers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum PortSpec {
     /// No `port`: all ports of the protocol.
     All,
     /// A number, or the numbers up to `endPort`.
-    Range(PortRange),
+    Range(#[serde(with = "range")] PortRange),
     /// The name of a container port of the pod that is connected to.
     Name(Arc<str>),
+}
+
+/// A port range as the pair of its ends.
+mod range {
+    use acl::PortRange;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(range: &PortRange, to: S) -> Result<S::Ok, S::Error> {
+        (range.first, range.last).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PortRange, D::Error> {
+        let (first, last) = Deserialize::deserialize(from)?;
+        match first <= last {
+            true => Ok(PortRange { first, last }),
+            false => Err(de::Error::custom("a port range that ends before it begins")),
+        }
+    }
 }

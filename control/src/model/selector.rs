@@ -4,18 +4,20 @@
 //! "Set-based requirement". All requirements must hold; no requirement at all matches
 //! everything. `NotIn` and `DoesNotExist` hold for an object without the key.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use super::Labels;
 
 /// A conjunction of requirements in one canonical order, so that selectors that say the
 /// same are equal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Selector(Box<[Requirement]>);
 
 /// One demand on the label `key`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Requirement {
     /// The label asked about.
     pub key: Arc<str>,
@@ -24,7 +26,7 @@ pub struct Requirement {
 }
 
 /// What a requirement asks of its label.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Test {
     /// The label exists and its value is one of these.
     In(BTreeSet<Arc<str>>),
@@ -50,6 +52,35 @@ impl Selector {
     /// The requirements, in canonical order.
     pub fn requirements(&self) -> &[Requirement] {
         &self.0
+    }
+}
+
+/// As kubectl writes selectors; nothing demanded is the empty text.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, requirement) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            requirement.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.key;
+        let list = |values: &BTreeSet<Arc<str>>| {
+            values.iter().map(|value| &**value).collect::<Vec<_>>().join(",")
+        };
+        match &self.test {
+            Test::In(values) if values.len() == 1 => write!(f, "{key}={}", list(values)),
+            Test::In(values) => write!(f, "{key} in ({})", list(values)),
+            Test::NotIn(values) => write!(f, "{key} notin ({})", list(values)),
+            Test::Exists => write!(f, "{key}"),
+            Test::DoesNotExist => write!(f, "!{key}"),
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Services and their endpoints.
 
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Key, Protocol};
 
 /// A v1 Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// Namespace and name.
     pub key: Key,
@@ -27,7 +28,7 @@ pub struct Service {
 }
 
 /// One element of a service's `spec.ports`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
     /// `name`; empty where absent.
     pub name: Arc<str>,
@@ -42,7 +43,7 @@ pub struct ServicePort {
 }
 
 /// Where a service port leads on the endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetPort {
     /// A number.
     Number(u16),
@@ -51,7 +52,7 @@ pub enum TargetPort {
 }
 
 /// A discovery.k8s.io/v1 EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointSlice {
     /// Namespace and name.
     pub key: Key,
@@ -64,7 +65,7 @@ pub struct EndpointSlice {
 }
 
 /// One element of `endpoints`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// `addresses`.
     pub addresses: Vec<IpAddr>,
@@ -79,7 +80,7 @@ pub struct Endpoint {
 }
 
 /// One element of an endpoint slice's `ports`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointPort {
     /// `name`; empty where absent.
     pub name: Arc<str>,

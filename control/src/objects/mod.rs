@@ -7,12 +7,16 @@
 //!   [`complete`](crate::model::NetworkPolicy::complete) off: it selects by the requirements
 //!   that could be read (so no fewer pods than it says) and permits by the rules that could
 //!   be read. The cache keeps the last complete version where it has one.
+//! - A **ClusterNetworkPolicy** likewise: an `Accept` rule that could not be read matches
+//!   nothing, any other becomes deny-all; if tier, priority or subject could not be read,
+//!   only denials are left, for the subject as far as it could be.
 //! - Every other kind becomes [`Object::Unreadable`]: the cache keeps the last valid version
 //!   where it has one; a pod it never knew has no tables and is in nobody's peers.
 //!
 //! Each fault names its field.
 
 mod cluster;
+mod cluster_policy;
 mod policy;
 mod reader;
 mod service;
@@ -20,13 +24,16 @@ mod service;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::FieldFault;
-use crate::model::{EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service};
+use crate::model::{
+    ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service,
+};
 
 /// A parsed object of any supported kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Object {
     /// v1 Namespace.
     Namespace(Namespace),
@@ -40,6 +47,8 @@ pub enum Object {
     EndpointSlice(EndpointSlice),
     /// networking.k8s.io/v1 NetworkPolicy.
     NetworkPolicy(NetworkPolicy),
+    /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
+    ClusterNetworkPolicy(ClusterNetworkPolicy),
     /// An object that exists but could not be read; what was known of it stays.
     Unreadable(ObjectRef),
 }
@@ -63,13 +72,14 @@ impl Object {
             Self::NetworkPolicy(it) => {
                 of(Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
             }
+            Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
             Self::Unreadable(reference) => reference.clone(),
         }
     }
 }
 
 /// The kinds that Podgate reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
     /// v1 Namespace.
     Namespace,
@@ -83,17 +93,20 @@ pub enum Kind {
     EndpointSlice,
     /// networking.k8s.io/v1 NetworkPolicy.
     NetworkPolicy,
+    /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
+    ClusterNetworkPolicy,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Namespace,
         Self::Pod,
         Self::Node,
         Self::Service,
         Self::EndpointSlice,
         Self::NetworkPolicy,
+        Self::ClusterNetworkPolicy,
     ];
 
     /// `kind`, as objects spell it.
@@ -105,6 +118,7 @@ impl Kind {
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
             Self::NetworkPolicy => "NetworkPolicy",
+            Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
         }
     }
 
@@ -114,17 +128,36 @@ impl Kind {
             Self::Namespace | Self::Pod | Self::Node | Self::Service => "v1",
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::NetworkPolicy => "networking.k8s.io/v1",
+            Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
         }
+    }
+
+    /// The name in paths of the API.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespaces",
+            Self::Pod => "pods",
+            Self::Node => "nodes",
+            Self::Service => "services",
+            Self::EndpointSlice => "endpointslices",
+            Self::NetworkPolicy => "networkpolicies",
+            Self::ClusterNetworkPolicy => "clusternetworkpolicies",
+        }
+    }
+
+    /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
+    pub const fn may_be_absent(self) -> bool {
+        matches!(self, Self::ClusterNetworkPolicy)
     }
 
     /// Whether objects of this kind live in namespaces.
     pub const fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Namespace | Self::Node)
+        !matches!(self, Self::Namespace | Self::Node | Self::ClusterNetworkPolicy)
     }
 }
 
 /// Kind, namespace and name of an object; printed as `KIND NS/NAME` or `KIND NAME`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ObjectRef {
     /// The kind.
     pub kind: Kind,
@@ -189,7 +222,7 @@ fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let closes = matches!(
         (group, kind),
-        ("networking.k8s.io" | "extensions", "NetworkPolicy")
+        ("" | "networking.k8s.io" | "extensions", "NetworkPolicy")
             | (
                 "policy.networking.k8s.io",
                 "ClusterNetworkPolicy" | "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy"
@@ -207,12 +240,16 @@ fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
         let (policy, faults) = policy::network_policy(&reference, &value);
         return (Object::NetworkPolicy(policy), faults);
     }
+    if kind == Kind::ClusterNetworkPolicy {
+        let (policy, faults) = cluster_policy::cluster_network_policy(&reference, &value);
+        return (Object::ClusterNetworkPolicy(policy), faults);
+    }
     let object = match kind {
         Kind::Namespace => cluster::namespace(&reference, value).map(Object::Namespace),
         Kind::Pod => cluster::pod(&reference, value).map(Object::Pod),
         Kind::Node => cluster::node(&reference, value).map(Object::Node),
         Kind::Service => service::service(&reference, value).map(Object::Service),
-        Kind::EndpointSlice | Kind::NetworkPolicy => {
+        Kind::EndpointSlice | Kind::NetworkPolicy | Kind::ClusterNetworkPolicy => {
             service::endpoint_slice(&reference, value).map(Object::EndpointSlice)
         }
     };

@@ -21,6 +21,8 @@ use crate::model::{
 };
 
 type Faults = Vec<FieldFault>;
+/// `None` is anybody, or every port.
+type PeersAndPorts = (Option<Vec<Peer>>, Option<Vec<Ports>>);
 
 /// The policy as far as it could be read, and what could not be.
 pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPolicy, Faults) {
@@ -33,8 +35,9 @@ pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPo
     let selector =
         selector(spec.get("podSelector").unwrap_or(&Value::Null), "spec.podSelector", &mut faults);
     let [ingress_in_force, egress_in_force] = directions(spec, &mut faults);
+    let name = &reference.name;
     let mut rules_of = |direction: Direction, in_force: bool| {
-        let rules = rules(spec, direction, &namespace, &mut faults);
+        let rules = rules(spec, direction, &namespace, name, &mut faults);
         in_force.then_some(rules)
     };
     let ingress = rules_of(Direction::Ingress, ingress_in_force);
@@ -87,6 +90,7 @@ fn rules(
     spec: &Value,
     direction: Direction,
     namespace: &Arc<str>,
+    name: &str,
     faults: &mut Faults,
 ) -> Vec<PolicyRule> {
     let field = format!("spec.{}", direction.field());
@@ -100,8 +104,12 @@ fn rules(
     };
     let mut rules = Vec::new();
     for (index, value) in list.iter().enumerate() {
-        match rule(value, index, direction, &reader::at(&field, index), namespace) {
-            Ok(rule) => rules.push(rule),
+        match rule(value, direction, &reader::at(&field, index), namespace) {
+            Ok((peers, ports)) => {
+                let direction = direction.field();
+                let origin = format!("NetworkPolicy {namespace}/{name} {direction}[{index}]");
+                rules.push(PolicyRule { index, origin: origin.into(), peers, ports });
+            }
             Err(found) => faults.extend(found),
         }
     }
@@ -111,11 +119,10 @@ fn rules(
 /// One rule; a rule with any fault permits nothing.
 fn rule(
     value: &Value,
-    index: usize,
     direction: Direction,
     field: &str,
     namespace: &Arc<str>,
-) -> Result<PolicyRule, Faults> {
+) -> Result<PeersAndPorts, Faults> {
     let from_or_to = match direction {
         Direction::Ingress => "from",
         Direction::Egress => "to",
@@ -165,11 +172,7 @@ fn rule(
         }
     }
     match faults.is_empty() {
-        true => Ok(PolicyRule {
-            index,
-            peers: (!any_peer).then_some(peers),
-            ports: (!any_port).then_some(ports),
-        }),
+        true => Ok(((!any_peer).then_some(peers), (!any_port).then_some(ports))),
         false => Err(faults),
     }
 }

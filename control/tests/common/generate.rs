@@ -10,6 +10,9 @@ pub(crate) const NAMESPACES: [&str; 3] = ["x", "y", "z"];
 pub(crate) const PODS: [&str; 3] = ["a", "b", "c"];
 pub(crate) const POLICIES: [&str; 3] = ["p", "q", "r"];
 
+pub(crate) const CLUSTER_POLICIES: [&str; 3] = ["c", "d", "e"];
+pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
+
 /// One thing that happens to the cluster.
 #[derive(Clone, Debug)]
 pub(crate) enum Edit {
@@ -28,6 +31,10 @@ fn edit() -> impl Strategy<Value = Edit> {
         6 => pod().prop_map(Edit::Apply),
         2 => namespace().prop_map(Edit::Apply),
         6 => policy().prop_map(Edit::Apply),
+        3 => cluster_policy().prop_map(Edit::Apply),
+        1 => node().prop_map(Edit::Apply),
+        1 => select(&NODES).prop_map(|n| Edit::Delete("Node", "", n)),
+        1 => select(&CLUSTER_POLICIES).prop_map(|n| Edit::Delete("ClusterNetworkPolicy", "", n)),
         1 => (select(&NAMESPACES), select(&PODS)).prop_map(|(s, n)| Edit::Delete("Pod", s, n)),
         1 => select(&NAMESPACES).prop_map(|n| Edit::Delete("Namespace", "", n)),
         1 => (select(&NAMESPACES), select(&POLICIES))
@@ -187,4 +194,80 @@ fn policy() -> impl Strategy<Value = Value> {
                 "metadata": {"namespace": namespace, "name": name}, "spec": spec})
         },
     )
+}
+
+fn node() -> impl Strategy<Value = Value> {
+    (select(&NODES), labels(), any::<bool>()).prop_map(|(name, labels, second)| {
+        let host = if name == "n1" { 1 } else { 2 } + if second { 10 } else { 0 };
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+            "status": {"addresses": [
+                {"type": "InternalIP", "address": format!("192.0.2.{host}")},
+                {"type": "InternalIP", "address": format!("2001:db8::{host}")},
+                {"type": "Hostname", "address": name}]}})
+    })
+}
+
+fn cluster_policy() -> impl Strategy<Value = Value> {
+    let subject = prop_oneof![
+        selector().prop_map(|namespaces| json!({"namespaces": namespaces})),
+        pods_of_namespaces(),
+    ];
+    let rules = (vec(cluster_rule(true), 0..3), vec(cluster_rule(false), 0..3));
+    let head = (select(&CLUSTER_POLICIES), select(&["Admin", "Baseline"]), 0..3u16);
+    (head, subject, rules).prop_map(|((name, tier, priority), subject, (ingress, egress))| {
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": name},
+            "spec": {"tier": tier, "priority": priority, "subject": subject,
+                     "ingress": ingress, "egress": egress}})
+    })
+}
+
+fn pods_of_namespaces() -> impl Strategy<Value = Value> {
+    (selector(), selector()).prop_map(|(namespaces, pods)| {
+        json!({"pods": {"namespaceSelector": namespaces, "podSelector": pods}})
+    })
+}
+
+fn cluster_rule(is_ingress: bool) -> BoxedStrategy<Value> {
+    let action = select(&["Accept", "Deny", "Pass"]);
+    let pods = prop_oneof![
+        selector().prop_map(|namespaces| json!({"namespaces": namespaces})),
+        pods_of_namespaces(),
+    ];
+    let networks = ["10.0.0.0/16", "10.0.1.0/30", "::/0", "198.51.100.0/24", "192.0.2.0/24"];
+    let elsewhere = prop_oneof![
+        subsequence(networks.to_vec(), 1..3).prop_map(|networks| json!({"networks": networks})),
+        selector().prop_map(|nodes| json!({"nodes": nodes})),
+    ];
+    let number = select(&[53, 80, 8080]).prop_map(|it| json!({"destinationPort": {"number": it}}));
+    let port = prop_oneof![
+        Just(json!({})),
+        number,
+        Just(json!({"destinationPort": {"range": {"start": 50, "end": 80}}})),
+    ];
+    let protocol = (select(&["tcp", "udp", "sctp"]), port).prop_map(|(it, port)| json!({it: port}));
+    let named =
+        select(&["http", "dns", "nowhere"]).prop_map(|name| json!({"destinationNamedPort": name}));
+    let from_or_to = if is_ingress { "from" } else { "to" };
+    let make = move |action: &str, peers: Vec<Value>, protocols: Option<Vec<Value>>| {
+        let mut rule = json!({"action": action, from_or_to: peers});
+        if let Some(protocols) = protocols {
+            rule["protocols"] = json!(protocols);
+        }
+        rule
+    };
+    let pods = pods.boxed();
+    let among_pods = (
+        action.clone(),
+        vec(pods.clone(), 1..3),
+        option::of(vec(prop_oneof![protocol.clone(), named], 1..3)),
+    )
+        .prop_map(move |(action, peers, protocols)| make(action, peers, protocols));
+    if is_ingress {
+        return among_pods.boxed();
+    }
+    let anywhere =
+        (action, vec(prop_oneof![pods, elsewhere], 1..3), option::of(vec(protocol, 1..3)))
+            .prop_map(move |(action, peers, protocols)| make(action, peers, protocols));
+    prop_oneof![among_pods, anywhere].boxed()
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use acl::{Action, Address, Key, linear};
 use control::objects::{Read, read};
-use control::{Control, Object, PodGate, PodKey, Scope, View};
+use control::{Control, Kind, Object, ObjectRef, PodGate, PodKey, PodView, Scope, View};
 use serde_json::Value;
 
 /// IP protocol numbers.
@@ -117,4 +117,24 @@ fn address(view: &View, text: &str, like: IpAddr) -> IpAddr {
             .find(|address| address.is_ipv4() == like.is_ipv4())
             .unwrap(),
     }
+}
+
+/// Whether the pod at `to`, if there is one, lets `from` in.
+pub(crate) fn ingress_at(view: &View, from: IpAddr, to: IpAddr, protocol: u8, port: u16) -> bool {
+    at(view, to).is_none_or(|pod| gate(view, &pod.to_pod, from, to, protocol, port).0)
+}
+
+/// Whether the pod at `from`, if there is one, may go to `to`.
+pub(crate) fn egress_at(view: &View, from: IpAddr, to: IpAddr, protocol: u8, port: u16) -> bool {
+    at(view, from).is_none_or(|pod| gate(view, &pod.from_pod, from, to, protocol, port).0)
+}
+
+fn at(view: &View, address: IpAddr) -> Option<&Arc<PodView>> {
+    view.pods.values().find(|pod| pod.addresses.contains(&address))
+}
+
+pub(crate) fn reference_of(kind: &str, namespace: &str, name: &str) -> ObjectRef {
+    let kind = Kind::ALL.into_iter().find(|it| it.name() == kind).unwrap();
+    let namespace = kind.is_namespaced().then(|| namespace.into());
+    ObjectRef { kind, namespace, name: name.into() }
 }

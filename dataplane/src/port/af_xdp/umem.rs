@@ -10,7 +10,7 @@ use xsk_rs::config::{
 };
 use xsk_rs::umem::frame::FrameDesc;
 
-use super::program::{self, Program};
+use super::program::{self, Fallback, Program};
 use super::{AfXdpError, AfXdpPort, PortOptions};
 use crate::frame::XDP_HEADROOM;
 use crate::{Frame, Memory};
@@ -82,6 +82,12 @@ impl Umem {
         let program = Program::load(options.fallback)?;
         let attached = program.attach(interface, index)?;
         AfXdpPort::open(self, interface, program, attached, options)
+    }
+
+    /// Closes an interface: what arrives is dropped until a port is opened on it.
+    pub fn close(interface: &str) -> Result<(), AfXdpError> {
+        let index = index_of(interface)?;
+        Program::load(Fallback::Drop)?.attach(interface, index).map(drop)
     }
 
     /// Takes the XDP program off an interface: frames reach the kernel again.

@@ -1,0 +1,118 @@
+//! `podgate run`: the switch of this cluster node, until it is told to end.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use dataplane::port::af_xdp::{AfXdpError, Umem, UmemConfig};
+use log::LevelFilter;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{NO, UNUSABLE, fail};
+use crate::config::{
+    Config, ConfigError, HugePages, LogLevel, Options, host_name, manifests_of, online_cores,
+    read_file,
+};
+use crate::logger;
+use crate::run::{KernelInterfaces, StartError, start};
+
+/// What `podgate run` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A flag counts before its environment variable, and that before the file, \
+where the options have the same names without the dashes in front.
+
+The switch ends on SIGTERM or SIGINT. Pods that are attached then are cut off, and are taken up \
+again by the next start.
+
+Example:
+  podgate run --node-name node-a --manifests /etc/podgate/manifests --cores 2,3
+
+Example of a file:
+  node-name: node-a
+  manifests: [/etc/podgate/manifests]
+  cores: 2,3
+  rx-mode: adaptive")]
+pub struct Args {
+    /// File with options, YAML
+    #[arg(long, env = "PODGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Runs until a signal ends it.
+pub fn run(args: &Args) -> ExitCode {
+    let config = match read(args) {
+        Ok(config) => config,
+        Err(error) => return fail(UNUSABLE, error),
+    };
+    logger::start(match config.log_level {
+        LogLevel::Error => LevelFilter::Error,
+        LogLevel::Warn => LevelFilter::Warn,
+        LogLevel::Info => LevelFilter::Info,
+        LogLevel::Debug => LevelFilter::Debug,
+        LogLevel::Trace => LevelFilter::Trace,
+    });
+    // From here on a signal waits until it is asked for, also during the start.
+    let mut signals = match Signals::new([SIGTERM, SIGINT]) {
+        Ok(signals) => signals,
+        Err(error) => return fail(NO, format_args!("handle signals: {error}")),
+    };
+    match switch(config) {
+        Err(StartError::Input(error)) => return fail(UNUSABLE, error),
+        Err(StartError::Failed(error)) => return fail(NO, error),
+        Ok(running) => {
+            let config = &running.board().config;
+            log::info!(
+                "ready: cluster node {}, local API at {}, http://{}/metrics",
+                config.node_name,
+                config.socket.display(),
+                running.http_address()
+            );
+            let signal = signals.forever().next();
+            log::info!("signal {}: ending", signal.unwrap_or_default());
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn read(args: &Args) -> Result<Config, ConfigError> {
+    let mut options = args.options.clone();
+    if options.manifests.is_empty() {
+        options.manifests = manifests_of(std::env::var_os("PODGATE_MANIFESTS"));
+    }
+    let file = args.config.as_deref().map(read_file).transpose()?;
+    Config::resolve(options.over(file.unwrap_or_default()), &host_name(), &online_cores())
+}
+
+fn switch(config: Config) -> Result<crate::run::Running, StartError> {
+    if config.manifests.is_empty() {
+        log::warn!("no manifests: no pod is known, so every pod stays closed");
+    }
+    let failed = |error: AfXdpError| {
+        let hint = match error.cause.kind() {
+            std::io::ErrorKind::PermissionDenied => "; podgate run needs root",
+            _ => "",
+        };
+        StartError::Failed(format!("{error}{hint}"))
+    };
+    let (umem, memory, frames) = umem(&config).map_err(failed)?;
+    let interfaces =
+        KernelInterfaces::new(umem, config.frames_per_port).map_err(StartError::Failed)?;
+    start(config, Box::new(interfaces), &memory, frames)
+}
+
+type Memory = (Umem, std::sync::Arc<dataplane::Memory>, Vec<dataplane::Frame>);
+
+fn umem(config: &Config) -> Result<Memory, AfXdpError> {
+    let create = |hugepages| Umem::create(&UmemConfig { frames: config.umem_frames, hugepages });
+    match config.hugepages {
+        HugePages::On => create(true),
+        HugePages::Off => create(false),
+        HugePages::Auto => create(true).or_else(|error| {
+            log::debug!("without huge pages: {error}");
+            create(false)
+        }),
+    }
+}

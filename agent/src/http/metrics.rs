@@ -1,0 +1,168 @@
+//! Metrics in Prometheus' text format, version 0.0.4.
+
+use std::fmt::{Display, Write};
+use std::time::UNIX_EPOCH;
+
+use dataplane::Outcome;
+use dataplane::graph::Node;
+
+use crate::run::{Board, PortStatus, Status};
+
+/// What the format is called in HTTP.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All metrics as of now.
+pub(super) fn text(board: &Board) -> String {
+    let status = Status::of(board);
+    let mut page = Page::default();
+    page.family("build_info", "gauge", "Always 1; the version is in the label.");
+    page.sample(&[("version", &status.version)], 1);
+    page.family("start_time_seconds", "gauge", "When the switch was started, in Unix time.");
+    let started = board.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    page.sample(&[], started.as_secs());
+    page.family("ready", "gauge", "Whether pods can be attached.");
+    page.sample(&[], u8::from(status.ready));
+    page.family("packets_total", "counter", "Packets by what became of them, and why.");
+    for outcome in Outcome::ALL {
+        let count: u64 = board.switch.counters().map(|worker| worker.of(*outcome)).sum();
+        let labels = [("verdict", outcome.verdict().name()), ("reason", outcome.name())];
+        page.sample(&labels, count);
+    }
+    ports(&mut page, &status.ports);
+    page.family("ports_lost_total", "counter", "Ports whose interfaces vanished or failed.");
+    page.sample(&[], status.ports_lost);
+    page.family("sessions", "gauge", "Connections that were allowed and have not ended.");
+    page.sample(&[], status.sessions.used);
+    page.family("sessions_capacity", "gauge", "Connections that fit.");
+    page.sample(&[], status.sessions.capacity);
+    page.family("generation", "gauge", "The last snapshot published.");
+    page.sample(&[], status.generation);
+    page.family("generation_in_force", "gauge", "The oldest snapshot a worker still decides by.");
+    page.sample(&[], status.generation_in_force);
+    page.family("objects", "gauge", "Kubernetes objects known.");
+    for (kind, count) in &status.objects {
+        page.sample(&[("kind", kind)], count);
+    }
+    page.family("documents_skipped", "gauge", "Documents of kinds that are not read.");
+    for (kind, count) in &status.skipped {
+        page.sample(&[("kind", kind)], count);
+    }
+    page.family("policy_faults", "gauge", "What is wrong with the objects read.");
+    page.sample(&[], status.faults.len());
+    page.family("pods_waiting", "gauge", "Pods whose attachment waits for their policies.");
+    page.sample(&[], status.waiting.len());
+    page.family("verdict_events_lost_total", "counter", "Verdicts no observer was told of.");
+    page.sample(&[], board.hub.lost());
+    workers(&mut page, &status);
+    nodes(&mut page, board);
+    page.text
+}
+
+fn ports(page: &mut Page, ports: &[PortStatus]) {
+    type Read = fn(&PortStatus) -> u64;
+    let families: [(&str, &str, Read); 6] = [
+        ("port_received_packets_total", "Frames that came in.", |port| port.received),
+        ("port_received_bytes_total", "Bytes that came in.", |port| port.received_bytes),
+        ("port_sent_packets_total", "Frames that left.", |port| port.sent),
+        ("port_sent_bytes_total", "Bytes that left.", |port| port.sent_bytes),
+        ("port_refused_packets_total", "Frames that could not leave.", |port| port.refused),
+        (
+            "port_missed_packets_total",
+            "Frames the kernel dropped because the port did not take them in time.",
+            |port| port.missed,
+        ),
+    ];
+    for (name, help, read) in families {
+        page.family(name, "counter", help);
+        for port in ports {
+            page.sample(&port_labels(port), read(port));
+        }
+    }
+    page.family("port_up", "gauge", "Whether the port is served.");
+    for port in ports {
+        page.sample(&port_labels(port), u8::from(port.id.is_some()));
+    }
+}
+
+fn port_labels(port: &PortStatus) -> [(&'static str, &str); 2] {
+    [("port", &port.name), ("interface", &port.interface)]
+}
+
+fn workers(page: &mut Page, status: &Status) {
+    let numbers: Vec<String> =
+        status.workers.iter().map(|worker| worker.worker.to_string()).collect();
+    page.family("worker_rounds_total", "counter", "Rounds by whether they found packets.");
+    for (worker, number) in status.workers.iter().zip(&numbers) {
+        page.sample(&[("worker", number), ("found", "packets")], worker.busy_rounds);
+        page.sample(&[("worker", number), ("found", "nothing")], worker.idle_rounds);
+    }
+    page.family("worker_sleeps_total", "counter", "Times a worker waited for the kernel.");
+    for (worker, number) in status.workers.iter().zip(&numbers) {
+        page.sample(&[("worker", number)], worker.sleeps);
+    }
+}
+
+fn nodes(page: &mut Page, board: &Board) {
+    type Read = fn(&dataplane::counters::NodeCounters) -> u64;
+    let families: [(&str, &str, Read); 3] = [
+        ("node_packets_total", "Packets a stage of the graph handled.", |it| it.packets.value()),
+        ("node_vectors_total", "Vectors it handled.", |it| it.vectors.value()),
+        ("node_clocks_total", "Processor clocks it took.", |it| it.clocks.value()),
+    ];
+    for (name, help, read) in families {
+        page.family(name, "counter", help);
+        for node in Node::ALL {
+            let sum: u64 = board.switch.counters().map(|worker| read(worker.node(node))).sum();
+            page.sample(&[("node", node.name())], sum);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+    family: &'static str,
+}
+
+impl Page {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
+        self.family = name;
+        self.line(format_args!("# HELP podgate_{name} {help}"));
+        self.line(format_args!("# TYPE podgate_{name} {kind}"));
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let name = self.family;
+        if labels.is_empty() {
+            self.line(format_args!("podgate_{name} {value}"));
+        } else {
+            self.line(format_args!("podgate_{name}{{{}}} {value}", labels.join(",")));
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.text, "{line}").expect("a string grows");
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format() {
+        let mut page = Page::default();
+        page.family("a_total", "counter", "Things.");
+        page.sample(&[], 1);
+        page.sample(&[("x", "a\"b\\c\nd"), ("y", "2")], 3);
+        let expected = "# HELP podgate_a_total Things.\n# TYPE podgate_a_total counter\n\
+                        podgate_a_total 1\npodgate_a_total{x=\"a\\\"b\\\\c\\nd\",y=\"2\"} 3\n";
+        assert_eq!(page.text, expected);
+    }
+}

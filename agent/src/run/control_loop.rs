@@ -1,0 +1,358 @@
+//! The control loop: everything that changes the switch happens here, one thing after the other.
+
+mod attach;
+mod ports;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use control::{Control, Fault, Object, PodKey, Scope};
+use dataplane::port::PortGone;
+use dataplane::{PortId, Switch};
+
+use super::board::{Board, LostPort, PortInfo, State};
+use super::interfaces::Interfaces;
+use super::manifests::{self, Manifests, Reading};
+use super::pods::{PodPort, Pods};
+use super::records::Records;
+use super::{Event, StartError};
+use crate::api::{Answer, ApiError, ErrorKind, Request};
+use crate::linux::host_port::{self, HostPortConfig};
+use crate::node::{HOST, LeadsTo, NodePort, snapshot};
+use crate::verdicts::Names;
+
+/// The loop's own state; nobody else touches it.
+pub(super) struct ControlLoop {
+    board: Arc<Board>,
+    switch: Arc<Switch>,
+    interfaces: Box<dyn Interfaces>,
+    heard: Receiver<Event>,
+    control: Control,
+    /// Watches for as long as the loop lives.
+    _manifests: Manifests,
+    records: Records,
+    pods: Pods,
+    host: Option<HostPort>,
+    /// Of the last snapshot published.
+    generation: u64,
+    /// Reports of workers that were fetched but not handled yet.
+    gone: VecDeque<(PortId, PortGone)>,
+    lost: VecDeque<LostPort>,
+    /// Number of the last reading of the manifests.
+    reading: u64,
+    objects: Vec<Object>,
+    skipped: std::collections::BTreeMap<String, usize>,
+    faults: Vec<Fault>,
+    workers: Vec<WorkerCheck>,
+    next_check: Instant,
+}
+
+/// The port towards the kernel.
+struct HostPort {
+    config: HostPortConfig,
+    mac: dataplane::wire::Mac,
+    port: PodPort,
+}
+
+/// When a worker was last seen to go round.
+struct WorkerCheck {
+    rounds: u64,
+    seen: Instant,
+}
+
+/// How often workers' reports are fetched.
+const TICK: Duration = Duration::from_millis(100);
+/// How long the loop rests while somebody waits for workers to take over a snapshot.
+const SHORT_TICK: Duration = Duration::from_millis(1);
+/// How often it is looked whether workers go round, and failed ports are opened again.
+const CHECK: Duration = Duration::from_secs(1);
+/// A worker goes round at least four times a second.
+const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
+/// When a port that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Lost ports remembered for people.
+const LOST: usize = 16;
+
+impl ControlLoop {
+    pub(super) fn new(
+        board: Arc<Board>,
+        interfaces: Box<dyn Interfaces>,
+        manifests: Manifests,
+        heard: Receiver<Event>,
+    ) -> Result<Self, StartError> {
+        let records = Records::open(&board.config.state_dir)
+            .map_err(|error| StartError::Failed(format!("state-dir: {error}")))?;
+        let switch = Arc::clone(&board.switch);
+        let check = || WorkerCheck { rounds: 0, seen: Instant::now() };
+        Ok(Self {
+            control: Control::new(Scope::Node(board.config.node_name.as_str().into())),
+            workers: switch.counters().map(|_| check()).collect(),
+            switch,
+            board,
+            interfaces,
+            heard,
+            _manifests: manifests,
+            records,
+            pods: Pods::default(),
+            host: None,
+            generation: 0,
+            gone: VecDeque::new(),
+            lost: VecDeque::new(),
+            reading: 0,
+            objects: Vec::new(),
+            skipped: std::collections::BTreeMap::new(),
+            faults: Vec::new(),
+            next_check: Instant::now(),
+        })
+    }
+
+    /// Takes over what the manifests say now.
+    pub(super) fn take_manifests(&mut self, reading: Reading) {
+        if reading.number <= self.reading {
+            return;
+        }
+        self.reading = reading.number;
+        let loaded = reading.loaded;
+        for fault in loaded.faults.iter().filter(|fault| !self.faults.contains(fault)) {
+            log::warn!("manifests: {fault}");
+        }
+        self.skipped = loaded.skipped;
+        self.faults = loaded.faults;
+        self.objects.clone_from(&loaded.objects);
+        self.control.resync(loaded.objects);
+    }
+
+    /// Puts the first snapshot in force on every worker, before there is any port.
+    pub(super) fn first_snapshot(&mut self, patience: Duration) -> Result<(), StartError> {
+        self.control.commit();
+        self.publish();
+        if self.switch.wait_in_force(self.generation, patience) {
+            return Ok(());
+        }
+        Err(StartError::Failed("the workers did not take over the first snapshot".to_owned()))
+    }
+
+    /// Goes round until the end.
+    pub(super) fn run(mut self) {
+        loop {
+            self.board.beat();
+            let rest = if self.is_publishing() { SHORT_TICK } else { TICK };
+            let mut next = match self.heard.recv_timeout(rest) {
+                Ok(event) => Some(event),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let mut manifests = None;
+            let mut stop = false;
+            while let Some(event) = next {
+                match event {
+                    // Of several versions only the last matters.
+                    Event::Manifests(reading) => manifests = Some(reading),
+                    Event::Request(request, reply) => self.request(request, reply),
+                    Event::Interface(event) => self.interface_event(&event),
+                    Event::Stop => stop = true,
+                }
+                next = self.heard.try_recv().ok();
+            }
+            if stop {
+                break;
+            }
+            if let Some(reading) = manifests {
+                self.take_manifests(reading);
+                self.commit();
+            }
+            self.fetch_gone();
+            if Instant::now() >= self.next_check {
+                self.next_check = Instant::now() + CHECK;
+                self.check_workers();
+                self.open_failed_ports();
+            }
+            self.settle();
+        }
+        self.end();
+    }
+
+    /// Works in what happened; a new snapshot follows if anything is different.
+    fn commit(&mut self) {
+        if self.control.commit().is_some() {
+            if let Err(error) = self.update_host_port() {
+                log::error!("host port: {error}");
+            }
+            self.publish();
+        } else {
+            self.tell();
+        }
+    }
+
+    /// Works in what happened, and publishes although only ports may be different.
+    fn commit_ports(&mut self) {
+        self.control.commit();
+        if let Err(error) = self.update_host_port() {
+            log::error!("host port: {error}");
+        }
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        self.generation += 1;
+        let view = self.control.view();
+        let mut ports = Vec::new();
+        if let Some(host) = &self.host
+            && let PodPort::Open { id, .. } = host.port
+        {
+            ports.push(NodePort { id, mac: Some(host.mac), leads_to: LeadsTo::Host });
+        }
+        for attached in self.pods.iter().filter(|attached| self.pods.counts(attached)) {
+            if let Some(id) = attached.port_id() {
+                let leads_to = LeadsTo::Pod(attached.key.clone(), attached.pod.addresses.clone());
+                ports.push(NodePort { id, mac: Some(attached.pod.mac.0), leads_to });
+            }
+        }
+        let node = &self.board.config.node_name;
+        let snapshot =
+            Arc::new(snapshot(&view, node, &self.node_addresses(), self.generation, &ports));
+        self.switch.publish(&snapshot);
+        log::debug!("snapshot {} with {} ports", self.generation, ports.len());
+        self.tell_with(snapshot);
+    }
+
+    /// The cluster node's addresses beyond those of its object.
+    fn node_addresses(&self) -> Vec<IpAddr> {
+        let gateways = self.host.iter().flat_map(|host| &host.config.gateways);
+        self.board.config.node_addresses.iter().chain(gateways).copied().collect()
+    }
+
+    /// All of the cluster node's addresses.
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        let view = self.control.view();
+        let object = view.nodes.get(self.board.config.node_name.as_str());
+        let mut addresses = self.node_addresses();
+        addresses.extend(object.iter().flat_map(|node| node.addresses.iter().copied()));
+        addresses
+    }
+
+    /// Tells the others what is different, with the snapshot in force.
+    fn tell(&self) {
+        self.tell_with(Arc::clone(&self.board.state().snapshot));
+    }
+
+    fn tell_with(&self, snapshot: Arc<dataplane::Snapshot>) {
+        let mut names: Names = manifests::pod_names(&self.objects).into_iter().collect();
+        let mut ports = Vec::new();
+        let mut waiting = Vec::new();
+        if let Some(host) = &self.host {
+            let addresses = host.config.gateways.iter().map(IpAddr::to_string).collect();
+            let interface = &host.config.switch_interface;
+            ports.push(port_info(HOST.to_owned(), interface, &host.port, addresses, false));
+        }
+        let view = self.control.view();
+        for attached in self.pods.iter() {
+            let name = attached.key.to_string();
+            for address in &attached.pod.addresses {
+                names.insert(*address, name.as_str().into());
+            }
+            let addresses = attached.pod.addresses.iter().map(IpAddr::to_string).collect();
+            let closed = !view.pods.contains_key(&attached.key) || !self.pods.counts(attached);
+            let interface = &attached.pod.host_interface;
+            ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
+            if let Some(wait) = &attached.waiting {
+                waiting.push((name, wait.reason(&attached.key, &self.control)));
+            }
+        }
+        ports.sort_by(|a: &PortInfo, b| (a.name != HOST, &a.name).cmp(&(b.name != HOST, &b.name)));
+        self.board.hub.set_names(names);
+        self.board.set_state(State {
+            snapshot,
+            ports,
+            waiting,
+            lost: self.lost.iter().cloned().collect(),
+            objects: manifests::counts(&self.objects),
+            skipped: self.skipped.clone(),
+            faults: self.faults.iter().map(Fault::to_string).collect(),
+        });
+    }
+
+    fn request(&mut self, request: Request, reply: std::sync::mpsc::Sender<Answer>) {
+        let answer = match request {
+            Request::AttachPod(pod) => {
+                self.attach(pod, reply);
+                return;
+            }
+            Request::DetachPod(attachment) => self.detach(&attachment),
+            Request::CheckPod(attachment) => self.check(&attachment),
+            Request::ListPods => {
+                let settled = self.pods.iter().filter(|attached| attached.waiting.is_none());
+                Answer::result(&settled.map(|attached| &attached.pod).collect::<Vec<_>>())
+            }
+            _ => ApiError::new(ErrorKind::Internal, "asked in the wrong place").into(),
+        };
+        // Who has gone away meanwhile does not need the answer.
+        let _ = reply.send(answer);
+    }
+
+    /// A worker that does not go round any more takes its ports with it: `/healthz` says so.
+    fn check_workers(&mut self) {
+        let now = Instant::now();
+        for (check, counters) in self.workers.iter_mut().zip(self.switch.counters()) {
+            let rounds = counters.busy_rounds.value() + counters.idle_rounds.value();
+            if rounds != check.rounds {
+                *check = WorkerCheck { rounds, seen: now };
+            }
+        }
+        let stalled = self.workers.iter().any(|check| now - check.seen > LONGEST_WORKER_ROUND);
+        self.board.set_stalled(stalled);
+    }
+
+    fn end(mut self) {
+        for attached in self.pods.iter_mut() {
+            if let Some(waiting) = attached.waiting.take() {
+                let error = ApiError::new(ErrorKind::NotReady, "podgate is ending");
+                waiting.answer(&error.into());
+            }
+        }
+        if let Some(host) = &self.host {
+            let interface = host.config.switch_interface.clone();
+            if let PodPort::Open { id, .. } = host.port {
+                self.switch.remove_port(id);
+                if let Err(error) = self.interfaces.release_host_port(&interface) {
+                    log::warn!("host port: {error}");
+                }
+            }
+        }
+    }
+}
+
+fn port_info(
+    name: String,
+    interface: &str,
+    port: &PodPort,
+    addresses: Vec<String>,
+    closed: bool,
+) -> PortInfo {
+    let (id, mode) = match port {
+        PodPort::Open { id, mode, .. } => (Some(*id), mode.clone()),
+        PodPort::Failed { why, .. } => (None, format!("failed: {why}")),
+    };
+    PortInfo { id, name, interface: interface.to_owned(), mode, addresses, closed }
+}
+
+/// The host port that follows from the cluster node's pod networks and the pods attached.
+fn host_port_config(
+    control: &Control,
+    node: &str,
+    mtu: u32,
+    attached: &[(PodKey, Vec<IpAddr>)],
+) -> HostPortConfig {
+    let view = control.view();
+    let networks = view.nodes.get(node).map_or(&[][..], |node| &node.pod_cidrs);
+    let mut routes = networks.to_vec();
+    let addresses = attached.iter().flat_map(|(_, addresses)| addresses);
+    let outside = addresses.filter(|address| !networks.iter().any(|net| net.contains(*address)));
+    routes.extend(outside.map(|address| ipnet::IpNet::from(*address)));
+    routes.sort_unstable();
+    routes.dedup();
+    HostPortConfig { mtu, gateways: host_port::gateways(networks), routes, ..Default::default() }
+}

@@ -1,0 +1,244 @@
+//! Pods that are attached and detached.
+//!
+//! An attachment goes through three stages: its port is opened (closed in every snapshot so
+//! far), the pod's object becomes known and a snapshot with its tables is published, the
+//! snapshot is in force on every worker. Only then is the interface switched on and the answer
+//! given.
+
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use control::{Control, PodKey};
+
+use super::ControlLoop;
+use super::ports::log_port;
+use crate::api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind};
+use crate::run::pods::{Attached, PodPort, Waiting, key_of};
+
+impl PodPort {
+    pub(super) fn id(&self) -> Option<dataplane::PortId> {
+        match self {
+            Self::Open { id, .. } => Some(*id),
+            Self::Failed { .. } => None,
+        }
+    }
+}
+
+impl Waiting {
+    /// Gives everybody who waits this answer.
+    pub(super) fn answer(self, answer: &Answer) {
+        for reply in self.replies {
+            // Who has gone away meanwhile does not need the answer.
+            let _ = reply.send(answer.clone());
+        }
+    }
+
+    /// What is waited for.
+    pub(super) fn reason(&self, key: &PodKey, control: &Control) -> String {
+        match (self.published, control.pod(key)) {
+            (Some(generation), _) => format!("snapshot {generation} to be in force"),
+            (None, None) => "its Pod object, which is not known yet".to_owned(),
+            (None, Some(pod)) if pod.host_network => {
+                "its Pod object, which says hostNetwork, to change".to_owned()
+            }
+            (None, Some(pod)) if pod.finished => {
+                "its Pod object, which says that it has finished, to change".to_owned()
+            }
+            (None, Some(_)) => "its tables".to_owned(),
+        }
+    }
+}
+
+impl ControlLoop {
+    pub(super) fn attach(&mut self, pod: AttachPod, reply: Sender<Answer>) {
+        let attachment = pod.attachment();
+        if self.is_stale(&attachment) {
+            self.drop_pod(&attachment, "its interface was made anew");
+        }
+        if let Some(known) = self.pods.find_mut(&attachment) {
+            if known.pod != pod {
+                let text = format!(
+                    "container {} is attached as {} with other content",
+                    attachment.container_id, attachment.interface
+                );
+                let _ = reply.send(ApiError::new(ErrorKind::Conflict, text).into());
+                return;
+            }
+            match &mut known.waiting {
+                Some(waiting) => waiting.replies.push(reply),
+                None => {
+                    let generation = self.generation;
+                    let _ = reply.send(Answer::result(&AttachedPod { generation }));
+                }
+            }
+            return;
+        }
+        if let Err(error) = self.begin(pod, &reply) {
+            log::warn!("{error}");
+            let _ = reply.send(error.into());
+        }
+    }
+
+    fn begin(&mut self, pod: AttachPod, reply: &Sender<Answer>) -> Result<(), ApiError> {
+        self.pods.admit(&pod, &self.own_addresses())?;
+        let (key, interface) = (key_of(&pod), pod.host_interface.clone());
+        if self.host.as_ref().is_some_and(|host| host.config.switch_interface == interface) {
+            let text = format!("attach pod {key}: interface {interface} is the host port");
+            return Err(ApiError::new(ErrorKind::Conflict, text));
+        }
+        let failed =
+            |error| ApiError::new(ErrorKind::Internal, format!("attach pod {key}: {error}"));
+        let port = self.open_port(&interface).map_err(failed)?;
+        log_port(&key.to_string(), &interface, &port);
+        let deadline = Instant::now() + self.board.config.attach_timeout;
+        let waiting = Waiting { replies: vec![reply.clone()], deadline, published: None };
+        self.pods.insert(pod, port, Some(waiting));
+        self.control.bind_address(key.clone(), self.pods.addresses(&key));
+        self.commit_ports();
+        Ok(())
+    }
+
+    /// Whether the interface that an attachment was made for is not there any more.
+    fn is_stale(&mut self, attachment: &Attachment) -> bool {
+        let Some(known) = self.pods.find(attachment) else { return false };
+        let interface = known.pod.host_interface.clone();
+        let PodPort::Open { index, .. } = known.port else { return false };
+        self.interfaces.index(&interface).is_ok_and(|now| now != Some(index))
+    }
+
+    /// Whether somebody waits for workers to take over a snapshot.
+    pub(super) fn is_publishing(&self) -> bool {
+        let waiting = self.pods.iter().filter_map(|attached| attached.waiting.as_ref());
+        waiting.into_iter().any(|waiting| waiting.published.is_some())
+    }
+
+    /// Brings attachments that wait one stage further, or to their end.
+    pub(super) fn settle(&mut self) {
+        let view = self.control.view();
+        let (in_force, generation) = (self.switch.generation(), self.generation);
+        let mut done = Vec::new();
+        let mut failed = Vec::new();
+        let mut changed = false;
+        let now = Instant::now();
+        for attached in self.pods.iter_mut() {
+            let Attached { key, pod, waiting: Some(waiting), port, .. } = attached else {
+                continue;
+            };
+            // The pod may be deleted again while its attachment waits.
+            let known = view.pods.contains_key(key) && port.id().is_some();
+            let stage = known.then(|| waiting.published.unwrap_or(generation));
+            changed |= stage != waiting.published;
+            waiting.published = stage;
+            match stage {
+                Some(generation) if in_force >= generation => done.push(pod.attachment()),
+                _ if now >= waiting.deadline => failed.push(pod.attachment()),
+                _ => {}
+            }
+        }
+        for attachment in &done {
+            self.finish(attachment);
+        }
+        for attachment in &failed {
+            self.give_up(attachment);
+        }
+        if changed && done.is_empty() && failed.is_empty() {
+            self.tell();
+        }
+    }
+
+    /// The pod's tables are in force: the interface may come up.
+    fn finish(&mut self, attachment: &Attachment) {
+        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        let Some(waiting) = attached.waiting.take() else { return };
+        let pod = attached.pod.clone();
+        let key = attached.key.to_string();
+        let ended = self
+            .records
+            .put(&pod)
+            .map_err(|error| error.to_string())
+            .and_then(|()| self.interfaces.bring_up(&pod.host_interface));
+        match ended {
+            Ok(()) => {
+                log::info!("pod {key} is attached ({})", pod.host_interface);
+                let generation = self.switch.generation();
+                waiting.answer(&Answer::result(&AttachedPod { generation }));
+                self.tell();
+            }
+            Err(error) => {
+                let text = format!("attach pod {key}: {error}");
+                self.drop_pod(attachment, &error);
+                waiting.answer(&ApiError::new(ErrorKind::Internal, text).into());
+            }
+        }
+    }
+
+    /// The pod's tables did not come in time: what was begun is taken back.
+    fn give_up(&mut self, attachment: &Attachment) {
+        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        let Some(waiting) = attached.waiting.take() else { return };
+        let key = attached.key.clone();
+        let limit = self.board.config.attach_timeout;
+        let text = format!(
+            "attach pod {key}: waited {limit:?} for {}",
+            waiting.reason(&key, &self.control)
+        );
+        self.drop_pod(attachment, &text);
+        waiting.answer(&ApiError::new(ErrorKind::NotReady, text).into());
+    }
+
+    pub(super) fn detach(&mut self, attachment: &Attachment) -> Answer {
+        if self.pods.find(attachment).is_some() {
+            self.drop_pod(attachment, "it was detached");
+        }
+        // Also where nothing is attached: a record may be left of what could not be taken up.
+        self.forget_record(attachment);
+        Answer::result(&serde_json::json!({}))
+    }
+
+    pub(super) fn check(&self, attachment: &Attachment) -> Answer {
+        let Attachment { container_id, interface } = attachment;
+        let error = |kind, text: String| ApiError::new(kind, text).into();
+        match self.pods.find(attachment) {
+            None => {
+                let text = format!("no pod is attached as {container_id}/{interface}");
+                error(ErrorKind::NotFound, text)
+            }
+            Some(Attached { key, waiting: Some(waiting), .. }) => {
+                let reason = waiting.reason(key, &self.control);
+                error(ErrorKind::NotReady, format!("pod {key} waits for {reason}"))
+            }
+            Some(Attached { key, port: PodPort::Failed { why, .. }, .. }) => {
+                error(ErrorKind::NotReady, format!("pod {key} has no port: {why}"))
+            }
+            Some(attached) => Answer::result(&attached.pod),
+        }
+    }
+
+    /// Takes everything back that belongs to an attachment.
+    pub(super) fn drop_pod(&mut self, attachment: &Attachment, why: &str) {
+        let Some(attached) = self.pods.remove(attachment) else { return };
+        let key = attached.key.clone();
+        log::info!("pod {key} ({}) is let go: {why}", attached.pod.host_interface);
+        if let Some(id) = attached.port_id() {
+            self.remove_port(id);
+        }
+        let addresses = self.pods.addresses(&key);
+        if addresses.is_empty() {
+            self.control.unbind(&key);
+        } else {
+            self.control.bind_address(key.clone(), addresses);
+        }
+        self.commit_ports();
+        self.forget_record(attachment);
+        if let Some(waiting) = attached.waiting {
+            let text = format!("attach pod {key}: {why}");
+            waiting.answer(&ApiError::new(ErrorKind::Conflict, text).into());
+        }
+    }
+
+    pub(super) fn forget_record(&self, attachment: &Attachment) {
+        if let Err(error) = self.records.remove(attachment) {
+            log::error!("state-dir: {error}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Ports that come, fail and vanish.
+
+use std::sync::atomic::Ordering;
+use std::time::{Instant, SystemTime};
+
+use dataplane::PortId;
+
+use super::{AGAIN, ControlLoop, HostPort, LOST, host_port_config};
+use crate::api::Attachment;
+use crate::linux::host_port::HostPortConfig;
+use crate::node::HOST;
+use crate::run::StartError;
+use crate::run::board::LostPort;
+use crate::run::interfaces::InterfaceEvent;
+use crate::run::pods::{PodPort, key_of};
+
+impl ControlLoop {
+    /// Makes the host port, if there is to be one.
+    pub(in crate::run) fn set_up_host_port(&mut self) -> Result<(), StartError> {
+        if !self.board.config.host_port {
+            return Ok(());
+        }
+        let failed = |error| StartError::Failed(format!("host port: {error}"));
+        let config = self.wanted_host_port();
+        let mac = self.interfaces.set_up_host_port(&config).map_err(failed)?;
+        let port = self.open_port(&config.switch_interface).map_err(failed)?;
+        log_port(HOST, &config.switch_interface, &port);
+        self.host = Some(HostPort { config, mac, port });
+        self.publish();
+        self.bring_up_host_port().map_err(failed)
+    }
+
+    /// Takes the pods up that an earlier process had attached.
+    pub(in crate::run) fn take_up_pods(&mut self) -> Result<(), StartError> {
+        let failed = |error| StartError::Failed(format!("state-dir: {error}"));
+        let (records, faults) = self.records.load().map_err(failed)?;
+        for fault in faults {
+            log::error!("a pod that was attached is not taken up: {fault}");
+        }
+        for pod in records {
+            self.board.beat();
+            let (key, interface) = (key_of(&pod), pod.host_interface.clone());
+            let attachment = pod.attachment();
+            match self.interfaces.index(&interface) {
+                Ok(None) => {
+                    log::info!("pod {key}: interface {interface} is gone; it is forgotten");
+                    self.forget_record(&attachment);
+                    continue;
+                }
+                Ok(Some(_)) => {}
+                Err(error) => log::warn!("pod {key}: {error}"),
+            }
+            if let Err(error) = self.pods.admit(&pod, &self.own_addresses()) {
+                log::error!("pod {key} is not taken up: {error}");
+                continue;
+            }
+            let port = self.open_port_or_later(&interface);
+            log_port(&key.to_string(), &interface, &port);
+            self.pods.insert(pod, port, None);
+            self.control.bind_address(key.clone(), self.pods.addresses(&key));
+        }
+        self.commit_ports();
+        if !self.switch.wait_in_force(self.generation, crate::run::FIRST_SNAPSHOT) {
+            return Err(StartError::Failed("the workers did not take over the pods".to_owned()));
+        }
+        let served = self.pods.iter().filter(|attached| attached.port_id().is_some());
+        let interfaces: Vec<String> =
+            served.map(|attached| attached.pod.host_interface.clone()).collect();
+        for interface in interfaces {
+            if let Err(error) = self.interfaces.bring_up(&interface) {
+                log::warn!("{error}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the host port in line with pod networks and pods.
+    pub(super) fn update_host_port(&mut self) -> Result<(), String> {
+        let wanted = self.wanted_host_port();
+        let Some(host) = &mut self.host else { return Ok(()) };
+        if host.config == wanted {
+            return Ok(());
+        }
+        host.mac = self.interfaces.set_up_host_port(&wanted)?;
+        host.config = wanted;
+        Ok(())
+    }
+
+    fn wanted_host_port(&self) -> HostPortConfig {
+        let attached: Vec<_> = self
+            .pods
+            .iter()
+            .map(|attached| (attached.key.clone(), attached.pod.addresses.clone()))
+            .collect();
+        let config = &self.board.config;
+        host_port_config(&self.control, &config.node_name, config.mtu, &attached)
+    }
+
+    fn bring_up_host_port(&mut self) -> Result<(), String> {
+        match &self.host {
+            Some(host) => self.interfaces.bring_up(&host.config.switch_interface),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens a port and gives it to a worker; frames pass once a snapshot knows it.
+    pub(super) fn open_port(&mut self, interface: &str) -> Result<PodPort, String> {
+        self.room_for_port().map_err(|why| format!("open {interface}: {why}"))?;
+        let id = self.switch.free_port_id().ok_or_else(|| {
+            let most = self.board.config.max_ports;
+            format!("open {interface}: all {most} ports are taken (max-ports)")
+        })?;
+        let opened = self.interfaces.open(interface)?;
+        self.switch.add_port(id, opened.port);
+        Ok(PodPort::Open { id, index: opened.index, mode: opened.mode })
+    }
+
+    /// Every port keeps frames ready; were all frames kept so, none could be under way, and one
+    /// pod more would silence all others.
+    fn room_for_port(&self) -> Result<(), String> {
+        let config = &self.board.config;
+        let host = self.host.iter().map(|host| &host.port);
+        let ports = self.pods.iter().map(|attached| &attached.port).chain(host);
+        let open = ports.filter(|port| port.id().is_some()).count() as u64;
+        let kept = (open + 1) * u64::from(config.frames_per_port);
+        if kept > u64::from(config.umem_frames) / 4 * 3 {
+            return Err(format!(
+                "{open} ports keep {} frames each, and {} of umem-frames are all there are",
+                config.frames_per_port, config.umem_frames
+            ));
+        }
+        Ok(())
+    }
+
+    fn open_port_or_later(&mut self, interface: &str) -> PodPort {
+        let again_at = Instant::now() + AGAIN;
+        self.open_port(interface).unwrap_or_else(|why| PodPort::Failed { why, again_at })
+    }
+
+    /// Gives a port up. Reports about it that are still under way are void, since its number
+    /// may be another port's next.
+    pub(super) fn remove_port(&mut self, id: PortId) {
+        self.switch.remove_port(id);
+        self.gone.extend(self.switch.take_gone());
+        self.gone.retain(|(gone, _)| *gone != id);
+    }
+
+    /// Looks whether interfaces with open ports are gone: the one that is said to be, or all.
+    /// The kernel also says "gone" of one that only left a bridge, so it is asked by name.
+    pub(super) fn interface_event(&mut self, event: &InterfaceEvent) {
+        let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
+        let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
+        let open: Vec<(String, u32, PortId)> = ports
+            .chain(host)
+            .filter_map(|(interface, port)| match port {
+                PodPort::Open { index, id, .. } => Some((interface.clone(), *index, *id)),
+                PodPort::Failed { .. } => None,
+            })
+            .filter(|(_, index, _)| match event {
+                InterfaceEvent::Gone(gone) => index == gone,
+                InterfaceEvent::Missed => true,
+            })
+            .collect();
+        for (interface, index, id) in open {
+            if self.interfaces.index(&interface).is_ok_and(|now| now != Some(index)) {
+                self.lose_port(id, "the interface was deleted");
+            }
+        }
+    }
+
+    /// Handles what workers report about ports.
+    pub(super) fn fetch_gone(&mut self) {
+        self.gone.extend(self.switch.take_gone());
+        while let Some((id, gone)) = self.gone.pop_front() {
+            self.lose_port(id, &gone.to_string());
+        }
+    }
+
+    /// A port went without being asked to.
+    fn lose_port(&mut self, id: PortId, why: &str) {
+        if let Some(attached) = self.pods.with_port(id) {
+            let attachment = attached.pod.attachment();
+            self.lose_pod_port(id, &attachment, why);
+        } else if self.host.as_ref().is_some_and(|host| host.port.id() == Some(id)) {
+            self.remove_port(id);
+            if let Some(host) = &mut self.host {
+                let again_at = Instant::now();
+                host.port = PodPort::Failed { why: why.to_owned(), again_at };
+                let interface = host.config.switch_interface.clone();
+                self.note_loss(HOST.to_owned(), interface, why);
+            }
+            self.publish();
+        }
+    }
+
+    /// With its interface a pod's attachment goes too: nobody else may tell us, and its address
+    /// may be given to another pod. If the interface is still there, it is tried again.
+    fn lose_pod_port(&mut self, id: PortId, attachment: &Attachment, why: &str) {
+        self.remove_port(id);
+        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        let (name, interface) = (attached.key.to_string(), attached.pod.host_interface.clone());
+        let PodPort::Open { index, .. } = attached.port else { return };
+        let again_at = Instant::now() + AGAIN;
+        attached.port = PodPort::Failed { why: why.to_owned(), again_at };
+        self.note_loss(name, interface.clone(), why);
+        let still_there = self.interfaces.index(&interface).is_ok_and(|now| now == Some(index));
+        if still_there {
+            self.publish();
+        } else {
+            self.drop_pod(attachment, &format!("interface {interface} is gone"));
+        }
+    }
+
+    fn note_loss(&mut self, name: String, interface: String, why: &str) {
+        log::warn!("port {name} ({interface}) is lost: {why}");
+        self.board.ports_lost.fetch_add(1, Ordering::Relaxed);
+        if self.lost.len() == LOST {
+            self.lost.pop_front();
+        }
+        let when = SystemTime::now();
+        self.lost.push_back(LostPort { name, interface, when, why: why.to_owned() });
+    }
+
+    /// Tries ports again that failed a while ago.
+    pub(super) fn open_failed_ports(&mut self) {
+        let now = Instant::now();
+        let due =
+            |port: &PodPort| matches!(port, PodPort::Failed { again_at, .. } if *again_at <= now);
+        let pods: Vec<(Attachment, String, String)> = self
+            .pods
+            .iter()
+            .filter(|attached| due(&attached.port))
+            .map(|it| (it.pod.attachment(), it.pod.host_interface.clone(), it.key.to_string()))
+            .collect();
+        let host = self.host.as_ref().filter(|host| due(&host.port));
+        let host = host.map(|host| host.config.clone());
+        if pods.is_empty() && host.is_none() {
+            return;
+        }
+        for (attachment, interface, name) in pods {
+            if matches!(self.interfaces.index(&interface), Ok(None)) {
+                self.drop_pod(&attachment, &format!("interface {interface} is gone"));
+                continue;
+            }
+            let port = self.open_port_or_later(&interface);
+            log_port(&name, &interface, &port);
+            if let Some(attached) = self.pods.find_mut(&attachment) {
+                attached.port = port;
+            }
+            if let Err(error) = self.interfaces.bring_up(&interface) {
+                log::warn!("{error}");
+            }
+        }
+        if let Some(config) = host {
+            let port = match self.interfaces.set_up_host_port(&config) {
+                Ok(mac) => {
+                    self.host.iter_mut().for_each(|host| host.mac = mac);
+                    self.open_port_or_later(&config.switch_interface)
+                }
+                Err(why) => PodPort::Failed { why, again_at: Instant::now() + AGAIN },
+            };
+            log_port(HOST, &config.switch_interface, &port);
+            if let Some(host) = &mut self.host {
+                host.port = port;
+            }
+            if let Err(error) = self.bring_up_host_port() {
+                log::warn!("{error}");
+            }
+        }
+        self.publish();
+    }
+}
+
+pub(super) fn log_port(name: &str, interface: &str, port: &PodPort) {
+    match port {
+        PodPort::Open { id, mode, .. } => {
+            log::info!("port {} is {name} ({interface}, {mode})", id.0);
+        }
+        PodPort::Failed { why, .. } => {
+            log::error!("port {name} ({interface}) cannot be opened: {why}")
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The running switch.
+//!
+//! ```text
+//! manifests ──▶ ┐                              ┌──▶ workers (dataplane::Switch)
+//! local API ──▶ ├─ events ─▶ control loop ─────┤
+//! interfaces ─▶ │   (one thread: Control,      └──▶ Board ─▶ status, metrics, show
+//! signals ────▶ ┘    pods, ports)
+//! workers ───── verdicts ─────────────────────────▶ Hub ───▶ observe
+//! ```
+//!
+//! Only the control loop changes anything, so there is no order of locks to keep. It never
+//! waits for anybody: an attachment that is not in force yet is noted and looked at again.
+//!
+//! The order of the start keeps everything closed until it is judged:
+//!
+//! 1. manifests are read and the first snapshot is in force on every worker,
+//! 2. the host port, and the pods that an earlier process had attached, get their ports,
+//! 3. the local API answers, and `/readyz` says so.
+//!
+//! Before, and after the process has ended in whatever way, the XDP programs on the pods'
+//! interfaces drop everything: a pod without a switch is closed.
+//!
+//! - `control_loop`: the loop and what it does for each event,
+//! - `pods`, `records`: the attached pods, in memory and on disk,
+//! - `interfaces`: the way to the kernel, replaced in tests,
+//! - `manifests`: the source of objects,
+//! - `board`: what others may know; `status` and `show` put it into words.
+
+mod board;
+mod control_loop;
+mod interfaces;
+mod manifests;
+mod pods;
+mod records;
+mod show;
+mod status;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dataplane::switch;
+use dataplane::{Frame, Memory, Switch};
+
+use crate::api::{self, Answer, Request};
+use crate::config::Config;
+use crate::http;
+use crate::verdicts::Hub;
+
+pub use board::{Board, LostPort, PortInfo, State};
+pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened};
+pub use show::{TABLES, Table, show};
+pub use status::{PortStatus, Status};
+
+/// Why the switch did not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// What it was given cannot be used.
+    #[error("{0}")]
+    Input(String),
+    /// Something in its surroundings does not work.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What the control loop hears.
+pub(crate) enum Event {
+    /// The manifests, after a change.
+    Manifests(manifests::Reading),
+    /// Somebody wants something.
+    Request(Request, Sender<Answer>),
+    /// Something happened to interfaces.
+    Interface(InterfaceEvent),
+    /// The end.
+    Stop,
+}
+
+/// A switch that was started.
+pub struct Running {
+    board: Arc<Board>,
+    events: Sender<Event>,
+    control_loop: Option<JoinHandle<()>>,
+    hub: Option<JoinHandle<()>>,
+    api: Option<api::Server>,
+    http: Option<http::Server>,
+    /// Held until the end, so that no second switch uses the same folder.
+    _lock: fs::File,
+}
+
+/// How long the first snapshot may take to be in force.
+const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
+
+/// Starts a switch whose frames stand in `memory`.
+///
+/// # Errors
+/// [`StartError::Input`] for manifests that cannot be used, else [`StartError::Failed`].
+pub fn start(
+    config: Config,
+    mut interfaces: Box<dyn Interfaces>,
+    memory: &Arc<Memory>,
+    frames: Vec<Frame>,
+) -> Result<Running, StartError> {
+    let lock = lock_folder(&config.state_dir)?;
+    let listener = http::listen(config.listen)
+        .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
+    let (events, heard) = channel();
+    let tell = events.clone();
+    let manifests = manifests::Manifests::watch(&config.manifests, move |reading| {
+        // After the loop has ended nobody needs to know.
+        let _ = tell.send(Event::Manifests(reading));
+    })?;
+    let tell = events.clone();
+    interfaces
+        .watch(Box::new(move |event| {
+            let _ = tell.send(Event::Interface(event));
+        }))
+        .map_err(StartError::Failed)?;
+    let reading = manifests.first()?;
+    let hub = Hub::new(&config.node_name, config.workers);
+    let switch = start_workers(&config, memory, frames, &hub)?;
+    let board = Arc::new(Board::new(config, Arc::new(switch), Arc::clone(&hub)));
+    let http = http::Server::start(listener, Arc::clone(&board))
+        .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
+    let mut control_loop =
+        control_loop::ControlLoop::new(Arc::clone(&board), interfaces, manifests, heard)?;
+    control_loop.take_manifests(reading);
+    control_loop.first_snapshot(FIRST_SNAPSHOT)?;
+    control_loop.set_up_host_port()?;
+    control_loop.take_up_pods()?;
+    let failed = |error| StartError::Failed(format!("start a thread: {error}"));
+    let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+    let control_loop = thread("control").spawn(move || control_loop.run()).map_err(failed)?;
+    let fetcher = Arc::clone(&hub);
+    let hub = thread("verdicts").spawn(move || fetcher.run()).map_err(failed)?;
+    let socket = board.config.socket.clone();
+    let api = api::Server::start(&socket, Arc::clone(&board), events.clone())
+        .map_err(|error| StartError::Failed(format!("socket: {}: {error}", socket.display())))?;
+    board.set_ready(true);
+    Ok(Running {
+        board,
+        events,
+        control_loop: Some(control_loop),
+        hub: Some(hub),
+        api: Some(api),
+        http: Some(http),
+        _lock: lock,
+    })
+}
+
+impl Running {
+    /// What others may know about it.
+    pub fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    /// Where HTTP is answered; tells the port if it was left to the kernel.
+    pub fn http_address(&self) -> SocketAddr {
+        self.http.as_ref().map_or(self.board.config.listen, http::Server::address)
+    }
+}
+
+impl Drop for Running {
+    /// Ends everything. The pods' interfaces keep their programs, which now drop what arrives.
+    fn drop(&mut self) {
+        self.board.set_ready(false);
+        // The loop answers those who wait before it ends; the API's connections end after that.
+        let _ = self.events.send(Event::Stop);
+        self.board.hub.stop();
+        for thread in [self.control_loop.take(), self.hub.take()].into_iter().flatten() {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+        drop(self.api.take());
+        drop(self.http.take());
+    }
+}
+
+fn start_workers(
+    config: &Config,
+    memory: &Arc<Memory>,
+    frames: Vec<Frame>,
+    hub: &Arc<Hub>,
+) -> Result<Switch, StartError> {
+    let config = switch::Config {
+        workers: config.workers,
+        cores: config.cores.clone(),
+        rx_mode: config.rx_mode,
+        sessions: config.sessions,
+        ports: config.max_ports,
+        timeouts: config.timeouts,
+    };
+    Switch::start(&config, memory, frames, |worker| hub.inspector(worker))
+        .map_err(|error| StartError::Failed(format!("start the workers: {error}")))
+}
+
+fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
+    let failed = |path: &Path, error: std::io::Error| {
+        StartError::Failed(format!("state-dir: {}: {error}", path.display()))
+    };
+    make_folder(folder).map_err(|error| failed(folder, error))?;
+    let path: PathBuf = folder.join("lock");
+    let file = fs::File::create(&path).map_err(|error| failed(&path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(StartError::Failed(format!(
+            "state-dir: {}: another podgate is running with this folder",
+            folder.display()
+        ))),
+        Err(fs::TryLockError::Error(error)) => Err(failed(&path, error)),
+    }
+}
+
+/// Makes a folder that only its owner may write to, unless it is there.
+pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
+}

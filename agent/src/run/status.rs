@@ -1,0 +1,232 @@
+//! What the switch is doing, in one object for people and scripts.
+
+mod text;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use dataplane::{Outcome, Verdict};
+use serde::{Deserialize, Serialize};
+
+use super::board::Board;
+use crate::time::Utc;
+
+pub(super) use text::port_table;
+
+/// The answer to `status`; the names of its fields are fixed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Name of the cluster node.
+    pub node: String,
+    /// Version of the switch.
+    pub version: String,
+    /// Whether pods can be attached.
+    pub ready: bool,
+    /// What is not alive any more; empty if all is well.
+    pub ailments: Vec<String>,
+    /// When it was started, RFC 3339 in UTC.
+    pub started: String,
+    /// Seconds since then.
+    pub uptime_s: u64,
+    /// The last snapshot published.
+    pub generation: u64,
+    /// The oldest snapshot that a worker still decides by.
+    pub generation_in_force: u64,
+    /// `polling`, `adaptive` or `interrupt`.
+    pub rx_mode: String,
+    /// Each worker's rounds.
+    pub workers: Vec<WorkerStatus>,
+    /// How many sessions there are.
+    pub sessions: SessionStatus,
+    /// Packets by verdict: `forward`, `drop`, `consume`.
+    pub packets: BTreeMap<String, u64>,
+    /// Objects known, by kind.
+    pub objects: BTreeMap<String, usize>,
+    /// Documents of other kinds in the manifests, by kind.
+    pub skipped: BTreeMap<String, usize>,
+    /// What is wrong with the manifests.
+    pub faults: Vec<String>,
+    /// All ports.
+    pub ports: Vec<PortStatus>,
+    /// Pods whose attachment waits.
+    pub waiting: Vec<WaitingStatus>,
+    /// Ports lost lately.
+    pub lost: Vec<LostStatus>,
+    /// Ports lost since the start.
+    pub ports_lost: u64,
+    /// Verdicts that no observer could be told of.
+    pub verdicts_lost: u64,
+}
+
+/// One worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Its number.
+    pub worker: usize,
+    /// The core it is pinned to.
+    pub core: Option<usize>,
+    /// Rounds that found packets.
+    pub busy_rounds: u64,
+    /// Rounds that found none.
+    pub idle_rounds: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+}
+
+/// The session table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Sessions there are.
+    pub used: u32,
+    /// Sessions that fit.
+    pub capacity: u32,
+}
+
+/// One port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// `ns/pod` or `host`.
+    pub name: String,
+    /// Its number; absent while it is not served.
+    pub id: Option<u16>,
+    /// The interface it serves.
+    pub interface: String,
+    /// How frames reach it (`native, copy`), or why it is not served.
+    pub mode: String,
+    /// The worker that serves it.
+    pub worker: Option<usize>,
+    /// Addresses behind it.
+    pub addresses: Vec<String>,
+    /// Whether everything from and to it is dropped, because its policies are not known.
+    pub closed: bool,
+    /// Frames that came in.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Frames that left.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Frames that could not leave.
+    pub refused: u64,
+    /// Frames the kernel dropped because the port did not take them in time.
+    pub missed: u64,
+    /// Sessions opened from it.
+    pub sessions: u32,
+}
+
+/// A pod whose attachment waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingStatus {
+    /// `ns/pod`
+    pub pod: String,
+    /// What it waits for.
+    pub reason: String,
+}
+
+/// A port whose interface vanished.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostStatus {
+    /// `ns/pod` or `host`.
+    pub name: String,
+    /// The interface.
+    pub interface: String,
+    /// When it was noticed, RFC 3339 in UTC.
+    pub when: String,
+    /// What was noticed.
+    pub why: String,
+}
+
+impl Status {
+    /// As of now.
+    pub fn of(board: &Board) -> Self {
+        let (state, switch, config) = (board.state(), &board.switch, &board.config);
+        let workers = switch.counters().enumerate().map(|(worker, counters)| WorkerStatus {
+            worker,
+            core: config.cores.get(worker).copied(),
+            busy_rounds: counters.busy_rounds.value(),
+            idle_rounds: counters.idle_rounds.value(),
+            sleeps: counters.sleeps.value(),
+        });
+        let described = config.describe();
+        let rx_mode = described.into_iter().find(|(name, _)| *name == "rx-mode");
+        Self {
+            node: config.node_name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ready: board.is_ready(),
+            ailments: board.ailments().into_iter().map(str::to_owned).collect(),
+            started: Utc::from(board.started_at).to_string(),
+            uptime_s: board.uptime().as_secs(),
+            generation: state.snapshot.generation,
+            generation_in_force: switch.generation(),
+            rx_mode: rx_mode.map(|(_, value)| value).unwrap_or_default(),
+            workers: workers.collect(),
+            sessions: SessionStatus {
+                used: switch.sessions().used(),
+                capacity: switch.sessions().capacity(),
+            },
+            packets: packets(board),
+            objects: state.objects.clone(),
+            skipped: state.skipped.clone(),
+            faults: state.faults.clone(),
+            ports: ports(board),
+            waiting: state
+                .waiting
+                .iter()
+                .map(|(pod, reason)| WaitingStatus { pod: pod.clone(), reason: reason.clone() })
+                .collect(),
+            lost: state
+                .lost
+                .iter()
+                .map(|lost| LostStatus {
+                    name: lost.name.clone(),
+                    interface: lost.interface.clone(),
+                    when: Utc::from(lost.when).to_string(),
+                    why: lost.why.clone(),
+                })
+                .collect(),
+            ports_lost: board.ports_lost.load(Ordering::Relaxed),
+            verdicts_lost: board.hub.lost(),
+        }
+    }
+}
+
+fn packets(board: &Board) -> BTreeMap<String, u64> {
+    let mut packets = BTreeMap::new();
+    for verdict in [Verdict::Forward, Verdict::Drop, Verdict::Consume] {
+        let outcomes = || Outcome::ALL.iter().filter(|outcome| outcome.verdict() == verdict);
+        let of_worker =
+            |worker: &dataplane::Counters| outcomes().map(|o| worker.of(*o)).sum::<u64>();
+        let all = board.switch.counters().map(|worker| of_worker(worker)).sum();
+        packets.insert(verdict.name().to_owned(), all);
+    }
+    packets
+}
+
+/// All ports as of now.
+pub(super) fn ports(board: &Board) -> Vec<PortStatus> {
+    let state = board.state();
+    let status = |port: &super::PortInfo| {
+        let counters = port.id.and_then(|id| board.switch.port_counters(id));
+        let count = |read: fn(&dataplane::counters::PortCounters) -> u64| {
+            counters.as_deref().map_or(0, read)
+        };
+        PortStatus {
+            name: port.name.clone(),
+            id: port.id.map(|id| id.0),
+            interface: port.interface.clone(),
+            mode: port.mode.clone(),
+            worker: port.id.and_then(|id| board.switch.worker_of(id)),
+            addresses: port.addresses.clone(),
+            closed: port.closed,
+            received: count(|it| it.received.value()),
+            received_bytes: count(|it| it.received_bytes.value()),
+            sent: count(|it| it.sent.value()),
+            sent_bytes: count(|it| it.sent_bytes.value()),
+            refused: count(|it| it.refused.value()),
+            missed: count(|it| it.missed.value()),
+            sessions: port.id.map_or(0, |id| board.switch.sessions().used_by(id)),
+        }
+    };
+    state.ports.iter().map(status).collect()
+}

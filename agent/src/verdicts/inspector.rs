@@ -1,0 +1,148 @@
+//! What a worker tells: the raw facts of one verdict, in a queue that never makes it wait.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crossbeam_queue::ArrayQueue;
+use dataplane::counters::Cell;
+use dataplane::wire::{Role, protocol};
+use dataplane::worker::Inspect;
+use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, Verdict};
+
+/// A worker's end of the stream.
+#[derive(Debug)]
+pub struct Inspector {
+    queue: Arc<Queue>,
+}
+
+/// The verdicts of one worker that nobody has fetched yet.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) waiting: ArrayQueue<Seen>,
+    /// Verdicts that found the queue full.
+    pub(super) lost: Cell,
+}
+
+/// A verdict as the worker saw it.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) time: SystemTime,
+    pub(super) outcome: Outcome,
+    pub(super) by: Vec<Arc<str>>,
+    pub(super) in_port: Option<Arc<str>>,
+    pub(super) in_pod: bool,
+    pub(super) out_port: Option<Arc<str>>,
+    pub(super) out_pod: bool,
+    /// `None` if the headers could not be read.
+    pub(super) packet: Option<SeenPacket>,
+}
+
+/// What its headers said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SeenPacket {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) ports: Option<(u16, u16)>,
+    pub(super) protocol: u8,
+    pub(super) icmp_type: Option<u8>,
+    pub(super) tcp_flags: Option<u8>,
+}
+
+/// Verdicts that wait for the hub, for each worker. The hub fetches them fifty times a second.
+const WAITING: usize = 2048;
+
+impl Queue {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { waiting: ArrayQueue::new(WAITING), lost: Cell::default() })
+    }
+}
+
+impl Inspector {
+    pub(super) fn new(queue: Arc<Queue>) -> Self {
+        Self { queue }
+    }
+}
+
+impl Inspect for Inspector {
+    #[inline]
+    fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot) {
+        let Some(outcome) = packet.outcome.filter(|outcome| is_event(*outcome)) else { return };
+        if self.queue.waiting.is_full() {
+            self.queue.lost.add(1);
+            return;
+        }
+        // Nobody else pushes, so there is room.
+        let _ = self.queue.waiting.push(see(outcome, packet, memory, snapshot));
+    }
+}
+
+fn is_event(outcome: Outcome) -> bool {
+    match outcome.verdict() {
+        Verdict::Drop => true,
+        Verdict::Forward => {
+            matches!(outcome, Outcome::PolicyAllowed | Outcome::OwnNode | Outcome::NoPolicy)
+        }
+        Verdict::Consume => false,
+    }
+}
+
+#[cold]
+fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) -> Seen {
+    let port = |id: PortId| snapshot.port(id);
+    let name = |id| port(id).map(|port| Arc::clone(&port.name));
+    let is_pod = |id| port(id).is_some_and(|port| port.kind == PortKind::Pod);
+    let decided = matches!(outcome, Outcome::PolicyAllowed | Outcome::PolicyDenied);
+    Seen {
+        time: SystemTime::now(),
+        outcome,
+        by: if decided { packet.by.origins(snapshot, outcome) } else { Vec::new() },
+        in_port: name(packet.in_port),
+        in_pod: is_pod(packet.in_port),
+        out_port: name(packet.out_port),
+        out_pod: is_pod(packet.out_port),
+        packet: see_packet(outcome, packet, memory.bytes(&packet.frame)),
+    }
+}
+
+fn see_packet(outcome: Outcome, packet: &Packet, frame: &[u8]) -> Option<SeenPacket> {
+    let headers = &packet.headers;
+    // Headers that were refused were not kept.
+    if is_malformed(outcome) || headers.end == 0 {
+        return None;
+    }
+    let v4 = headers.flow.source.is_v4();
+    let protocol = match headers.role {
+        // The flow is that of the packet an ICMP error quotes.
+        Role::Quotes if v4 => protocol::ICMP,
+        Role::Quotes => protocol::ICMPV6,
+        _ => headers.flow.protocol,
+    };
+    let ports = matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
+        .then_some((headers.flow.source_port, headers.flow.destination_port));
+    let is_icmp = matches!(protocol, protocol::ICMP | protocol::ICMPV6);
+    Some(SeenPacket {
+        source: headers.flow.source.to_ip(),
+        destination: headers.flow.destination.to_ip(),
+        ports,
+        protocol,
+        icmp_type: frame.get(usize::from(headers.l4)).copied().filter(|_| is_icmp),
+        tcp_flags: (protocol == protocol::TCP).then_some(headers.tcp_flags),
+    })
+}
+
+fn is_malformed(outcome: Outcome) -> bool {
+    use Outcome::{
+        BadChecksum, MalformedEthernet, MalformedIp, MalformedTransport, Truncated,
+        UnknownEthertype,
+    };
+    matches!(
+        outcome,
+        BadChecksum
+            | MalformedEthernet
+            | MalformedIp
+            | MalformedTransport
+            | Truncated
+            | UnknownEthertype
+    )
+}

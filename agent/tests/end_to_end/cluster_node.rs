@@ -1,0 +1,316 @@
+//! A cluster node with a running switch, and pods on it.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::{Namespace, Process, TempDir};
+
+const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
+const PODGATE_CNI: &str = env!("CARGO_BIN_EXE_podgate-cni");
+
+/// How long something may take that must happen. What must not happen is waited for much shorter.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a client waits for an answer that the policy forbids.
+pub(crate) const BLOCKED: Duration = Duration::from_secs(2);
+
+/// A namespace with `podgate run` in it. The node's name is `node1`.
+pub(crate) struct ClusterNode {
+    pub(crate) namespace: Namespace,
+    folder: TempDir,
+    switch: Option<Process>,
+    arguments: Vec<String>,
+}
+
+/// A pod: a namespace attached by the plugin. Detached when dropped.
+pub(crate) struct Pod<'a> {
+    pub(crate) namespace: Namespace,
+    pub(crate) name: String,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) host_interface: String,
+    node: &'a ClusterNode,
+}
+
+impl ClusterNode {
+    /// Starts a switch with these further arguments, and waits until it is ready.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let folder = TempDir::new("node");
+        fs::create_dir(folder.path().join("manifests")).unwrap();
+        let mut node = Self {
+            namespace: Namespace::new("node"),
+            folder,
+            switch: None,
+            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+        };
+        node.write(
+            "node1",
+            "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nspec:\n  podCIDRs: [10.77.0.0/24, \
+             fd77::/64]\n",
+        );
+        node.start_switch();
+        node
+    }
+
+    /// Starts the switch, again if it was killed.
+    pub(crate) fn start_switch(&mut self) {
+        let mut command = self.namespace.command([
+            PODGATE,
+            "run",
+            "--node-name",
+            "node1",
+            "--umem-frames",
+            "16384",
+            "--listen",
+            "127.0.0.1:9470",
+        ]);
+        command.arg("--manifests").arg(self.path("manifests"));
+        command.arg("--socket").arg(self.path("podgate.sock"));
+        command.arg("--state-dir").arg(self.path("state"));
+        command.args(&self.arguments);
+        self.switch = Some(Process::spawn(&mut command));
+        self.eventually("readiness", || {
+            self.http("/readyz").starts_with("HTTP/1.1 200").then_some(())
+        });
+    }
+
+    /// Ends the switch as a crash would: at once.
+    pub(crate) fn kill_switch(&mut self) {
+        self.switch.take().expect("the switch runs").kill();
+    }
+
+    /// Asks the switch to end, and waits for it.
+    pub(crate) fn stop_switch(&mut self) -> ExitStatus {
+        let mut switch = self.switch.take().expect("the switch runs");
+        let id = switch.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        switch.wait(PATIENCE)
+    }
+
+    /// Deletes all files, those the switch uses among them.
+    pub(crate) fn delete_files(&self) {
+        fs::remove_dir_all(self.folder.path()).unwrap();
+    }
+
+    /// Writes a manifest into the watched folder, whole at once.
+    pub(crate) fn write(&self, name: &str, manifest: &str) {
+        let hidden = self.path(&format!(".{name}"));
+        fs::write(&hidden, manifest).unwrap();
+        fs::rename(hidden, self.manifest(name)).unwrap();
+    }
+
+    /// Writes a manifest and waits until every worker decides by it.
+    pub(crate) fn apply(&self, name: &str, manifest: &str) {
+        self.change(|| self.write(name, manifest));
+    }
+
+    /// Takes a manifest away and waits until every worker decides without it.
+    pub(crate) fn withdraw(&self, name: &str) {
+        self.change(|| fs::remove_file(self.manifest(name)).unwrap());
+    }
+
+    /// Waits for a change to be known and in force. (One that concerns no pod is known by the
+    /// count of objects, and publishes nothing.)
+    fn change(&self, make: impl FnOnce()) {
+        let known = |status: &Value| (status["generation"].clone(), status["objects"].clone());
+        let before = known(&self.status());
+        make();
+        self.eventually("the change", || {
+            let status = self.status();
+            let in_force = status["generation"] == status["generation_in_force"];
+            (in_force && known(&status) != before).then_some(())
+        });
+    }
+
+    /// A pod of namespace `default` with the label `role`, attached.
+    pub(crate) fn pod(&self, name: &str, role: &str) -> Pod<'_> {
+        self.write(
+            &format!("pod-{name}"),
+            &format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default, labels: \
+                 {{role: {role}}}}}\nspec: {{nodeName: node1, containers: [{{name: c, image: x}}]}}\n"
+            ),
+        );
+        let namespace = Namespace::new(name);
+        let output = self.plugin("ADD", name, &namespace);
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        assert!(output.status.success(), "ADD of {name}: {result} {}", text(&output.stderr));
+        let addresses = result["ips"].as_array().unwrap().iter().map(|ip| {
+            let address = ip["address"].as_str().unwrap();
+            address.split('/').next().unwrap().parse().unwrap()
+        });
+        let interfaces = result["interfaces"].as_array().unwrap();
+        let outside = interfaces.iter().find(|interface| interface.get("sandbox").is_none());
+        Pod {
+            addresses: addresses.collect(),
+            host_interface: outside.unwrap()["name"].as_str().unwrap().to_owned(),
+            name: name.to_owned(),
+            namespace,
+            node: self,
+        }
+    }
+
+    /// Calls the plugin as a runtime would.
+    pub(crate) fn plugin(&self, command: &str, name: &str, namespace: &Namespace) -> Output {
+        let config = json!({
+            "cniVersion": "1.0.0",
+            "name": "pods",
+            "type": "podgate-cni",
+            "socket": self.path("podgate.sock"),
+            "ipam": {
+                "type": "host-local",
+                "dataDir": self.path("ipam"),
+                "ranges": [
+                    [{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.2"}],
+                    [{"subnet": "fd77::/64", "rangeStart": "fd77::2"}],
+                ],
+            },
+        });
+        let mut plugin = self.namespace.command([PODGATE_CNI]);
+        let mut child = plugin
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", format!("sandbox-{name}"))
+            .env("CNI_NETNS", namespace.path())
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", "/usr/lib/cni")
+            .env("CNI_ARGS", format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// Runs a `podgate` command that talks to the switch; what it printed.
+    pub(crate) fn podgate(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(PODGATE);
+        command.args(arguments).arg("--socket").arg(self.path("podgate.sock"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// What `podgate status -o json` says.
+    pub(crate) fn status(&self) -> Value {
+        serde_json::from_str(&self.podgate(&["status", "-o", "json"])).unwrap()
+    }
+
+    /// The last verdicts that match, oldest first.
+    pub(crate) fn verdicts(&self, filters: &[&str]) -> Vec<Value> {
+        let arguments = [&["observe", "-o", "json", "--last", "1000"], filters].concat();
+        let lines = self.podgate(&arguments);
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The value of a metric; labels must match to the letter.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.http("/metrics");
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name} in\n{text}")).trim().parse().unwrap()
+    }
+
+    fn http(&self, path: &str) -> String {
+        let ask = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect("127.0.0.1:9470")?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: node1\r\nConnection: close\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        agent::linux::in_namespace(self.namespace.path(), ask).unwrap().unwrap_or_default()
+    }
+
+    /// Waits for something that must happen.
+    pub(crate) fn eventually<T>(&self, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(value) = attempt() {
+                return value;
+            }
+            if Instant::now() > deadline {
+                let log = self.switch.as_ref().map(Process::output).unwrap_or_default();
+                panic!("{what} did not happen; the switch said:\n{}", log.join("\n"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether the switch still runs and serves.
+    pub(crate) fn is_well(&self) -> bool {
+        self.http("/healthz").starts_with("HTTP/1.1 200")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn manifest(&self, name: &str) -> PathBuf {
+        self.path("manifests").join(format!("{name}.yaml"))
+    }
+}
+
+impl Pod<'_> {
+    /// Its IPv4 address.
+    pub(crate) fn v4(&self) -> IpAddr {
+        *self.addresses.iter().find(|address| address.is_ipv4()).expect("an IPv4 address")
+    }
+
+    /// Its IPv6 address.
+    pub(crate) fn v6(&self) -> IpAddr {
+        *self.addresses.iter().find(|address| address.is_ipv6()).expect("an IPv6 address")
+    }
+
+    /// Its name as the switch prints it.
+    pub(crate) fn key(&self) -> String {
+        format!("default/{}", self.name)
+    }
+
+    /// A connection from inside the pod.
+    pub(crate) fn connect(&self, to: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+        let connect = || TcpStream::connect_timeout(&SocketAddr::new(to, port), BLOCKED);
+        let stream = agent::linux::in_namespace(self.namespace.path(), connect).unwrap()?;
+        stream.set_read_timeout(Some(BLOCKED))?;
+        Ok(stream)
+    }
+
+    /// Whether `ping` from inside the pod is answered.
+    pub(crate) fn pings(&self, to: IpAddr) -> bool {
+        let to = to.to_string();
+        self.namespace.try_exec(["ping", "-c", "1", "-W", "2", to.as_str()]).status.success()
+    }
+
+    /// `redis-cli ping` from inside the pod.
+    pub(crate) fn asks_redis(&self, server: &Pod<'_>) -> bool {
+        let server = server.v4().to_string();
+        let limit = BLOCKED.as_secs().to_string();
+        let command = ["timeout", limit.as_str(), "redis-cli", "-h", server.as_str(), "ping"];
+        text(&self.namespace.try_exec(command).stdout).trim() == "PONG"
+    }
+
+    /// A redis server inside the pod, on port 6379.
+    pub(crate) fn serve_redis(&self) -> Process {
+        let command = "redis-server --bind * -::* --protected-mode no --save  --daemonize no";
+        let server = self.namespace.spawn(command.split(' '));
+        server.wait_for_line("Ready to accept connections", PATIENCE);
+        server
+    }
+}
+
+impl Drop for Pod<'_> {
+    fn drop(&mut self) {
+        let output = self.node.plugin("DEL", &self.name, &self.namespace);
+        if !output.status.success() && !std::thread::panicking() {
+            panic!("DEL of {}: {}", self.name, text(&output.stdout));
+        }
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

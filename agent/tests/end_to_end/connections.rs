@@ -1,0 +1,74 @@
+//! What pods can do when nothing forbids it.
+
+use serde_json::Value;
+
+use crate::cluster_node::{PATIENCE, Pod};
+use crate::{ClusterNode, requires_the_machine};
+
+fn stream(client: &Pod<'_>, server: &Pod<'_>, options: &[&str]) -> Value {
+    let listener = server.namespace.spawn(["iperf3", "-s", "-1", "--forceflush"]);
+    listener.wait_for_line("Server listening", PATIENCE);
+    let address = server.v4().to_string();
+    let command = [&["iperf3", "-J", "-t", "2", "-c", &address], options].concat();
+    serde_json::from_str(&client.namespace.exec(command)).unwrap()
+}
+
+fn streams_pass(node: &ClusterNode) {
+    let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
+    let tcp = stream(&client, &server, &[]);
+    assert!(tcp["end"]["sum_received"]["bytes"].as_u64().unwrap() > 1_000_000, "{tcp}");
+    let udp = stream(&client, &server, &["-u", "-b", "20M"]);
+    let sum = &udp["end"]["sum"];
+    let (sent, lost) = (sum["packets"].as_f64().unwrap(), sum["lost_packets"].as_f64().unwrap());
+    assert!(sent > 1000.0 && lost < sent / 10.0, "{sum}");
+}
+
+#[test]
+fn tcp_and_udp_streams_pass() {
+    requires_the_machine!("iperf3");
+    streams_pass(&ClusterNode::start(&[]));
+}
+
+#[test]
+fn streams_pass_from_worker_to_worker() {
+    requires_the_machine!("iperf3");
+    let node = ClusterNode::start(&["--workers", "2"]);
+    streams_pass(&node);
+    assert_eq!(node.status()["workers"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn pods_and_their_cluster_node_ping_each_other_in_both_families() {
+    requires_the_machine!("ping");
+    let node = ClusterNode::start(&[]);
+    let (a, b) = (node.pod("a", "a"), node.pod("b", "b"));
+    assert!(a.pings(b.v4()) && b.pings(a.v4()));
+    assert!(a.pings(b.v6()) && b.pings(a.v6()));
+    for gateway in ["10.77.0.1", "fd77::1"] {
+        assert!(a.pings(gateway.parse().unwrap()), "{gateway}");
+    }
+    for address in [a.v4(), a.v6()] {
+        let address = address.to_string();
+        node.namespace.exec(["ping", "-c", "1", "-W", "2", address.as_str()]);
+    }
+}
+
+#[test]
+fn what_happened_can_be_read() {
+    requires_the_machine!("ping");
+    let node = ClusterNode::start(&[]);
+    let (a, b) = (node.pod("a", "a"), node.pod("b", "b"));
+    assert!(a.pings(b.v4()));
+    let status = node.status();
+    let ports = status["ports"].as_array().unwrap();
+    let port = |name: &str| ports.iter().find(|port| port["name"] == name).unwrap();
+    for name in [a.key(), b.key(), "host".to_owned()] {
+        assert!(port(&name)["mode"].as_str().unwrap().ends_with("copy"), "{status}");
+    }
+    assert!(port(&a.key())["received"].as_u64().unwrap() > 0);
+    assert!(node.metric("podgate_packets_total{verdict=\"forward\",reason=\"session\"}") >= 1.0);
+    let opened = node.verdicts(&["--from-pod", "default/a", "--to-pod", "default/b"]);
+    assert_eq!(opened.len(), 1, "{opened:?}");
+    assert_eq!(opened[0]["verdict"], "forwarded");
+    assert_eq!(opened[0]["by"][0], "default-allow");
+}

@@ -1,0 +1,25 @@
+//! The whole product on one machine: `podgate run` with AF_XDP ports in a namespace that plays
+//! the cluster node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
+
+mod cluster_node;
+mod connections;
+mod policies;
+mod trouble;
+
+use cluster_node::ClusterNode;
+
+/// What these tests need beside root.
+macro_rules! requires_the_machine {
+    ($($program:literal),*) => {
+        testkit::requires_root!();
+        testkit::requires!(
+            testkit::has_program("/usr/lib/cni/host-local"),
+            "host-local is not installed (Debian: containernetworking-plugins)"
+        );
+        $(testkit::requires!(
+            testkit::has_program($program),
+            concat!($program, " is not installed")
+        );)*
+    };
+}
+pub(crate) use requires_the_machine;

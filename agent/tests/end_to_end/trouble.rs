@@ -1,0 +1,128 @@
+//! What must hold when things go wrong.
+
+use crate::{ClusterNode, requires_the_machine};
+
+const NOTHING_IN: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: nothing-in, namespace: default}
+spec:
+  podSelector: {matchLabels: {role: db}}
+";
+
+#[test]
+fn a_killed_switch_leaves_pods_closed_and_a_new_one_takes_them_up() {
+    requires_the_machine!("ping", "redis-server", "redis-cli");
+    let mut node = ClusterNode::start(&[]);
+    node.apply("policy", NOTHING_IN);
+    let names = [("db", "db"), ("a", "a"), ("b", "b")];
+    let pods = names.map(|(name, role)| {
+        let pod = node.pod(name, role);
+        let made = (pod.addresses.clone(), pod.namespace.path().to_owned());
+        // The pods outlive the borrow of the node; they are detached by hand at the end.
+        (name, made, std::mem::ManuallyDrop::new(pod).namespace.name().to_owned())
+    });
+    let ping = |from: &str, to: std::net::IpAddr| {
+        let to = to.to_string();
+        std::process::Command::new("ip")
+            .args(["netns", "exec", from, "ping", "-c", "1", "-W", "1", to.as_str()])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    };
+    let v4 = |n: usize| pods[n].1.0[0];
+    let name = |n: usize| pods[n].2.as_str();
+    assert!(ping(name(1), v4(2)) && !ping(name(1), v4(0)));
+
+    node.kill_switch();
+    assert!(!ping(name(1), v4(2)), "nobody forwards");
+    // Not even the kernel of the cluster node, were it told to.
+    node.namespace.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
+    assert!(!ping(name(1), v4(2)) && !ping(name(1), "10.77.0.1".parse().unwrap()));
+
+    node.start_switch();
+    assert!(ping(name(1), v4(2)), "pods are taken up again");
+    assert!(!ping(name(1), v4(0)), "with their policy");
+    for (_, _, namespace) in &pods {
+        let deleted =
+            std::process::Command::new("ip").args(["netns", "delete", namespace]).status();
+        assert!(deleted.unwrap().success());
+    }
+}
+
+#[test]
+fn a_broken_manifest_changes_nothing_and_is_named() {
+    requires_the_machine!("ping");
+    let node = ClusterNode::start(&[]);
+    let (db, other) = (node.pod("db", "db"), node.pod("other", "other"));
+    node.apply("policy", NOTHING_IN);
+    assert!(!other.pings(db.v4()));
+    node.write("policy", &NOTHING_IN.replace("{matchLabels: {role: db}}", "{matchLabels: [7]}"));
+    let faults = node.eventually("the fault", || {
+        let status = node.status();
+        let faults = status["faults"].as_array().unwrap();
+        (!faults.is_empty()).then(|| format!("{faults:?}"))
+    });
+    assert!(faults.contains("policy.yaml") && faults.contains("matchLabels"), "{faults}");
+    assert!(!other.pings(db.v4()), "what was in force stays in force");
+    assert!(node.metric("podgate_policy_faults") >= 1.0);
+    node.apply("policy", &NOTHING_IN.replace("role: db", "role: nobody"));
+    assert!(other.pings(db.v4()));
+    assert_eq!(node.status()["faults"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn an_interface_that_vanishes_is_counted_and_harms_nobody_else() {
+    requires_the_machine!("ping");
+    let node = ClusterNode::start(&[]);
+    let (a, b, c) = (node.pod("a", "a"), node.pod("b", "b"), node.pod("c", "c"));
+    assert!(a.pings(c.v4()));
+    node.namespace.exec(["ip", "link", "delete", c.host_interface.as_str()]);
+    node.eventually("the loss", || (node.metric("podgate_ports_lost_total") == 1.0).then_some(()));
+    assert_eq!(node.status()["lost"][0]["name"], "default/c");
+    assert!(a.pings(b.v4()) && node.is_well());
+    let again = node.pod("d", "d");
+    assert!(a.pings(again.v4()), "ports can still be opened");
+}
+
+#[test]
+fn a_pod_cannot_send_as_another() {
+    requires_the_machine!("ping");
+    let node = ClusterNode::start(&[]);
+    let (a, b, victim) = (node.pod("a", "a"), node.pod("b", "b"), node.pod("victim", "victim"));
+    assert!(a.pings(b.v4()));
+    let stolen = victim.v4().to_string();
+    a.namespace.exec(["ip", "addr", "add", &format!("{stolen}/32"), "dev", "eth0"]);
+    let target = b.v4().to_string();
+    let ping = ["ping", "-c", "1", "-W", "1", "-I", stolen.as_str(), target.as_str()];
+    assert!(!a.namespace.try_exec(ping).status.success());
+    let spoofed = "podgate_packets_total{verdict=\"drop\",reason=\"spoofed-address\"}";
+    assert!(node.metric(spoofed) >= 1.0);
+    assert!(victim.pings(b.v4()), "the victim is not harmed");
+}
+
+#[test]
+fn a_pod_whose_object_is_unknown_is_not_attached() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&["--attach-timeout", "1s"]);
+    let namespace = testkit::Namespace::new("unknown");
+    let output = node.plugin("ADD", "unknown", &namespace);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!output.status.success());
+    assert_eq!(answer["code"], 11, "try again later: {answer}");
+    assert!(answer["msg"].as_str().unwrap().contains("default/unknown"), "{answer}");
+    let links = node.namespace.exec(["ip", "-brief", "link"]);
+    assert!(!links.contains("\npg"), "nothing is left behind: {links}");
+    assert_eq!(node.status()["ports"].as_array().unwrap().len(), 1, "the host port alone");
+    assert!(node.is_well());
+}
+
+/// Whoever cleans up takes the files first and then asks the switch to end.
+#[test]
+fn a_switch_whose_files_are_gone_still_ends_when_asked() {
+    requires_the_machine!();
+    let mut node = ClusterNode::start(&[]);
+    node.delete_files();
+    assert!(node.stop_switch().success());
+}

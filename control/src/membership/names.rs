@@ -1,0 +1,151 @@
+//! Port names of peers, and the numbers they stand for at the moment.
+//!
+//! An egress rule that names a port means another number on every pod that gives the name
+//! another number. A name is followed as a set is: a pod that changes is held against the
+//! names that cover its namespace. Only a number that nobody gave before, or that nobody
+//! gives any more, makes rules change.
+
+use std::collections::{BTreeMap, HashSet};
+use std::mem;
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+use super::interests::Interest;
+use super::{Membership, Used, pods_in};
+use crate::PodKey;
+use crate::cache::Cache;
+use crate::model::{Pod, Protocol};
+use crate::peers::PodPeers;
+
+/// Number of a port name that egress rules ask for.
+pub(crate) type NameId = u32;
+
+/// A port name as a peer's pods use it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct NameOf {
+    pub(crate) peers: PodPeers,
+    pub(crate) name: Arc<str>,
+    pub(crate) protocol: Protocol,
+}
+
+/// How many pods give each number.
+pub(super) type Numbers = BTreeMap<u16, u32>;
+
+impl Membership {
+    /// The number of a port name and the numbers it stands for, sorted; it is followed from
+    /// now on.
+    pub(crate) fn name(&mut self, cache: &Cache, name: NameOf) -> (NameId, Vec<u16>) {
+        let id = match self.name_ids.get(&name) {
+            Some(id) => *id,
+            None => self.follow(cache, Arc::new(name)),
+        };
+        let numbers = self.names.get(&id).into_iter().flat_map(|(_, numbers)| numbers.keys());
+        (id, numbers.copied().collect())
+    }
+
+    fn follow(&mut self, cache: &Cache, name: Arc<NameOf>) -> NameId {
+        while self.names.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        let mut numbers = Numbers::new();
+        for (_, pod) in
+            pods_in(cache, |namespace, labels| name.peers.covers_namespace(namespace, labels))
+        {
+            if let Some(number) = name.number(cache, pod) {
+                *numbers.entry(number).or_default() += 1;
+                self.told_numbers.entry(pod.key.clone()).or_default().push((id, number));
+            }
+        }
+        self.name_ids.insert(Arc::clone(&name), id);
+        self.interests.add(Interest::Name(id, Arc::clone(&name)));
+        self.names.insert(id, (Used { it: name, uses: 0 }, numbers));
+        self.idle_names.insert(id);
+        id
+    }
+
+    /// One more user of a port name.
+    pub(crate) fn retain_name(&mut self, id: NameId) {
+        if let Some((entry, _)) = self.names.get_mut(&id) {
+            entry.uses += 1;
+            self.idle_names.remove(&id);
+        }
+    }
+
+    /// One user less.
+    pub(crate) fn release_name(&mut self, id: NameId) {
+        if let Some((entry, _)) = self.names.get_mut(&id) {
+            entry.uses = entry.uses.saturating_sub(1);
+            if entry.uses == 0 {
+                self.idle_names.insert(id);
+            }
+        }
+    }
+
+    /// Port names whose numbers changed since this was asked last.
+    pub(crate) fn take_changed_names(&mut self) -> HashSet<NameId, RandomState> {
+        mem::take(&mut self.changed_names)
+    }
+
+    /// Works out anew which numbers a pod gives to names.
+    pub(super) fn refresh_numbers(&mut self, cache: &Cache, key: &PodKey) {
+        let mut now: Vec<(NameId, u16)> = Vec::new();
+        if let (Some(pod), Some(entry)) = (cache.pod(key), cache.namespaces().get(&key.namespace))
+            && !self.names.is_empty()
+        {
+            let covering = self.interests.covering(&key.namespace, &entry.labels);
+            now.extend(covering.iter().filter_map(|interest| match interest {
+                Interest::Name(id, name) => Some((*id, name.number(cache, pod)?)),
+                Interest::Set(..) => None,
+            }));
+        }
+        let before = match now.is_empty() {
+            true => self.told_numbers.remove(key),
+            false => self.told_numbers.insert(key.clone(), now.clone()),
+        };
+        for (id, number) in before.iter().flatten().filter(|it| !now.contains(it)) {
+            let Some((_, numbers)) = self.names.get_mut(id) else { continue };
+            let count = numbers.entry(*number).or_default();
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                numbers.remove(number);
+                self.changed_names.insert(*id);
+            }
+        }
+        let before = before.unwrap_or_default();
+        for (id, number) in now.iter().filter(|it| !before.contains(it)) {
+            let Some((_, numbers)) = self.names.get_mut(id) else { continue };
+            let count = numbers.entry(*number).or_default();
+            *count += 1;
+            if *count == 1 {
+                self.changed_names.insert(*id);
+            }
+        }
+    }
+
+    /// Forgets names that nobody uses any more.
+    pub(super) fn sweep_names(&mut self) {
+        for id in mem::take(&mut self.idle_names) {
+            let Some((entry, _)) = self.names.remove(&id) else { continue };
+            self.name_ids.remove(&entry.it);
+            self.interests.remove(&Interest::Name(id, entry.it));
+            self.changed_names.remove(&id);
+            self.told_numbers.retain(|_, told| {
+                told.retain(|(name, _)| *name != id);
+                !told.is_empty()
+            });
+        }
+    }
+}
+
+impl NameOf {
+    /// The number that a pod gives the name, if it is one of the peers.
+    pub(super) fn number(&self, cache: &Cache, pod: &Pod) -> Option<u16> {
+        let mut addresses = cache.addresses(&pod.key).iter();
+        let meant = self.peers.covers_pod(pod)
+            && addresses.any(|address| self.peers.covers_address(*address));
+        meant.then(|| pod.named_port(&self.name, self.protocol)).flatten()
+    }
+}

@@ -1,0 +1,71 @@
+//! Cluster network policies.
+
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use super::{Direction, Labels, PolicyRule, Selector};
+
+/// A policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterNetworkPolicy {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Before or after the NetworkPolicies.
+    pub tier: Tier,
+    /// 0 to 1000, lower first; equal ones in the order of their names.
+    pub priority: u16,
+    /// Namespaces of the pods it is about.
+    pub namespaces: Selector,
+    /// Labels of the pods it is about.
+    pub pods: Selector,
+    /// Rules for ingress, the first that matches counting.
+    pub ingress: Vec<ClusterRule>,
+    /// Rules for egress, likewise.
+    pub egress: Vec<ClusterRule>,
+    /// Whether all of the object could be read.
+    pub complete: bool,
+}
+
+/// Where a cluster policy stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Tier {
+    /// Before the NetworkPolicies.
+    Admin,
+    /// After them, for pods that none of them isolates.
+    Baseline,
+}
+
+/// A rule of a cluster policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRule {
+    /// What it says.
+    pub verdict: Verdict,
+    /// What it is about.
+    pub rule: PolicyRule,
+}
+
+/// What a rule says about a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Verdict {
+    /// It may pass.
+    Accept,
+    /// It may not.
+    Deny,
+    /// The rest of this tier has no say; the next one has.
+    Pass,
+}
+
+impl ClusterNetworkPolicy {
+    /// Whether pods with these labels, in such a namespace, are its subject.
+    pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
+        self.namespaces.matches(namespace) && self.pods.matches(pod)
+    }
+
+    /// Its rules for `direction`.
+    pub fn direction(&self, direction: Direction) -> &[ClusterRule] {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What a commit publishes: pods and cluster nodes in the form of the view, everything that
+//! is the same shared with the view before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::control::{Control, Gate, Scope};
+use crate::model::Node;
+use crate::{ClusterNode, PodGate, PodKey, PodView};
+
+impl Control {
+    /// The pods of the view with these worked out anew; the same map if none differs.
+    pub(crate) fn pods(&self, keys: BTreeSet<PodKey>) -> Arc<BTreeMap<PodKey, Arc<PodView>>> {
+        let mut pods = Arc::clone(&self.view.pods);
+        for key in keys {
+            let known = pods.get(&key);
+            match self.pod_view(&key) {
+                None if known.is_none() => {}
+                None => drop(Arc::make_mut(&mut pods).remove(&key)),
+                Some(fresh) => {
+                    if known.is_none_or(|known| !is_same(known, &fresh)) {
+                        Arc::make_mut(&mut pods).insert(key, Arc::new(fresh));
+                    }
+                }
+            }
+        }
+        pods
+    }
+
+    fn pod_view(&self, key: &PodKey) -> Option<PodView> {
+        let [ingress, egress] = &self.local.get(key)?.gates;
+        let gate = |gate: &Option<Gate>| match gate {
+            None => Some(PodGate::Open),
+            Some(gate) => self.tables.table(&gate.rules).cloned().map(PodGate::Table),
+        };
+        let pod = self.cache.pod(key)?;
+        let node = match (&self.scope, &pod.node) {
+            (Scope::Node(name), _) | (Scope::All, Some(name)) => Arc::clone(name),
+            (Scope::All, None) => "".into(),
+        };
+        let addresses = self.cache.addresses(key).to_vec();
+        Some(PodView { node, addresses, to_pod: gate(ingress)?, from_pod: gate(egress)? })
+    }
+
+    pub(crate) fn nodes(&self) -> Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>> {
+        let nodes: BTreeMap<_, _> = self.cache.nodes().values().map(|it| self.node(it)).collect();
+        if nodes == *self.view.nodes { Arc::clone(&self.view.nodes) } else { Arc::new(nodes) }
+    }
+
+    fn node(&self, node: &Node) -> (Arc<str>, Arc<ClusterNode>) {
+        let fresh =
+            ClusterNode { addresses: node.addresses.clone(), pod_cidrs: node.pod_cidrs.clone() };
+        let shared = match self.view.nodes.get(&node.name) {
+            Some(known) if **known == fresh => Arc::clone(known),
+            _ => Arc::new(fresh),
+        };
+        (Arc::clone(&node.name), shared)
+    }
+}
+
+fn is_same(a: &PodView, b: &PodView) -> bool {
+    let same_gate = |a: &PodGate, b: &PodGate| match (a, b) {
+        (PodGate::Open, PodGate::Open) => true,
+        (PodGate::Table(a), PodGate::Table(b)) => Arc::ptr_eq(a, b),
+        _ => false,
+    };
+    a.node == b.node
+        && a.addresses == b.addresses
+        && same_gate(&a.to_pod, &b.to_pod)
+        && same_gate(&a.from_pod, &b.from_pod)
+}

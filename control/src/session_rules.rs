@@ -1,0 +1,198 @@
+//! The session rule renderer: gates as rules for an L4 stack.
+//!
+//! Tables decide by the first match, a session stack by the most specific. So the ordered
+//! rules of a gate are worked out for every network that any of them names, exceptions
+//! included: which ports does the list allow for an address that lies in this network and in
+//! none inside it? A network whose answer is that of the network around it needs no rule.
+//! Port ranges that come out are disjoint, so specificity of ports never has to decide.
+//!
+//! | gate | scope | local | remote |
+//! |---|---|---|---|
+//! | `from_pod` | local, the pod | any | destination and port |
+//! | `to_pod` | global | the pod's address, destination port | source |
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use acl::{Action, End, PeerSetId, Rule};
+use ahash::RandomState;
+use ipnet::IpNet;
+use session_rules as session;
+
+use crate::{Control, PodGate};
+
+/// The networks of a peer set, each with its exceptions.
+pub(crate) type Nets = Vec<(IpNet, Vec<IpNet>)>;
+
+/// Allowed or denied, by port; disjoint, sorted and without gaps.
+type Answers = Vec<(session::Ports, bool)>;
+
+impl Control {
+    /// The rules that an L4 stack on the cluster node would decide by, for the pods of the
+    /// view in force. Their tags are empty: [`session_rules::changes`] gives them.
+    pub fn session_rules(&self) -> Vec<session::Rule> {
+        let nets = self.nets_of_sets();
+        let mut rules = Vec::new();
+        for (key, pod) in self.view().pods.iter() {
+            let name: std::sync::Arc<str> = key.to_string().into();
+            let scope = session::Scope::Local(name);
+            if let PodGate::Table(table) = &pod.from_pod {
+                for (transport, net, ports, allowed) in gate(table.rules(), &nets) {
+                    let remote = session::End { net, ports };
+                    let local = session::End::ANY;
+                    rules.push(rule(scope.clone(), transport, local, remote, allowed));
+                }
+            }
+            if let PodGate::Table(table) = &pod.to_pod {
+                for (transport, net, ports, allowed) in gate(table.rules(), &nets) {
+                    let remote = session::End { net, ports: session::Ports::ANY };
+                    for address in &pod.addresses {
+                        let own = Some(IpNet::from(*address));
+                        let local = session::End { net: own, ports };
+                        let scope = session::Scope::Global;
+                        rules.push(rule(scope, transport, local, remote, allowed));
+                    }
+                }
+            }
+        }
+        rules
+    }
+}
+
+fn rule(
+    scope: session::Scope,
+    transport: session::Transport,
+    local: session::End,
+    remote: session::End,
+    allowed: bool,
+) -> session::Rule {
+    let action = if allowed { session::Action::Allow } else { session::Action::Deny };
+    session::Rule { scope, transport, local, remote, action, tag: "".into() }
+}
+
+/// Where an ordered list says something else than it does for the network around: transport,
+/// network (`None`: everywhere), ports, and whether they are allowed.
+fn gate(
+    rules: &[Rule],
+    nets: &HashMap<PeerSetId, Nets, RandomState>,
+) -> Vec<(session::Transport, Option<IpNet>, session::Ports, bool)> {
+    let ends: Vec<End> = rules.iter().map(peer).collect();
+    let mut members: BTreeMap<IpNet, BTreeSet<PeerSetId>> = BTreeMap::new();
+    let sets: BTreeSet<PeerSetId> = ends
+        .iter()
+        .filter_map(|end| match end {
+            End::Set(set) => Some(*set),
+            End::Any | End::Net(_) => None,
+        })
+        .collect();
+    let blocks = |set: &PeerSetId| nets.get(set).map_or(&[][..], Vec::as_slice);
+    for (net, except) in sets.iter().flat_map(blocks) {
+        members.entry(*net).or_default();
+        for except in except {
+            members.entry(*except).or_default();
+        }
+    }
+    for end in &ends {
+        if let End::Net(net) = end {
+            members.entry(net.trunc()).or_default();
+        }
+    }
+    fill(&mut members, &sets, blocks);
+    let mut found = Vec::new();
+    for (transport, protocol) in [(session::Transport::Tcp, 6), (session::Transport::Udp, 17)] {
+        let answer = |net: Option<&IpNet>, inside: &BTreeSet<PeerSetId>| {
+            answers(rules, protocol, |end| match end {
+                End::Any => true,
+                End::Set(set) => inside.contains(set),
+                End::Net(wide) => net.is_some_and(|net| wide.contains(net)),
+            })
+        };
+        let everywhere = answer(None, &BTreeSet::new());
+        found.extend(everywhere.iter().map(|(ports, allowed)| (transport, None, *ports, *allowed)));
+        // Outer networks come before those inside them.
+        let mut around: Vec<(IpNet, Answers)> = Vec::new();
+        for (net, inside) in &members {
+            while around.last().is_some_and(|(outer, _)| !outer.contains(net)) {
+                around.pop();
+            }
+            let outer = around.last().map_or(&everywhere, |(_, answers)| answers);
+            let own = answer(Some(net), inside);
+            let differing = difference(&own, outer);
+            found.extend(differing.map(|(ports, allowed)| (transport, Some(*net), ports, allowed)));
+            around.push((*net, own));
+        }
+    }
+    found
+}
+
+fn peer(rule: &Rule) -> End {
+    if rule.source == End::Any { rule.destination } else { rule.source }
+}
+
+/// Notes for every network which sets it lies in.
+fn fill<'n>(
+    members: &mut BTreeMap<IpNet, BTreeSet<PeerSetId>>,
+    sets: &BTreeSet<PeerSetId>,
+    blocks: impl Fn(&PeerSetId) -> &'n [(IpNet, Vec<IpNet>)],
+) {
+    for set in sets {
+        for (net, except) in blocks(set) {
+            // A single address has nothing inside it.
+            let inside = members.range_mut(net..).take_while(|(inner, _)| {
+                net.contains(*inner) || inner.network() <= net.broadcast()
+            });
+            for (inner, of) in inside {
+                if net.contains(inner) && !except.iter().any(|except| except.contains(inner)) {
+                    of.insert(*set);
+                }
+            }
+        }
+    }
+}
+
+/// What the list says for each port; a port that no rule matches is denied.
+fn answers(rules: &[Rule], protocol: u8, is_peer: impl Fn(&End) -> bool) -> Answers {
+    let matching: Vec<&Rule> = rules
+        .iter()
+        .filter(|rule| rule.protocol.is_none_or(|it| it == protocol) && is_peer(&peer(rule)))
+        .collect();
+    let mut starts: BTreeSet<u16> = BTreeSet::from([0]);
+    for rule in &matching {
+        starts.insert(rule.destination_ports.first);
+        starts.extend(rule.destination_ports.last.checked_add(1));
+    }
+    let starts: Vec<u16> = starts.into_iter().collect();
+    let mut answers: Answers = Vec::new();
+    for (index, first) in starts.iter().enumerate() {
+        let last = starts.get(index + 1).map_or(u16::MAX, |next| next - 1);
+        let deciding = matching.iter().find(|rule| rule.destination_ports.contains(*first));
+        let allowed = deciding.is_some_and(|rule| rule.action == Action::Permit);
+        match answers.last_mut() {
+            Some((ports, same)) if *same == allowed => ports.last = last,
+            _ => answers.push((session::Ports { first: *first, last }, allowed)),
+        }
+    }
+    answers
+}
+
+/// The parts of `own` that are not so in `outer`.
+fn difference(
+    own: &Answers,
+    outer: &Answers,
+) -> impl Iterator<Item = (session::Ports, bool)> + use<> {
+    let mut found: Vec<(session::Ports, bool)> = Vec::new();
+    for (ports, allowed) in own {
+        for (other, _) in outer.iter().filter(|(_, other)| other != allowed) {
+            let (first, last) = (ports.first.max(other.first), ports.last.min(other.last));
+            if first <= last {
+                found.push((session::Ports { first, last }, *allowed));
+            }
+        }
+    }
+    found.into_iter()
+}
+
+/// One address as a network without exceptions.
+pub(crate) fn host(address: IpAddr) -> (IpNet, Vec<IpNet>) {
+    (IpNet::from(address), Vec::new())
+}

@@ -1,0 +1,190 @@
+//! The last known objects on disk, for a start without the API server.
+//!
+//! ```text
+//! podgate-state 1
+//! {"Namespace":{…}}          one object a line
+//! …
+//! 4711 9f86d081884c7d65      how many there were, and their checksum
+//! ```
+//!
+//! A file is replaced whole, by renaming. What is cut off, damaged or of another format is
+//! refused as a whole: half a cluster would be open where its policies are missing.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::{Control, Object};
+
+const HEAD: &str = "podgate-state 1";
+
+/// Writes all objects that `control` knows.
+///
+/// # Errors
+/// When the file cannot be written or renamed; an earlier file is then still whole.
+pub fn save(control: &Control, path: &Path) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let aside = Path::new(&aside);
+    let file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
+    let mut out = BufWriter::new(file);
+    writeln!(out, "{HEAD}")?;
+    let (mut count, mut sum) = (0_u64, Sum::new());
+    for object in control.objects() {
+        let line = serde_json::to_vec(&object)?;
+        sum.add(&line);
+        out.write_all(&line)?;
+        out.write_all(b"\n")?;
+        count += 1;
+    }
+    writeln!(out, "{count} {:016x}", sum.0)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    fs::rename(aside, path)?;
+    // The rename itself is to outlive a crash.
+    File::open(path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
+        .sync_all()
+}
+
+/// Reads what [`save`] wrote.
+///
+/// # Errors
+/// `NotFound` if there is no file; `InvalidData` if it is not exactly what was written.
+pub fn load(path: &Path) -> io::Result<Vec<Object>> {
+    let damaged = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let mut lines = BufReader::new(File::open(path)?).lines();
+    match lines.next().transpose()? {
+        Some(head) if head == HEAD => {}
+        _ => return Err(damaged(format!("{} does not begin with {HEAD:?}", path.display()))),
+    }
+    let (mut objects, mut sum) = (Vec::new(), Sum::new());
+    while let Some(line) = lines.next().transpose()? {
+        if line.starts_with('{') {
+            let object = serde_json::from_str(&line).map_err(|error| {
+                damaged(format!("{}: line {}: {error}", path.display(), objects.len() + 2))
+            })?;
+            sum.add(line.as_bytes());
+            objects.push(object);
+            continue;
+        }
+        let whole = line == format!("{} {:016x}", objects.len(), sum.0) && lines.next().is_none();
+        return match whole {
+            true => Ok(objects),
+            false => Err(damaged(format!("{} is damaged: its checksum differs", path.display()))),
+        };
+    }
+    Err(damaged(format!("{} is cut off after {} objects", path.display(), objects.len())))
+}
+
+/// FNV-1a over 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): finds damage, not malice.
+struct Sum(u64);
+
+impl Sum {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn add(&mut self, line: &[u8]) {
+        for byte in line.iter().chain(b"\n") {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scope;
+    use crate::objects::{Read, read};
+    use serde_json::{Value, json};
+    use std::path::PathBuf;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("podgate-state-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn apply(control: &mut Control, value: Value) {
+        match read(value) {
+            Read::Object(object, _) => control.apply(object),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn cluster() -> Control {
+        let mut control = Control::new(Scope::All);
+        for value in [
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x",
+                "labels": {"a": "b"}}}),
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+                "spec": {"podCIDRs": ["10.0.0.0/24"]}}),
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "x"},
+                "spec": {"containers": [{"name": "c", "ports": [
+                    {"name": "http", "containerPort": 80}]}]},
+                "status": {"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}}),
+            json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": {"name": "q", "namespace": "x"}, "spec": {"podSelector": {
+                    "matchExpressions": [{"key": "k", "operator": "NotIn", "values": ["v"]}]},
+                    "ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8",
+                        "except": ["10.1.0.0/16"]}}], "ports": [{"port": 80, "endPort": 90}]},
+                        {"ports": [{"port": "http"}]}]}}),
+            json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+                "metadata": {"name": "c"}, "spec": {"tier": "Admin", "priority": 1,
+                    "subject": {"namespaces": {}}, "egress": [{"action": "Deny",
+                        "to": [{"nodes": {}}]}]}}),
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+                "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "targetPort": "http"}]}}),
+        ] {
+            apply(&mut control, value);
+        }
+        control
+    }
+
+    #[test]
+    fn what_was_known_is_known_again_after_a_restart() {
+        let folder = Folder::new("again");
+        let path = folder.0.join("state");
+        let control = cluster();
+        save(&control, &path).unwrap();
+        save(&control, &path).unwrap();
+        let mut again = Control::new(Scope::All);
+        again.resync(load(&path).unwrap());
+        assert!(again.objects().eq(control.objects()));
+        assert_eq!(again.objects().count(), 6);
+    }
+
+    #[test]
+    fn every_damage_is_noticed() {
+        let folder = Folder::new("damage");
+        let path = folder.0.join("state");
+        assert_eq!(load(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        save(&cluster(), &path).unwrap();
+        let good = fs::read(&path).unwrap();
+        for at in (0..good.len()).step_by(5) {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            assert!(load(&path).is_err(), "byte {at}");
+        }
+        // Without the last newline it still says everything.
+        for length in (0..good.len() - 1).step_by(5) {
+            fs::write(&path, &good[..length]).unwrap();
+            assert!(load(&path).is_err(), "cut after {length}");
+        }
+        fs::write(&path, &good).unwrap();
+        assert!(load(&path).is_ok());
+    }
+}

@@ -1,0 +1,117 @@
+//! Compiled tables, one for each distinct rule list.
+//!
+//! Pods whose rules are equal, rule by rule and origin by origin, share a table. A table is
+//! compiled when it is first needed, and again only when an identity comes up that is in a
+//! set the table asks about, or when identities are numbered anew.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use acl::{AddressMap, End, Identity, PeerSetId, Rule, Table};
+use ahash::RandomState;
+
+/// Rule lists with their users.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    entries: HashMap<Arc<[Rule]>, Entry, RandomState>,
+    compiled: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    users: usize,
+    /// The peer sets that the rules name, sorted.
+    sets: Box<[PeerSetId]>,
+    table: Option<Arc<Table>>,
+}
+
+impl Tables {
+    /// One more user of these rules. Returns them in their shared form and, if they are new
+    /// here, the sets they name.
+    pub(crate) fn acquire(&mut self, rules: Vec<Rule>) -> (Arc<[Rule]>, Box<[PeerSetId]>) {
+        let known =
+            self.entries.get_key_value(rules.as_slice()).map(|(rules, _)| Arc::clone(rules));
+        match known {
+            Some(rules) => {
+                self.entries.entry(Arc::clone(&rules)).and_modify(|entry| entry.users += 1);
+                (rules, Box::default())
+            }
+            None => {
+                let sets = sets(&rules);
+                let rules: Arc<[Rule]> = rules.into();
+                let entry = Entry { users: 1, sets: sets.clone(), table: None };
+                self.entries.insert(Arc::clone(&rules), entry);
+                (rules, sets)
+            }
+        }
+    }
+
+    /// One user less; the sets that nobody here names any more on this account.
+    pub(crate) fn release(&mut self, rules: &Arc<[Rule]>) -> Box<[PeerSetId]> {
+        let Some(entry) = self.entries.get_mut(rules) else { return Box::default() };
+        entry.users -= 1;
+        match entry.users {
+            0 => self.entries.remove(rules).map(|entry| entry.sets).unwrap_or_default(),
+            _ => Box::default(),
+        }
+    }
+
+    /// The table of these rules; they are in use and have been compiled.
+    pub(crate) fn table(&self, rules: &Arc<[Rule]>) -> Option<&Arc<Table>> {
+        self.entries.get(rules)?.table.as_ref()
+    }
+
+    /// Compiles what is new, and what the step from one address map to the next makes stale.
+    /// Returns whether any table that was in force was compiled again.
+    pub(crate) fn compile(&mut self, before: &AddressMap, now: &Arc<AddressMap>) -> bool {
+        let all_stale = !now.same_lineage(before);
+        let known = before.identities().count() as u32;
+        let mut stale: Vec<PeerSetId> = Vec::new();
+        if !all_stale {
+            let count = now.identities().count() as u32;
+            let fresh = (known..count).map(Identity);
+            stale = fresh.flat_map(|identity| now.members(identity).iter().copied()).collect();
+            stale.sort_unstable();
+            stale.dedup();
+        }
+        let mut again = false;
+        for (rules, entry) in &mut self.entries {
+            let touched = || all_stale || intersect(&entry.sets, &stale);
+            if entry.table.is_some() && (entry.sets.is_empty() || !touched()) {
+                continue;
+            }
+            again |= entry.table.is_some();
+            self.compiled += 1;
+            entry.table = Some(Arc::new(Table::compile(Arc::clone(rules), now)));
+        }
+        again
+    }
+
+    /// How often a table has been compiled so far.
+    pub(crate) fn compiled(&self) -> u64 {
+        self.compiled
+    }
+
+    /// How many tables there are.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+fn sets(rules: &[Rule]) -> Box<[PeerSetId]> {
+    let ends = rules.iter().flat_map(|rule| [rule.source, rule.destination]);
+    let mut sets: Vec<PeerSetId> = ends
+        .filter_map(|end| match end {
+            End::Set(set) => Some(set),
+            End::Any | End::Net(_) => None,
+        })
+        .collect();
+    sets.sort_unstable();
+    sets.dedup();
+    sets.into()
+}
+
+/// Whether two sorted lists have anything in common.
+fn intersect(few: &[PeerSetId], many: &[PeerSetId]) -> bool {
+    few.iter().any(|set| many.binary_search(set).is_ok())
+}

@@ -1,0 +1,93 @@
+//! Session rules give the verdicts that the gates give.
+
+mod common;
+
+use std::net::IpAddr;
+
+use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
+use common::{TCP, UDP, gate, object, reference_of};
+use control::{Control, PodGate, Scope};
+use proptest::prelude::*;
+use session_rules::{
+    Action, Change, Connection, Installed, Scope as SessionScope, Table, Tags, Transport, changes,
+};
+
+fn tell(control: &mut Control, edit: &Edit) {
+    match edit {
+        Edit::Apply(value) => control.apply(object(value.clone())),
+        Edit::Delete(kind, namespace, name) => {
+            control.delete(&reference_of(kind, namespace, name));
+        }
+    }
+}
+
+fn everybody() -> Vec<IpAddr> {
+    let pods = NAMESPACES
+        .iter()
+        .flat_map(|namespace| PODS.iter().flat_map(|name| pod_addresses(namespace, name, false)));
+    let others = ["192.0.2.1", "2001:db8::1", "198.51.100.7", "203.0.113.9", "10.0.2.200"];
+    pods.chain(others.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
+}
+
+/// What the stack says; without any rule it goes on, that is: yes.
+fn allowed(table: &Table, connection: &Connection) -> bool {
+    table.lookup(connection).is_none_or(|rule| rule.action == Action::Allow)
+}
+
+fn agree(control: &Control, table: &Table) {
+    let view = control.view();
+    for (key, pod) in view.pods.iter() {
+        for own in &pod.addresses {
+            for peer in everybody() {
+                for (protocol, transport) in [(TCP, Transport::Tcp), (UDP, Transport::Udp)] {
+                    for port in [1, 53, 79, 80, 81, 8080] {
+                        let opens = gate(&view, &pod.from_pod, *own, peer, protocol, port).0;
+                        let connection = Connection {
+                            scope: SessionScope::Local(key.to_string().into()),
+                            transport,
+                            local: (*own, 40_000),
+                            remote: (peer, port),
+                        };
+                        assert_eq!(allowed(table, &connection), opens, "{connection:?}");
+                        let accepts = gate(&view, &pod.to_pod, peer, *own, protocol, port).0;
+                        let connection = Connection {
+                            scope: SessionScope::Global,
+                            transport,
+                            local: (*own, port),
+                            remote: (peer, 40_000),
+                        };
+                        assert_eq!(allowed(table, &connection), accepts, "{connection:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        view.pods
+            .values()
+            .all(|pod| !matches!(&pod.to_pod, PodGate::Table(_)) || !table.rules().is_empty())
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_most_specific_rule_says_what_the_first_match_says(history in edits(8..30)) {
+        let mut control = Control::new(Scope::All);
+        let mut installed = Installed::default();
+        let mut tags = Tags::new("podgate-");
+        for edits in history.chunks(6) {
+            edits.iter().for_each(|edit| tell(&mut control, edit));
+            control.commit();
+            // A stack that is kept up to date by differences.
+            let steps = changes(&installed.dump(), &control.session_rules(), &mut tags);
+            let adds = steps.iter().skip_while(|step| matches!(step, Change::Delete(_)));
+            prop_assert!(adds.clone().all(|step| matches!(step, Change::Add(_))));
+            for step in steps {
+                installed.apply(step).unwrap();
+            }
+            agree(&control, &Table::compile(installed.dump()));
+        }
+    }
+}
