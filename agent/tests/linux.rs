@@ -71,6 +71,25 @@ fn a_pair_across_namespaces_carries_packets_both_ways() {
 }
 
 #[test]
+fn a_queue_takes_the_place_of_none() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("queue");
+    let mut netlink = in_namespace(namespace.path(), Netlink::open).unwrap().unwrap();
+    let pair =
+        VethPair { near: end("near", 1), far: end("far", 2), far_namespace: None, mtu: 1500 };
+    netlink.create_veth(&pair).unwrap();
+    let link = netlink.link("near").unwrap().index;
+    // Twice: a queue that is there is replaced.
+    for _ in 0..2 {
+        netlink.put_queue(link).unwrap();
+        netlink.set_up(link).unwrap();
+        let shown = namespace.exec(["ip", "link", "show", "near"]);
+        assert!(shown.contains("qdisc") && !shown.contains("noqueue"), "{shown}");
+    }
+    assert!(netlink.put_queue(4000).is_err());
+}
+
+#[test]
 fn offloads_are_off_at_once_and_for_good() {
     testkit::requires_root!();
     testkit::requires!(testkit::has_program("ethtool"), "ethtool is not installed");

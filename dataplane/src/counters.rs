@@ -16,6 +16,11 @@ impl Cell {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// Takes over a value that something else counted; only the one writer may call it.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     /// The value now.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -46,6 +51,9 @@ pub struct PortCounters {
     pub sent_bytes: Cell,
     /// Frames that could not leave.
     pub refused: Cell,
+    /// Frames that the kernel dropped because the port did not take them in time; as of the last
+    /// second.
+    pub missed: Cell,
 }
 
 /// One worker's counters.

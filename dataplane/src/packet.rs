@@ -47,3 +47,14 @@ impl Packet {
             && !self.outcome.is_some_and(|outcome| outcome.verdict() == crate::Verdict::Drop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A vector of packets should leave room for anything else in a 32 KiB cache of data.
+    #[test]
+    fn a_packet_takes_little_room() {
+        assert!(size_of::<Packet>() <= 144, "{} bytes", size_of::<Packet>());
+    }
+}

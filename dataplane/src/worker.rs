@@ -9,6 +9,7 @@
 //! packet is judged by half of two snapshots.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::counters::PortCounters;
 use crate::exchange::{Exchange, Handoff, Refused};
@@ -32,6 +33,8 @@ pub trait Inspect: Send {
 
 /// Frames taken from one port before the next has its turn.
 const BURST: usize = 64;
+/// How often ports are asked what they missed.
+const STATISTICS: Duration = Duration::from_secs(1);
 /// Sessions looked at for idleness in one round.
 const SWEEP: u32 = 64;
 
@@ -62,6 +65,7 @@ pub struct Worker {
     frames: Vec<Frame>,
     sweep_at: u32,
     first_slot: usize,
+    statistics_due: Now,
 }
 
 /// What a worker is made of.
@@ -95,6 +99,7 @@ impl Worker {
             frames: Vec::with_capacity(VECTOR),
             sweep_at: 0,
             first_slot: 0,
+            statistics_due: Now::default(),
         }
     }
 
@@ -149,6 +154,12 @@ impl Worker {
         self.first_slot = if ports == 0 { 0 } else { (self.first_slot + 1) % ports };
         self.run_vector(now);
         self.sweep_at = self.sessions.sweep(self.sweep_at, SWEEP, now.seconds());
+        if now >= self.statistics_due {
+            self.statistics_due = Now(now.0 + STATISTICS);
+            for slot in &self.slots {
+                slot.counters.missed.set(slot.port.missed());
+            }
+        }
         let round =
             if handled > 0 { &self.counters.busy_rounds } else { &self.counters.idle_rounds };
         round.add(1);

@@ -96,7 +96,13 @@ impl Client {
     /// [`ClientError::Refused`] if the switch says no; after any other error
     /// the connection is of no use any more.
     pub fn call(&mut self, request: &Request) -> Result<Value, ClientError> {
-        self.send(request)?;
+        if let Err(error) = self.send(request) {
+            // A switch that has too many connections says so before it is asked, and hangs up.
+            return match self.answer() {
+                Err(refused @ ClientError::Refused(_)) => Err(refused),
+                _ => Err(error),
+            };
+        }
         match self.answer()? {
             Some(value) => Ok(value),
             None => Err(self.broken("the connection ended without an answer")),
@@ -110,7 +116,7 @@ impl Client {
     pub fn stream(
         mut self,
         request: &Request,
-    ) -> Result<impl Iterator<Item = Result<Value, ClientError>>, ClientError> {
+    ) -> Result<impl Iterator<Item = Result<Value, ClientError>> + use<>, ClientError> {
         self.send(request)?;
         self.reader.get_mut().deadline = None;
         let mut over = false;

@@ -13,6 +13,8 @@
 //! ← {"result":{…}}                            … until either side closes
 //! ```
 //!
+//! `observe` also sends `{"result":{"lost":N}}` to a reader too slow for `N` verdicts.
+//!
 //! A connection carries any number of requests, one after the other. Unknown
 //! fields are ignored, so that a plugin and an agent of different versions
 //! understand each other; an unknown method gets an error and the connection

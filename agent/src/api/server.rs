@@ -4,14 +4,16 @@
 //! What only reads is answered from the board; what changes something is asked of the control
 //! loop.
 
+use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::io::{self, BufReader, Read};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,17 +32,21 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a connection that has nothing to say is looked at.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// The listening socket and all connections; dropping it ends them.
+/// The listening socket and all connections. Dropping it ends them, but what was asked before
+/// is still answered.
 pub struct Server {
     socket: PathBuf,
     shared: Arc<Shared>,
-    listener: Option<JoinHandle<()>>,
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
     board: Arc<Board>,
     events: Mutex<Sender<Event>>,
-    connections: AtomicUsize,
+    /// Connections by number, so that they can be ended.
+    connections: Mutex<HashMap<u64, UnixStream>>,
+    accepted: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -57,27 +63,31 @@ impl Server {
         if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             make_folder(folder)?;
         }
-        let listener = listen(socket)?;
+        let listener = Arc::new(listen(socket)?);
         let shared = Arc::new(Shared {
             board,
             events: Mutex::new(events),
-            connections: AtomicUsize::new(0),
+            connections: Mutex::default(),
+            accepted: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
-        let accepting = Arc::clone(&shared);
+        let (accepting, accepted) = (Arc::clone(&shared), Arc::clone(&listener));
         let thread = std::thread::Builder::new().name("api".into());
-        let thread = thread.spawn(move || accept(&listener, &accepting))?;
-        Ok(Self { socket: socket.to_owned(), shared, listener: Some(thread) })
+        let thread = thread.spawn(move || accept(&accepted, &accepting))?;
+        Ok(Self { socket: socket.to_owned(), shared, listener, thread: Some(thread) })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Wakes the thread that accepts.
-        let _ = UnixStream::connect(&self.socket);
-        if let Some(thread) = self.listener.take() {
+        // Wakes the thread that accepts, even if somebody deleted the socket's file.
+        let woken = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
+        }
+        for connection in lock(&self.shared.connections).values() {
+            let _ = connection.shutdown(Shutdown::Read);
         }
         if let Err(error) = fs::remove_file(&self.socket) {
             log::debug!("remove {}: {error}", self.socket.display());
@@ -119,32 +129,42 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
 
 fn begin(mut stream: UnixStream, shared: &Arc<Shared>) {
     let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
-    if shared.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS {
-        shared.connections.fetch_sub(1, Ordering::AcqRel);
+    if lock(&shared.connections).len() >= CONNECTIONS {
         let text = format!("{CONNECTIONS} connections are open already");
         let _ = write_line(&mut stream, &Answer::from(ApiError::new(ErrorKind::NotReady, text)));
         return;
     }
-    let own = Arc::clone(shared);
-    let serve = move || {
-        let _one = Counted(&own.connections);
-        if let Err(error) = serve(stream, &own) {
-            log::debug!("local API: {error}");
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().name("api-connection".into()).spawn(serve) {
-        log::warn!("local API: start a thread: {error}");
-        shared.connections.fetch_sub(1, Ordering::AcqRel);
+    let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
+    let connection = Connection { number, shared: Arc::clone(shared) };
+    let begun = stream.try_clone().and_then(|clone| {
+        lock(&shared.connections).insert(number, clone);
+        let serve = move || {
+            if let Err(error) = serve(stream, &connection.shared) {
+                log::debug!("local API: {error}");
+            }
+        };
+        std::thread::Builder::new().name("api-connection".into()).spawn(serve)
+    });
+    if let Err(error) = begun {
+        log::warn!("local API: {error}");
     }
 }
 
-/// Counts a connection until it ends, in whatever way.
-struct Counted<'a>(&'a AtomicUsize);
+/// Is counted until it ends, in whatever way.
+struct Connection {
+    number: u64,
+    shared: Arc<Shared>,
+}
 
-impl Drop for Counted<'_> {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        lock(&self.shared.connections).remove(&self.number);
     }
+}
+
+/// Nothing that can fail runs under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers one request after the other.
@@ -181,11 +201,17 @@ fn answer(request: Request, shared: &Shared) -> Answer {
             Ok(table) => Answer::Result(table),
             Err(error) => error.into(),
         },
-        Request::Ready if board.is_ready() => Answer::Result(json!({})),
-        Request::Ready => ApiError::new(ErrorKind::NotReady, "podgate is starting").into(),
+        Request::Ready if board.is_ready() && board.ailments().is_empty() => {
+            Answer::Result(json!({}))
+        }
+        Request::Ready => {
+            let ailments = board.ailments().join("; ");
+            let why = if ailments.is_empty() { "podgate is starting" } else { &ailments };
+            ApiError::new(ErrorKind::NotReady, why).into()
+        }
         other => {
             let (sender, receiver) = channel();
-            let events = shared.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let events = lock(&shared.events).clone();
             let sent = events.send(Event::Request(other, sender)).is_ok();
             drop(events);
             match receiver.recv() {

@@ -132,6 +132,7 @@ pub(super) fn configure_pod_end(
         pod_sysctls(interface, v6)
     })??;
     let link = pod.link(interface)?.index;
+    pod.put_queue(link)?;
     pod.set_up(link)?;
     for address in addresses {
         pod.add_address(link, IpNet::from(*address))?;

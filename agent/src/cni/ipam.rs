@@ -153,6 +153,9 @@ impl<'a> Ipam<'a> {
         input.insert("cniVersion".to_owned(), json!(self.version.as_str()));
         let mut process = std::process::Command::new(&self.program);
         process.env("CNI_COMMAND", command);
+        // The pod's name is for us; an IPAM plugin that does not know it must not refuse it.
+        let arguments = std::env::var("CNI_ARGS").unwrap_or_default();
+        process.env("CNI_ARGS", format!("IgnoreUnknown=1;{arguments}").trim_end_matches(';'));
         if let Some(Attachment { container_id, interface }) = other {
             process.env("CNI_CONTAINERID", container_id).env("CNI_IFNAME", interface);
             process.env_remove("CNI_NETNS");

@@ -7,6 +7,7 @@
 
 pub mod asking;
 pub mod completion;
+mod input;
 pub mod observe;
 pub mod policy;
 pub mod replay;

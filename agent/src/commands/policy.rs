@@ -5,12 +5,11 @@ use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use control::{Object, manifests};
-
+use super::input::{objects, refuse};
 use super::{NO, UNUSABLE, fail};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
-use crate::probe::{Case, Port, Prober, Protocol, case, cases};
+use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
 
 /// What `podgate policy` takes.
 #[derive(Debug, clap::Args)]
@@ -25,17 +24,23 @@ enum Command {
     Probe(Probe),
 }
 
-/// What `podgate policy probe` takes.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+/// Help of a command ends in examples, in its short form too.
+macro_rules! examples {
+    () => {
+        "Examples:
   podgate policy probe --manifests cluster/ --protocol TCP --port 6379
   podgate policy probe --manifests cluster/ --cases cases.yaml -o json
   kubectl get ns,node,po,svc,endpointslice,netpol -A -o yaml > now.yaml
   podgate policy probe --manifests now.yaml --cases - <<< \\
     '{\"from\":\"default/web\",\"to\":\"default/db\",\"protocol\":\"TCP\",\"port\":6379,\"expect\":\"allow\"}'
 
-Ends with 0; 1 if a verdict is not what its case expects; 2 if the input cannot be used.")]
-#[command(after_long_help = LONG_HELP)]
+Ends with 0; 1 if a verdict is not what its case expects; 2 if the input cannot be used."
+    };
+}
+
+/// What `podgate policy probe` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples!(), after_long_help = LONG_HELP)]
 pub struct Probe {
     /// File or folder of Kubernetes objects; may be repeated
     #[arg(long, value_name = "PATH", required = true)]
@@ -60,7 +65,8 @@ enum Output {
     Json,
 }
 
-const LONG_HELP: &str = "\
+const LONG_HELP: &str = concat!(
+    "\
 A case is a JSON or YAML object; a file holds a list of them or many documents:
   {\"from\": E, \"to\": E, \"protocol\": \"TCP|UDP|SCTP|ICMP\", \"port\": NUMBER or \"NAME\",
    \"expect\": \"allow|deny\"}
@@ -72,25 +78,18 @@ A service stands for its ready endpoints, an end with addresses of two families 
 must be allowed. A pod on the host network is its cluster node.
 
 Manifests may leave out what a cluster would fill in. A pod without spec.nodeName is placed on a
-cluster node of its own, \"(unscheduled)\". A pod without an address gets one: from the podCIDRs of
+cluster node that others like it share. A pod without an address gets one: from the podCIDRs of
 its cluster node, else from a private network (10.244.0.0/16 unless that is in use).
 
-Examples:
-  podgate policy probe --manifests cluster/ --protocol TCP --port 6379
-  podgate policy probe --manifests cluster/ --cases cases.yaml -o json
-  kubectl get ns,node,po,svc,endpointslice,netpol -A -o yaml > now.yaml
-  podgate policy probe --manifests now.yaml --cases - <<< \\
-    '{\"from\":\"default/web\",\"to\":\"default/db\",\"protocol\":\"TCP\",\"port\":6379,\"expect\":\"allow\"}'
-
-Ends with 0; 1 if a verdict is not what its case expects; 2 if the input cannot be used.";
+",
+    examples!()
+);
 
 /// Does what was asked for.
 pub fn run(args: &Args) -> ExitCode {
     let Command::Probe(probe) = &args.command;
     match probe.run(&mut BufWriter::new(io::stdout().lock())) {
         Ok(code) => code,
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
     }
 }
@@ -116,11 +115,10 @@ impl Probe {
         let code = match (cases, &self.cases) {
             (Some(cases), Some(file)) => self.answer(&mut prober, file, &cases, out)?,
             _ => {
-                self.grid(&mut prober, out)?;
+                written(self.grid(&mut prober, out).and_then(|()| out.flush()))?;
                 ExitCode::SUCCESS
             }
         };
-        out.flush()?;
         Ok(code)
     }
 
@@ -138,17 +136,20 @@ impl Probe {
             return Ok(refuse(unknown));
         }
         let answers = prober.ask(cases.iter().map(Case::question));
-        match self.output {
-            Output::Grid => report::table(out, cases, &answers)?,
-            Output::Json => {
-                for (case, answer) in cases.iter().zip(&answers) {
-                    Line { fields: &case.fields, answer }.write(out)?;
-                }
-            }
-        }
+        written(self.write(cases, &answers, out).and_then(|()| out.flush()))?;
         match report::failed(cases, &answers) {
             0 => Ok(ExitCode::SUCCESS),
             _ => Ok(ExitCode::from(NO)),
+        }
+    }
+
+    fn write(&self, cases: &[Case], answers: &[Answer], out: &mut impl Write) -> io::Result<()> {
+        match self.output {
+            Output::Grid => report::table(out, cases, answers),
+            Output::Json => cases
+                .iter()
+                .zip(answers)
+                .try_for_each(|(case, answer)| Line { fields: &case.fields, answer }.write(out)),
         }
     }
 
@@ -162,22 +163,12 @@ impl Probe {
     }
 }
 
-/// What the manifests hold; half-read policies give no verdicts.
-fn objects(paths: &[PathBuf]) -> Result<Vec<Object>, Vec<String>> {
-    let loaded = manifests::load(paths);
-    if !loaded.faults.is_empty() {
-        return Err(loaded.faults.iter().map(ToString::to_string).collect());
+/// That whoever reads has seen enough is no failure and changes no verdict.
+fn written(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
-    if !loaded.skipped.is_empty() {
-        let kinds = loaded.skipped.iter().map(|(kind, n)| format!("{n} {}", report::plain(kind)));
-        let kinds: Vec<String> = kinds.collect();
-        eprintln!("podgate: skipped objects of other kinds: {}", kinds.join(", "));
-    }
-    if loaded.objects.is_empty() {
-        let nothing = |path: &PathBuf| format!("{}: holds no objects", path.display());
-        return Err(paths.iter().map(nothing).collect());
-    }
-    Ok(loaded.objects)
 }
 
 fn read_cases(file: &Path) -> Result<Vec<Case>, Vec<String>> {
@@ -201,11 +192,4 @@ fn named(file: &Path, fault: &dyn std::fmt::Display) -> String {
         true => format!("stdin: {fault}"),
         false => format!("{}: {fault}", file.display()),
     }
-}
-
-fn refuse(faults: impl IntoIterator<Item = String>) -> ExitCode {
-    for fault in faults {
-        eprintln!("podgate: {}", report::plain(&fault));
-    }
-    ExitCode::from(UNUSABLE)
 }

@@ -4,7 +4,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::input::{objects, refuse};
 use super::{NO, UNUSABLE, fail};
+use crate::probe::report::plain;
 use crate::replay::{Failure, Output, Speed, replay};
 
 /// Sends a capture through the switch of one cluster node and tells each packet's verdict.
@@ -46,13 +48,17 @@ pub struct Args {
 
 /// Replays, printing to standard output and error.
 pub fn run(args: &Args) -> ExitCode {
+    let objects = match objects(&args.manifests) {
+        Ok(objects) => objects,
+        Err(faults) => return refuse(faults),
+    };
     let mut stdout = BufWriter::new(io::stdout().lock());
-    match replay(args, &mut stdout) {
+    match replay(args, objects, &mut stdout) {
         Ok(()) | Err(Failure::Unread) => ExitCode::SUCCESS,
         Err(failure) => {
             // What was printed so far stands before the reason it ended.
             let _ = stdout.flush();
-            fail(if failure.is_of_input() { UNUSABLE } else { NO }, failure)
+            fail(if failure.is_of_input() { UNUSABLE } else { NO }, plain(&failure.to_string()))
         }
     }
 }

@@ -60,12 +60,17 @@ pub(super) fn text(board: &Board) -> String {
 
 fn ports(page: &mut Page, ports: &[PortStatus]) {
     type Read = fn(&PortStatus) -> u64;
-    let families: [(&str, &str, Read); 5] = [
+    let families: [(&str, &str, Read); 6] = [
         ("port_received_packets_total", "Frames that came in.", |port| port.received),
         ("port_received_bytes_total", "Bytes that came in.", |port| port.received_bytes),
         ("port_sent_packets_total", "Frames that left.", |port| port.sent),
         ("port_sent_bytes_total", "Bytes that left.", |port| port.sent_bytes),
         ("port_refused_packets_total", "Frames that could not leave.", |port| port.refused),
+        (
+            "port_missed_packets_total",
+            "Frames the kernel dropped because the port did not take them in time.",
+            |port| port.missed,
+        ),
     ];
     for (name, help, read) in families {
         page.family(name, "counter", help);

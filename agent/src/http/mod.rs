@@ -25,6 +25,7 @@ const REQUEST_BYTES: usize = 8 * 1024;
 /// The listening socket; dropping it ends the server.
 pub(crate) struct Server {
     address: SocketAddr,
+    listener: Arc<TcpListener>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -39,10 +40,11 @@ impl Server {
     pub(crate) fn start(listener: TcpListener, board: Arc<Board>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let accept = move || accept(&listener, &board, &stopped);
+        let listener = Arc::new(listener);
+        let (stopped, accepted) = (Arc::clone(&stop), Arc::clone(&listener));
+        let accept = move || accept(&accepted, &board, &stopped);
         let thread = std::thread::Builder::new().name("http".into()).spawn(accept)?;
-        Ok(Self { address, stop, thread: Some(thread) })
+        Ok(Self { address, listener, stop, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -54,15 +56,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // Wakes the thread that accepts; a server on all addresses answers on loopback too.
-        let mut wake = self.address;
-        if wake.ip().is_unspecified() {
-            wake.set_ip(match wake {
-                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        let woken = TcpStream::connect_timeout(&wake, PATIENCE).is_ok();
+        // Wakes the thread that accepts.
+        let woken = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
         }
@@ -108,7 +103,21 @@ fn serve(mut stream: TcpStream, board: &Board) -> io::Result<()> {
         Some(head) => answer(head, board),
     };
     let with_body = head.is_none_or(|head| !head.starts_with("HEAD "));
-    reply.write(&mut stream, with_body)
+    reply.write(&mut stream, with_body)?;
+    drain(&mut stream)
+}
+
+/// Takes what the other side still sends: closing before that could cost it the answer
+/// (RFC 9112, section 9.6).
+fn drain(stream: &mut TcpStream) -> io::Result<()> {
+    stream.shutdown(std::net::Shutdown::Write)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut buffer = [0; 1024];
+    let mut left = 64_usize;
+    while left > 0 && stream.read(&mut buffer)? > 0 {
+        left -= 1;
+    }
+    Ok(())
 }
 
 /// Everything up to the empty line; `None` if it is too long.
@@ -149,8 +158,11 @@ fn answer(head: &str, board: &Board) -> Reply {
             [] => Reply::text(200, "ok\n"),
             ailments => Reply::text(503, &format!("{}\n", ailments.join("\n"))),
         },
-        "/readyz" if board.is_ready() => Reply::text(200, "ok\n"),
-        "/readyz" => Reply::text(503, "starting\n"),
+        "/readyz" => match board.ailments().as_slice() {
+            [] if board.is_ready() => Reply::text(200, "ok\n"),
+            [] => Reply::text(503, "starting\n"),
+            ailments => Reply::text(503, &format!("{}\n", ailments.join("\n"))),
+        },
         "/metrics" => Reply { code: 200, kind: metrics::CONTENT_TYPE, body: metrics::text(board) },
         "/" => Reply::text(200, "/healthz\n/readyz\n/metrics\n"),
         _ => Reply::text(404, "there are /healthz, /readyz and /metrics\n"),

@@ -106,6 +106,7 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
         }
     }
     sysctl::set_if_present(Family::V6, &config.host_interface, "accept_ra", "0")?;
+    netlink.put_queue(host.index)?;
     netlink.set_up(host.index)?;
     addresses(&mut netlink, host.index, &config.gateways)?;
     routes(&mut netlink, host.index, config)?;

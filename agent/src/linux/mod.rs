@@ -23,6 +23,7 @@ mod link;
 mod namespace;
 mod netlink;
 mod offload;
+mod queue;
 mod route;
 mod sys;
 pub mod sysctl;

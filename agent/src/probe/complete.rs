@@ -1,8 +1,10 @@
 //! Fills in what manifests written by hand leave out, so that pods with nothing but labels can
 //! be asked about.
 //!
-//! - A pod without `spec.nodeName` is placed on a cluster node of its own kind,
-//!   [`UNSCHEDULED`], which it shares with all others like it.
+//! - A pod without `spec.nodeName` is placed on an invented cluster node, [`UNSCHEDULED`], which
+//!   it shares with all others like it. Those on the host network are on another one,
+//!   [`UNSCHEDULED_HOST`]: who is on a pod's own cluster node is always let in, and nothing says
+//!   that they would be.
 //! - A cluster node that pods mention exists. One without addresses has those of the
 //!   host-network pods on it, else one from [`NODE_NETWORKS`].
 //! - A pod without addresses has one out of every pod network of its cluster node, else one
@@ -23,6 +25,8 @@ use ipnet::IpNet;
 
 /// The cluster node of pods that are on none; no cluster node can have this name.
 pub const UNSCHEDULED: &str = "(unscheduled)";
+/// The same for pods on the host network.
+pub const UNSCHEDULED_HOST: &str = "(unscheduled, host network)";
 
 /// Networks that invented pod addresses come from: the first of the wanted family that no
 /// cluster node's pod networks touch. The first is what many installers begin with.
@@ -43,7 +47,8 @@ pub fn complete(
 ) -> Result<(), String> {
     for object in objects.iter_mut() {
         if let Object::Pod(pod) = object {
-            pod.node.get_or_insert_with(|| UNSCHEDULED.into());
+            let invented = if pod.host_network { UNSCHEDULED_HOST } else { UNSCHEDULED };
+            pod.node.get_or_insert_with(|| invented.into());
         }
     }
     add_mentioned_nodes(objects);
@@ -109,7 +114,7 @@ fn give_nodes_addresses(
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     for node in nodes {
         for v4 in families {
-            let address = pool.any(&NODE_NETWORKS, *v4);
+            let address = pool.for_node(*v4);
             let none = || format!("Node {}: no address is left to give it", node.name);
             node.addresses.push(address.ok_or_else(none)?);
         }
@@ -145,7 +150,7 @@ fn give_pods_addresses(
             pod.addresses.extend(net.and_then(|net| pool.within(net)));
         }
         if pod.addresses.is_empty() {
-            let given = families.iter().filter_map(|v4| pool.any(&POD_NETWORKS, *v4));
+            let given = families.iter().filter_map(|v4| pool.for_pod(*v4));
             pod.addresses = given.collect();
         }
         if pod.addresses.is_empty() {
@@ -165,8 +170,11 @@ fn pods(objects: &[Object]) -> impl Iterator<Item = &Pod> {
 /// Addresses that nobody has yet.
 struct Pool {
     taken: HashSet<IpAddr>,
-    /// Pod networks of cluster nodes; what is in them is looked for there.
-    pod_networks: Vec<IpNet>,
+    /// Those of [`POD_NETWORKS`] that are apart from all pod networks of cluster nodes, where
+    /// addresses are looked for.
+    for_pods: Vec<IpNet>,
+    /// The same of [`NODE_NETWORKS`].
+    for_nodes: Vec<IpNet>,
     /// Addresses of each network that were looked at.
     tried: HashMap<IpNet, u128>,
 }
@@ -193,20 +201,25 @@ impl Pool {
                 _ => {}
             }
         }
-        Self { taken, pod_networks, tried: HashMap::new() }
+        let touch = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
+        let apart = |networks: &[&str]| {
+            let networks = networks.iter().filter_map(|text| text.parse::<IpNet>().ok());
+            networks.filter(|net| !pod_networks.iter().any(|other| touch(net, other))).collect()
+        };
+        let (for_pods, for_nodes) = (apart(&POD_NETWORKS), apart(&NODE_NETWORKS));
+        Self { taken, for_pods, for_nodes, tried: HashMap::new() }
     }
 
-    /// An address out of the first of `networks` that is of the family and apart from all pod
-    /// networks.
-    fn any(&mut self, networks: &[&str], v4: bool) -> Option<IpAddr> {
-        let touch = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
-        let apart = networks
-            .iter()
-            .filter_map(|text| text.parse::<IpNet>().ok())
-            .filter(|net| net.addr().is_ipv4() == v4)
-            .filter(|net| !self.pod_networks.iter().any(|other| touch(net, other)));
-        let apart: Vec<IpNet> = apart.collect();
-        apart.iter().find_map(|net| self.within(net))
+    /// An address of this family for a pod.
+    fn for_pod(&mut self, v4: bool) -> Option<IpAddr> {
+        let networks = self.for_pods.clone();
+        networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
+    }
+
+    /// An address of this family for a cluster node.
+    fn for_node(&mut self, v4: bool) -> Option<IpAddr> {
+        let networks = self.for_nodes.clone();
+        networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
     }
 
     /// An address out of this network, from its third on: the first stands for the network
@@ -328,7 +341,7 @@ mod tests {
                 "b n fd01::3",
                 // The usual network is where other cluster nodes' pods are.
                 "c (unscheduled) 172.30.0.2",
-                "(unscheduled) 172.18.0.4",
+                "(unscheduled) 172.18.0.2",
             ]
         );
     }

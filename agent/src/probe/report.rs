@@ -153,14 +153,14 @@ mod tests {
                     - {from: a/b, to: node/n, protocol: UDP, port: dns, expect: deny}\n\
                     - {from: 10.0.0.1, to: service/a/s, protocol: ICMP}\n";
         assert_eq!(
-            table_of(text),
-            "\
-                        FROM      TO           PORT     VERDICT  REASON         BY
-FAILED, expected allow  a/b       a/c          TCP/80   deny     policy-denied  P
-                        a/b       node/n       UDP/dns  deny     policy-denied  P
-                        10.0.0.1  service/a/s  ICMP     deny     policy-denied  P
-3 asked, 2 with an expectation, 1 failed
-"
+            table_of(text).lines().collect::<Vec<_>>(),
+            [
+                "                        FROM      TO           PORT     VERDICT  REASON         BY",
+                "FAILED, expected allow  a/b       a/c          TCP/80   deny     policy-denied  P",
+                "                        a/b       node/n       UDP/dns  deny     policy-denied  P",
+                "                        10.0.0.1  service/a/s  ICMP     deny     policy-denied  P",
+                "3 asked, 2 with an expectation, 1 failed",
+            ]
         );
         let text = "{from: a/b, to: a/c, protocol: ICMP}";
         assert!(table_of(text).starts_with("FROM  TO   PORT  VERDICT"));

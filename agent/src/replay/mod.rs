@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use control::{Control, Scope, manifests};
+use control::{Control, Object, Scope};
 use dataplane::capture::{self, Reader, Record, Writer};
 
 use crate::commands::replay::Args;
@@ -32,9 +32,6 @@ use pace::{Clock, Pace};
 /// Why a replay ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// Faults of the manifests, one a line.
-    #[error("{}", .0.join("\npodgate: "))]
-    Manifests(Vec<String>),
     /// No such cluster node.
     #[error("cluster node '{node}' is not in the manifests; {known}")]
     Node {
@@ -80,9 +77,13 @@ impl Failure {
     }
 }
 
-/// Replays as `args` say, printing to `stdout`.
-pub(crate) fn replay(args: &Args, stdout: &mut impl Write) -> Result<(), Failure> {
-    let mut offline = switch(args)?;
+/// Replays `args.pcap` through the switch that `objects` make, printing to `stdout`.
+pub(crate) fn replay(
+    args: &Args,
+    objects: Vec<Object>,
+    stdout: &mut impl Write,
+) -> Result<(), Failure> {
+    let mut offline = switch(&args.node, objects)?;
     let capture = open(&args.pcap)?;
     let mut kept = args.write.as_deref().map(|path| keep(path, &args.pcap)).transpose()?;
     let mut clock = Clock::default();
@@ -120,25 +121,21 @@ pub(crate) fn replay(args: &Args, stdout: &mut impl Write) -> Result<(), Failure
     }
 }
 
-/// The switch of the cluster node, or every fault that stands in its way.
-fn switch(args: &Args) -> Result<Offline, Failure> {
-    let loaded = manifests::load(&args.manifests);
-    if !loaded.faults.is_empty() {
-        return Err(Failure::Manifests(loaded.faults.iter().map(ToString::to_string).collect()));
-    }
-    let mut control = Control::new(Scope::Node(args.node.as_str().into()));
-    control.resync(loaded.objects);
+/// The switch of a cluster node.
+fn switch(node: &str, objects: Vec<Object>) -> Result<Offline, Failure> {
+    let mut control = Control::new(Scope::Node(node.into()));
+    control.resync(objects);
     control.commit();
     let view = control.view();
-    if !view.nodes.contains_key(args.node.as_str()) {
+    if !view.nodes.contains_key(node) {
         let known: Vec<&str> = view.nodes.keys().map(|name| &**name).collect();
         let known = match &known[..] {
             [] => "they have no Node at all".to_string(),
             known => format!("known are: {}", known.join(", ")),
         };
-        return Err(Failure::Node { node: args.node.clone(), known });
+        return Err(Failure::Node { node: node.into(), known });
     }
-    Offline::new(&view, &args.node).map_err(|most| Failure::Pods { node: args.node.clone(), most })
+    Offline::new(&view, node).map_err(|most| Failure::Pods { node: node.into(), most })
 }
 
 type Input = Box<dyn BufRead>;

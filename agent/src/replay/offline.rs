@@ -146,3 +146,97 @@ impl Inspect for Watch {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(passed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use control::{Control, Scope, manifests};
+    use dataplane::capture::Reader;
+    use dataplane::wire::checksum;
+    use etherparse::{NetSlice, SlicedPacket};
+    use pcap_fixtures::Fixture;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+    use testkit::packet::patch_ipv4;
+
+    use super::super::entry;
+    use super::*;
+
+    /// The switch of a fixture, and its frames.
+    fn switch_of(fixture: &Fixture) -> (Offline, Vec<Vec<u8>>) {
+        let mut control = Control::new(Scope::Node("node1".into()));
+        control.resync(manifests::load(std::slice::from_ref(&fixture.manifests)).objects);
+        control.commit();
+        let offline = Offline::new(&control.view(), "node1").expect("a few pods fit");
+        let records = Reader::open(&fixture.capture).expect("a capture");
+        (offline, records.map(|record| record.expect("a whole capture").data).collect())
+    }
+
+    /// What left must be what came, one hop on.
+    fn is_sound(left: &[u8]) -> bool {
+        let packet = SlicedPacket::from_ethernet(left).map(|packet| packet.net);
+        match packet {
+            Ok(Some(NetSlice::Ipv4(ip))) => {
+                let header = ip.header();
+                header.ttl() > 0 && checksum::fold(checksum::sum(header.slice())) == 0xffff
+            }
+            Ok(Some(NetSlice::Ipv6(ip))) => ip.header().hop_limit() > 0,
+            Ok(Some(NetSlice::Arp(_))) => true,
+            // Payloads that no parser here looks into, or that only another one does.
+            Ok(None) => false,
+            Err(_) => left.len() > 14,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Nothing that a frame holds keeps it from getting a verdict, and only what is
+        /// forwarded or answered leaves.
+        #[test]
+        fn every_frame_gets_a_verdict(
+            fixture in prop::sample::select(Fixture::all().expect("fixtures are complete")),
+            steps in prop::collection::vec(
+                (
+                    any::<Index>(),
+                    prop::option::weighted(0.2, any::<Index>()),
+                    prop::collection::vec((any::<Index>(), any::<u8>()), 0..4),
+                    prop::option::weighted(0.2, any::<Index>()),
+                ),
+                1..60,
+            ),
+        ) {
+            let (mut offline, frames) = switch_of(&fixture);
+            for (n, (which, port, changes, cut)) in steps.into_iter().enumerate() {
+                let mut data = which.get(&frames).clone();
+                for (at, byte) in changes.iter().filter(|_| !data.is_empty()).collect::<Vec<_>>() {
+                    let at = at.index(data.len());
+                    data[at] = *byte;
+                }
+                data.truncate(cut.map_or(data.len(), |cut| cut.index(data.len() + 1)));
+                // A wrong checksum would hide what else is wrong.
+                if data.get(12..14) == Some(&[0x08, 0]) && data.len() >= 34 && n % 2 == 0 {
+                    data = patch_ipv4(data, 24, &[0; 2]);
+                }
+                let record = Record { data, ..Record::default() };
+                let anywhere = |port: Index| PortId(port.index(offline.wires.len()) as u16);
+                let likely = || entry::port(offline.snapshot(), &record);
+                let port = port.map_or_else(likely, anywhere);
+                let passed = offline.pass(port, Now(Duration::from_secs(n as u64)), &record)?;
+                let mut left = Vec::new();
+                offline.take_what_left(|_, frame| {
+                    left.push(frame.to_vec());
+                    Ok(())
+                })?;
+                let most = match passed.outcome.verdict() {
+                    Verdict::Forward | Verdict::Consume => 1,
+                    Verdict::Drop => 0,
+                };
+                prop_assert!(left.len() <= most, "{passed:?}");
+                prop_assert_eq!(passed.exit.is_some(), passed.outcome.verdict() == Verdict::Forward);
+                prop_assert!(left.iter().all(|frame| is_sound(frame)), "{:02x?} {:?}", left, passed);
+            }
+        }
+    }
+}

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use control::manifests::Loaded;
 use control::{Control, Fault, Object, PodKey, Scope};
 use dataplane::port::PortGone;
 use dataplane::{PortId, Switch};
 
 use super::board::{Board, LostPort, PortInfo, State};
 use super::interfaces::Interfaces;
-use super::manifests::{self, Manifests};
+use super::manifests::{self, Manifests, Reading};
 use super::pods::{PodPort, Pods};
 use super::records::Records;
 use super::{Event, StartError};
@@ -42,6 +41,8 @@ pub(super) struct ControlLoop {
     /// Reports of workers that were fetched but not handled yet.
     gone: VecDeque<(PortId, PortGone)>,
     lost: VecDeque<LostPort>,
+    /// Number of the last reading of the manifests.
+    reading: u64,
     objects: Vec<Object>,
     skipped: std::collections::BTreeMap<String, usize>,
     faults: Vec<Fault>,
@@ -100,6 +101,7 @@ impl ControlLoop {
             generation: 0,
             gone: VecDeque::new(),
             lost: VecDeque::new(),
+            reading: 0,
             objects: Vec::new(),
             skipped: std::collections::BTreeMap::new(),
             faults: Vec::new(),
@@ -108,7 +110,12 @@ impl ControlLoop {
     }
 
     /// Takes over what the manifests say now.
-    pub(super) fn take_manifests(&mut self, loaded: Loaded) {
+    pub(super) fn take_manifests(&mut self, reading: Reading) {
+        if reading.number <= self.reading {
+            return;
+        }
+        self.reading = reading.number;
+        let loaded = reading.loaded;
         for fault in loaded.faults.iter().filter(|fault| !self.faults.contains(fault)) {
             log::warn!("manifests: {fault}");
         }
@@ -143,7 +150,7 @@ impl ControlLoop {
             while let Some(event) = next {
                 match event {
                     // Of several versions only the last matters.
-                    Event::Manifests(loaded) => manifests = Some(loaded),
+                    Event::Manifests(reading) => manifests = Some(reading),
                     Event::Request(request, reply) => self.request(request, reply),
                     Event::Interface(event) => self.interface_event(&event),
                     Event::Stop => stop = true,
@@ -153,8 +160,8 @@ impl ControlLoop {
             if stop {
                 break;
             }
-            if let Some(loaded) = manifests {
-                self.take_manifests(loaded);
+            if let Some(reading) = manifests {
+                self.take_manifests(reading);
                 self.commit();
             }
             self.fetch_gone();
@@ -255,6 +262,7 @@ impl ControlLoop {
                 waiting.push((name, wait.reason(&attached.key, &self.control)));
             }
         }
+        ports.sort_by(|a: &PortInfo, b| (a.name != HOST, &a.name).cmp(&(b.name != HOST, &b.name)));
         self.board.hub.set_names(names);
         self.board.set_state(State {
             snapshot,

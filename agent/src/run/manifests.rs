@@ -12,17 +12,29 @@ use super::StartError;
 
 /// Manifests under watch.
 pub(super) struct Manifests {
-    source: Arc<Mutex<Source>>,
+    source: Arc<Mutex<Numbered>>,
     _watcher: Option<Watcher>,
+}
+
+/// What the manifests said at one moment. A later reading has a higher number, so that one
+/// that was overtaken on its way does not undo it.
+pub(crate) struct Reading {
+    pub(super) number: u64,
+    pub(super) loaded: Loaded,
+}
+
+struct Numbered {
+    source: Source,
+    read: u64,
 }
 
 impl Manifests {
     /// Watches `paths` from now on; `tell` gets everything that is in them after each change.
     pub(super) fn watch(
         paths: &[PathBuf],
-        tell: impl Fn(Loaded) + Send + 'static,
+        tell: impl Fn(Reading) + Send + 'static,
     ) -> Result<Self, StartError> {
-        let source = Arc::new(Mutex::new(Source::new(paths)));
+        let source = Arc::new(Mutex::new(Numbered { source: Source::new(paths), read: 0 }));
         let watcher = if paths.is_empty() {
             None
         } else {
@@ -40,17 +52,19 @@ impl Manifests {
     /// What cannot be read at all has no last version that could stay in force, and nobody can
     /// tell what it would deny: with such a fault the switch does not start. An object that is
     /// there but wrong is told and treated as [`control::objects`] says, which opens nothing.
-    pub(super) fn first(&self) -> Result<Loaded, StartError> {
-        let loaded = load(&self.source);
+    pub(super) fn first(&self) -> Result<Reading, StartError> {
+        let reading = load(&self.source);
         let hides = |fault: &&Fault| fault.object.is_none();
         let hiding: Vec<String> =
-            loaded.faults.iter().filter(hides).map(Fault::to_string).collect();
-        if hiding.is_empty() { Ok(loaded) } else { Err(StartError::Input(hiding.join("\n"))) }
+            reading.loaded.faults.iter().filter(hides).map(Fault::to_string).collect();
+        if hiding.is_empty() { Ok(reading) } else { Err(StartError::Input(hiding.join("\n"))) }
     }
 }
 
-fn load(source: &Mutex<Source>) -> Loaded {
-    source.lock().unwrap_or_else(PoisonError::into_inner).load()
+fn load(source: &Mutex<Numbered>) -> Reading {
+    let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+    source.read += 1;
+    Reading { number: source.read, loaded: source.source.load() }
 }
 
 /// How many objects of each kind there are.

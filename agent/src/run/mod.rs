@@ -44,7 +44,6 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use control::manifests::Loaded;
 use dataplane::switch;
 use dataplane::{Frame, Memory, Switch};
 
@@ -72,7 +71,7 @@ pub enum StartError {
 /// What the control loop hears.
 pub(crate) enum Event {
     /// The manifests, after a change.
-    Manifests(Loaded),
+    Manifests(manifests::Reading),
     /// Somebody wants something.
     Request(Request, Sender<Answer>),
     /// Something happened to interfaces.
@@ -111,9 +110,9 @@ pub fn start(
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
     let (events, heard) = channel();
     let tell = events.clone();
-    let manifests = manifests::Manifests::watch(&config.manifests, move |loaded| {
+    let manifests = manifests::Manifests::watch(&config.manifests, move |reading| {
         // After the loop has ended nobody needs to know.
-        let _ = tell.send(Event::Manifests(loaded));
+        let _ = tell.send(Event::Manifests(reading));
     })?;
     let tell = events.clone();
     interfaces
@@ -121,7 +120,7 @@ pub fn start(
             let _ = tell.send(Event::Interface(event));
         }))
         .map_err(StartError::Failed)?;
-    let loaded = manifests.first()?;
+    let reading = manifests.first()?;
     let hub = Hub::new(&config.node_name, config.workers);
     let switch = start_workers(&config, memory, frames, &hub)?;
     let board = Arc::new(Board::new(config, Arc::new(switch), Arc::clone(&hub)));
@@ -129,7 +128,7 @@ pub fn start(
         .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
     let mut control_loop =
         control_loop::ControlLoop::new(Arc::clone(&board), interfaces, manifests, heard)?;
-    control_loop.take_manifests(loaded);
+    control_loop.take_manifests(reading);
     control_loop.first_snapshot(FIRST_SNAPSHOT)?;
     control_loop.set_up_host_port()?;
     control_loop.take_up_pods()?;
@@ -169,14 +168,14 @@ impl Drop for Running {
     /// Ends everything. The pods' interfaces keep their programs, which now drop what arrives.
     fn drop(&mut self) {
         self.board.set_ready(false);
-        // First those who ask, then the one who answers.
-        drop(self.api.take());
+        // The loop answers those who wait before it ends; the API's connections end after that.
         let _ = self.events.send(Event::Stop);
         self.board.hub.stop();
         for thread in [self.control_loop.take(), self.hub.take()].into_iter().flatten() {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
+        drop(self.api.take());
         drop(self.http.take());
     }
 }

@@ -1,16 +1,17 @@
 //! What the switch is doing, in one object for people and scripts.
 
+mod text;
+
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use dataplane::{Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::board::Board;
-use super::show::Table;
-use crate::time::{Utc, for_people};
+use crate::time::Utc;
+
+pub(super) use text::port_table;
 
 /// The answer to `status`; the names of its fields are fixed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +109,8 @@ pub struct PortStatus {
     pub sent_bytes: u64,
     /// Frames that could not leave.
     pub refused: u64,
+    /// Frames the kernel dropped because the port did not take them in time.
+    pub missed: u64,
     /// Sessions opened from it.
     pub sessions: u32,
 }
@@ -221,190 +224,9 @@ pub(super) fn ports(board: &Board) -> Vec<PortStatus> {
             sent: count(|it| it.sent.value()),
             sent_bytes: count(|it| it.sent_bytes.value()),
             refused: count(|it| it.refused.value()),
+            missed: count(|it| it.missed.value()),
             sessions: port.id.map_or(0, |id| board.switch.sessions().used_by(id)),
         }
     };
     state.ports.iter().map(status).collect()
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let health = match (self.ailments.as_slice(), self.ready) {
-            ([], true) => "ready".to_owned(),
-            ([], false) => "starting".to_owned(),
-            (ailments, _) => ailments.join("; "),
-        };
-        let uptime = for_people(Duration::from_secs(self.uptime_s));
-        let cores: Vec<String> =
-            self.workers.iter().filter_map(|worker| worker.core).map(|c| c.to_string()).collect();
-        let cores =
-            if cores.is_empty() { String::new() } else { format!(", cores {}", cores.join(",")) };
-        let in_force = match self.generation == self.generation_in_force {
-            true => "in force".to_owned(),
-            false => format!("{} in force", self.generation_in_force),
-        };
-        let counts = |counts: &BTreeMap<String, usize>| {
-            let counts: Vec<String> =
-                counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-            if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
-        };
-        let packet = |verdict: &str| self.packets.get(verdict).copied().unwrap_or(0);
-        writeln!(f, "Node:       {} (podgate {})", self.node, self.version)?;
-        writeln!(f, "State:      {health}, up {uptime}")?;
-        writeln!(f, "Workers:    {} {}{cores}", self.workers.len(), self.rx_mode)?;
-        writeln!(f, "Generation: {} ({in_force})", self.generation)?;
-        writeln!(f, "Objects:    {}", counts(&self.objects))?;
-        if !self.skipped.is_empty() {
-            writeln!(f, "Skipped:    {}", counts(&self.skipped))?;
-        }
-        writeln!(f, "Sessions:   {} of {}", self.sessions.used, self.sessions.capacity)?;
-        writeln!(
-            f,
-            "Packets:    {} forwarded, {} dropped, {} for the switch itself",
-            packet("forward"),
-            packet("drop"),
-            packet("consume")
-        )?;
-        if self.ports_lost > 0 {
-            writeln!(f, "Lost ports: {}", self.ports_lost)?;
-        }
-        if self.verdicts_lost > 0 {
-            writeln!(f, "Verdicts not observable: {}", self.verdicts_lost)?;
-        }
-        writeln!(f)?;
-        f.write_str(&port_table(&self.ports).to_string())?;
-        let mut list = |title: &str, lines: Vec<String>| -> fmt::Result {
-            if !lines.is_empty() {
-                writeln!(f, "\n{title}:")?;
-                lines.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
-            }
-            Ok(())
-        };
-        let waiting = self.waiting.iter().map(|it| format!("{} waits for {}", it.pod, it.reason));
-        list("Pods that wait", waiting.collect())?;
-        let lost = self
-            .lost
-            .iter()
-            .map(|lost| format!("{} {} ({}): {}", lost.when, lost.name, lost.interface, lost.why));
-        list("Ports lost", lost.collect())?;
-        list("Faults in manifests", self.faults.clone())
-    }
-}
-
-/// Ports as a table.
-pub(super) fn port_table(ports: &[PortStatus]) -> Table {
-    let mut table = Table::new(&[
-        "port",
-        "name",
-        "interface",
-        "mode",
-        "worker",
-        "address",
-        "rx",
-        "tx",
-        "refused",
-        "sessions",
-        "state",
-    ]);
-    for port in ports {
-        let state = match (port.id, port.closed) {
-            (None, _) => "down",
-            (_, true) => "closed",
-            _ => "up",
-        };
-        table.add(vec![
-            port.id.into(),
-            port.name.as_str().into(),
-            port.interface.as_str().into(),
-            port.mode.as_str().into(),
-            port.worker.into(),
-            port.addresses.join(",").into(),
-            port.received.into(),
-            port.sent.into(),
-            port.refused.into(),
-            port.sessions.into(),
-            state.into(),
-        ]);
-    }
-    table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn for_people_and_for_scripts() {
-        let port = PortStatus {
-            name: "default/db".into(),
-            id: Some(1),
-            interface: "pg1".into(),
-            mode: "native, copy".into(),
-            worker: Some(0),
-            addresses: vec!["10.1.0.2".into()],
-            closed: false,
-            received: 5,
-            received_bytes: 500,
-            sent: 6,
-            sent_bytes: 600,
-            refused: 0,
-            sessions: 2,
-        };
-        let down = PortStatus {
-            name: "default/web".into(),
-            id: None,
-            mode: "failed: no such device".into(),
-            worker: None,
-            closed: true,
-            ..port.clone()
-        };
-        let status = Status {
-            node: "node-a".into(),
-            version: "0.1.0".into(),
-            ready: true,
-            ailments: vec![],
-            started: "2026-11-21T02:25:35.123Z".into(),
-            uptime_s: 65,
-            generation: 7,
-            generation_in_force: 7,
-            rx_mode: "adaptive".into(),
-            workers: vec![WorkerStatus {
-                worker: 0,
-                core: None,
-                busy_rounds: 1,
-                idle_rounds: 2,
-                sleeps: 3,
-            }],
-            sessions: SessionStatus { used: 2, capacity: 100 },
-            packets: BTreeMap::from([("forward".into(), 5)]),
-            objects: BTreeMap::from([("Pod".into(), 4)]),
-            skipped: BTreeMap::new(),
-            faults: vec!["a.yaml: document 1: is no YAML".into()],
-            ports: vec![port, down],
-            waiting: vec![],
-            lost: vec![],
-            ports_lost: 0,
-            verdicts_lost: 0,
-        };
-        let text = status.to_string();
-        let expected = "\
-Node:       node-a (podgate 0.1.0)
-State:      ready, up 1m 5s
-Workers:    1 adaptive
-Generation: 7 (in force)
-Objects:    Pod 4
-Sessions:   2 of 100
-Packets:    5 forwarded, 0 dropped, 0 for the switch itself
-
-PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  SESSIONS  STATE
-1     default/db   pg1        native, copy            0       10.1.0.2  5   6   0        2         up
--     default/web  pg1        failed: no such device  -       10.1.0.2  5   6   0        2         down
-
-Faults in manifests:
-  a.yaml: document 1: is no YAML
-";
-        assert_eq!(text, expected);
-        let json = serde_json::to_value(&status).unwrap();
-        assert_eq!(serde_json::from_value::<Status>(json).unwrap(), status);
-    }
 }

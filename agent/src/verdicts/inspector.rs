@@ -111,7 +111,7 @@ fn see_packet(outcome: Outcome, packet: &Packet, frame: &[u8]) -> Option<SeenPac
     if is_malformed(outcome) || headers.end == 0 {
         return None;
     }
-    let v4 = headers.source.is_v4();
+    let v4 = headers.flow.source.is_v4();
     let protocol = match headers.role {
         // The flow is that of the packet an ICMP error quotes.
         Role::Quotes if v4 => protocol::ICMP,
@@ -122,8 +122,8 @@ fn see_packet(outcome: Outcome, packet: &Packet, frame: &[u8]) -> Option<SeenPac
         .then_some((headers.flow.source_port, headers.flow.destination_port));
     let is_icmp = matches!(protocol, protocol::ICMP | protocol::ICMPV6);
     Some(SeenPacket {
-        source: headers.source.to_ip(),
-        destination: headers.destination.to_ip(),
+        source: headers.flow.source.to_ip(),
+        destination: headers.flow.destination.to_ip(),
         ports,
         protocol,
         icmp_type: frame.get(usize::from(headers.l4)).copied().filter(|_| is_icmp),

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -82,6 +82,19 @@ impl ClusterNode {
         self.switch.take().expect("the switch runs").kill();
     }
 
+    /// Asks the switch to end, and waits for it.
+    pub(crate) fn stop_switch(&mut self) -> ExitStatus {
+        let mut switch = self.switch.take().expect("the switch runs");
+        let id = switch.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        switch.wait(PATIENCE)
+    }
+
+    /// Deletes all files, those the switch uses among them.
+    pub(crate) fn delete_files(&self) {
+        fs::remove_dir_all(self.folder.path()).unwrap();
+    }
+
     /// Writes a manifest into the watched folder, whole at once.
     pub(crate) fn write(&self, name: &str, manifest: &str) {
         let hidden = self.path(&format!(".{name}"));
@@ -89,27 +102,27 @@ impl ClusterNode {
         fs::rename(hidden, self.manifest(name)).unwrap();
     }
 
-    /// Takes a manifest away.
-    pub(crate) fn remove(&self, name: &str) {
-        fs::remove_file(self.manifest(name)).unwrap();
-    }
-
     /// Writes a manifest and waits until every worker decides by it.
     pub(crate) fn apply(&self, name: &str, manifest: &str) {
-        let before = self.generation();
-        self.write(name, manifest);
-        self.eventually("the new snapshot", || (self.generation() > before).then_some(()));
+        self.change(|| self.write(name, manifest));
     }
 
     /// Takes a manifest away and waits until every worker decides without it.
     pub(crate) fn withdraw(&self, name: &str) {
-        let before = self.generation();
-        self.remove(name);
-        self.eventually("the new snapshot", || (self.generation() > before).then_some(()));
+        self.change(|| fs::remove_file(self.manifest(name)).unwrap());
     }
 
-    fn generation(&self) -> u64 {
-        self.status()["generation_in_force"].as_u64().unwrap()
+    /// Waits for a change to be known and in force. (One that concerns no pod is known by the
+    /// count of objects, and publishes nothing.)
+    fn change(&self, make: impl FnOnce()) {
+        let known = |status: &Value| (status["generation"].clone(), status["objects"].clone());
+        let before = known(&self.status());
+        make();
+        self.eventually("the change", || {
+            let status = self.status();
+            let in_force = status["generation"] == status["generation_in_force"];
+            (in_force && known(&status) != before).then_some(())
+        });
     }
 
     /// A pod of namespace `default` with the label `role`, attached.

@@ -6,7 +6,7 @@ mod connections;
 mod policies;
 mod trouble;
 
-use cluster_node::{ClusterNode, Pod};
+use cluster_node::ClusterNode;
 
 /// What these tests need beside root.
 macro_rules! requires_the_machine {

@@ -66,7 +66,7 @@ fn a_broken_manifest_changes_nothing_and_is_named() {
     });
     assert!(faults.contains("policy.yaml") && faults.contains("matchLabels"), "{faults}");
     assert!(!other.pings(db.v4()), "what was in force stays in force");
-    assert!(node.metric("podgate_manifest_faults") >= 1.0);
+    assert!(node.metric("podgate_policy_faults") >= 1.0);
     node.apply("policy", &NOTHING_IN.replace("role: db", "role: nobody"));
     assert!(other.pings(db.v4()));
     assert_eq!(node.status()["faults"].as_array().unwrap().len(), 0);
@@ -116,4 +116,13 @@ fn a_pod_whose_object_is_unknown_is_not_attached() {
     assert!(!links.contains("\npg"), "nothing is left behind: {links}");
     assert_eq!(node.status()["ports"].as_array().unwrap().len(), 1, "the host port alone");
     assert!(node.is_well());
+}
+
+/// Whoever cleans up takes the files first and then asks the switch to end.
+#[test]
+fn a_switch_whose_files_are_gone_still_ends_when_asked() {
+    requires_the_machine!();
+    let mut node = ClusterNode::start(&[]);
+    node.delete_files();
+    assert!(node.stop_switch().success());
 }

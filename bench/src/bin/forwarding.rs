@@ -129,6 +129,8 @@ impl Rig {
                 pod.name()
             )));
             node.exec(words(&format!("ip link set {interface} up")));
+            // As the CNI plugin does: a queue that holds senders back.
+            pod.exec(words("tc qdisc add dev eth0 root pfifo"));
             pod.exec(words("ip link set eth0 up"));
             pod.exec(words(&format!("ip addr add {address}/24 dev eth0")));
             let off = "tx off rx off tso off gso off gro off sg off";

@@ -20,11 +20,15 @@ pub(super) struct Content {
     pub(super) faults: Vec<Fault>,
     /// Whether the text itself could be read to its end.
     pub(super) whole: bool,
+    /// Whether something in it may be what is left of an object: a document that names none, or
+    /// a text of nothing at all.
+    pub(super) unclear: bool,
 }
 
 /// Reads the text of `file`.
 pub(super) fn read(file: &Path, text: &[u8]) -> Content {
-    let mut content = Content { whole: true, ..Content::default() };
+    let blank = text.iter().all(u8::is_ascii_whitespace);
+    let mut content = Content { whole: true, unclear: blank, ..Content::default() };
     let json = file.extension().is_some_and(|extension| extension == "json");
     let mut number = 0;
     let mut each = |value: Result<Value, String>| {
@@ -88,10 +92,14 @@ fn document(value: Value, file: &Path, number: usize, content: &mut Content) {
     if let Some(items) = list_items(&value) {
         match items {
             Ok(items) => items.into_iter().for_each(|item| document(item, file, number, content)),
-            Err(problem) => content.faults.push(fault(None, problem)),
+            Err(problem) => {
+                content.unclear = true;
+                content.faults.push(fault(None, problem));
+            }
         }
         return;
     }
+    let named = value.pointer("/metadata/name").is_some();
     match objects::read(value) {
         Read::Object(object, faults) => {
             let reference = object.reference();
@@ -100,8 +108,14 @@ fn document(value: Value, file: &Path, number: usize, content: &mut Content) {
                 .extend(faults.into_iter().map(|found| fault(Some(reference.clone()), found)));
             content.objects.push((object, number));
         }
-        Read::OtherKind(kind) => *content.skipped.entry(kind).or_default() += 1,
-        Read::Nothing(found) | Read::Refused(found) => content.faults.push(fault(None, found)),
+        Read::OtherKind(kind) => {
+            content.unclear |= !named;
+            *content.skipped.entry(kind).or_default() += 1;
+        }
+        Read::Nothing(found) | Read::Refused(found) => {
+            content.unclear = true;
+            content.faults.push(fault(None, found));
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Manifests read again and again, each file remembered by what it last said.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::documents::{self, Content};
 use super::{Loaded, files, unreadable};
@@ -11,8 +11,10 @@ use crate::{Fault, FieldFault, Object, ObjectRef};
 /// Manifest files with a memory.
 ///
 /// A file that exists but cannot be read to its end keeps the objects it had when it last
-/// could; if it never could, the documents before the damage count. A file that is gone
-/// takes its objects with it. Single bad objects in a readable file are the cache's
+/// could; if it never could, the documents before the damage count. Where something in a file
+/// may be what is left of an object (a document without `apiVersion` or name, a file emptied
+/// to be written anew), the objects that are missing stay, and a fault tells of them. A file
+/// that is gone takes its objects with it. Single bad objects in a readable file are the cache's
 /// business: see [`crate::objects`].
 #[derive(Debug, Default)]
 pub struct Source {
@@ -44,10 +46,14 @@ impl Source {
             for (kind, count) in content.skipped {
                 *loaded.skipped.entry(kind).or_default() += count;
             }
-            let objects = match (content.whole, self.known.remove(&file)) {
-                (false, Some(last)) => last,
-                _ => content.objects,
-            };
+            let mut objects = content.objects;
+            match self.known.remove(&file) {
+                Some(last) if !content.whole => objects = last,
+                Some(last) if content.unclear => {
+                    keep_missing(&file, last, &mut objects, &mut loaded.faults);
+                }
+                _ => {}
+            }
             known.insert(file, objects);
         }
         self.keep_what_cannot_be_reached(&mut known);
@@ -67,6 +73,34 @@ impl Source {
                 known.insert(file, objects);
             }
         }
+    }
+}
+
+/// Adds to the `objects` of a file those that it had last and has no more.
+fn keep_missing(
+    file: &Path,
+    last: Vec<(Object, usize)>,
+    objects: &mut Vec<(Object, usize)>,
+    faults: &mut Vec<Fault>,
+) {
+    let present: HashSet<ObjectRef> =
+        objects.iter().map(|(object, _)| object.reference()).collect();
+    for (object, document) in last {
+        let reference = object.reference();
+        if present.contains(&reference) {
+            continue;
+        }
+        faults.push(Fault {
+            file: Some(file.to_path_buf()),
+            document: None,
+            object: Some(reference),
+            fault: FieldFault::new(
+                "",
+                "missing, but the file may be damaged; stays as it was until the file is whole or \
+                 gone",
+            ),
+        });
+        objects.push((object, document));
     }
 }
 
@@ -106,7 +140,6 @@ fn merge(known: &BTreeMap<PathBuf, Vec<(Object, usize)>>, faults: &mut Vec<Fault
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     /// A folder of this test's own, removed at the end.
     struct Folder(PathBuf);
@@ -174,6 +207,39 @@ mod tests {
         folder.write("a.yaml", &pod("a", "x"));
         assert_eq!(names(&source.load()), ["a"]);
         fs::remove_file(folder.path().join("a.yaml")).unwrap();
+        assert_eq!(names(&source.load()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_may_be_the_rest_of_an_object_takes_nothing_out_of_force() {
+        let folder = Folder::new("rest");
+        let mut source = Source::new(&[folder.path().to_path_buf()]);
+        let rests = [
+            "",
+            "\n",
+            "---\napiVersion: v1\nkind: P\n",
+            "---\napiVersion: v1\n",
+            "---\nkind: Pod\nmetadata: {name: a}\n",
+            "---\napiVersion: v1\nkind: Pod\nmetadata:\n",
+            "---\napiVersion: v1\nkind: List\nitems: {}\n",
+            "---\napiVersion: v1\nkind: NetworkPolicy\nmetadata: {name: a}\n",
+        ];
+        for rest in rests {
+            folder.write("a.yaml", &(pod("a", "x") + &pod("b", "x")));
+            assert_eq!(names(&source.load()), ["a", "b"]);
+            folder.write("a.yaml", rest);
+            for _ in 0..2 {
+                let loaded = source.load();
+                assert_eq!(names(&loaded), ["a", "b"], "{rest:?}");
+                let told = |fault: &&Fault| fault.to_string().contains("Pod default/a: missing");
+                assert_eq!(loaded.faults.iter().filter(told).count(), 1, "{:?}", loaded.faults);
+            }
+            folder.write("a.yaml", &(pod("b", "x") + rest));
+            let loaded = source.load();
+            let blank = rest.trim().is_empty();
+            assert_eq!(names(&loaded), if blank { vec!["b"] } else { vec!["b", "a"] }, "{rest:?}");
+        }
+        folder.write("a.yaml", "# On purpose.\n");
         assert_eq!(names(&source.load()), Vec::<String>::new());
     }
 

@@ -222,7 +222,7 @@ fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let closes = matches!(
         (group, kind),
-        ("networking.k8s.io" | "extensions", "NetworkPolicy")
+        ("" | "networking.k8s.io" | "extensions", "NetworkPolicy")
             | (
                 "policy.networking.k8s.io",
                 "ClusterNetworkPolicy" | "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy"

@@ -99,8 +99,8 @@ impl Fragments {
 
 fn datagram(packet: &Packet, identification: u32) -> Datagram {
     Datagram {
-        source: packet.headers.source,
-        destination: packet.headers.destination,
+        source: packet.headers.flow.source,
+        destination: packet.headers.flow.destination,
         identification,
         protocol: packet.headers.flow.protocol,
         in_port: packet.in_port,

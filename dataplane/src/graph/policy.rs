@@ -9,7 +9,7 @@ use crate::{Outcome, Verdict};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let headers = &packet.headers;
-    let out_port = match context.route(packet, headers.destination) {
+    let out_port = match context.route(packet, headers.flow.destination) {
         Ok(port) => port,
         Err(outcome) => return Next::End(outcome),
     };

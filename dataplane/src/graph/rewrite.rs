@@ -3,7 +3,7 @@
 use super::{Context, Next, SWITCH_MAC};
 use crate::Outcome;
 use crate::packet::Packet;
-use crate::wire::{Kind, Mac, checksum};
+use crate::wire::{Mac, checksum};
 
 /// Where frames go whose receiver's MAC address is unknown (only captures have such ports).
 const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
@@ -18,11 +18,6 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
     }
     let headers = packet.headers;
     let frame = context.memory.bytes_mut(&mut packet.frame);
-    let l3 = usize::from(headers.l3);
-    let ttl = frame[if headers.kind == Kind::Ipv4 { l3 + 8 } else { l3 + 7 }];
-    if ttl <= 1 {
-        return Next::End(Outcome::TtlExpired);
-    }
     checksum::decrement_ttl(frame, &headers);
     checksum::complete(frame, &headers);
     frame[..6].copy_from_slice(&port.mac.unwrap_or(UNKNOWN_MAC));

@@ -1,4 +1,4 @@
-//! Port security: who may send with which addresses where.
+//! Port security: who may send with which addresses where, and how much further.
 
 use super::{Context, Next, Node};
 use crate::packet::Packet;
@@ -11,7 +11,7 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
     let Some(port) = snapshot.port(packet.in_port) else {
         return Next::End(Outcome::PortGone);
     };
-    let source = packet.headers.source;
+    let source = packet.headers.flow.source;
     match port.kind {
         PortKind::Pod => {
             let frame = context.memory.bytes(&packet.frame);
@@ -31,6 +31,10 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
             return Next::End(Outcome::SpoofedAddress);
         }
         _ => {}
+    }
+    // The switch is a router; a packet that ends here makes no session.
+    if packet.headers.ttl <= 1 {
+        return Next::End(Outcome::TtlExpired);
     }
     match packet.headers.fragment {
         Fragment::Later(_) => Next::Node(Node::Fragment),

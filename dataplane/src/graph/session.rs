@@ -12,8 +12,8 @@ use super::{Context, Next, Node};
 use crate::packet::Packet;
 use crate::policy::{Judgement, judge};
 use crate::session::Found;
-use crate::wire::{Flow, Role, protocol};
-use crate::{Deciders, Outcome, PortId, PortKind, Verdict};
+use crate::wire::{self, Role, protocol};
+use crate::{Outcome, PortId, PortKind, Verdict};
 
 /// Gives every packet its hash and asks for the cache lines that the step will read.
 #[inline]
@@ -23,20 +23,25 @@ pub(super) fn prepare(context: &Context<'_>, packets: &mut [Packet], items: &[u8
         packet.hash = context.sessions.hash(&packet.headers.flow);
         context.sessions.prefetch(packet.hash);
     }
+    for index in items {
+        context.sessions.prefetch_session(packets[usize::from(*index)].hash);
+    }
 }
 
 #[inline]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let headers = &packet.headers;
-    let found = context.sessions.find(packet.hash, &headers.flow, context.now.seconds());
-    match (found, headers.role) {
-        (None, Role::Quotes) => Next::End(Outcome::NoSession),
-        (None, _) => Next::Node(Node::Policy),
-        (Some(found), Role::Quotes) => related(context, packet, &found),
-        (Some(found), Role::Opens) if starts_anew(context, packet, &found) => {
+    if packet.headers.role == Role::Quotes {
+        return related(context, packet);
+    }
+    let flow = &packet.headers.flow;
+    match context.sessions.find(packet.hash, flow, context.now.seconds()) {
+        None => Next::Node(Node::Policy),
+        Some(found)
+            if packet.headers.role == Role::Opens && starts_anew(context, packet, &found) =>
+        {
             Next::Node(Node::Policy)
         }
-        (Some(found), _) => go_on(context, packet, &found, Outcome::Session),
+        Some(found) => go_on(context, packet, &found, Outcome::Session),
     }
 }
 
@@ -71,7 +76,7 @@ pub(super) fn go_on(
     packet.out_port = if known != PortId::NONE && found.is_of(generation) {
         known
     } else {
-        match context.route(packet, packet.headers.destination) {
+        match context.route(packet, packet.headers.flow.destination) {
             Ok(port) => {
                 context.sessions.stamp(found, generation, port);
                 port
@@ -93,33 +98,33 @@ fn judge_again(context: &Context<'_>, packet: &mut Packet, found: &Found) -> Res
     }
     context.sessions.end(found);
     packet.by = by;
-    packet.headers.flow = flow_in_direction(found);
     Err(Next::End(outcome))
-}
-
-fn flow_in_direction(found: &Found) -> Flow {
-    if found.forward { found.flow } else { found.flow.reversed() }
 }
 
 /// An ICMP error goes to the sender of the packet it quotes, if it comes from where that packet
 /// went (or from this cluster node's kernel, which routes).
-fn related(context: &Context<'_>, packet: &mut Packet, found: &Found) -> Next {
+fn related(context: &Context<'_>, packet: &mut Packet) -> Next {
+    let quoted = wire::quoted(context.memory.bytes(&packet.frame), &packet.headers);
+    let Some(quoted) = quoted else { return Next::End(Outcome::NoSession) };
+    let hash = context.sessions.hash(&quoted);
+    let Some(found) = context.sessions.find(hash, &quoted, context.now.seconds()) else {
+        return Next::End(Outcome::NoSession);
+    };
     if !found.is_of(context.snapshot.generation)
-        && let Err(next) = judge_again(context, packet, found)
+        && let Err(next) = judge_again(context, packet, &found)
     {
         return next;
     }
-    let quoted_went = context.snapshot.route(packet.headers.flow.destination);
+    let quoted_went = context.snapshot.route(quoted.destination);
     let from_host =
         context.snapshot.port(packet.in_port).is_some_and(|port| port.kind == PortKind::Host);
     if quoted_went != Some(packet.in_port) && !from_host {
         return Next::End(Outcome::NoSession);
     }
-    match context.route(packet, packet.headers.destination) {
+    match context.route(packet, packet.headers.flow.destination) {
         Err(outcome) => Next::End(outcome),
         Ok(port) => {
             packet.out_port = port;
-            packet.by = Deciders::default();
             packet.outcome = Some(Outcome::Related);
             Next::Node(Node::Rewrite)
         }

@@ -51,6 +51,11 @@ pub trait Port: Send {
         false
     }
 
+    /// Frames that were dropped before the port saw them, since it was opened.
+    fn missed(&self) -> u64 {
+        0
+    }
+
     /// Gives all frames back that the port still holds.
     fn close(self: Box<Self>, lent: &mut Lent<'_>);
 }

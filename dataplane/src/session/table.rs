@@ -13,6 +13,8 @@ use crate::wire::{Flow, protocol};
 
 /// Slots of a bucket: one cache line.
 const SLOTS: usize = 8;
+/// Buckets a session may be in. Half-full buckets of eight overflow rarely, eight in a row never.
+const PROBES: usize = 8;
 /// Locks that makers of sessions spread over.
 const STRIPES: usize = 1024;
 
@@ -33,6 +35,9 @@ struct Bucket([AtomicU64; SLOTS]);
 pub struct Sessions {
     records: Box<[Record]>,
     buckets: Box<[Bucket]>,
+    /// A bit for each bucket that was once too full for a session of its own, so that most
+    /// packets without a session look into one bucket only.
+    overflowed: Box<[AtomicU64]>,
     stripes: Box<[Mutex<()>]>,
     free: Mutex<Free>,
     used: AtomicU32,
@@ -52,10 +57,11 @@ impl Sessions {
     /// A table for `capacity` sessions opened from `ports` ports (numbers below that).
     pub fn new(capacity: u32, ports: u16, timeouts: Timeouts) -> Arc<Self> {
         let capacity = capacity.max(1);
-        let buckets = (2 * capacity as usize / SLOTS).next_power_of_two().max(2);
+        let buckets = (2 * capacity as usize / SLOTS).next_power_of_two().max(PROBES);
         Arc::new(Self {
             records: (0..capacity).map(|_| Record::free()).collect(),
             buckets: (0..buckets).map(|_| Bucket::default()).collect(),
+            overflowed: (0..buckets.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             free: Mutex::new(Free { returned: Vec::new(), fresh: 0 }),
             used: AtomicU32::new(0),
@@ -101,14 +107,27 @@ impl Sessions {
     /// Asks for the cache line where the search for this hash begins.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        cpu::prefetch(&self.buckets[self.both_buckets(hash)[0]]);
+        cpu::prefetch(self.first_bucket(hash));
+    }
+
+    /// Asks for the session that this hash most likely leads to; the bucket should have arrived.
+    #[inline]
+    pub fn prefetch_session(&self, hash: u64) {
+        let tag = tag(hash);
+        let slots = &self.first_bucket(hash).0;
+        let found = slots.iter().map(|slot| slot.load(Ordering::Relaxed));
+        if let Some(value) = found.into_iter().find(|value| value >> 32 == tag)
+            && let Some(record) = self.records.get((value as u32).wrapping_sub(1) as usize)
+        {
+            cpu::prefetch(record);
+        }
     }
 
     /// The live session that `flow` is a packet of.
     #[inline]
     pub fn find(&self, hash: u64, flow: &Flow, now_s: u32) -> Option<Found> {
         let tag = tag(hash);
-        for bucket in self.both_buckets(hash) {
+        for bucket in self.buckets_in_use(hash) {
             for slot in &self.buckets[bucket].0 {
                 let value = slot.load(Ordering::Acquire);
                 if value >> 32 != tag {
@@ -162,10 +181,15 @@ impl Sessions {
         let life = life_word(now_s, TcpState::default().after(opening.tcp_flags, true));
         let sequence = self.records[index as usize].open(flow, opening.payer, judged, life);
         let value = tag(hash) << 32 | u64::from(index + 1);
-        let placed = self.both_buckets(hash).into_iter().any(|bucket| {
-            self.buckets[bucket].0.iter().any(|slot| {
+        let placed = self.probes(hash).any(|bucket| {
+            let placed = self.buckets[bucket].0.iter().any(|slot| {
                 slot.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            })
+            });
+            if !placed {
+                // Before a session can be in the next one, it must be looked for there.
+                self.overflowed[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::AcqRel);
+            }
+            placed
         });
         if !placed {
             self.records[index as usize].close(sequence);
@@ -239,13 +263,10 @@ impl Sessions {
             return;
         }
         let value = tag(hash) << 32 | u64::from(id.index + 1);
-        for bucket in self.both_buckets(hash) {
-            for slot in &self.buckets[bucket].0 {
-                if slot.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                    break;
-                }
-            }
-        }
+        let mut slots = self.buckets_in_use(hash).flat_map(|bucket| &self.buckets[bucket].0);
+        slots.any(|slot| {
+            slot.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
         self.used.fetch_sub(1, Ordering::Relaxed);
         if let Some(payer) = payer {
             self.payer(payer).fetch_sub(1, Ordering::Relaxed);
@@ -255,7 +276,7 @@ impl Sessions {
 
     fn find_any(&self, hash: u64, flow: &Flow) -> Option<Found> {
         let tag = tag(hash);
-        let slots = self.both_buckets(hash).into_iter().flat_map(|bucket| &self.buckets[bucket].0);
+        let slots = self.buckets_in_use(hash).flat_map(|bucket| &self.buckets[bucket].0);
         slots
             .map(|slot| slot.load(Ordering::Acquire))
             .filter(|value| value >> 32 == tag)
@@ -272,12 +293,34 @@ impl Sessions {
         idle_s > self.timeouts.seconds(found.flow.protocol, found.state())
     }
 
+    /// The buckets that a session of this hash may be put into, in order.
     #[inline]
-    fn both_buckets(&self, hash: u64) -> [usize; 2] {
+    fn probes(&self, hash: u64) -> impl Iterator<Item = usize> {
         let mask = self.buckets.len() - 1;
-        let first = hash as usize & mask;
-        // The second place is never the first.
-        [first, (first ^ ((hash >> 32) as usize | 1)) & mask]
+        // Odd, so that no bucket comes twice.
+        let step = (hash >> 32) as usize | 1;
+        (0..PROBES).map(move |n| (hash as usize).wrapping_add(n * step) & mask)
+    }
+
+    /// The buckets that may hold one: each after the first only if the one before overflowed.
+    #[inline]
+    fn buckets_in_use(&self, hash: u64) -> impl Iterator<Item = usize> {
+        let mut goes_on = true;
+        self.probes(hash).take_while(move |bucket| {
+            let this_one = goes_on;
+            goes_on = this_one && self.has_overflowed(*bucket);
+            this_one
+        })
+    }
+
+    #[inline]
+    fn has_overflowed(&self, bucket: usize) -> bool {
+        self.overflowed[bucket / 64].load(Ordering::Acquire) >> (bucket % 64) & 1 == 1
+    }
+
+    #[inline]
+    fn first_bucket(&self, hash: u64) -> &Bucket {
+        &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 
     fn payer(&self, port: PortId) -> &AtomicU32 {
@@ -403,6 +446,16 @@ mod tests {
         for n in 0..100 {
             open(&sessions, &flow(1000 + n), 0).unwrap();
         }
+    }
+
+    #[test]
+    fn a_full_table_finds_every_session() {
+        let sessions = Sessions::new(1000, 1, Timeouts::default());
+        sessions.set_ports(1);
+        let open: Vec<u32> = (0..1000).filter(|n| open(&sessions, &flow(*n), 0).is_ok()).collect();
+        assert_eq!(open.len(), 1000.min(sessions.used() as usize));
+        assert!(open.iter().all(|n| find(&sessions, &flow(*n), 0).is_some()));
+        assert!((1000..3000).all(|n| find(&sessions, &flow(n), 0).is_none()));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! the identifier; an error belongs to the connection whose packet it quotes.
 //! Anything else opens nothing.
 
-use super::{Flow, Fragment, Headers, Kind, Role, be16, ip, neighbour, transport};
+use super::{Flow, Fragment, Headers, Role, be16, ip, neighbour, transport};
 use crate::Outcome;
 
 const HEADER: usize = 8;
@@ -75,13 +75,12 @@ pub(super) fn echo_ports(message: &[u8]) -> Option<(u16, u16)> {
 }
 
 fn quote(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
-    let kind = if headers.source.is_v4() { Kind::Ipv4 } else { Kind::Ipv6 };
-    let quoted: Option<Flow> = ip::parse_quote(&message[HEADER..], kind);
-    // The error goes to the one who sent the quoted packet, or it is about nothing.
-    let Some(flow) = quoted.filter(|flow| flow.source == headers.destination) else {
-        return Err(Outcome::NoSession);
-    };
-    headers.flow = flow;
     headers.role = Role::Quotes;
-    Ok(())
+    quoted(message, headers).map(|_| ()).ok_or(Outcome::NoSession)
+}
+
+/// An error goes to the one who sent the quoted packet, or it is about nothing.
+pub(super) fn quoted(message: &[u8], headers: &Headers) -> Option<Flow> {
+    let flow = ip::parse_quote(message.get(HEADER..)?, headers.kind)?;
+    (flow.source == headers.flow.destination).then_some(flow)
 }

@@ -32,6 +32,7 @@ pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
         return Err(Outcome::BadChecksum);
     }
     headers.kind = Kind::Ipv4;
+    headers.ttl = header[8];
     headers.l4 = (l3 + header_length) as u16;
     headers.end = (l3 + total) as u16;
     let word = u16::from_be_bytes([header[6], header[7]]);
@@ -62,6 +63,7 @@ pub(super) fn parse_v6(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
         return Err(Outcome::Martian);
     }
     headers.kind = Kind::Ipv6;
+    headers.ttl = header[7];
     headers.end = end as u16;
     let extensions = walk_extensions(&frame[..end], l3 + V6_HEADER, header[6])?;
     headers.l4 = extensions.l4 as u16;
@@ -153,8 +155,6 @@ fn set_ends(
     destination: Address,
     protocol: u8,
 ) -> Result<(), Outcome> {
-    headers.source = source;
-    headers.destination = destination;
     headers.flow = Flow { source, destination, protocol, ..Flow::default() };
     match source.is_v4() {
         true => check_v4(source.bits() as u32, destination.bits() as u32),

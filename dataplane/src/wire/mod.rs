@@ -80,7 +80,7 @@ pub enum Role {
     Opens,
     /// It only makes sense inside one (TCP without SYN, echo reply).
     Follows,
-    /// It reports an error about the connection whose packet it quotes: `flow` is the quoted one.
+    /// It reports an error about the connection whose packet it quotes; see [`quoted`].
     Quotes,
 }
 
@@ -121,6 +121,8 @@ pub struct Headers {
     pub tcp_flags: u8,
     /// VLAN tags (4 bytes each) in front of the ethertype.
     pub vlan_tags: u8,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
     /// Start of the IP or ARP header.
     pub l3: u16,
     /// Start of the transport header.
@@ -129,12 +131,8 @@ pub struct Headers {
     pub end: u16,
     /// Place in a fragmented datagram.
     pub fragment: Fragment,
-    /// Both ends.
+    /// Both ends of the packet itself. (What an ICMP error quotes, [`quoted`] tells.)
     pub flow: Flow,
-    /// Destination of the packet itself; differs from the flow's only for quotes.
-    pub destination: Address,
-    /// Source of the packet itself.
-    pub source: Address,
 }
 
 /// Length of an Ethernet header without tags.
@@ -180,6 +178,11 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
         _ => return Err(Outcome::UnknownEthertype),
     }
     Ok(headers)
+}
+
+/// The flow that an ICMP error ([`Role::Quotes`]) quotes, as the packet it is about showed it.
+pub fn quoted(frame: &[u8], headers: &Headers) -> Option<Flow> {
+    icmp::quoted(&frame[usize::from(headers.l4)..usize::from(headers.end)], headers)
 }
 
 /// A big-endian 16-bit number, if the bytes reach that far.

@@ -21,8 +21,8 @@ pub(super) fn check_arp(frame: &[u8], headers: &mut Headers) -> Result<(), Outco
         return Err(Outcome::MalformedIp);
     }
     headers.kind = Kind::Arp;
-    headers.source = v4_at(arp, 14);
-    headers.destination = v4_at(arp, 24);
+    headers.flow.source = v4_at(arp, 14);
+    headers.flow.destination = v4_at(arp, 24);
     Ok(())
 }
 
@@ -61,9 +61,9 @@ pub fn message(frame: &[u8], headers: &Headers) -> Message {
             let l3 = usize::from(headers.l3);
             match be16(frame, l3 + 6) {
                 Some(ARP_REQUEST) => {
-                    Message::Ask { sender: headers.source, target: headers.destination }
+                    Message::Ask { sender: headers.flow.source, target: headers.flow.destination }
                 }
-                Some(ARP_REPLY) => Message::Tell { sender: headers.source },
+                Some(ARP_REPLY) => Message::Tell { sender: headers.flow.source },
                 _ => Message::Other,
             }
         }
@@ -73,7 +73,7 @@ pub fn message(frame: &[u8], headers: &Headers) -> Message {
             let from_this_link = frame[l3 + 7] == 255;
             match message[0] {
                 SOLICITATION if from_this_link => {
-                    Message::Ask { sender: headers.source, target: v6_at(message, ND_TARGET) }
+                    Message::Ask { sender: headers.flow.source, target: v6_at(message, ND_TARGET) }
                 }
                 ADVERTISEMENT if from_this_link => {
                     Message::Tell { sender: v6_at(message, ND_TARGET) }

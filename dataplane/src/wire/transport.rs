@@ -22,8 +22,10 @@ pub(super) fn parse(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> 
         protocol::TCP => tcp(segment, headers)?,
         protocol::UDP => udp(segment, whole, headers)?,
         protocol::SCTP => sctp(segment, headers)?,
-        protocol::ICMP if headers.source.is_v4() => return icmp::parse_v4(segment, headers),
-        protocol::ICMPV6 if !headers.source.is_v4() => return icmp::parse_v6(segment, headers),
+        protocol::ICMP if headers.flow.source.is_v4() => return icmp::parse_v4(segment, headers),
+        protocol::ICMPV6 if !headers.flow.source.is_v4() => {
+            return icmp::parse_v6(segment, headers);
+        }
         _ => {}
     }
     refuse_multicast(headers)
@@ -32,11 +34,11 @@ pub(super) fn parse(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> 
 /// IPv6 multicast and unspecified sources are for neighbour discovery only.
 #[inline]
 pub(super) fn refuse_multicast(headers: &Headers) -> Result<(), Outcome> {
-    let v6 = !headers.source.is_v4();
-    if v6 && headers.destination.bits() >> 120 == 0xff {
+    let v6 = !headers.flow.source.is_v4();
+    if v6 && headers.flow.destination.bits() >> 120 == 0xff {
         return Err(Outcome::Multicast);
     }
-    if v6 && headers.source.bits() == 0 {
+    if v6 && headers.flow.source.bits() == 0 {
         return Err(Outcome::Martian);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! IPv6: the same policies, behind extension headers.
 
-use testkit::packet::{neighbour_solicitation, ping, pong, tcp, udp};
+use testkit::packet::{Packet, icmp_error, neighbour_solicitation, ping, pong, tcp, udp};
 
 use crate::Scenario;
 
@@ -61,5 +61,15 @@ pub(super) fn ipv6() -> Scenario {
     s.from("uplink", tcp("[fd00:1:2::9]:443", "[fd00:1:1::3]:50000").syn_ack())
         .session("default/web");
     s.from("uplink", tcp("[fd00:1:2::9]:50000", web).syn()).denied(DENIED);
+    // A router on that way wants smaller packets (RFC 4443, section 3.2); the packet it quotes
+    // has extension headers of its own. About a connection that is not there: nothing.
+    let large = tcp("[fd00:1:1::3]:50000", "[fd00:1:2::9]:443").data(&[1; 1200]);
+    let too_big =
+        |quoted: &Packet| icmp_error("fd00:ff::1", "fd00:1:1::3", 2, 0, quoted).rest([0, 0, 5, 0]);
+    s.from("uplink", too_big(&large)).forwarded("default/web", "related");
+    s.from("uplink", too_big(&large.clone().extension(DESTINATION_OPTIONS, &[0; 5])))
+        .forwarded("default/web", "related");
+    let unknown = tcp("[fd00:1:1::3]:50001", "[fd00:1:2::9]:443").data(&[1; 1200]);
+    s.from("uplink", too_big(&unknown)).dropped("no-session");
     s
 }

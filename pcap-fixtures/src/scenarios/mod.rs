@@ -9,6 +9,7 @@ mod fragments;
 mod icmp;
 mod ipv6;
 mod neighbours;
+mod peers;
 mod policies;
 mod ports;
 mod sessions;
@@ -25,6 +26,9 @@ pub fn all() -> Vec<Scenario> {
         policies::named_ports(),
         policies::selectors(),
         policies::ip_block(),
+        peers::pod_phases(),
+        peers::both_ends(),
+        peers::any_and_all(),
         icmp::icmp_echo(),
         icmp::icmp_errors(),
         ipv6::ipv6(),
@@ -36,6 +40,7 @@ pub fn all() -> Vec<Scenario> {
         ports::remote_pods(),
         ports::host_port(),
         ports::classic_pcap(),
+        ports::other_interfaces(),
         sessions::tcp_states(),
         sessions::idle_sessions(),
         sessions::sctp_is_not_tcp(),

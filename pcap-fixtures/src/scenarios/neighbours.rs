@@ -48,5 +48,18 @@ pub(super) fn arp_nd() -> Scenario {
     // From a distance: without a hop limit of 255, silently discarded (RFC 4861, section 7.1.1).
     s.from(pod, neighbour_solicitation(a6, b6).ttl(64)).consumed("nd-ignored");
     s.from(pod, neighbour_solicitation(b6, a6).from_mac(own)).dropped("spoofed-address");
+
+    // On the side of the uplink, only this cluster node's pods are behind the switch.
+    s.from("uplink", arp_request("192.168.0.12", a)).consumed("arp-reply");
+    s.from("uplink", arp_request("192.168.0.12", "192.168.0.11")).consumed("arp-ignored");
+    s.from("uplink", arp_request("192.168.0.12", "10.1.2.7")).consumed("arp-ignored");
+    s.from("uplink", neighbour_solicitation("fd00:1:2::7", a6)).consumed("nd-reply");
+    s.from("uplink", neighbour_solicitation("fd00:1:2::7", "fd00:1:2::8")).consumed("nd-ignored");
+    s.from("uplink", arp_announcement(a)).dropped("spoofed-address");
+    // On the side of the host everything is, but the host itself.
+    s.from("host", arp_request("192.168.0.11", a)).consumed("arp-reply");
+    s.from("host", arp_request("192.168.0.11", "192.168.0.12")).consumed("arp-reply");
+    s.from("host", arp_announcement("192.168.0.11")).consumed("arp-ignored");
+    s.from("host", arp_announcement(a)).dropped("spoofed-address");
     s
 }

@@ -32,6 +32,8 @@ pub(super) fn spoofing() -> Scenario {
     // A local pod's address does not come in from the outside.
     s.from("uplink", tcp("10.1.1.131:40000", web).syn()).dropped("spoofed-address");
     s.from("uplink", tcp("192.168.0.11:40000", web).syn()).dropped("spoofed-address");
+    // Nor does it come out of the cluster node's kernel.
+    s.from("host", tcp("10.1.1.131:40000", web).syn()).dropped("spoofed-address");
     s
 }
 
@@ -130,5 +132,29 @@ pub(super) fn classic_pcap() -> Scenario {
     s.from("uplink", tcp("198.51.100.1:40000", b).syn())
         .unnamed()
         .allowed("default/b", &["default-allow"]);
+    s
+}
+
+/// Interface names that are no ports of this switch.
+pub(super) fn other_interfaces() -> Scenario {
+    let mut s = Scenario::new(
+        "other-interfaces",
+        "node1",
+        "an interface name that is no port of the switch (eth0, a pod elsewhere) counts as none: the source address tells",
+    );
+    let (a, b) = ("10.1.1.165:40000", "10.1.1.166:80");
+    s.from("default/a", tcp(a, b).syn()).named("eth0").allowed("default/b", &["default-allow"]);
+    s.from("default/b", tcp(b, a).syn_ack()).named("default/nobody").session("default/a");
+    // A pod of node2: its packets come through the uplink.
+    s.from("uplink", tcp("10.1.2.65:40000", b).syn())
+        .named("default/elsewhere")
+        .allowed("default/b", &["default-allow"]);
+    s.from("host", tcp("192.168.0.11:40000", b).syn())
+        .named("any")
+        .forwarded("default/b", "own-node");
+    // Too short to tell where it came from.
+    s.from("uplink", vec![2; 10]).named("eth0").dropped("truncated");
+    // A name that is a port wins over the address.
+    s.from("uplink", tcp(a, b).ack()).dropped("spoofed-address");
     s
 }

@@ -82,6 +82,10 @@ impl ControlLoop {
     fn begin(&mut self, pod: AttachPod, reply: &Sender<Answer>) -> Result<(), ApiError> {
         self.pods.admit(&pod, &self.own_addresses())?;
         let (key, interface) = (key_of(&pod), pod.host_interface.clone());
+        if self.host.as_ref().is_some_and(|host| host.config.switch_interface == interface) {
+            let text = format!("attach pod {key}: interface {interface} is the host port");
+            return Err(ApiError::new(ErrorKind::Conflict, text));
+        }
         let failed =
             |error| ApiError::new(ErrorKind::Internal, format!("attach pod {key}: {error}"));
         let port = self.open_port(&interface).map_err(failed)?;

@@ -38,6 +38,7 @@ impl ControlLoop {
             log::error!("a pod that was attached is not taken up: {fault}");
         }
         for pod in records {
+            self.board.beat();
             let (key, interface) = (key_of(&pod), pod.host_interface.clone());
             let attachment = pod.attachment();
             match self.interfaces.index(&interface) {
@@ -104,14 +105,31 @@ impl ControlLoop {
 
     /// Opens a port and gives it to a worker; frames pass once a snapshot knows it.
     pub(super) fn open_port(&mut self, interface: &str) -> Result<PodPort, String> {
-        let most = self.board.config.max_ports;
-        let id = self
-            .switch
-            .free_port_id()
-            .ok_or_else(|| format!("open {interface}: all {most} ports are taken (max-ports)"))?;
+        self.room_for_port().map_err(|why| format!("open {interface}: {why}"))?;
+        let id = self.switch.free_port_id().ok_or_else(|| {
+            let most = self.board.config.max_ports;
+            format!("open {interface}: all {most} ports are taken (max-ports)")
+        })?;
         let opened = self.interfaces.open(interface)?;
         self.switch.add_port(id, opened.port);
         Ok(PodPort::Open { id, index: opened.index, mode: opened.mode })
+    }
+
+    /// Every port keeps frames ready; were all frames kept so, none could be under way, and one
+    /// pod more would silence all others.
+    fn room_for_port(&self) -> Result<(), String> {
+        let config = &self.board.config;
+        let host = self.host.iter().map(|host| &host.port);
+        let ports = self.pods.iter().map(|attached| &attached.port).chain(host);
+        let open = ports.filter(|port| port.id().is_some()).count() as u64;
+        let kept = (open + 1) * u64::from(config.frames_per_port);
+        if kept > u64::from(config.umem_frames) / 4 * 3 {
+            return Err(format!(
+                "{open} ports keep {} frames each, and {} of umem-frames are all there are",
+                config.frames_per_port, config.umem_frames
+            ));
+        }
+        Ok(())
     }
 
     fn open_port_or_later(&mut self, interface: &str) -> PodPort {
@@ -127,25 +145,25 @@ impl ControlLoop {
         self.gone.retain(|(gone, _)| *gone != id);
     }
 
+    /// Looks whether interfaces with open ports are gone: the one that is said to be, or all.
+    /// The kernel also says "gone" of one that only left a bridge, so it is asked by name.
     pub(super) fn interface_event(&mut self, event: &InterfaceEvent) {
-        let why = "the interface was deleted";
-        match event {
-            InterfaceEvent::Gone(index) => self.lose_interface(*index, why),
-            InterfaceEvent::Missed => {
-                let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
-                let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
-                let open: Vec<(String, u32)> = ports
-                    .chain(host)
-                    .filter_map(|(interface, port)| match port {
-                        PodPort::Open { index, .. } => Some((interface.clone(), *index)),
-                        PodPort::Failed { .. } => None,
-                    })
-                    .collect();
-                for (interface, index) in open {
-                    if self.interfaces.index(&interface).is_ok_and(|now| now != Some(index)) {
-                        self.lose_interface(index, why);
-                    }
-                }
+        let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
+        let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
+        let open: Vec<(String, u32, PortId)> = ports
+            .chain(host)
+            .filter_map(|(interface, port)| match port {
+                PodPort::Open { index, id, .. } => Some((interface.clone(), *index, *id)),
+                PodPort::Failed { .. } => None,
+            })
+            .filter(|(_, index, _)| match event {
+                InterfaceEvent::Gone(gone) => index == gone,
+                InterfaceEvent::Missed => true,
+            })
+            .collect();
+        for (interface, index, id) in open {
+            if self.interfaces.index(&interface).is_ok_and(|now| now != Some(index)) {
+                self.lose_port(id, "the interface was deleted");
             }
         }
     }
@@ -155,18 +173,6 @@ impl ControlLoop {
         self.gone.extend(self.switch.take_gone());
         while let Some((id, gone)) = self.gone.pop_front() {
             self.lose_port(id, &gone.to_string());
-        }
-    }
-
-    fn lose_interface(&mut self, index: u32, why: &str) {
-        let is_it = |port: &PodPort| match port {
-            PodPort::Open { id, index: own, .. } if *own == index => Some(*id),
-            _ => None,
-        };
-        let pod = self.pods.iter().find_map(|attached| is_it(&attached.port));
-        let host = self.host.as_ref().and_then(|host| is_it(&host.port));
-        if let Some(id) = pod.or(host) {
-            self.lose_port(id, why);
         }
     }
 

@@ -242,6 +242,14 @@ impl Port for AfXdpPort {
         self.sending > 0
     }
 
+    fn missed(&self) -> u64 {
+        let statistics = self.rx.fd().xdp_statistics().unwrap_or_default();
+        // The ring that takes received frames was full, or there was no empty frame to take one
+        // (which the kernel counts among the dropped as well, where the program runs natively).
+        statistics.rx_ring_full()
+            + statistics.rx_dropped().max(statistics.rx_fill_ring_empty_descs())
+    }
+
     fn close(self: Box<Self>, lent: &mut Lent<'_>) {
         let Self { rx, tx, fill, completion, lent: bits, .. } = *self;
         // With the last queue the socket is closed, and the kernel lets go of its frames.

@@ -1,0 +1,132 @@
+//! Files, flags, defaults and what is refused.
+
+use clap::{Args, Command};
+
+use super::*;
+
+fn resolve(options: Options) -> Result<Config, ConfigError> {
+    Config::resolve(options, "Node-A", &BTreeSet::from([0, 1]))
+}
+
+fn fault(text: &str) -> String {
+    match parse(text) {
+        Err(error) => error,
+        Ok(options) => resolve(options).expect_err(text).to_string(),
+    }
+}
+
+#[test]
+fn every_default_is_what_the_help_says() {
+    let config = resolve(Options::default()).unwrap();
+    let mut described = config.describe();
+    for argument in Options::augment_args(Command::new("podgate")).get_arguments() {
+        let name = argument.get_long().unwrap();
+        let help = argument.get_help().unwrap().to_string();
+        let at = described.iter().position(|(known, _)| *known == name).unwrap();
+        let (_, value) = described.remove(at);
+        match help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']')) {
+            None => assert_eq!(value, "", "{name}"),
+            Some(("the host's name", _)) => assert_eq!(value, "node-a"),
+            Some(("none, workers float", _)) => assert_eq!(value, ""),
+            Some(("one a core given, else 1", _)) => assert_eq!(value, "1"),
+            Some((default, _)) => assert_eq!(value, default, "{name}"),
+        }
+    }
+    assert_eq!(described, []);
+}
+
+#[test]
+fn a_file_may_say_everything() {
+    let text = "
+        node-name: node-b
+        manifests: [/etc/a, b.yaml]
+        socket: /tmp/s
+        listen: '[::1]:9000'
+        state-dir: /tmp/state
+        cores: 0-1
+        workers: 2
+        rx-mode: polling
+        umem-frames: 8192
+        hugepages: on
+        frames-per-port: 512
+        max-ports: 16
+        sessions: 1000
+        tcp-established-timeout: 1h
+        tcp-transient-timeout: 30s
+        udp-timeout: 20s
+        other-timeout: 10s
+        attach-timeout: 3s
+        host-port: off
+        node-addresses: [192.0.2.1, '2001:db8::1']
+        mtu: 1400
+        log-level: debug
+    ";
+    let config = resolve(parse(text).unwrap()).unwrap();
+    let described: Vec<String> =
+        config.describe().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let expected = [
+        "node-name=node-b",
+        "manifests=/etc/a,b.yaml",
+        "socket=/tmp/s",
+        "listen=[::1]:9000",
+        "state-dir=/tmp/state",
+        "cores=0,1",
+        "workers=2",
+        "rx-mode=polling",
+        "umem-frames=8192",
+        "hugepages=on",
+        "frames-per-port=512",
+        "max-ports=16",
+        "sessions=1000",
+        "tcp-established-timeout=1h",
+        "tcp-transient-timeout=30s",
+        "udp-timeout=20s",
+        "other-timeout=10s",
+        "attach-timeout=3s",
+        "host-port=off",
+        "node-addresses=192.0.2.1,2001:db8::1",
+        "mtu=1400",
+        "log-level=debug",
+    ];
+    assert_eq!(described, expected);
+    let flags = Options { mtu: Some(1300), ..Options::default() };
+    assert_eq!(flags.over(parse(text).unwrap()).mtu, Some(1300));
+}
+
+#[test]
+fn a_file_without_content_says_nothing() {
+    for text in ["", "# only a comment\n", "---\n"] {
+        assert_eq!(parse(text), Ok(Options::default()), "{text:?}");
+    }
+}
+
+#[test]
+fn faults_name_their_place() {
+    let unknown = fault("mtu: 1400\nspeed: 3\n");
+    assert!(unknown.contains("speed") && unknown.contains("line 2"), "{unknown}");
+    let cases = [
+        ("workers: [1]", "line 1"),
+        ("mtu: big", "line 1"),
+        ("mtu: 9000", "mtu: 9000 is not between"),
+        ("cores: 0,7", "cores: there is no core 7"),
+        ("cores: 0-1\nworkers: 1", "workers: 1 is not between 2 and"),
+        ("frames-per-port: 4096", "frames-per-port: 4096 is not between"),
+        ("umem-frames: 1024\nframes-per-port: 1024", "umem-frames: 1024 leave no room"),
+        ("udp-timeout: 10ms", "udp-timeout: 10ms is less"),
+        ("node-name: a/b", "node-name: 'a/b'"),
+        ("node-addresses: [127.0.0.1]", "node-addresses: 127.0.0.1"),
+        ("listen: here", "line 1"),
+        ("rx-mode: sometimes", "line 1"),
+        ("host-port: perhaps", "neither on nor off"),
+    ];
+    for (text, expected) in cases {
+        let fault = fault(text);
+        assert!(fault.contains(expected), "{text}: {fault}");
+    }
+}
+
+#[test]
+fn manifests_in_the_environment_are_a_path_list() {
+    assert_eq!(manifests_of(Some("/a::b".into())), [PathBuf::from("/a"), "b".into()]);
+    assert_eq!(manifests_of(None), Vec::<PathBuf>::new());
+}

@@ -1,0 +1,95 @@
+//! What probes answer about services.
+
+use crate::{Cluster, pod, policy};
+
+fn service(spec: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s, namespace: a}}\nspec: {{{spec}}}\n"
+    )
+}
+
+fn slice(name: &str, family: &str, endpoints: &str, ports: &str) -> String {
+    format!(
+        "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: {family}\n\
+         metadata: {{name: {name}, namespace: a, labels: {{kubernetes.io/service-name: s}}}}\n\
+         endpoints: [{endpoints}]\nports: [{ports}]\n"
+    )
+}
+
+/// `x` asks; of the backends `good` lets it in on 8080, `bad` does not.
+fn pods() -> String {
+    pod("a/x", "", "n1", "10.1.1.1", "")
+        + &pod("a/good", "", "n2", "10.1.2.1", "")
+        + &pod("a/bad", "closed: 'yes'", "n2", "10.1.2.2", "")
+        + &policy("closed", "podSelector: {matchLabels: {closed: 'yes'}}")
+}
+
+const PORTS: &str = "clusterIP: 10.96.0.1, ports: [{name: web, port: 80, targetPort: 8080}]";
+const TARGET: &str = "{name: web, port: 8080, protocol: TCP}";
+
+#[test]
+fn ready_endpoints_that_agree() {
+    let endpoints = "{addresses: [10.1.2.1]}, {addresses: [10.1.2.2], conditions: {ready: false}}";
+    Cluster::new(&(pods() + &service(PORTS) + &slice("s-1", "IPv4", endpoints, TARGET))).says(&[
+        "a/x service/a/s TCP 80: allow policy-allowed | default-allow",
+        "a/x service/a/s TCP web: allow policy-allowed | default-allow",
+        "a/x 10.96.0.1 TCP 80: allow policy-allowed | default-allow",
+        "a/good service/a/s TCP 80: allow same-pod",
+        "203.0.113.1 service/a/s TCP 80: allow policy-allowed | default-allow",
+        "a/x service/a/s TCP 8080: deny unknown-port",
+        "a/x service/a/s UDP 80: deny unknown-port",
+        "a/x service/a/s TCP http: deny unknown-port-name",
+        "a/x service/a/s ICMP: deny unknown-port",
+    ]);
+}
+
+#[test]
+fn endpoints_that_differ() {
+    let endpoints = "{addresses: [10.1.2.1]}, {addresses: [10.1.2.2]}, {addresses: [198.51.100.7]}";
+    Cluster::new(&(pods() + &service(PORTS) + &slice("s-1", "IPv4", endpoints, TARGET))).says(&[
+        "a/x service/a/s TCP 80: deny backends-differ: a/good policy-allowed, a/bad policy-denied, \
+         198.51.100.7 policy-allowed | default-deny of NetworkPolicy a/closed",
+    ]);
+}
+
+#[test]
+fn no_endpoints() {
+    let none = "a/x service/a/s TCP 80: deny no-endpoints";
+    Cluster::new(&(pods() + &service(PORTS))).says(&[none]);
+    let other = "{name: other, port: 8080, protocol: TCP}";
+    let elsewhere = slice("s-1", "IPv4", "{addresses: [10.1.2.1]}", other);
+    Cluster::new(&(pods() + &service(PORTS) + &elsewhere)).says(&[none]);
+    let six = slice("s-1", "IPv6", "{addresses: ['fd00::1']}", TARGET);
+    Cluster::new(&(pods() + &service(PORTS) + &six)).says(&[
+        "a/x service/a/s TCP 80: deny no-common-family",
+        // The service's IPv4 address leads to no IPv6 endpoint.
+        "a/x 10.96.0.1 TCP 80: deny no-endpoints",
+    ]);
+}
+
+#[test]
+fn a_target_port_by_name_is_each_pods_own() {
+    let http = |port: u16| {
+        format!("containers: [{{name: c, ports: [{{name: http, containerPort: {port}}}]}}]")
+    };
+    let manifests = pod("a/x", "", "n1", "10.1.1.1", "")
+        + &pod("a/one", "", "n1", "10.1.1.2", &http(1111))
+        + &pod("a/two", "", "n1", "10.1.1.3", &http(2222))
+        + &policy("all", "podSelector: {}, ingress: [{ports: [{port: 1111}]}]")
+        + &service("ports: [{port: 80, targetPort: http}]")
+        + &slice("s-1", "IPv4", "{addresses: [10.1.1.2]}, {addresses: [10.1.1.3]}", "");
+    Cluster::new(&manifests).says(&[
+        "a/x service/a/s TCP 80: deny backends-differ: a/one policy-allowed, a/two policy-denied | \
+         default-deny of NetworkPolicy a/all",
+    ]);
+}
+
+#[test]
+fn an_internally_local_service_stays_on_the_cluster_node() {
+    let endpoints = "{addresses: [10.1.2.1]}";
+    let local = format!("internalTrafficPolicy: Local, {PORTS}");
+    Cluster::new(&(pods() + &service(&local) + &slice("s-1", "IPv4", endpoints, TARGET))).says(&[
+        "a/x service/a/s TCP 80: deny no-endpoints",
+        "a/bad service/a/s TCP 80: allow policy-allowed | default-allow",
+    ]);
+}

@@ -1,0 +1,141 @@
+//! What others can see: HTTP, verdicts, tables, status.
+
+use agent::api::{ObserveFilters, Request, Verdict};
+use agent::run::Status;
+use agent::verdicts::Event;
+use testkit::packet;
+
+use crate::node::{Node, NodeFiles, POLICY, cluster, remote_pod, until};
+use crate::{DB, WEB, syn};
+
+#[test]
+fn what_others_ask_over_http() {
+    let files = NodeFiles::new("http");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+    assert_eq!(node.http("GET /healthz HTTP/1.1"), (200, "ok\n".to_owned()));
+    assert_eq!(node.http("GET /readyz HTTP/1.1"), (200, "ok\n".to_owned()));
+    assert_eq!(node.http("GET /nothing HTTP/1.1").0, 404);
+    assert_eq!(node.http("POST /metrics HTTP/1.1").0, 405);
+    assert_eq!(node.http("HEAD /metrics HTTP/1.1"), (200, String::new()));
+    assert_eq!(node.http("\u{1}\u{2}").0, 400);
+    assert_eq!(node.http(&format!("GET /{} HTTP/1.1", "x".repeat(10_000))).0, 431);
+    // A worker counts what it sent after it sent it.
+    let sent = "podgate_port_sent_packets_total{port=\"default/db\",interface=\"pg-db\"} 1\n";
+    until(|| node.http("GET /metrics HTTP/1.1").1.contains(sent));
+    let (code, page) = node.http("GET /metrics HTTP/1.1");
+    assert_eq!(code, 200);
+    for expected in [
+        "podgate_packets_total{verdict=\"forward\",reason=\"policy-allowed\"} 1\n",
+        "podgate_packets_total{verdict=\"drop\",reason=\"policy-denied\"} 0\n",
+        "podgate_port_received_packets_total{port=\"default/web\",interface=\"pg-web\"} 1\n",
+        "podgate_sessions 1\n",
+        "podgate_ports_lost_total 0\n",
+        "podgate_objects{kind=\"Pod\"} 2\n",
+        "podgate_ready 1\n",
+    ] {
+        assert!(page.contains(expected), "{expected} is not in\n{page}");
+    }
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let family = line.split(['{', ' ']).next().unwrap();
+        for comment in ["HELP", "TYPE"] {
+            assert!(page.contains(&format!("# {comment} {family} ")), "{comment} of {line}");
+        }
+    }
+}
+
+#[test]
+fn observers_choose_and_follow() {
+    let files = NodeFiles::new("observe");
+    files.manifest(
+        "cluster.yaml",
+        &(cluster(&["db", "web"]) + "---\n" + &remote_pod("far", "10.2.0.9")),
+    );
+    files.manifest("policy.yaml", POLICY);
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 6379));
+    web.send(&packet::ping(WEB, "10.2.0.9", 1, 1));
+    web.send(&packet::udp("10.1.0.3:5000", "10.2.0.9:53").payload(b"q"));
+    db.send(&syn(DB, WEB, 80));
+    node.wait_for_event(|event| event.to.port == Some(80));
+    let ask = |filters: ObserveFilters| -> Vec<Event> {
+        let filters = ObserveFilters { last: 100, ..filters };
+        let events = node.client().stream(&Request::Observe(filters)).unwrap();
+        events.map(|event| serde_json::from_value(event.unwrap()).unwrap()).collect()
+    };
+    let only = |events: Vec<Event>| -> Event {
+        assert_eq!(events.len(), 1, "{events:?}");
+        events.into_iter().next().unwrap()
+    };
+    let all = ask(ObserveFilters::default());
+    assert_eq!(all.len(), 4);
+    assert!(all.iter().all(|event| &*event.node == "node-a"));
+    let dropped =
+        only(ask(ObserveFilters { verdict: Some(Verdict::Dropped), ..Default::default() }));
+    assert_eq!(dropped.from.pod.as_deref(), Some("default/web"));
+    let ping = only(ask(ObserveFilters { protocol: Some("icmp".into()), ..Default::default() }));
+    assert_eq!((ping.icmp_type, ping.to.pod.as_deref()), (Some(8), Some("default/far")));
+    assert_eq!(ping.out_port.as_deref(), Some("host"));
+    let dns = only(ask(ObserveFilters { port: Some(53), ..Default::default() }));
+    assert_eq!(dns.protocol.as_deref(), Some("UDP"));
+    only(ask(ObserveFilters { from_pod: Some("db".into()), ..Default::default() }));
+    assert_eq!(ask(ObserveFilters { to_pod: Some("far".into()), ..Default::default() }).len(), 2);
+    let bad = ObserveFilters { protocol: Some("nonsense".into()), ..Default::default() };
+    let mut events = node.client().stream(&Request::Observe(bad)).unwrap();
+    assert!(events.next().unwrap().unwrap_err().to_string().contains("nonsense"));
+
+    let filters = ObserveFilters { follow: true, to_pod: Some("db".into()), ..Default::default() };
+    let mut events = node.client().stream(&Request::Observe(filters)).unwrap();
+    let following = std::thread::spawn(move || events.next().unwrap().unwrap());
+    // Verdicts before the observer is there are past; so one is sent until it is seen.
+    let mut port = 7000;
+    until(|| {
+        port += 1;
+        web.send(&syn(WEB, DB, port));
+        following.is_finished()
+    });
+    let event: Event = serde_json::from_value(following.join().unwrap()).unwrap();
+    assert_eq!(event.to.pod.as_deref(), Some("default/db"));
+}
+
+#[test]
+fn every_table_can_be_shown() {
+    let files = NodeFiles::new("show");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    files.manifest("policy.yaml", POLICY);
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    db.send(&syn(DB, WEB, 80));
+    web.expects(&syn(DB, WEB, 80), WEB);
+    let expected = [
+        ("ports", "default/db"),
+        ("runtime", "session"),
+        ("errors", "policy-allowed"),
+        ("sessions", "default/web"),
+        ("graph", "parse -> security"),
+        ("tables", "NetworkPolicy default/db"),
+        ("config", "frames-per-port"),
+    ];
+    assert_eq!(agent::run::TABLES.map(|(name, _)| name), expected.map(|(name, _)| name));
+    for (what, text) in expected {
+        let shown = node.show(what).unwrap();
+        assert!(shown.contains(text), "{what}:\n{shown}");
+    }
+    let error = node.show("nothing").unwrap_err();
+    assert!(error.to_string().contains("sessions"), "{error}");
+}
+
+#[test]
+fn a_status_survives_the_wire() {
+    let files = NodeFiles::new("wire");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    let node = Node::start(&files);
+    let _db = node.attach("db", DB);
+    let value = node.client().call(&Request::Status).unwrap();
+    let status: Status = serde_json::from_value(value.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&status).unwrap(), value);
+}

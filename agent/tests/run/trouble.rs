@@ -1,0 +1,164 @@
+//! What goes wrong: interfaces, ports, restarts, input, the end.
+
+use std::time::Duration;
+
+use agent::api::{Client, ObserveFilters, Request, Verdict};
+use agent::run::StartError;
+use testkit::packet;
+
+use crate::node::{Node, NodeFiles, POLICY, cluster, until};
+use crate::{API, DB, WEB, syn};
+
+#[test]
+fn an_interface_that_vanishes_takes_its_pod_along() {
+    let files = NodeFiles::new("vanish");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    let node = Node::start(&files);
+    let (_db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    // It only left a bridge, say.
+    node.kernel.say_gone("pg-web");
+    node.kernel.delete("pg-db");
+    until(|| !node.ports().contains("default/db"));
+    let status = node.status();
+    assert_eq!((status.ports_lost, status.lost[0].name.as_str()), (1, "default/db"));
+    until(|| files.records() == ["c-web:eth0.json"]);
+    web.send(&syn(WEB, DB, 80));
+    let nowhere = node.wait_for_event(|event| event.to.port == Some(80));
+    assert_eq!(nowhere.verdict, Verdict::Dropped);
+    assert!(node.http("GET /metrics HTTP/1.1").1.contains("podgate_ports_lost_total 1\n"));
+    // The runtime makes it anew.
+    let db = node.attach("db", DB);
+    web.send(&syn(WEB, DB, 81));
+    db.expects(&syn(WEB, DB, 81), DB);
+}
+
+#[test]
+fn a_restarted_switch_takes_its_pods_up_with_their_policies() {
+    let files = NodeFiles::new("restart");
+    files.manifest("cluster.yaml", &cluster(&["db", "web", "api"]));
+    files.manifest("policy.yaml", POLICY);
+    let node = Node::start(&files);
+    let _pods = (node.attach("db", DB), node.attach("web", WEB), node.attach("api", API));
+    let kernel = node.stop();
+    kernel.delete("pg-api");
+    let node = Node::start_on(&files, kernel, |_| ());
+    assert_eq!(files.records(), ["c-db:eth0.json", "c-web:eth0.json"]);
+    let (db, web) = (node.taken_up("db", DB), node.taken_up("web", WEB));
+    web.send(&syn(WEB, DB, 6379));
+    let denied = node.wait_for_event(|event| event.to.port == Some(6379));
+    assert_eq!(denied.reason, "policy-denied");
+    db.send(&syn(DB, WEB, 80));
+    web.expects(&syn(DB, WEB, 80), WEB);
+    node.client().detach_pod(&node.pod("web", WEB).attachment()).unwrap();
+    assert_eq!(files.records(), ["c-db:eth0.json"]);
+}
+
+#[test]
+fn hostile_requests_end_nothing() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    let files = NodeFiles::new("hostile");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    let node = Node::start(&files);
+    let long = vec![b'x'; 70_000];
+    for bytes in [&b"\n"[..], b"{}\n", b"\xff\xfe\n", b"{\"method\":\"attach-pod\"}\n", &long] {
+        let mut stream = UnixStream::connect(files.socket()).unwrap();
+        // The switch may hang up before all of it is written.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(answer.contains("\"error\""), "{answer}");
+    }
+    let _db = node.attach("db", DB);
+    assert!(node.status().ailments.is_empty());
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_at_the_start() {
+    let files = NodeFiles::new("refused");
+    files.manifest("broken.yaml", "kind: [");
+    let Err(StartError::Input(error)) = Node::try_start(&files) else { panic!("it started") };
+    assert!(error.contains("broken.yaml"), "{error}");
+    files.remove("broken.yaml");
+    let node = Node::start(&files);
+    let Err(StartError::Failed(error)) = Node::try_start(&files) else { panic!("it started") };
+    assert!(error.contains("another podgate"), "{error}");
+    drop(node);
+    // A socket left behind by a process that was killed is in nobody's way.
+    drop(std::os::unix::net::UnixListener::bind(files.socket()).unwrap());
+    drop(Node::start(&files));
+    assert!(Client::connect(&files.socket(), Duration::from_secs(10)).is_err());
+}
+
+#[test]
+fn who_waits_at_the_end_gets_an_answer() {
+    let files = NodeFiles::new("end");
+    files.manifest("cluster.yaml", &cluster(&[]));
+    let node = Node::start(&files);
+    let waiting = node.attach_in_background("db", DB);
+    until(|| !node.status().waiting.is_empty());
+    let filters = ObserveFilters { follow: true, ..Default::default() };
+    let observer = node.client().stream(&Request::Observe(filters)).unwrap();
+    let mut idle = node.client();
+    node.stop();
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("podgate is ending"), "{error}");
+    assert_eq!(observer.count(), 0);
+    assert!(idle.ready().is_err());
+}
+
+#[test]
+fn a_pod_whose_object_is_deleted_is_closed() {
+    let files = NodeFiles::new("deleted");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    files.manifest("web.yaml", &cluster(&["web"]));
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+    files.remove("web.yaml");
+    until(|| node.status().ports.iter().any(|port| port.name == "default/web" && port.closed));
+    until(|| node.status().generation_in_force == node.status().generation);
+    // Its open connection as well as new ones, in both directions.
+    web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:80").data(b"x"));
+    db.send(&syn(DB, WEB, 81));
+    for port in [80, 81] {
+        let closed = node.wait_for_event(|event| {
+            event.to.port == Some(port) && event.verdict == Verdict::Dropped
+        });
+        assert_eq!(closed.reason, "closed");
+    }
+}
+
+#[test]
+fn a_port_that_fails_is_opened_again() {
+    let files = NodeFiles::new("again");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send_bytes(vec![0; 4000]); // more than a frame holds: this port gives up
+    until(|| !node.status().lost.is_empty());
+    assert_eq!(node.status().lost[0].name, "default/web");
+    assert_eq!(node.ports().len(), 3, "the pod stays attached");
+    until(|| node.status().ports.iter().all(|port| port.id.is_some()));
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+    node.taken_up("web", WEB);
+}
+
+#[test]
+fn too_many_connections_are_told_so_and_end_nothing() {
+    let files = NodeFiles::new("many");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    let node = Node::start(&files);
+    // Each is served before the next begins, so that all are counted.
+    let mut idle: Vec<Client> = (0..128).map(|_| node.client()).collect();
+    idle.iter_mut().for_each(|client| client.ready().unwrap());
+    let error = node.client().ready().unwrap_err();
+    assert!(error.to_string().contains("128 connections"), "{error}");
+    drop(idle);
+    until(|| node.client().ready().is_ok());
+    let _db = node.attach("db", DB);
+}
