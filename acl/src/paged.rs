@@ -1,8 +1,8 @@
 //! Arrays whose versions share what did not change.
 //!
-//! An array is cut into pages behind reference counts. A clone copies the directory only;
-//! a write copies the one page it touches, if another version still holds that page. So a
-//! writer can publish a version after every change while readers stay on theirs.
+//! An array is cut into pages behind reference counts. A clone copies nothing; the first write
+//! after it copies the directory and the one page it touches, if another version still holds
+//! them. So a writer can publish a version after every change while readers stay on theirs.
 //!
 //! ```text
 //! Paged     directory -> page          fastest to read
@@ -10,48 +10,51 @@
 //! ```
 
 use std::collections::HashSet;
+use std::iter::repeat_n;
 use std::mem::size_of;
 use std::sync::Arc;
 
 /// An array in pages of `N` entries, `N` a power of two.
 #[derive(Clone, Debug)]
 pub(crate) struct Paged<T, const N: usize> {
-    pages: Vec<Arc<[T; N]>>,
+    pages: Arc<[Arc<[T; N]>]>,
 }
 
 impl<T: Clone, const N: usize> Paged<T, N> {
     /// At least `length` entries that all read `value`, in one page that they share.
     pub(crate) fn filled(length: usize, value: &T) -> Self {
-        let mut array = Self { pages: Vec::new() };
+        let mut array = Self { pages: Arc::default() };
         array.grow(length, value);
         array
     }
 
     /// Makes room for `length` entries; new ones read `value`.
     pub(crate) fn grow(&mut self, length: usize, value: &T) {
-        let pages = length.div_ceil(N);
-        if pages > self.pages.len() {
-            let page = Arc::new(std::array::from_fn(|_| value.clone()));
-            self.pages.resize(pages, page);
-        }
+        self.pages = match more(&self.pages, length.div_ceil(N)) {
+            Some(more) => {
+                let page = Arc::new(std::array::from_fn(|_| value.clone()));
+                self.pages.iter().cloned().chain(repeat_n(page, more)).collect()
+            }
+            None => return,
+        };
     }
 
     /// Entry `index`, which there must be room for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> &T {
         &self.pages[index / N][index % N]
     }
 
     /// Entry `index` for writing; copies its page if another version shares it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, index: usize) -> &mut T {
-        &mut Arc::make_mut(&mut self.pages[index / N])[index % N]
+        &mut Arc::make_mut(&mut Arc::make_mut(&mut self.pages)[index / N])[index % N]
     }
 
     /// Memory, pages shared within this array counted once.
     pub(crate) fn bytes(&self) -> usize {
         let pages: HashSet<_> = self.pages.iter().map(Arc::as_ptr).collect();
-        pages.len() * size_of::<[T; N]>() + self.pages.capacity() * size_of::<Arc<[T; N]>>()
+        pages.len() * size_of::<[T; N]>() + size_of_val(&*self.pages)
     }
 }
 
@@ -64,27 +67,39 @@ type Group<T, const N: usize> = [Arc<[T; N]>; GROUP];
 /// An array in groups of pages of `N` entries, `N` a power of two.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouped<T, const N: usize> {
-    groups: Vec<Arc<Group<T, N>>>,
+    groups: Arc<[Arc<Group<T, N>>]>,
 }
 
 impl<T: Clone, const N: usize> Grouped<T, N> {
     /// At least `length` entries that all read `value`, in one page that they share.
     pub(crate) fn filled(length: usize, value: &T) -> Self {
-        let page: Arc<[T; N]> = Arc::new(std::array::from_fn(|_| value.clone()));
-        let group = Arc::new(std::array::from_fn(|_| Arc::clone(&page)));
-        Self { groups: vec![group; length.div_ceil(N * GROUP)] }
+        let mut array = Self { groups: Arc::default() };
+        array.grow(length, value);
+        array
     }
 
-    /// Entry `index`, which must lie within the length asked for.
-    #[inline]
+    /// Makes room for `length` entries; new ones read `value`.
+    pub(crate) fn grow(&mut self, length: usize, value: &T) {
+        self.groups = match more(&self.groups, length.div_ceil(N * GROUP)) {
+            Some(more) => {
+                let page: Arc<[T; N]> = Arc::new(std::array::from_fn(|_| value.clone()));
+                let group = Arc::new(std::array::from_fn(|_| Arc::clone(&page)));
+                self.groups.iter().cloned().chain(repeat_n(group, more)).collect()
+            }
+            None => return,
+        };
+    }
+
+    /// Entry `index`, which there must be room for.
+    #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> &T {
         &self.groups[index / (N * GROUP)][index / N % GROUP][index % N]
     }
 
     /// Entry `index` for writing; copies page and group if another version shares them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, index: usize) -> &mut T {
-        let group = Arc::make_mut(&mut self.groups[index / (N * GROUP)]);
+        let group = Arc::make_mut(&mut Arc::make_mut(&mut self.groups)[index / (N * GROUP)]);
         &mut Arc::make_mut(&mut group[index / N % GROUP])[index % N]
     }
 
@@ -95,8 +110,14 @@ impl<T: Clone, const N: usize> Grouped<T, N> {
             self.groups.iter().flat_map(|group| group.iter().map(Arc::as_ptr)).collect();
         pages.len() * size_of::<[T; N]>()
             + groups.len() * size_of::<Group<T, N>>()
-            + self.groups.capacity() * size_of::<Arc<Group<T, N>>>()
+            + size_of_val(&*self.groups)
     }
+}
+
+/// How many parts a directory grows by to have `wanted`, or `None` if it has. A quarter more
+/// than asked for, so that growing entry by entry stays cheap.
+fn more<T>(parts: &[T], wanted: usize) -> Option<usize> {
+    (wanted > parts.len()).then(|| (wanted - parts.len()).max(parts.len() / 4))
 }
 
 #[cfg(test)]
@@ -124,6 +145,10 @@ mod tests {
 
     #[test]
     fn growing_keeps_what_was_there() {
+        let mut grouped = Grouped::<u32, 4>::filled(4, &7);
+        *grouped.get_mut(3) = 1;
+        grouped.grow(4 * GROUP + 1, &8);
+        assert_eq!((*grouped.get(3), *grouped.get(4 * GROUP)), (1, 8));
         let mut paged = Paged::<u32, 4>::filled(4, &7);
         *paged.get_mut(3) = 1;
         paged.grow(9, &8);

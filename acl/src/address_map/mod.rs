@@ -25,6 +25,7 @@ use ipnet::IpNet;
 use crate::Address;
 use crate::lpm::Lpm;
 use crate::paged::Paged;
+use crate::simd;
 pub use editor::AddressMapEditor;
 
 /// A peer set: the addresses that one policy peer stands for right now.
@@ -111,7 +112,10 @@ impl AddressMap {
         let mut found = [0; VECTOR];
         for (addresses, identities) in addresses.chunks(VECTOR).zip(identities.chunks_mut(VECTOR)) {
             let found = &mut found[..addresses.len()];
-            self.nets.lookup_each(addresses.iter().copied(), found);
+            simd::widest(
+                #[inline(always)]
+                || self.nets.lookup_each(addresses.iter().copied(), found),
+            );
             for (identity, found) in identities.iter_mut().zip(found) {
                 *identity = Identity(found.saturating_sub(1));
             }

@@ -7,6 +7,7 @@
 //! makes the trees of the /16s that it touches anew and leaves the others alone.
 
 use crate::paged::Paged;
+use crate::simd;
 
 /// Answers by IPv4 address; 0 is "none".
 #[derive(Clone, Debug)]
@@ -43,13 +44,31 @@ impl Ranges {
     }
 
     /// The answer for `key`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lookup(&self, key: u32) -> u32 {
-        let mut value = *self.table.get((key >> 16) as usize);
-        while value & INNER != 0 {
-            value = self.nodes.get((value ^ INNER) as usize).step(key as u16);
+        let mut value = self.first(key);
+        while Self::is_inner(value) {
+            value = self.next(value, key);
         }
         value
+    }
+
+    /// The table's value for `key`: the answer unless it [is inner](Self::is_inner).
+    #[inline(always)]
+    pub(super) fn first(&self, key: u32) -> u32 {
+        *self.table.get((key >> 16) as usize)
+    }
+
+    /// Whether a value is not the answer yet.
+    #[inline(always)]
+    pub(super) fn is_inner(value: u32) -> bool {
+        value & INNER != 0
+    }
+
+    /// What an inner value leads to.
+    #[inline(always)]
+    pub(super) fn next(&self, value: u32, key: u32) -> u32 {
+        self.nodes.get((value ^ INNER) as usize).step(key as u16)
     }
 
     /// Sets the answers of one /16: for each range its start and its answer, from 0 on.
@@ -112,11 +131,10 @@ impl Ranges {
 
 impl Node {
     /// The value of the last range that begins at or before `key`.
-    #[inline]
+    #[inline(always)]
     fn step(&self, key: u16) -> u32 {
-        let begun: u16 = self.starts.iter().map(|start| u16::from(*start <= key)).sum();
         // Starts ascend from 0, so at least one has begun.
-        self.values[usize::from(begun.wrapping_sub(1)) % WIDTH]
+        self.values[simd::count_up_to(&self.starts, key).wrapping_sub(1) % WIDTH]
     }
 }
 

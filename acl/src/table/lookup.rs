@@ -1,0 +1,200 @@
+//! Lookups: of one key, and of vectors step by step.
+
+use super::pairs::{Rules, Tuples};
+use super::rows::NONE;
+use super::side::Known;
+use super::{Paged, Table};
+use crate::address_map::VECTOR;
+use crate::{Address, Key, simd};
+
+impl Table {
+    /// The index of the first rule that matches `key`.
+    #[inline]
+    pub fn lookup(&self, key: &Key) -> Option<usize> {
+        match &self.labels {
+            None => self.lookup_one(key, Ascending(self)),
+            Some(labels) => self.lookup_one(key, Labelled(self, labels)),
+        }
+    }
+
+    #[inline]
+    fn lookup_one(&self, key: &Key, rules: impl Rules) -> Option<usize> {
+        let mut best = NONE;
+        let mut tuples = self.pairs.any;
+        let class = if self.uses_rows { self.services.class(key) } else { 0 };
+        if self.uses_rows {
+            best = self.rows.any(class);
+        }
+        let ends =
+            [(key.source, key.source_identity.0), (key.destination, key.destination_identity.0)];
+        for ((side, tuples), (address, identity)) in self.sides.iter().zip(&mut tuples).zip(ends) {
+            let mut consider = |known: &Known, number: u32| {
+                if known.has_rows {
+                    let found = self.rows.lookup(known.row(number), class);
+                    best = rules.first(best, found);
+                }
+                *tuples |= known.tuples(number);
+            };
+            if let Some(nets) = &side.nets {
+                consider(&side.of_nets, nets.lookup(address));
+            }
+            if identity < side.identities {
+                consider(&side.of_identities, identity);
+            }
+        }
+        let tuples = tuples[0] & tuples[1];
+        if tuples != 0 {
+            best = self.pairs.lookup(key, tuples, best, rules, &self.addresses);
+        }
+        (best != NONE).then_some(best as usize)
+    }
+
+    /// The index of the first rule that matches each key, or [`NONE`](Self::NONE); for as many
+    /// keys as the shorter of both slices holds.
+    ///
+    /// Much faster than one lookup after the other: each step is taken for all keys before the
+    /// next one, so that the memory accesses of many keys overlap.
+    pub fn lookup_vector(&self, keys: &[Key], found: &mut [u32]) {
+        for (keys, found) in keys.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
+            let keys = &keys[..keys.len().min(found.len())];
+            simd::widest(
+                #[inline(always)]
+                || match (&self.labels, self.pairs.is_empty()) {
+                    (None, true) => self.lookup_chunk::<0>(keys, found, Ascending(self)),
+                    (None, false) => self.lookup_chunk::<VECTOR>(keys, found, Ascending(self)),
+                    (Some(labels), true) => {
+                        self.lookup_chunk::<0>(keys, found, Labelled(self, labels));
+                    }
+                    (Some(labels), false) => {
+                        self.lookup_chunk::<VECTOR>(keys, found, Labelled(self, labels));
+                    }
+                },
+            );
+        }
+    }
+
+    /// `PAIRS` is [`VECTOR`] if there are rules over both ends, else 0.
+    #[inline(always)]
+    fn lookup_chunk<const PAIRS: usize>(&self, keys: &[Key], best: &mut [u32], rules: impl Rules) {
+        let mut columns = Columns::<PAIRS> {
+            classes: [0; VECTOR],
+            numbers: [0; VECTOR],
+            tuples: [Tuples::MAX; PAIRS],
+            of_side: [0; PAIRS],
+        };
+        if self.uses_rows {
+            for ((key, class), best) in keys.iter().zip(&mut columns.classes).zip(best.iter_mut()) {
+                *class = self.services.class(key) as u16;
+                *best = self.rows.any(usize::from(*class));
+            }
+        } else {
+            best.fill(NONE);
+        }
+        let source = |key: &Key| (key.source, key.source_identity.0);
+        let destination = |key: &Key| (key.destination, key.destination_identity.0);
+        self.lookup_side(0, keys, source, &mut columns, best, rules);
+        self.lookup_side(1, keys, destination, &mut columns, best, rules);
+        if PAIRS > 0 {
+            let tuples = &mut columns.tuples[..keys.len()];
+            self.pairs.lookup_each(keys, tuples, best, rules, &self.addresses);
+        }
+    }
+
+    /// What one side brings along: one-sided rules to `best`, and of the tuples only those
+    /// stay that this side can match.
+    #[inline(always)]
+    fn lookup_side<const PAIRS: usize>(
+        &self,
+        at: usize,
+        keys: &[Key],
+        end: impl Fn(&Key) -> (Address, u32),
+        columns: &mut Columns<PAIRS>,
+        best: &mut [u32],
+        rules: impl Rules,
+    ) {
+        let side = &self.sides[at];
+        let Columns { classes, numbers, tuples, of_side } = columns;
+        let numbers = &mut numbers[..keys.len()];
+        of_side.fill(self.pairs.any[at]);
+        let mut consider = |known: &Known, numbers: &[u32]| {
+            if known.has_rows {
+                for ((number, class), best) in numbers.iter().zip(&*classes).zip(best.iter_mut()) {
+                    let found = self.rows.lookup(known.row(*number), usize::from(*class));
+                    *best = rules.first(*best, found);
+                }
+            }
+            for (number, of_side) in numbers.iter().zip(of_side.iter_mut()) {
+                *of_side |= known.tuples(*number);
+            }
+        };
+        if let Some(lpm) = &side.nets {
+            lpm.lookup_each(keys.iter().map(|key| end(key).0), numbers);
+            consider(&side.of_nets, numbers);
+        }
+        if side.of_identities.has_rows || side.of_identities.has_tuples {
+            for (key, number) in keys.iter().zip(numbers.iter_mut()) {
+                // Identity 0 is in no set.
+                let identity = end(key).1;
+                *number = if identity < side.identities { identity } else { 0 };
+            }
+            consider(&side.of_identities, numbers);
+        }
+        for (tuples, of_side) in tuples.iter_mut().zip(of_side) {
+            *tuples &= *of_side;
+        }
+    }
+}
+
+/// What is known of the keys of a vector, by place; `PAIRS` as in [`Table::lookup_chunk`].
+struct Columns<const PAIRS: usize> {
+    classes: [u16; VECTOR],
+    numbers: [u32; VECTOR],
+    /// Tuples that may have a match.
+    tuples: [Tuples; PAIRS],
+    /// Those that one side can match.
+    of_side: [Tuples; PAIRS],
+}
+
+/// Rules whose numbers ascend in order.
+#[derive(Clone, Copy)]
+struct Ascending<'a>(&'a Table);
+
+/// Rules whose order is told by labels.
+#[derive(Clone, Copy)]
+struct Labelled<'a>(&'a Table, &'a Paged<u64, 512>);
+
+impl Rules for Ascending<'_> {
+    const SORTED: bool = true;
+
+    #[inline]
+    fn order(&self, rule: u32) -> u64 {
+        rule.into()
+    }
+
+    #[inline]
+    fn first(&self, a: u32, b: u32) -> u32 {
+        a.min(b)
+    }
+
+    fn matches(&self, rule: u32, key: &Key) -> bool {
+        self.0.store.get(rule).is_some_and(|rule| rule.matches(key, &self.0.addresses))
+    }
+}
+
+impl Rules for Labelled<'_> {
+    const SORTED: bool = false;
+
+    #[inline]
+    fn order(&self, rule: u32) -> u64 {
+        if rule == NONE { u64::MAX } else { *self.1.get(rule as usize) }
+    }
+
+    #[inline]
+    fn first(&self, a: u32, b: u32) -> u32 {
+        if self.order(b) < self.order(a) { b } else { a }
+    }
+
+    fn matches(&self, rule: u32, key: &Key) -> bool {
+        Ascending(self.0).matches(rule, key)
+    }
+}

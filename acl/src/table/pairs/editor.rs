@@ -1,0 +1,214 @@
+//! Pairs that change by a rule at a time.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+use super::Pairs;
+use super::tuple::{EndShape, Entry, Shape, TUPLES, Tuple, join, ports};
+use crate::lpm::hosts::Hosts;
+use crate::paged::Grouped;
+use crate::prefix::{Prefix, V4_BITS};
+use crate::table::rows::NONE;
+use crate::{End, Key, PortRange, Rule};
+
+/// Makes versions of [`Pairs`].
+#[derive(Clone, Debug)]
+pub(in crate::table) struct PairsEditor {
+    pub(in crate::table) pairs: Arc<Pairs>,
+    numbers: HashMap<Shape, u8, RandomState>,
+    /// Prefix lengths are rounded down to multiples of this.
+    step: u8,
+    /// Pairs of ends' shapes that are parted by exact ports.
+    parted: HashSet<(EndShape, EndShape), RandomState>,
+    free: Vec<u32>,
+    /// First entry never used.
+    next: u32,
+}
+
+/// Chains this long make a tuple be parted by ports.
+const LONG_CHAIN: u32 = 4;
+
+impl PairsEditor {
+    /// For a set that begins with these rules: their shapes decide how tuples are cut.
+    pub(in crate::table) fn new<'a>(rules: impl Iterator<Item = &'a Rule> + Clone) -> Self {
+        let pairs = Pairs {
+            tuples: Vec::new(),
+            any: [0; 2],
+            chains: Hosts::new(),
+            entries: Grouped::filled(1, &Entry::NONE),
+            seed: crate::seed(),
+        };
+        let mut editor = Self {
+            pairs: Arc::new(pairs),
+            numbers: HashMap::default(),
+            step: 1,
+            parted: HashSet::default(),
+            free: Vec::new(),
+            next: 1,
+        };
+        let mut chains: HashMap<(EndShape, EndShape, u64), u32, RandomState> = HashMap::default();
+        for rule in rules.clone() {
+            let (source, destination) = editor.end_shapes(rule);
+            let ends = join(source.of_rule(&rule.source), destination.of_rule(&rule.destination));
+            let chain = chains.entry((source, destination, ends)).or_default();
+            *chain += 1;
+            if *chain > LONG_CHAIN {
+                editor.parted.insert((source, destination));
+            }
+        }
+        editor.fit(rules);
+        editor
+    }
+
+    /// Rounds prefix lengths until the tuples are few enough, and puts the tuple with the best
+    /// rule first.
+    fn fit<'a>(&mut self, rules: impl Iterator<Item = &'a Rule> + Clone) {
+        loop {
+            let mut shapes = Vec::new();
+            let mut known = HashSet::<Shape, RandomState>::default();
+            for rule in rules.clone() {
+                let shape = self.shape(rule);
+                if known.insert(shape) {
+                    shapes.push(shape);
+                }
+            }
+            if shapes.len() <= TUPLES {
+                shapes.into_iter().for_each(|shape| {
+                    self.tuple(shape);
+                });
+                return;
+            }
+            if self.step >= 128 {
+                self.parted.clear();
+            }
+            self.step = self.step.saturating_mul(2);
+        }
+    }
+
+    fn end_shapes(&self, rule: &Rule) -> (EndShape, EndShape) {
+        let shape = |end: &End| match end {
+            End::Any => EndShape::Any,
+            End::Set(_) => EndShape::Set,
+            End::Net(net) => match Prefix::new(net) {
+                Some(prefix) if prefix.is_v4() => {
+                    let length = prefix.length() - V4_BITS;
+                    let length = length - length % self.step;
+                    EndShape::V4(u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0))
+                }
+                Some(prefix) => EndShape::V6(prefix.length() - prefix.length() % self.step),
+                None => EndShape::Any,
+            },
+        };
+        (shape(&rule.source), shape(&rule.destination))
+    }
+
+    fn shape(&self, rule: &Rule) -> Shape {
+        let (source, destination) = self.end_shapes(rule);
+        let parted = rule.protocol.is_some() && self.parted.contains(&(source, destination));
+        let exact = |ports: PortRange| parted && ports.first == ports.last;
+        Shape {
+            source,
+            destination,
+            source_port: exact(rule.source_ports),
+            destination_port: exact(rule.destination_ports),
+        }
+    }
+
+    /// The number of a tuple, which there must be a bit for.
+    fn tuple(&mut self, shape: Shape) -> Option<u8> {
+        if let Some(number) = self.numbers.get(&shape) {
+            return Some(*number);
+        }
+        let pairs = Arc::make_mut(&mut self.pairs);
+        if pairs.tuples.len() == TUPLES {
+            return None;
+        }
+        let number = pairs.tuples.len() as u8;
+        pairs.tuples.push(Tuple::new(shape, self.step));
+        for (side, end) in [shape.source, shape.destination].into_iter().enumerate() {
+            if end == EndShape::Any {
+                pairs.any[side] |= 1 << number;
+            }
+        }
+        self.numbers.insert(shape, number);
+        Some(number)
+    }
+
+    /// Enters a rule; the number of its tuple, or `None` if there are too many tuples.
+    pub(in crate::table) fn insert(
+        &mut self,
+        number: u32,
+        rule: &Rule,
+        order_of: &dyn Fn(u32) -> u64,
+    ) -> Option<u8> {
+        let shape = self.shape(rule);
+        let tuple = self.tuple(shape)?;
+        let pairs = Arc::make_mut(&mut self.pairs);
+        let order = order_of(number);
+        let known = &mut pairs.tuples[usize::from(tuple)];
+        if known.best == NONE || order < order_of(known.best) {
+            known.best = number;
+        }
+        known.entries += 1;
+        let mut entry = Entry::new(shape.ends_of(rule), number, tuple, rule);
+        let hash = pairs.hash_of(&entry);
+        let new = self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        });
+        pairs.entries.grow(new as usize + 1, &Entry::NONE);
+        // Behind the last entry that comes before it.
+        let (mut before, mut next) = (0, pairs.chains.lookup(hash));
+        while next != 0 && order_of(pairs.entries.get(next as usize).rule) < order {
+            (before, next) = (next, pairs.entries.get(next as usize).next);
+        }
+        entry.next = next;
+        *pairs.entries.get_mut(new as usize) = entry;
+        match before {
+            0 => pairs.chains.insert(hash, new),
+            before => pairs.entries.get_mut(before as usize).next = new,
+        }
+        Some(tuple)
+    }
+
+    /// Takes a rule out; the number of its tuple if it was there.
+    pub(in crate::table) fn remove(&mut self, number: u32, rule: &Rule) -> Option<u8> {
+        let shape = self.shape(rule);
+        let tuple = *self.numbers.get(&shape)?;
+        let pairs = Arc::make_mut(&mut self.pairs);
+        let hash = pairs.hash_of(&Entry::new(shape.ends_of(rule), number, tuple, rule));
+        let (mut before, mut old) = (0, pairs.chains.lookup(hash));
+        while old != 0 && pairs.entries.get(old as usize).rule != number {
+            (before, old) = (old, pairs.entries.get(old as usize).next);
+        }
+        if old == 0 {
+            return None;
+        }
+        let next = pairs.entries.get(old as usize).next;
+        match (before, next) {
+            (0, 0) => pairs.chains.remove(hash),
+            (0, next) => pairs.chains.insert(hash, next),
+            (before, next) => pairs.entries.get_mut(before as usize).next = next,
+        }
+        *pairs.entries.get_mut(old as usize) = Entry::NONE;
+        self.free.push(old);
+        pairs.tuples[usize::from(tuple)].entries -= 1;
+        Some(tuple)
+    }
+}
+
+impl Pairs {
+    /// Where an entry's chain begins. What its tuple's ports look at is exact in the entry.
+    fn hash_of(&self, entry: &Entry) -> u32 {
+        let key = Key {
+            protocol: entry.protocol,
+            source_port: entry.source_first,
+            destination_port: entry.destination_first,
+            ..Key::default()
+        };
+        let number = usize::from(entry.tuple);
+        self.hash(entry.ends, ports(&key) & self.tuples[number].ports_mask, number)
+    }
+}

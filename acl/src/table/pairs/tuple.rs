@@ -1,0 +1,203 @@
+//! Shapes of rules, and the entries that stand for rules of a shape.
+
+use crate::prefix::mask;
+use crate::table::rows::NONE;
+use crate::{Address, End, Key, PortRange, Rule};
+
+/// Most tuples.
+pub(super) const TUPLES: usize = 128;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuple {
+    /// Bits of IPv4 addresses that count, source above destination.
+    pub(super) ends_mask: u64,
+    /// Bits of [`ports`] that count.
+    pub(super) ports_mask: u64,
+    /// Its best rule; maybe one that is gone and was better.
+    pub(super) best: u32,
+    pub(super) entries: u32,
+    /// Whether an end is an IPv6 prefix or a peer set.
+    pub(super) wide: bool,
+    /// Whether entries must check their ends: the hash does not tell all.
+    pub(super) checked: bool,
+    pub(super) shape: Shape,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub(super) source: EndShape,
+    pub(super) destination: EndShape,
+    pub(super) source_port: bool,
+    pub(super) destination_port: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum EndShape {
+    Any,
+    Set,
+    /// Bits of the IPv4 address that count.
+    V4(u32),
+    /// Length of the IPv6 prefix.
+    V6(u8),
+}
+
+/// A rule with all that decides. 32 bytes: two to a cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+pub(super) struct Entry {
+    pub(super) ends: u64,
+    pub(super) rule: u32,
+    /// The next entry of the chain, or 0.
+    pub(super) next: u32,
+    pub(super) source_first: u16,
+    pub(super) source_span: u16,
+    pub(super) destination_first: u16,
+    pub(super) destination_span: u16,
+    pub(super) protocol: u8,
+    pub(super) protocol_mask: u8,
+    pub(super) flags: u8,
+    pub(super) flags_mask: u8,
+    /// [`TUPLES`] in the entry that is none.
+    pub(super) tuple: u8,
+}
+
+impl Entry {
+    pub(super) const NONE: Self = Self {
+        ends: 0,
+        rule: NONE,
+        next: 0,
+        source_first: 0,
+        source_span: 0,
+        destination_first: 0,
+        destination_span: 0,
+        protocol: 0,
+        protocol_mask: 0,
+        flags: 0,
+        flags_mask: 0,
+        tuple: TUPLES as u8,
+    };
+
+    pub(super) fn new(ends: u64, rule: u32, tuple: u8, of: &Rule) -> Self {
+        // A contradictory range matches nothing; such rules are not entered.
+        let span = |ports: PortRange| ports.last.wrapping_sub(ports.first);
+        Self {
+            ends,
+            rule,
+            next: 0,
+            source_first: of.source_ports.first,
+            source_span: span(of.source_ports),
+            destination_first: of.destination_ports.first,
+            destination_span: span(of.destination_ports),
+            protocol: of.protocol.unwrap_or(0),
+            protocol_mask: if of.protocol.is_some() { 0xff } else { 0 },
+            flags: of.tcp_flags.value,
+            flags_mask: of.tcp_flags.mask,
+            tuple,
+        }
+    }
+
+    /// Whether a key with these ends, as this tuple sees them, matches.
+    #[inline]
+    pub(super) fn matches(&self, key: &Key, tuple: usize, ends: u64) -> bool {
+        (self.ends == ends)
+            & (usize::from(self.tuple) == tuple)
+            & (key.source_port.wrapping_sub(self.source_first) <= self.source_span)
+            & (key.destination_port.wrapping_sub(self.destination_first) <= self.destination_span)
+            & ((key.protocol ^ self.protocol) & self.protocol_mask == 0)
+            & (key.tcp_flags & self.flags_mask == self.flags)
+    }
+}
+
+impl Tuple {
+    pub(super) fn new(shape: Shape, step: u8) -> Self {
+        let mask = |end| match end {
+            EndShape::V4(mask) => u64::from(mask),
+            _ => 0,
+        };
+        let wide = |end| matches!(end, EndShape::V6(_) | EndShape::Set);
+        let hashed = |end| matches!(end, EndShape::V6(_));
+        let mut ports_mask = 0;
+        if shape.source_port | shape.destination_port {
+            ports_mask |= 0xff << 32;
+            ports_mask |= if shape.source_port { 0xffff_0000 } else { 0 };
+            ports_mask |= if shape.destination_port { 0xffff } else { 0 };
+        }
+        Self {
+            ends_mask: join(mask(shape.source), mask(shape.destination)),
+            ports_mask,
+            best: NONE,
+            entries: 0,
+            wide: wide(shape.source) || wide(shape.destination),
+            checked: step > 1 || hashed(shape.source) || hashed(shape.destination),
+            shape,
+        }
+    }
+
+    /// The ends of a key as this tuple sees them.
+    #[inline]
+    pub(super) fn ends(&self, key: &Key) -> u64 {
+        if self.wide {
+            return join(
+                self.shape.source.of(key.source),
+                self.shape.destination.of(key.destination),
+            );
+        }
+        let (source, destination) = (key.source.bits() as u32, key.destination.bits() as u32);
+        join(source.into(), destination.into()) & self.ends_mask
+    }
+}
+
+impl EndShape {
+    /// The bits of an address that count; as a hash where 64 bits do not hold them.
+    #[inline]
+    pub(super) fn of(self, address: Address) -> u64 {
+        match self {
+            Self::Any | Self::Set => 0,
+            Self::V4(mask) => u64::from(address.bits() as u32 & mask),
+            Self::V6(length) => {
+                let bits = address.bits() & mask(length);
+                fold(bits as u64 ^ V6_SALT, (bits >> 64) as u64 ^ V6_SALT.rotate_left(7))
+            }
+        }
+    }
+
+    pub(super) fn of_rule(self, end: &End) -> u64 {
+        match end {
+            End::Any => 0,
+            End::Set(set) => u64::from(set.0),
+            End::Net(net) => self.of(Address::from(net.network())),
+        }
+    }
+}
+
+impl Shape {
+    pub(super) fn has_sets(self) -> bool {
+        self.source == EndShape::Set || self.destination == EndShape::Set
+    }
+
+    pub(super) fn ends_of(self, rule: &Rule) -> u64 {
+        join(self.source.of_rule(&rule.source), self.destination.of_rule(&rule.destination))
+    }
+}
+
+/// Both ends in one word: IPv4 addresses and set numbers side by side, hashes mixed.
+#[inline]
+pub(super) fn join(source: u64, destination: u64) -> u64 {
+    source.rotate_left(32) ^ destination
+}
+
+/// Protocol and ports in one word.
+#[inline]
+pub(super) fn ports(key: &Key) -> u64 {
+    let ports = u64::from(key.source_port) << 16 | u64::from(key.destination_port);
+    u64::from(key.protocol) << 32 | ports
+}
+
+const V6_SALT: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Both halves of a 128-bit product, so that every bit counts.
+#[inline]
+pub(super) fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b | 1 << 63);
+    product as u64 ^ (product >> 64) as u64
+}

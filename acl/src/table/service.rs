@@ -1,0 +1,329 @@
+//! Services: protocol, ports and flags of a key in one small number.
+//!
+//! The rules of a table ask for few distinct combinations of protocol, port ranges and flags.
+//! Keys that fall into the same ones form a *class*. Each axis is cut where a range begins or
+//! ends; the classes of the axes are crossed beforehand, so that a key's class is a few loads
+//! from small arrays (recursive flow classification: Gupta and McKeown, SIGCOMM 1999).
+
+use std::collections::HashMap;
+
+use ahash::RandomState;
+
+use crate::{Key, PortRange, Rule, TcpFlags};
+
+/// What a rule asks of everything but the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Service {
+    protocol: Option<u8>,
+    source_ports: PortRange,
+    destination_ports: PortRange,
+    tcp_flags: TcpFlags,
+}
+
+/// The classes of keys, numbered from 0 (which no service matches).
+#[derive(Clone, Debug)]
+pub(super) struct Services {
+    /// By protocol: which ports count.
+    groups: [u8; 256],
+    destination: Ports,
+    source: Option<Ports>,
+    flags: Option<Box<[u16; 256]>>,
+    /// By classes on the axes, if there is more than the destination's.
+    cross: Vec<u16>,
+    /// Classes of the axes that come after the destination's.
+    sources: usize,
+    flag_classes: usize,
+}
+
+/// Classes of ports, by protocol group.
+#[derive(Clone, Debug, Default)]
+struct Ports {
+    /// By group and upper half of the port: a page.
+    pages_of: Vec<u16>,
+    /// By lower half: a class.
+    pages: Vec<[u16; 256]>,
+}
+
+/// More services, or classes of them, than arrays by class are good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+/// Most services; more are left to the pairs.
+const SERVICES: usize = 1024;
+/// Most cells in the cross product of the axes, and most classes.
+const CELLS: usize = 1 << 16;
+/// Most cuts on one axis over all protocols, each of which may need a page.
+const CUTS: usize = 4096;
+
+/// The services that a class of keys matches.
+type Bits = [u64; SERVICES / 64];
+
+/// Numbers services and makes [`Services`] of them. Classes keep their numbers.
+#[derive(Clone, Debug)]
+pub(super) struct ServiceIndex {
+    known: HashMap<Service, u32, RandomState>,
+    list: Vec<Service>,
+    classes: HashMap<Bits, u16, RandomState>,
+    bits: Vec<Bits>,
+}
+
+impl Service {
+    pub(super) fn of(rule: &Rule) -> Self {
+        Self {
+            protocol: rule.protocol,
+            source_ports: rule.source_ports,
+            destination_ports: rule.destination_ports,
+            tcp_flags: rule.tcp_flags,
+        }
+    }
+}
+
+impl Services {
+    /// The class of a key.
+    #[inline]
+    pub(super) fn class(&self, key: &Key) -> usize {
+        let group = usize::from(self.groups[usize::from(key.protocol)]);
+        let mut class = self.destination.class(group, key.destination_port);
+        if self.source.is_none() && self.flags.is_none() {
+            return class;
+        }
+        if let Some(source) = &self.source {
+            class = class * self.sources + source.class(group, key.source_port);
+        }
+        if let Some(flags) = &self.flags {
+            class = class * self.flag_classes + usize::from(flags[usize::from(key.tcp_flags)]);
+        }
+        usize::from(self.cross[class])
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let ports = |ports: &Ports| ports.pages_of.len() * 2 + ports.pages.len() * 512;
+        size_of::<Self>()
+            + ports(&self.destination)
+            + self.source.as_ref().map_or(0, ports)
+            + self.flags.as_ref().map_or(0, |_| 512)
+            + self.cross.len() * 2
+    }
+}
+
+impl Ports {
+    #[inline]
+    fn class(&self, group: usize, port: u16) -> usize {
+        let page = self.pages_of[group << 8 | usize::from(port >> 8)];
+        usize::from(self.pages[usize::from(page)][usize::from(port & 255)])
+    }
+
+    /// From the classes of each group: first port and class, ascending from port 0.
+    fn new(groups: &[Vec<(u16, u16)>]) -> Self {
+        let mut ports = Self::default();
+        let mut known: HashMap<[u16; 256], u16, RandomState> = HashMap::default();
+        for ranges in groups {
+            let mut ranges = ranges.iter().peekable();
+            let mut class = 0;
+            for upper in 0..=255_u16 {
+                let page: [u16; 256] = std::array::from_fn(|lower| {
+                    while let Some((_, next)) =
+                        ranges.next_if(|(first, _)| *first <= upper << 8 | lower as u16)
+                    {
+                        class = *next;
+                    }
+                    class
+                });
+                let number = *known.entry(page).or_insert_with(|| {
+                    ports.pages.push(page);
+                    (ports.pages.len() - 1) as u16
+                });
+                ports.pages_of.push(number);
+            }
+        }
+        ports
+    }
+}
+
+/// One axis: for each protocol group its ranges, and for each class what it matches.
+struct Axis {
+    groups: Vec<Vec<(u16, u16)>>,
+    classes: Vec<Bits>,
+}
+
+impl ServiceIndex {
+    pub(super) fn new() -> Self {
+        let none = Bits::default();
+        Self {
+            known: HashMap::default(),
+            list: Vec::new(),
+            classes: HashMap::from_iter([(none, 0)]),
+            bits: vec![none],
+        }
+    }
+
+    /// The number of a service, and whether it is new; then [`services`](Self::services)
+    /// must be made anew.
+    pub(super) fn add(&mut self, service: Service) -> Result<(u32, bool), TooMany> {
+        if let Some(number) = self.known.get(&service) {
+            return Ok((*number, false));
+        }
+        if self.list.len() == SERVICES {
+            return Err(TooMany);
+        }
+        let number = self.list.len() as u32;
+        self.known.insert(service, number);
+        self.list.push(service);
+        Ok((number, true))
+    }
+
+    /// Classes there are.
+    pub(super) fn classes(&self) -> usize {
+        self.bits.len()
+    }
+
+    /// Whether keys of `class` match `service`.
+    pub(super) fn matches(&self, class: usize, service: u32) -> bool {
+        bit(&self.bits[class], service as usize)
+    }
+
+    /// The class that keys of `class` were in before `service` was known.
+    pub(super) fn before(&self, class: usize, service: u32) -> Option<usize> {
+        let mut bits = self.bits[class];
+        bits[service as usize / 64] &= !(1 << (service % 64));
+        self.classes.get(&bits).map(|class| usize::from(*class))
+    }
+
+    /// The classes for all services added so far; old ones keep their numbers.
+    pub(super) fn services(&mut self) -> Result<Services, TooMany> {
+        let mut protocols: Vec<Option<u8>> = vec![None];
+        let mut groups = [0; 256];
+        for protocol in self.list.iter().filter_map(|service| service.protocol) {
+            if groups[usize::from(protocol)] == 0 && protocols.len() < 256 {
+                groups[usize::from(protocol)] = protocols.len() as u8;
+                protocols.push(Some(protocol));
+            }
+        }
+        let mut destination = self.axis(&protocols, |service| service.destination_ports)?;
+        let mut source = self.axis(&protocols, |service| service.source_ports)?;
+        let any_source = self.list.iter().all(|service| service.source_ports == PortRange::ANY);
+        if any_source {
+            // The destination's classes tell the protocols apart.
+            source.classes = vec![[u64::MAX; SERVICES / 64]];
+        }
+        let (flags, flag_classes) = self.flags();
+        let cells = destination.classes.len() * source.classes.len() * flag_classes.len();
+        if cells > CELLS {
+            return Err(TooMany);
+        }
+        let mut cross = Vec::with_capacity(cells);
+        for destination in &destination.classes {
+            for source in &source.classes {
+                for flags in &flag_classes {
+                    let bits = std::array::from_fn(|at| destination[at] & source[at] & flags[at]);
+                    cross.push(self.intern(bits)?);
+                }
+            }
+        }
+        let alone = any_source && flags.is_none();
+        if alone {
+            for (_, class) in destination.groups.iter_mut().flatten() {
+                *class = cross[usize::from(*class)];
+            }
+        }
+        Ok(Services {
+            groups,
+            destination: Ports::new(&destination.groups),
+            source: (!any_source).then(|| Ports::new(&source.groups)),
+            flags,
+            cross: if alone { Vec::new() } else { cross },
+            sources: source.classes.len(),
+            flag_classes: flag_classes.len(),
+        })
+    }
+
+    /// The classes for no services: all keys are in class 0.
+    pub(super) fn nothing(&self) -> Services {
+        Services {
+            groups: [0; 256],
+            destination: Ports::new(&[vec![(0, 0)]]),
+            source: None,
+            flags: None,
+            cross: Vec::new(),
+            sources: 1,
+            flag_classes: 1,
+        }
+    }
+
+    fn intern(&mut self, bits: Bits) -> Result<u16, TooMany> {
+        if let Some(class) = self.classes.get(&bits) {
+            return Ok(*class);
+        }
+        let class = u16::try_from(self.bits.len()).map_err(|_| TooMany)?;
+        self.classes.insert(bits, class);
+        self.bits.push(bits);
+        Ok(class)
+    }
+
+    fn axis(
+        &self,
+        protocols: &[Option<u8>],
+        ports: impl Fn(&Service) -> PortRange,
+    ) -> Result<Axis, TooMany> {
+        let mut axis = Axis { groups: Vec::new(), classes: Vec::new() };
+        let mut known: HashMap<Bits, u16, RandomState> = HashMap::default();
+        let mut cuts = 0;
+        for protocol in protocols {
+            // Where services begin and end to match.
+            let mut turns: Vec<(u32, usize)> = Vec::new();
+            for (number, service) in self.list.iter().enumerate() {
+                if service.protocol.is_none() || service.protocol == *protocol {
+                    let range = ports(service);
+                    if range.first <= range.last {
+                        turns.push((range.first.into(), number));
+                        turns.push((u32::from(range.last) + 1, number));
+                    }
+                }
+            }
+            turns.push((0, SERVICES));
+            turns.sort_unstable();
+            let mut bits = Bits::default();
+            let mut ranges = Vec::new();
+            for same in turns.chunk_by(|a, b| a.0 == b.0) {
+                for (_, number) in same.iter().filter(|(_, number)| *number < SERVICES) {
+                    bits[number / 64] ^= 1 << (number % 64);
+                }
+                let Ok(first) = u16::try_from(same[0].0) else { break };
+                let class = *known.entry(bits).or_insert_with(|| {
+                    axis.classes.push(bits);
+                    (axis.classes.len() - 1) as u16
+                });
+                ranges.push((first, class));
+            }
+            cuts += ranges.len();
+            axis.groups.push(ranges);
+        }
+        if cuts > CUTS { Err(TooMany) } else { Ok(axis) }
+    }
+
+    fn flags(&self) -> (Option<Box<[u16; 256]>>, Vec<Bits>) {
+        if self.list.iter().all(|service| service.tcp_flags == TcpFlags::ANY) {
+            return (None, vec![[u64::MAX; SERVICES / 64]]);
+        }
+        let mut classes: Vec<Bits> = Vec::new();
+        let mut by_flags = Box::new([0; 256]);
+        for (flags, class) in by_flags.iter_mut().enumerate() {
+            let mut bits = Bits::default();
+            for (number, service) in self.list.iter().enumerate() {
+                if service.tcp_flags.matches(flags as u8) {
+                    bits[number / 64] |= 1 << (number % 64);
+                }
+            }
+            let known = classes.iter().position(|known| *known == bits);
+            *class = known.unwrap_or_else(|| {
+                classes.push(bits);
+                classes.len() - 1
+            }) as u16;
+        }
+        (Some(by_flags), classes)
+    }
+}
+
+fn bit(bits: &Bits, number: usize) -> bool {
+    bits[number / 64] >> (number % 64) & 1 == 1
+}

@@ -1,0 +1,161 @@
+//! Work for an instruction counter: `acl-instructions CASE ROUNDS` looks the same keys up again
+//! and again. What more rounds add is what the lookups cost.
+//!
+//! Without arguments, prints the cases, one a line, with the lookups of a round.
+
+use std::sync::Arc;
+
+use acl::{
+    Action, Address, AddressMap, AddressMapBuilder, Block, End, Identity, Key, PeerSetId,
+    PortRange, Rule, Table,
+};
+use anyhow::{Context, bail, ensure};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+const CASES: [&str; 5] =
+    ["peer-sets", "address-port", "both-ends", "address-map-v4", "address-map-v6"];
+const KEYS: usize = 8192;
+
+fn main() -> anyhow::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let Some(case) = arguments.next() else {
+        CASES.iter().for_each(|case| println!("{case} {KEYS}"));
+        return Ok(());
+    };
+    let rounds: usize = arguments.next().context("usage: acl-instructions CASE ROUNDS")?.parse()?;
+    let mut random = Random(0x5eed);
+    match case.as_str() {
+        "peer-sets" => {
+            let map = pods(&mut random, 1000, true);
+            let rules = (0..1000).map(|number| {
+                let set = End::Set(PeerSetId(number % 100));
+                service(number / 100 * 7 % 30).source(set)
+            });
+            look_up(rules.chain([deny()]).collect(), &Arc::new(map), &mut random, rounds)
+        }
+        "address-port" => {
+            let rules = (0..1000).map(|number| {
+                let host = End::Net(pod(number / 4, true));
+                service(number % 4 * 5 + number % 3).source(host)
+            });
+            let map = Arc::new(AddressMap::default());
+            look_up(rules.chain([deny()]).collect(), &map, &mut random, rounds)
+        }
+        "both-ends" => {
+            let net = |random: &mut Random| {
+                let length = [32, 32, 28, 24, 24, 16][random.below(6) as usize];
+                let address = 0x0a00_0000 | random.below(1 << 12) << 6;
+                End::Net(Ipv4Net::new_assert(address.into(), length).trunc().into())
+            };
+            let rules: Vec<Rule> = (0..1000)
+                .map(|_| {
+                    let (source, destination) = (net(&mut random), net(&mut random));
+                    service(random.below(30)).source(source).destination(destination)
+                })
+                .collect();
+            look_up(rules.into(), &Arc::new(AddressMap::default()), &mut random, rounds)
+        }
+        "address-map-v4" => map_addresses(&mut random, true, rounds),
+        "address-map-v6" => map_addresses(&mut random, false, rounds),
+        other => bail!("unknown case {other}; known are {}", CASES.join(", ")),
+    }
+}
+
+fn look_up(
+    rules: Arc<[Rule]>,
+    map: &Arc<AddressMap>,
+    random: &mut Random,
+    rounds: usize,
+) -> anyhow::Result<()> {
+    let table = Table::compile(Arc::clone(&rules), map);
+    let keys: Vec<Key> = (0..KEYS)
+        .map(|_| {
+            let rule = &rules[random.below(rules.len() as u32) as usize];
+            let mut address = |end: &End| match end {
+                End::Net(net) => Address::from(net.network()),
+                End::Set(_) => pod(random.below(1000), true).network().into(),
+                End::Any => Address::from_v4_bits(random.below(u32::MAX)),
+            };
+            let (source, destination) = (address(&rule.source), address(&rule.destination));
+            Key {
+                source,
+                destination,
+                source_identity: map.lookup(source),
+                destination_identity: map.lookup(destination),
+                protocol: rule.protocol.unwrap_or(6),
+                source_port: random.below(1 << 16) as u16,
+                destination_port: rule.destination_ports.first,
+                ..Key::default()
+            }
+        })
+        .collect();
+    let mut found = vec![Table::NONE; keys.len()];
+    for _ in 0..rounds {
+        table.lookup_vector(&keys, &mut found);
+    }
+    ensure!(rounds == 0 || found.iter().any(|found| *found != Table::NONE), "nothing matched");
+    Ok(())
+}
+
+fn map_addresses(random: &mut Random, v4: bool, rounds: usize) -> anyhow::Result<()> {
+    let map = pods(random, 20_000, v4);
+    let addresses: Vec<Address> =
+        (0..KEYS).map(|_| pod(random.below(20_000), v4).network().into()).collect();
+    let mut found = vec![Identity::NONE; KEYS];
+    for _ in 0..rounds {
+        map.lookup_vector(&addresses, &mut found);
+    }
+    ensure!(rounds == 0 || found.iter().all(|found| *found != Identity::NONE), "pods are known");
+    Ok(())
+}
+
+/// Pods in a hundred sets, and some networks around and beside them.
+fn pods(random: &mut Random, count: u32, v4: bool) -> AddressMap {
+    let mut builder = AddressMapBuilder::default();
+    for number in 0..count {
+        let block = Block { net: pod(number, v4), except: Vec::new() };
+        builder.add(PeerSetId(number % 100), [block]);
+    }
+    for _ in 0..500 {
+        let net: IpNet = match v4 {
+            true => Ipv4Net::new_assert(random.below(u32::MAX).into(), 20).trunc().into(),
+            false => {
+                let bits = 0x2001_0db8 << 96 | u128::from(random.below(u32::MAX)) << 64;
+                Ipv6Net::new_assert(bits.into(), 64).into()
+            }
+        };
+        builder.add(PeerSetId(100 + random.below(20)), [Block { net, except: Vec::new() }]);
+    }
+    builder.build()
+}
+
+fn pod(number: u32, v4: bool) -> IpNet {
+    let address = match v4 {
+        true => Address::from_v4_bits(0x0a40_0000 + number),
+        false => Address::from_bits(0xfd00 << 112 | u128::from(number)),
+    };
+    address.to_ip().into()
+}
+
+fn service(number: u32) -> Rule {
+    Rule::new(Action::Permit, "")
+        .protocol(6)
+        .destination_ports(PortRange::one(8000 + number as u16))
+}
+
+fn deny() -> Rule {
+    Rule::new(Action::Deny, "")
+}
+
+/// Pseudo-random numbers that are the same in every run (xorshift64*, Vigna 2016).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let high = (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32;
+        ((u64::from(high) * u64::from(bound)) >> 32) as u32
+    }
+}

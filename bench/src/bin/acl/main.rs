@@ -1,0 +1,103 @@
+//! The classifier beside its peers: lookups, build, memory and updates, in one run on the same
+//! headers, on one core. Every engine must name the same winning rule before it is timed.
+//!
+//! ```text
+//! cargo run --release -p bench --bin acl -- RULESETS [NAME...] [--quick] [--out FOLDER]
+//! ```
+//!
+//! RULESETS is a folder of ClassBench filter files, compressed with xz or not; NAMEs pick some
+//! of them. A file that begins with `k8s` is also measured in peer-set form. Prints a report
+//! and writes it to FOLDER as `acl.md`, with `acl.svg` as its picture.
+
+mod clock;
+mod lookups;
+mod probe;
+mod report;
+mod rte_acl;
+mod rulesets;
+mod updates;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// What was asked for.
+struct Options {
+    rulesets: PathBuf,
+    names: Vec<String>,
+    rounds: usize,
+    headers: usize,
+    out: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let options = options()?;
+    let scratch = std::env::temp_dir().join(format!("acl-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch)?;
+    let result = run(&options, &scratch);
+    std::fs::remove_dir_all(&scratch)?;
+    result
+}
+
+fn options() -> anyhow::Result<Options> {
+    const USAGE: &str = "usage: acl RULESETS [NAME...] [--quick] [--out FOLDER]";
+    let mut arguments = std::env::args().skip(1);
+    let mut options = Options {
+        rulesets: arguments.next().context(USAGE)?.into(),
+        names: Vec::new(),
+        rounds: 9,
+        headers: 1_000_000,
+        out: None,
+    };
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => (options.rounds, options.headers) = (3, 100_000),
+            "--out" => options.out = Some(arguments.next().context(USAGE)?.into()),
+            name => options.names.push(name.to_owned()),
+        }
+    }
+    Ok(options)
+}
+
+fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
+    let peer = rte_acl::RteAcl::new(scratch);
+    let mut text = String::new();
+    if let Err(reason) = &peer {
+        writeln!(text, "rte_acl is not measured: {reason}\n")?;
+    }
+    let peer = peer.ok();
+    let mut files: Vec<PathBuf> = match std::fs::read_dir(&options.rulesets) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?,
+        Err(error) => {
+            let folder = options.rulesets.display();
+            writeln!(text, "No rule sets are measured: {folder}: {error}\n")?;
+            Vec::new()
+        }
+    };
+    files.sort();
+    let (mut lines, mut updated) = (Vec::new(), Vec::new());
+    for path in files {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let picked = options.names.is_empty() || options.names.contains(&name);
+        let is_text = path.extension().is_some_and(|extension| extension == "md");
+        if !picked || is_text {
+            continue;
+        }
+        eprintln!("{name}");
+        let rules = rulesets::load(&path)?;
+        let headers = rulesets::headers(&rules, options.headers, name.starts_with("k8s"));
+        updated.push(updates::rules(&name, &rules, &headers)?);
+        lines.push(lookups::measure(&name, rules, &headers, peer.as_ref(), options.rounds)?);
+    }
+    report::lookups(&mut text, &lines)?;
+    report::updates(&mut text, &updated)?;
+    report::address_map(&mut text, &updates::address_map(options.rounds)?)?;
+    print!("{text}");
+    if let Some(folder) = &options.out {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join("acl.md"), format!("{text}\n![lookups](acl.svg)\n"))?;
+        std::fs::write(folder.join("acl.svg"), report::picture(&lines))?;
+    }
+    Ok(())
+}

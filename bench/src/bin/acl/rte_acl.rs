@@ -1,0 +1,124 @@
+//! DPDK's `rte_acl`, in a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use acl::{End, Rule};
+use anyhow::{Context, bail, ensure};
+use ipnet::IpNet;
+
+use crate::rulesets::Header;
+
+/// The peer's program, compiled for this machine.
+pub(crate) struct RteAcl {
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+/// What it said.
+pub(crate) struct Outcome {
+    /// Seconds to build.
+    pub(crate) build: f64,
+    /// Memory of the built form.
+    pub(crate) bytes: f64,
+    /// Nanoseconds for a lookup with the fastest method: best round, median round.
+    pub(crate) lookup: (f64, f64),
+    /// The fastest method.
+    pub(crate) method: String,
+    /// For each header the winning rule from 1, or 0.
+    pub(crate) winners: Vec<u32>,
+}
+
+impl RteAcl {
+    /// Compiles the program into `folder`.
+    pub(crate) fn new(folder: &Path) -> anyhow::Result<Self> {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/rte_acl.c");
+        let program = folder.join("rte_acl");
+        let flags = |what: &str| -> anyhow::Result<Vec<String>> {
+            let output = Command::new("pkg-config").args([what, "libdpdk"]).output()?;
+            ensure!(output.status.success(), "DPDK's headers are missing (Debian: libdpdk-dev)");
+            Ok(String::from_utf8(output.stdout)?.split_whitespace().map(Into::into).collect())
+        };
+        let done = Command::new("cc")
+            .args(["-O3", "-march=native", "-Wall", "-o"])
+            .args([program.as_os_str(), source.as_ref()])
+            .args(flags("--cflags")?)
+            .args(flags("--libs")?)
+            .output()
+            .context("cannot run cc")?;
+        ensure!(done.status.success(), "{source}: {}", String::from_utf8_lossy(&done.stderr));
+        Ok(Self { program, folder: folder.to_owned() })
+    }
+
+    /// Builds `rules` and looks `headers` up, `rounds` times with each method.
+    pub(crate) fn run(
+        &self,
+        rules: &[Rule],
+        headers: &[Header],
+        rounds: usize,
+    ) -> anyhow::Result<Outcome> {
+        let path = |name: &str| self.folder.join(name);
+        let rules: Vec<u8> = rules.iter().map(rule).collect::<anyhow::Result<Vec<_>>>()?.concat();
+        std::fs::write(path("rules"), rules)?;
+        let headers: Vec<[u8; 16]> = headers.iter().map(header).collect();
+        std::fs::write(path("headers"), headers.concat())?;
+        let output = Command::new(&self.program)
+            .args([path("rules"), path("headers"), path("winners")])
+            .arg(rounds.to_string())
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() {
+            bail!("rte_acl: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        let value = |name: &str| {
+            let words = said.split_whitespace().filter_map(|word| word.split_once('='));
+            let found = words.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+            found.with_context(|| format!("rte_acl did not say {name}: {said}"))
+        };
+        let method = value("method")?.to_owned();
+        let (best, median) = value(&method)?.split_once('/').context("best/median")?;
+        let winners = std::fs::read(path("winners"))?;
+        Ok(Outcome {
+            build: value("build")?.parse()?,
+            bytes: value("bytes")?.parse()?,
+            lookup: (best.parse()?, median.parse()?),
+            winners: winners
+                .chunks_exact(4)
+                .map(|bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+                .collect(),
+            method,
+        })
+    }
+}
+
+/// A rule as the program's structure.
+fn rule(rule: &Rule) -> anyhow::Result<[u8; 20]> {
+    let end = |end: &End| match end {
+        End::Any => Ok((0, 0)),
+        End::Net(IpNet::V4(net)) => Ok((u32::from(net.network()), net.prefix_len())),
+        other => bail!("rte_acl is not asked about {other}"),
+    };
+    let (source, source_length) = end(&rule.source)?;
+    let (destination, destination_length) = end(&rule.destination)?;
+    let (protocol, mask) = rule.protocol.map_or((0, 0), |protocol| (protocol, 0xff));
+    let mut bytes = [0; 20];
+    bytes[0..4].copy_from_slice(&source.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&destination.to_ne_bytes());
+    let ports = [rule.source_ports, rule.destination_ports];
+    for (at, port) in ports.iter().flat_map(|ports| [ports.first, ports.last]).enumerate() {
+        bytes[8 + 2 * at..10 + 2 * at].copy_from_slice(&port.to_ne_bytes());
+    }
+    bytes[16..].copy_from_slice(&[source_length, destination_length, protocol, mask]);
+    Ok(bytes)
+}
+
+/// A header as in a packet.
+fn header(header: &Header) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[0] = header.protocol;
+    bytes[4..8].copy_from_slice(&header.source.to_be_bytes());
+    bytes[8..12].copy_from_slice(&header.destination.to_be_bytes());
+    bytes[12..14].copy_from_slice(&header.source_port.to_be_bytes());
+    bytes[14..16].copy_from_slice(&header.destination_port.to_be_bytes());
+    bytes
+}

@@ -1,0 +1,137 @@
+//! Rule sets and the headers to look up in them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use acl::{AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule};
+use anyhow::{Context, bail, ensure};
+use ipnet::IpNet;
+
+/// The header fields of one packet, IPv4, in host byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) source: u32,
+    pub(crate) destination: u32,
+    pub(crate) source_port: u16,
+    pub(crate) destination_port: u16,
+    pub(crate) protocol: u8,
+}
+
+/// Reads a ClassBench filter file, compressed with xz or not.
+pub(crate) fn load(path: &Path) -> anyhow::Result<Vec<Rule>> {
+    let name = path.display();
+    let bytes = if path.extension().is_some_and(|extension| extension == "xz") {
+        let output = Command::new("xz").arg("-dc").arg(path).output().context("cannot run xz")?;
+        ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    } else {
+        std::fs::read(path).with_context(|| name.to_string())?
+    };
+    let text = String::from_utf8(bytes).with_context(|| name.to_string())?;
+    acl::parse_class_bench(&text).with_context(|| name.to_string())
+}
+
+/// Pseudo-random numbers that are the same in every run (xorshift64*, Vigna 2016).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// Headers for a rule set: for each a rule picked uniformly, then a point inside it picked
+/// uniformly; with `misses`, one in ten is any header instead.
+pub(crate) fn headers(rules: &[Rule], count: usize, misses: bool) -> Vec<Header> {
+    let mut random = Random(0x5eed_ac1b_e4c4);
+    let address = |random: &mut Random, end: &End| {
+        let any = random.next() as u32;
+        match end {
+            End::Net(IpNet::V4(net)) => u32::from(net.network()) | any & u32::from(net.hostmask()),
+            _ => any,
+        }
+    };
+    let port = |random: &mut Random, range: PortRange| {
+        range.first + random.below(u64::from(range.last - range.first) + 1) as u16
+    };
+    (0..count)
+        .map(|_| {
+            if misses && random.below(10) == 0 {
+                let ports = random.next();
+                return Header {
+                    source: random.next() as u32,
+                    destination: random.next() as u32,
+                    source_port: ports as u16,
+                    destination_port: (ports >> 16) as u16,
+                    protocol: if ports >> 32 & 1 == 0 { 6 } else { 17 },
+                };
+            }
+            let rule = &rules[random.below(rules.len() as u64) as usize];
+            Header {
+                source: address(&mut random, &rule.source),
+                destination: address(&mut random, &rule.destination),
+                source_port: port(&mut random, rule.source_ports),
+                destination_port: port(&mut random, rule.destination_ports),
+                protocol: rule.protocol.unwrap_or_else(|| random.next() as u8),
+            }
+        })
+        .collect()
+}
+
+/// A one-sided rule set told by peer sets.
+pub(crate) struct PeerSets {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) addresses: AddressMapBuilder,
+}
+
+/// Peers of equal prefix length with equal lists of services form one set. Sets of longer
+/// prefixes come first.
+pub(crate) fn peer_sets(rules: &[Rule]) -> anyhow::Result<PeerSets> {
+    let mut lists: BTreeMap<IpNet, Vec<&Rule>> = BTreeMap::new();
+    for (at, rule) in rules.iter().enumerate() {
+        match rule.source {
+            End::Net(net) => lists.entry(net).or_default().push(rule),
+            End::Any => {}
+            End::Set(_) => bail!("rule {} names a set already", at + 1),
+        }
+    }
+    let service = |rule: &Rule| (rule.protocol, rule.source_ports, rule.destination_ports);
+    let mut groups: BTreeMap<_, Vec<(IpNet, Vec<&Rule>)>> = BTreeMap::new();
+    for (net, list) in lists {
+        let services: Vec<_> = list.iter().map(|rule| service(rule)).collect();
+        groups.entry((u8::MAX - net.prefix_len(), services)).or_default().push((net, list));
+    }
+    let mut sets = PeerSets { rules: Vec::new(), addresses: AddressMapBuilder::default() };
+    for (number, members) in groups.values().enumerate() {
+        let set = PeerSetId(number as u32);
+        let blocks = members.iter().map(|(net, _)| Block { net: *net, except: Vec::new() });
+        sets.addresses.add(set, blocks);
+        let of_set = |rule: &&Rule| Rule { source: End::Set(set), ..(*rule).clone() };
+        sets.rules.extend(members[0].1.iter().map(of_set));
+    }
+    sets.rules.extend(rules.iter().filter(|rule| rule.source == End::Any).cloned());
+    Ok(sets)
+}
+
+impl Header {
+    /// As a key without identities.
+    #[inline]
+    pub(crate) fn key(&self) -> acl::Key {
+        acl::Key {
+            source: acl::Address::from_v4_bits(self.source),
+            destination: acl::Address::from_v4_bits(self.destination),
+            source_port: self.source_port,
+            destination_port: self.destination_port,
+            protocol: self.protocol,
+            ..acl::Key::default()
+        }
+    }
+}
