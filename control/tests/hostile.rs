@@ -120,7 +120,7 @@ fn db() -> Value {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn damaged_objects_crash_nothing((value, _) in damaged(seeds(), &[""])) {
