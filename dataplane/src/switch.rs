@@ -176,7 +176,8 @@ impl Switch {
         counters
     }
 
-    /// Has a port given up; returns once its interface is free again.
+    /// Has a port given up; returns once its interface is free again. The connections that it
+    /// opened end with it.
     pub fn remove_port(&self, id: PortId) {
         let owner = self.exchange.owner(id);
         self.exchange.set_owner(id, None);
@@ -193,6 +194,7 @@ impl Switch {
             // The worker answers within a round; if it died, there is nothing to wait for.
             let _ = is_done.recv_timeout(Duration::from_secs(2));
         }
+        self.sessions.end_of(id);
     }
 
     /// Ports that workers gave up because their interfaces vanished.

@@ -40,7 +40,7 @@ pub enum ClientError {
         cause: io::Error,
     },
     /// No complete answer in time.
-    #[error("podgate did not answer within {} s (socket {})", timeout.as_secs_f32(), socket.display())]
+    #[error("podgate did not answer within {:.1} s (socket {})", timeout.as_secs_f32(), socket.display())]
     Timeout {
         /// The socket asked.
         socket: PathBuf,

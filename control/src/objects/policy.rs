@@ -34,7 +34,14 @@ pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPo
     let namespace = reference.namespace.clone().unwrap_or_else(|| "default".into());
     let selector =
         selector(spec.get("podSelector").unwrap_or(&Value::Null), "spec.podSelector", &mut faults);
-    let [ingress_in_force, egress_in_force] = directions(spec, &mut faults);
+    let known = ["podSelector", "policyTypes", "ingress", "egress"];
+    let misspelt = unknown(spec, "spec", &known, "a policy");
+    let [ingress_in_force, egress_in_force] = match directions(spec, &mut faults) {
+        directions if misspelt.is_empty() => directions,
+        // Any of them may be what was meant.
+        _ => [true, true],
+    };
+    faults.extend(misspelt);
     let name = &reference.name;
     let mut rules_of = |direction: Direction, in_force: bool| {
         let rules = rules(spec, direction, &namespace, name, &mut faults);
@@ -129,16 +136,9 @@ fn rule(
     };
     let mut faults = Vec::new();
     match value {
-        Value::Object(fields) => {
-            // A misspelt `from` would otherwise permit everybody.
-            faults.extend(
-                fields
-                    .keys()
-                    .filter(|name| name.as_str() != from_or_to && name.as_str() != "ports")
-                    .map(|name| {
-                        FieldFault::new(format!("{field}.{name}"), "unknown field of a rule")
-                    }),
-            );
+        // A misspelt `from` would otherwise permit everybody.
+        Value::Object(_) => {
+            faults.extend(unknown(value, field, &[from_or_to, "ports"], "a rule"));
         }
         Value::Null => {}
         other => faults.push(FieldFault::new(field, format!("{other} is no object"))),
@@ -183,9 +183,7 @@ fn peer(value: &Value, field: &str, namespace: &Arc<str>, faults: &mut Faults) -
         return None;
     };
     let known = ["podSelector", "namespaceSelector", "ipBlock"];
-    for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
-        faults.push(FieldFault::new(format!("{field}.{name}"), "unknown field of a peer"));
-    }
+    faults.extend(unknown(value, field, &known, "a peer"));
     let part = |name: &str| fields.get(name).filter(|value| !value.is_null());
     let mut select =
         |name: &str| part(name).map(|value| selector(value, &format!("{field}.{name}"), faults));
@@ -220,9 +218,23 @@ fn peer(value: &Value, field: &str, namespace: &Arc<str>, faults: &mut Faults) -
     }
 }
 
+/// The fields of an object that are not among those `known`.
+fn unknown(value: &Value, field: &str, known: &[&str], of: &str) -> Faults {
+    let names = value.as_object().into_iter().flat_map(|fields| fields.keys());
+    names
+        .filter(|name| !known.contains(&name.as_str()))
+        .map(|name| FieldFault::new(format!("{field}.{name}"), format!("unknown field of {of}")))
+        .collect()
+}
+
 /// A network and its exceptions, sorted. An exception equal to the network leaves nothing;
 /// one that is not inside it is a fault.
 fn ip_block(value: Value, field: &str) -> Result<(IpNet, Vec<IpNet>), Faults> {
+    // A misspelt `except` would otherwise permit what it excepts.
+    let misspelt = unknown(&value, field, &["cidr", "except"], "an ipBlock");
+    if !misspelt.is_empty() {
+        return Err(misspelt);
+    }
     let block: api::IPBlock = reader::typed(value, field).map_err(|fault| vec![fault])?;
     let net =
         reader::network(&block.cidr, || format!("{field}.cidr")).map_err(|fault| vec![fault])?;
@@ -244,6 +256,11 @@ fn ip_block(value: Value, field: &str) -> Result<(IpNet, Vec<IpNet>), Faults> {
 }
 
 fn port(value: Value, field: &str) -> Result<Ports, FieldFault> {
+    // A misspelt `port` would otherwise permit every port.
+    let misspelt = unknown(&value, field, &["protocol", "port", "endPort"], "a port");
+    if let Some(fault) = misspelt.into_iter().next() {
+        return Err(fault);
+    }
     let port: api::NetworkPolicyPort = reader::typed(value, field)?;
     let protocol = reader::protocol(port.protocol.as_deref(), || format!("{field}.protocol"))?;
     let end = |first: u16| -> Result<u16, FieldFault> {
@@ -414,9 +431,11 @@ mod tests {
             {"ports": [{"port": 1, "protocol": "ICMP"}]},
             {"from": [{}]},
             {"form": [{"podSelector": {}}]},
+            {"ports": [{"prot": 80}]},
+            {"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "exept": ["10.1.0.0/16"]}}]},
             {"ports": [{"port": 443}]}]}));
         assert!(!policy.complete);
-        assert_eq!(policy.ingress.unwrap().iter().map(|rule| rule.index).collect::<Vec<_>>(), [8]);
+        assert_eq!(policy.ingress.unwrap().iter().map(|rule| rule.index).collect::<Vec<_>>(), [10]);
         assert_eq!(
             fields(&faults),
             [
@@ -428,6 +447,8 @@ mod tests {
                 "spec.ingress[5].ports[0].protocol",
                 "spec.ingress[6].from[0]",
                 "spec.ingress[7].form",
+                "spec.ingress[8].ports[0].prot",
+                "spec.ingress[9].from[0].ipBlock.exept",
             ]
         );
     }
@@ -440,6 +461,15 @@ mod tests {
         assert!(policy.selector.matches(&[("app", "db")].into_iter().collect()));
         assert!(!policy.selector.matches(&[("app", "web")].into_iter().collect()));
         assert_eq!(policy.ingress, Some(vec![]));
+    }
+
+    #[test]
+    fn a_misspelt_field_closes_both_directions() {
+        for name in ["egres", "policytypes", "podselector"] {
+            let (policy, faults) = parse(json!({"podSelector": {}, name: ["Egress"]}));
+            assert_eq!(fields(&faults), [format!("spec.{name}")]);
+            assert!(policy.ingress.is_some() && policy.egress.is_some());
+        }
     }
 
     #[test]

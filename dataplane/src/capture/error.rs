@@ -7,7 +7,7 @@ use super::MAX_FRAME;
 
 /// A capture could not be read further.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: offset {offset}: {fault}", file.display())]
+#[error("{}: {}{fault}", file.display(), place(*offset, fault))]
 pub struct Error {
     /// The file as the caller named it.
     pub file: PathBuf,
@@ -16,6 +16,14 @@ pub struct Error {
     /// What is wrong there.
     #[source]
     pub fault: Fault,
+}
+
+/// Where in the file; that it cannot be read at all is nowhere in it.
+fn place(offset: u64, fault: &Fault) -> String {
+    match (offset, fault) {
+        (0, Fault::Io(_)) => String::new(),
+        _ => format!("offset {offset}: "),
+    }
 }
 
 /// The faults a capture can have.

@@ -250,6 +250,19 @@ impl Sessions {
         if end == capacity { 0 } else { end }
     }
 
+    /// Ends all sessions that `port` opened, once it opens no more: whoever gets its number next
+    /// has all of its room, and a port that is gone takes nobody else's.
+    pub fn end_of(&self, port: PortId) {
+        let used = self.free.lock().unwrap_or_else(PoisonError::into_inner).fresh;
+        for index in 0..used {
+            if let Some((found, payer)) = self.records[index as usize].read(index)
+                && payer == port
+            {
+                self.end(&found);
+            }
+        }
+    }
+
     /// The sessions there are, as a picture taken while they change.
     pub fn iter(&self) -> impl Iterator<Item = Found> + '_ {
         let numbered = self.records.iter().enumerate();
@@ -472,6 +485,18 @@ mod tests {
             let flow = flow(0x1_0000 * u32::from(port) + 50);
             assert_eq!(open(&sessions, &flow, port), Err(Refusal::Quota));
         }
+    }
+
+    #[test]
+    fn a_port_that_is_gone_takes_no_room() {
+        let sessions = Sessions::new(1000, 2, Timeouts::default());
+        for n in 0..100 {
+            open(&sessions, &flow(n), (n % 2) as u16).unwrap();
+        }
+        sessions.end_of(PortId(0));
+        assert_eq!((sessions.used(), sessions.used_by(PortId(0))), (50, 0));
+        assert_eq!(sessions.used_by(PortId(1)), 50);
+        assert!(find(&sessions, &flow(0), 0).is_none() && find(&sessions, &flow(1), 0).is_some());
     }
 
     #[test]

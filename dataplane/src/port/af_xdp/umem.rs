@@ -62,7 +62,14 @@ impl Umem {
         // SAFETY: no program is loaded by the library (`socket_config`).
         let anchor = unsafe { xsk_rs::Socket::new(socket_config(), &umem, &interface, 0) }
             .map_err(|error| {
-                AfXdpError::new("bind the UMEM's own socket to lo", cause_of(&error))
+                let cause = cause_of(&error);
+                let why = match cause.kind() {
+                    io::ErrorKind::ResourceBusy => {
+                        ", which another switch or program with AF_XDP has in this network namespace"
+                    }
+                    _ => "",
+                };
+                AfXdpError::new(format!("bind the UMEM's own socket to lo{why}"), cause)
             })?;
         let base = base_of(&umem, descriptors[0]);
         // SAFETY: the region has exactly this layout, is mapped for as long as `umem` lives,
