@@ -48,7 +48,7 @@ struct Rig {
 impl Rig {
     fn new(workers: usize, ports: usize) -> Self {
         let (memory, frames) = Memory::heap(2048, 4096);
-        let config = Config { workers, rx_mode: RxMode::Polling, ..Config::default() };
+        let config = Config { workers, rx_mode: RxMode::Adaptive, ..Config::default() };
         let switch = Switch::start(&config, &memory, frames, |_| None).unwrap();
         let wires: Vec<Wire> = (0..ports).map(|_| Wire::default()).collect();
         for wire in &wires {
@@ -136,12 +136,12 @@ fn nothing_passes_before_the_first_snapshot() {
 fn no_packet_is_judged_by_half_of_two_snapshots_or_lost_to_a_swap() {
     const PACKETS: u16 = 20_000;
     let rig = Rig::new(2, 2);
+    let (both, one) = (table(&[53, 9]), table(&[53]));
     let ends = |even: bool| {
-        let (both, one) = (table(&[53, 9]), table(&[53]));
-        let (sender, receiver) = if even { (both, one) } else { (one, both) };
+        let (sender, receiver) = if even { (&both, &one) } else { (&one, &both) };
         vec![
-            pod("default/a", "10.1.0.2", Gate::Open, sender),
-            pod("default/b", "10.1.0.3", receiver, Gate::Open),
+            pod("default/a", "10.1.0.2", Gate::Open, sender.clone()),
+            pod("default/b", "10.1.0.3", receiver.clone(), Gate::Open),
         ]
     };
     rig.publish(&snapshot(1, ends(false)));

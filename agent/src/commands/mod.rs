@@ -7,6 +7,7 @@
 
 pub mod asking;
 pub mod completion;
+pub mod explain;
 mod input;
 pub mod observe;
 pub mod policy;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::input::{objects, refuse};
-use super::{NO, UNUSABLE, fail};
+use super::{NO, UNUSABLE, explain, fail};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
@@ -22,6 +22,10 @@ pub struct Args {
 enum Command {
     /// Ask whether connections may be opened, between all pods or case by case
     Probe(Probe),
+    /// Tell which policies select the ends of a connection, and which rule decides
+    Explain(explain::Explain),
+    /// List all that may reach a pod and all it may reach, rule by rule
+    Walkthrough(explain::Walk),
 }
 
 /// Help of a command ends in examples, in its short form too.
@@ -87,7 +91,11 @@ its cluster node, else from a private network (10.244.0.0/16 unless that is in u
 
 /// Does what was asked for.
 pub fn run(args: &Args) -> ExitCode {
-    let Command::Probe(probe) = &args.command;
+    let probe = match &args.command {
+        Command::Probe(probe) => probe,
+        Command::Explain(explain) => return explain.run(),
+        Command::Walkthrough(walk) => return walk.run(),
+    };
     match probe.run(&mut BufWriter::new(io::stdout().lock())) {
         Ok(code) => code,
         Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),

@@ -1,7 +1,10 @@
 //! Ports that lead to memory: for tests, probes, captures and benchmarks.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Lent, Port, PortGone};
 use crate::Frame;
@@ -9,7 +12,21 @@ use crate::Frame;
 /// The outer end of a [`MemoryPort`]: what a pod or a wire would be.
 #[derive(Clone, Debug, Default)]
 pub struct Wire {
-    ends: Arc<Mutex<Ends>>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ends: Mutex<Ends>,
+    /// Readable while frames wait for the switch, so that its worker may sleep.
+    waiting: Option<OwnedFd>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        let waiting = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok();
+        Self { ends: Mutex::default(), waiting }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -21,7 +38,12 @@ struct Ends {
 impl Wire {
     /// Sends a frame into the switch.
     pub fn send(&self, frame: impl Into<Vec<u8>>) {
-        self.ends().towards_switch.push_back(frame.into());
+        let mut ends = self.ends();
+        ends.towards_switch.push_back(frame.into());
+        if let Some(waiting) = &self.inner.waiting {
+            // Full means readable already.
+            let _ = rustix::io::write(waiting, &1_u64.to_ne_bytes());
+        }
     }
 
     /// The next frame that left the switch here.
@@ -34,8 +56,8 @@ impl Wire {
         Box::new(MemoryPort { wire: self.clone() })
     }
 
-    fn ends(&self) -> std::sync::MutexGuard<'_, Ends> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.inner.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -51,6 +73,9 @@ impl Port for MemoryPort {
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
         let mut ends = self.wire.ends();
+        if ends.towards_switch.is_empty() {
+            return Ok(());
+        }
         for _ in 0..most {
             if ends.towards_switch.is_empty() {
                 break;
@@ -68,6 +93,11 @@ impl Port for MemoryPort {
                 )));
             }
         }
+        if ends.towards_switch.is_empty()
+            && let Some(waiting) = &self.wire.inner.waiting
+        {
+            let _ = rustix::io::read(waiting, &mut [0_u8; 8]);
+        }
         Ok(())
     }
 
@@ -78,6 +108,10 @@ impl Port for MemoryPort {
             lent.free.put(frame);
         }
         Ok(())
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.wire.inner.waiting.as_ref().map(AsFd::as_fd)
     }
 
     fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
