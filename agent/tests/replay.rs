@@ -160,6 +160,16 @@ fn what_cannot_be_used_is_named() {
     let output = run(&mut podgate(&elsewhere, &fixture.capture));
     refused(&output, 2, &["'node9'", "node1, node2"]);
 
+    // Without Node objects, cluster nodes are known by their pods.
+    let text = std::fs::read_to_string(fixture.manifests.join("cluster.yaml")).unwrap();
+    let documents = text.split("---\n").filter(|document| !document.contains("kind: Node\n"));
+    let mut pods_only = fixture.clone();
+    pods_only.manifests = folder.path().join("pods.yaml");
+    std::fs::write(&pods_only.manifests, documents.collect::<Vec<_>>().join("---\n")).unwrap();
+    assert!(run(&mut podgate(&pods_only, &fixture.capture)).status.success());
+    pods_only.node = "node9".into();
+    refused(&run(&mut podgate(&pods_only, &fixture.capture)), 2, &["'node9'", "node1"]);
+
     let no_capture = fixture.manifests.join("cluster.yaml");
     let output = run(&mut podgate(&fixture, &no_capture));
     refused(&output, 2, &["cluster.yaml", "offset 0", "not a capture"]);

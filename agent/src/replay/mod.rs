@@ -15,9 +15,11 @@ mod offline;
 mod output;
 mod pace;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use control::{Control, Object, Scope};
 use dataplane::capture::{self, Reader, Record, Writer};
@@ -123,19 +125,29 @@ pub(crate) fn replay(
 
 /// The switch of a cluster node.
 fn switch(node: &str, objects: Vec<Object>) -> Result<Offline, Failure> {
+    // A cluster node is in the manifests by its object, or because a pod is placed on it.
+    let mut known: BTreeSet<Arc<str>> = objects.iter().filter_map(placed_on).collect();
     let mut control = Control::new(Scope::Node(node.into()));
     control.resync(objects);
     control.commit();
     let view = control.view();
-    if !view.nodes.contains_key(node) {
-        let known: Vec<&str> = view.nodes.keys().map(|name| &**name).collect();
+    known.extend(view.nodes.keys().cloned());
+    if !known.contains(node) {
+        let known: Vec<&str> = known.iter().map(|name| &**name).collect();
         let known = match &known[..] {
-            [] => "they have no Node at all".to_string(),
+            [] => "they name no cluster node at all".to_string(),
             known => format!("known are: {}", known.join(", ")),
         };
         return Err(Failure::Node { node: node.into(), known });
     }
     Offline::new(&view, node).map_err(|most| Failure::Pods { node: node.into(), most })
+}
+
+fn placed_on(object: &Object) -> Option<Arc<str>> {
+    match object {
+        Object::Pod(pod) => pod.node.clone(),
+        _ => None,
+    }
 }
 
 type Input = Box<dyn BufRead>;

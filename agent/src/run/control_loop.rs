@@ -128,6 +128,12 @@ impl ControlLoop {
     /// Puts the first snapshot in force on every worker, before there is any port.
     pub(super) fn first_snapshot(&mut self, patience: Duration) -> Result<(), StartError> {
         self.control.commit();
+        let node = self.board.config.node_name.as_str();
+        if !self.control.view().nodes.contains_key(node) {
+            log::warn!(
+                "the manifests have no Node {node}: its addresses are unknown until it appears"
+            );
+        }
         self.publish();
         if self.switch.wait_in_force(self.generation, patience) {
             return Ok(());
