@@ -27,7 +27,7 @@ use crate::counters::Counters;
 use crate::cpu::clocks;
 use crate::packet::{Packet, VECTOR};
 use crate::session::Sessions;
-use crate::wire::{self, Kind, Mac};
+use crate::wire::{self, Headers, Kind, Mac};
 use crate::{Memory, Outcome, PortId, Snapshot};
 
 /// The switch's own MAC address on every port: locally administered, "podgt".
@@ -204,15 +204,16 @@ fn step(node: Node, context: &mut Context<'_>, packet: &mut Packet) -> Next {
 
 #[inline]
 fn parse(context: &Context<'_>, packet: &mut Packet) -> Next {
-    match wire::parse(context.memory.bytes(&packet.frame)) {
-        Err(outcome) => Next::End(outcome),
-        Ok(headers) => {
-            packet.headers = headers;
-            match headers.kind {
-                Kind::Ipv4 | Kind::Ipv6 => Next::Node(Node::Security),
-                Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),
-            }
+    match wire::parse_into(context.memory.bytes(&packet.frame), &mut packet.headers) {
+        Err(outcome) => {
+            // Nobody may take half-read headers for what the packet is.
+            packet.headers = Headers::default();
+            Next::End(outcome)
         }
+        Ok(()) => match packet.headers.kind {
+            Kind::Ipv4 | Kind::Ipv6 => Next::Node(Node::Security),
+            Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),
+        },
     }
 }
 

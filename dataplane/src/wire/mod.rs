@@ -146,8 +146,15 @@ const ETHERTYPE_QINQ: u16 = 0x88a8;
 const MOST_VLAN_TAGS: u8 = 2;
 
 /// Parses and checks a whole frame.
-#[inline]
 pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
+    let mut headers = Headers::default();
+    parse_into(frame, &mut headers).map(|()| headers)
+}
+
+/// The same, with the headers written where they are wanted. Refused frames leave there what was
+/// found until then.
+#[inline]
+pub(crate) fn parse_into(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     if frame.len() < ETHERNET {
         return Err(Outcome::Truncated);
     }
@@ -157,7 +164,7 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
     if frame[6] & 1 != 0 {
         return Err(Outcome::MalformedEthernet);
     }
-    let mut headers = Headers { end: frame.len() as u16, ..Headers::default() };
+    *headers = Headers { end: frame.len() as u16, ..Headers::default() };
     let mut at = 12;
     let ethertype = loop {
         let Some(ethertype) = be16(frame, at) else { return Err(Outcome::Truncated) };
@@ -172,12 +179,11 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
     };
     headers.l3 = (at + 2) as u16;
     match ethertype {
-        ETHERTYPE_IPV4 => ip::parse_v4(frame, &mut headers)?,
-        ETHERTYPE_IPV6 => ip::parse_v6(frame, &mut headers)?,
-        ETHERTYPE_ARP => neighbour::check_arp(frame, &mut headers)?,
-        _ => return Err(Outcome::UnknownEthertype),
+        ETHERTYPE_IPV4 => ip::parse_v4(frame, headers),
+        ETHERTYPE_IPV6 => ip::parse_v6(frame, headers),
+        ETHERTYPE_ARP => neighbour::check_arp(frame, headers),
+        _ => Err(Outcome::UnknownEthertype),
     }
-    Ok(headers)
 }
 
 /// The flow that an ICMP error ([`Role::Quotes`]) quotes, as the packet it is about showed it.
