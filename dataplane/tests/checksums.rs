@@ -18,7 +18,7 @@ fn left_open(frame: &[u8]) -> Vec<u8> {
     let headers = wire::parse(frame).unwrap();
     let (at, addresses) = places(frame);
     let length = usize::from(headers.end - headers.l4);
-    let sum = checksum::pseudo_v4(&frame[addresses], headers.flow.protocol, length);
+    let sum = checksum::pseudo(&frame[addresses], headers.flow.protocol, length);
     let mut open = frame.to_vec();
     open[at..at + 2].copy_from_slice(&checksum::fold(sum).to_be_bytes());
     open

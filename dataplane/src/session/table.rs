@@ -126,26 +126,7 @@ impl Sessions {
     /// The live session that `flow` is a packet of.
     #[inline]
     pub fn find(&self, hash: u64, flow: &Flow, now_s: u32) -> Option<Found> {
-        let tag = tag(hash);
-        for bucket in self.buckets_in_use(hash) {
-            for slot in &self.buckets[bucket].0 {
-                let value = slot.load(Ordering::Acquire);
-                if value >> 32 != tag {
-                    continue;
-                }
-                let index = (value as u32).wrapping_sub(1);
-                let Some(record) = self.records.get(index as usize) else { continue };
-                let Some((mut found, _)) = record.read(index) else { continue };
-                if found.flow != *flow {
-                    if found.flow != flow.reversed() {
-                        continue;
-                    }
-                    found.forward = false;
-                }
-                return (!self.is_idle(&found, now_s)).then_some(found);
-            }
-        }
-        None
+        self.find_any(hash, flow).filter(|found| !self.is_idle(found, now_s))
     }
 
     /// Makes a session for `flow`, or finds the one another packet made meanwhile.
@@ -208,12 +189,6 @@ impl Sessions {
             protocol::TCP => found.state().after(tcp_flags, found.forward),
             _ => TcpState::default(),
         };
-        self.records[found.id.index as usize].set_life(found.life, life_word(now_s, state));
-    }
-
-    /// Starts the connection's life anew: the opener uses its ports again.
-    pub fn reopen(&self, found: &Found, tcp_flags: u8, now_s: u32) {
-        let state = TcpState::default().after(tcp_flags, true);
         self.records[found.id.index as usize].set_life(found.life, life_word(now_s, state));
     }
 
@@ -287,17 +262,29 @@ impl Sessions {
         self.give_back(id.index);
     }
 
+    /// The session that `flow` is a packet of, be it idle.
+    #[inline]
     fn find_any(&self, hash: u64, flow: &Flow) -> Option<Found> {
         let tag = tag(hash);
-        let slots = self.buckets_in_use(hash).flat_map(|bucket| &self.buckets[bucket].0);
-        slots
-            .map(|slot| slot.load(Ordering::Acquire))
-            .filter(|value| value >> 32 == tag)
-            .filter_map(|value| {
+        for bucket in self.buckets_in_use(hash) {
+            for slot in &self.buckets[bucket].0 {
+                let value = slot.load(Ordering::Acquire);
+                if value >> 32 != tag {
+                    continue;
+                }
                 let index = (value as u32).wrapping_sub(1);
-                self.records.get(index as usize)?.read(index).map(|(found, _)| found)
-            })
-            .find(|found| found.flow == *flow || found.flow == flow.reversed())
+                let Some(record) = self.records.get(index as usize) else { continue };
+                let Some((mut found, _)) = record.read(index) else { continue };
+                if found.flow != *flow {
+                    if found.flow != flow.reversed() {
+                        continue;
+                    }
+                    found.forward = false;
+                }
+                return Some(found);
+            }
+        }
+        None
     }
 
     #[inline]

@@ -33,15 +33,9 @@ pub fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The sum of the IPv4 pseudo header: the 8 address bytes, protocol and length.
+/// The sum of the pseudo header: the 8 (IPv4) or 32 (IPv6) address bytes, protocol and length.
 #[inline]
-pub fn pseudo_v4(addresses: &[u8], protocol: u8, length: usize) -> u64 {
-    sum(addresses) + u64::from(protocol) + length as u64
-}
-
-/// The sum of the IPv6 pseudo header: the 32 address bytes, protocol and length.
-#[inline]
-pub fn pseudo_v6(addresses: &[u8], protocol: u8, length: usize) -> u64 {
+pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     sum(addresses) + u64::from(protocol) + length as u64
 }
 
@@ -77,7 +71,7 @@ pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
     let (l3, l4, end) =
         (usize::from(headers.l3), usize::from(headers.l4), usize::from(headers.end));
     let addresses = if headers.kind == Kind::Ipv4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
-    let pseudo = pseudo_v4(&packet[addresses], headers.flow.protocol, end - l4);
+    let pseudo = pseudo(&packet[addresses], headers.flow.protocol, end - l4);
     let at = l4 + field;
     let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
     let left_open = stated == fold(pseudo);

@@ -101,17 +101,16 @@ pub fn write_arp_reply(frame: &mut [u8], headers: &Headers, mac: Mac) {
     let l3 = usize::from(headers.l3);
     let mut arp = [0_u8; ARP];
     arp.copy_from_slice(&frame[l3..l3 + ARP]);
-    let (asker_mac, asker) = (arp[8..14].to_vec(), arp[14..18].to_vec());
-    let target = arp[24..28].to_vec();
+    let (asker_mac, asker, target) = (&arp[8..14], &arp[14..18], &arp[24..28]);
     frame.copy_within(6..12, 0);
     frame[6..12].copy_from_slice(&mac);
     frame[12..14].copy_from_slice(&[0x08, 0x06]);
     let reply = &mut frame[ETHERNET..ARP_ANSWER];
     reply[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
     reply[8..14].copy_from_slice(&mac);
-    reply[14..18].copy_from_slice(&target);
-    reply[18..24].copy_from_slice(&asker_mac);
-    reply[24..28].copy_from_slice(&asker);
+    reply[14..18].copy_from_slice(target);
+    reply[18..24].copy_from_slice(asker_mac);
+    reply[24..28].copy_from_slice(asker);
 }
 
 /// Writes the neighbour advertisement "`mac` has `target`" for `asker` into `frame`, which is
@@ -130,7 +129,7 @@ pub fn write_nd_reply(frame: &mut [u8], asker: Address, target: Address, mac: Ma
     message[8..24].copy_from_slice(&target.bits().to_be_bytes());
     message[24..26].copy_from_slice(&[2, 1]);
     message[26..32].copy_from_slice(&mac);
-    let sum = checksum::pseudo_v6(&ip[8..40], 58, 32) + checksum::sum(&ip[40..]);
+    let sum = checksum::pseudo(&ip[8..40], 58, 32) + checksum::sum(&ip[40..]);
     let value = !checksum::fold(sum);
     ip[42..44].copy_from_slice(&value.to_be_bytes());
 }

@@ -110,11 +110,7 @@ impl AfXdpPort {
             // SAFETY: the frames are of this UMEM, and their handles were just given up.
             let taken = unsafe { self.fill.produce(&self.scratch[..count]) };
             self.filled += taken as u32;
-            for descriptor in &self.scratch[taken..count] {
-                if let Some(frame) = take_back(&mut self.lent, lent, descriptor, 0) {
-                    lent.free.put(frame);
-                }
-            }
+            free_all(&mut self.lent, lent, &self.scratch[taken..count]);
             if taken < BATCH {
                 break;
             }
@@ -129,11 +125,7 @@ impl AfXdpPort {
         while self.sending > 0 {
             // SAFETY: the frames come back to us; whatever they held has been sent.
             let count = unsafe { self.completion.consume(&mut self.scratch[..]) };
-            for descriptor in &self.scratch[..count] {
-                if let Some(frame) = take_back(&mut self.lent, lent, descriptor, 0) {
-                    lent.free.put(frame);
-                }
-            }
+            free_all(&mut self.lent, lent, &self.scratch[..count]);
             self.sending -= (count as u32).min(self.sending);
             if count < BATCH {
                 break;
@@ -223,11 +215,7 @@ impl Port for AfXdpPort {
             self.sending += taken as u32;
             self.unsent += taken as u32;
             // There is room for all that were taken: `sending` never exceeds the ring.
-            for descriptor in &self.scratch[taken..count] {
-                if let Some(frame) = take_back(&mut self.lent, lent, descriptor, 0) {
-                    lent.free.put(frame);
-                }
-            }
+            free_all(&mut self.lent, lent, &self.scratch[taken..count]);
         }
         drop(waiting);
         self.kick()
@@ -267,6 +255,16 @@ impl Port for AfXdpPort {
 #[inline]
 fn mark(bits: &mut [u64], index: u32) {
     bits[index as usize / 64] |= 1 << (index % 64);
+}
+
+/// Frees the frames of descriptors that the kernel returned, or had no room for.
+#[inline]
+fn free_all(bits: &mut [u64], lent: &mut Lent<'_>, descriptors: &[FrameDesc]) {
+    for descriptor in descriptors {
+        if let Some(frame) = take_back(bits, lent, descriptor, 0) {
+            lent.free.put(frame);
+        }
+    }
 }
 
 /// The frame that the kernel returned; `None` for a descriptor that was not lent to it.
