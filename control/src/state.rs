@@ -98,24 +98,7 @@ mod tests {
     use crate::Scope;
     use crate::objects::{Read, read};
     use serde_json::{Value, json};
-    use std::path::PathBuf;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path =
-                std::env::temp_dir().join(format!("podgate-state-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use testkit::TempDir;
 
     fn apply(control: &mut Control, value: Value) {
         match read(value) {
@@ -155,8 +138,8 @@ mod tests {
 
     #[test]
     fn what_was_known_is_known_again_after_a_restart() {
-        let folder = Folder::new("again");
-        let path = folder.0.join("state");
+        let folder = TempDir::new("state-again");
+        let path = folder.path().join("state");
         let control = cluster();
         save(&control, &path).unwrap();
         save(&control, &path).unwrap();
@@ -168,8 +151,8 @@ mod tests {
 
     #[test]
     fn every_damage_is_noticed() {
-        let folder = Folder::new("damage");
-        let path = folder.0.join("state");
+        let folder = TempDir::new("state-damage");
+        let path = folder.path().join("state");
         assert_eq!(load(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
         save(&cluster(), &path).unwrap();
         let good = fs::read(&path).unwrap();

@@ -141,32 +141,22 @@ fn merge(known: &BTreeMap<PathBuf, Vec<(Object, usize)>>, faults: &mut Vec<Fault
 mod tests {
     use super::*;
 
-    /// A folder of this test's own, removed at the end.
-    struct Folder(PathBuf);
+    /// A folder of this test's own, with files.
+    struct Folder(testkit::TempDir);
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let path =
-                std::env::temp_dir().join(format!("podgate-source-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
+            Self(testkit::TempDir::new(&format!("source-{name}")))
         }
 
         fn write(&self, name: &str, text: &str) {
-            let path = self.0.join(name);
+            let path = self.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
 
         fn path(&self) -> &Path {
-            &self.0
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
+            self.0.path()
         }
     }
 
