@@ -27,6 +27,8 @@ pub(crate) struct Cache {
     endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
     /// Addresses of local pods that were told before the API knew them.
     bound: HashMap<PodKey, Vec<IpAddr>>,
+    /// Objects that could be read only in part and have no earlier version that was whole.
+    uncertain: HashSet<ObjectRef>,
     /// Label sets in use, so that equal ones are held once.
     labels: HashSet<Arc<Labels>>,
 }
@@ -82,6 +84,9 @@ impl Cache {
     /// Takes over an object. One that could not be read leaves things as they are; a policy
     /// that could be read in part does so too if there is a version that was read in full.
     pub(crate) fn apply(&mut self, object: Object) -> Change {
+        if self.keeps(&object) {
+            return Change::None;
+        }
         match object {
             Object::Namespace(namespace) => {
                 let labels = self.shared(namespace.labels);
@@ -148,8 +153,40 @@ impl Cache {
         }
     }
 
+    /// Whether a pod, namespace or cluster node that could be read only in part leaves an
+    /// earlier, whole version in place; notes it if there is none.
+    fn keeps(&mut self, object: &Object) -> bool {
+        let (complete, known) = match object {
+            Object::Namespace(it) => {
+                let known = self.namespaces.get(&it.name);
+                let whole = known.is_some_and(|it| it.explicit && !it.labels.is_partial());
+                (!it.labels.is_partial(), whole)
+            }
+            Object::Pod(it) => (it.complete, self.pod(&it.key).is_some_and(|it| it.complete)),
+            Object::Node(it) => {
+                (it.complete, self.nodes.get(&it.name).is_some_and(|it| it.complete))
+            }
+            _ => return false,
+        };
+        if !complete && known {
+            return true;
+        }
+        if !complete {
+            self.uncertain.insert(object.reference());
+        } else if self.is_uncertain() {
+            self.uncertain.remove(&object.reference());
+        }
+        false
+    }
+
+    /// Whether there are pods, namespaces or cluster nodes of which not all could be read.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        !self.uncertain.is_empty()
+    }
+
     /// Forgets an object; one that is not known is nothing to complain about.
     pub(crate) fn delete(&mut self, reference: &ObjectRef) -> Change {
+        self.uncertain.remove(reference);
         let name = &reference.name;
         let namespace = reference.namespace.clone().unwrap_or_else(|| "default".into());
         let key = Key { namespace: Arc::clone(&namespace), name: Arc::clone(name) };
