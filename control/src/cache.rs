@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::model::{
     ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
 };
+use crate::state::KeptObject;
 use crate::{Kind, Object, ObjectRef, PodKey};
 
 /// Every object known.
@@ -291,31 +292,53 @@ impl Cache {
 
     /// All objects there are, namespaces first.
     pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
+        self.kept().map(|kept| match kept {
+            KeptObject::Namespace(it) => Object::Namespace(it),
+            KeptObject::Pod(it) => Object::Pod(Pod::clone(&it)),
+            KeptObject::Node(it) => Object::Node(Node::clone(&it)),
+            KeptObject::Service(it) => Object::Service(Service::clone(&it)),
+            KeptObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
+            KeptObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
+            KeptObject::ClusterNetworkPolicy(it) => {
+                Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
+            }
+        })
+    }
+
+    /// The same, shared.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptObject> {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
-            Object::Namespace(Namespace {
-                name: Arc::clone(name),
-                labels: Arc::clone(&entry.labels),
-            })
+            let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
+            KeptObject::Namespace(Namespace { name, labels })
         });
         let entries = || self.namespaces.values();
         let pods = entries().flat_map(|entry| entry.pods.values());
         let policies = entries().flat_map(|entry| entry.policies.values());
+        let cluster_policies = self.cluster_policies.values();
+        let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
-            .chain(self.nodes.values().map(|it| Object::Node(Node::clone(it))))
-            .chain(pods.map(|it| Object::Pod(Pod::clone(it))))
-            .chain(policies.map(|it| Object::NetworkPolicy(NetworkPolicy::clone(it))))
-            .chain(
-                self.cluster_policies
-                    .values()
-                    .map(|it| Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(it))),
-            )
-            .chain(self.services.values().map(|it| Object::Service(Service::clone(it))))
-            .chain(
-                self.endpoint_slices
-                    .values()
-                    .map(|it| Object::EndpointSlice(EndpointSlice::clone(it))),
-            )
+            .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
+            .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
+            .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
+            .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
+            .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
+            .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
+    }
+
+    /// How many objects of each kind there are; kinds without any are left out.
+    pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
+        let entries = || self.namespaces.values();
+        let counts = [
+            (Kind::Namespace, entries().filter(|entry| entry.explicit).count()),
+            (Kind::Pod, entries().map(|entry| entry.pods.len()).sum()),
+            (Kind::NetworkPolicy, entries().map(|entry| entry.policies.len()).sum()),
+            (Kind::Node, self.nodes.len()),
+            (Kind::Service, self.services.len()),
+            (Kind::EndpointSlice, self.endpoint_slices.len()),
+            (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
+        ];
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     /// All namespaces, in order.

@@ -219,6 +219,22 @@ impl Control {
         self.cache.objects()
     }
 
+    /// How many objects of each kind are known; kinds without any are left out.
+    pub fn counts(&self) -> BTreeMap<Kind, usize> {
+        self.cache.counts()
+    }
+
+    /// The pod that has this address, on whatever cluster node; of several that claim it, the
+    /// one that counts.
+    pub fn pod_at(&self, address: IpAddr) -> Option<&PodKey> {
+        self.membership.owner(address)
+    }
+
+    /// Every address that a pod has, with that pod.
+    pub fn pods_by_address(&self) -> impl Iterator<Item = (IpAddr, &PodKey)> {
+        self.membership.owners()
+    }
+
     /// Figures about the pipeline.
     pub fn figures(&self) -> Figures {
         Figures { tables: self.tables.len(), compiled: self.tables.compiled() }

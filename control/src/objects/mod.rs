@@ -80,6 +80,19 @@ impl Object {
             Self::Unreadable(reference) => reference.clone(),
         }
     }
+
+    /// Whether all of it could be read.
+    pub fn is_whole(&self) -> bool {
+        match self {
+            Self::Namespace(it) => !it.labels.is_partial(),
+            Self::Pod(it) => it.complete,
+            Self::Node(it) => it.complete,
+            Self::NetworkPolicy(it) => it.complete,
+            Self::ClusterNetworkPolicy(it) => it.complete,
+            Self::Service(_) | Self::EndpointSlice(_) => true,
+            Self::Unreadable(_) => false,
+        }
+    }
 }
 
 /// The kinds that Podgate reads.
