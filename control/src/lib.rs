@@ -47,4 +47,5 @@ mod view;
 pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault};
 pub use objects::{Kind, Object, ObjectRef};
+pub use session_rules::SessionRules;
 pub use view::{ClusterNode, PodGate, PodKey, PodView, View};
