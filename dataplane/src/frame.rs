@@ -157,12 +157,31 @@ impl Memory {
         fits
     }
 
-    /// Takes `count` bytes off the packet's front by moving the rest down, so that the packet
-    /// still starts where it did (descriptors for the kernel name a fixed start).
-    pub fn remove(&self, frame: &mut Frame, from: usize, count: usize) {
-        let length = frame.len();
-        self.bytes_mut(frame).copy_within(from + count..length, from);
+    /// Makes room for `count` bytes in front of the packet; they are whatever was there before.
+    /// `false` if the frame has no such room.
+    #[inline]
+    pub fn prepend(&self, frame: &mut Frame, count: usize) -> bool {
+        let fits = count <= frame.start();
+        if fits {
+            frame.start -= count as u32;
+            frame.length += count as u32;
+        }
+        fits
+    }
+
+    /// Takes up to `count` bytes off the packet's front.
+    #[inline]
+    pub fn advance(&self, frame: &mut Frame, count: usize) {
+        let count = count.min(frame.len());
+        frame.start += count as u32;
         frame.length -= count as u32;
+    }
+
+    /// Takes `count` bytes out of the packet, `from` bytes behind its start; what stands before
+    /// them moves up.
+    pub fn remove(&self, frame: &mut Frame, from: usize, count: usize) {
+        self.bytes_mut(frame).copy_within(..from, count);
+        self.advance(frame, count);
     }
 
     /// The handle of a frame that came back from a ring shared with the kernel.
@@ -302,6 +321,37 @@ mod tests {
         memory.fill(&mut frames[0], b"abcdXYefgh");
         memory.remove(&mut frames[0], 4, 2);
         assert_eq!(memory.bytes(&frames[0]), b"abcdefgh");
+        memory.remove(&mut frames[0], 0, 3);
+        assert_eq!(memory.bytes(&frames[0]), b"defgh");
+    }
+
+    #[test]
+    fn packets_grow_and_shrink_at_their_front() {
+        let (memory, mut frames) = Memory::heap(2048, 2);
+        let frame = &mut frames[0];
+        memory.fill(frame, b"inner");
+        assert!(memory.prepend(frame, 6));
+        memory.bytes_mut(frame)[..6].copy_from_slice(b"outer ");
+        assert_eq!(memory.bytes(frame), b"outer inner");
+        memory.advance(frame, 6);
+        assert_eq!(memory.bytes(frame), b"inner");
+        assert_eq!(frame.start(), XDP_HEADROOM);
+        memory.advance(frame, 6);
+        assert!(frame.is_empty());
+    }
+
+    #[test]
+    fn no_packet_begins_before_its_frame() {
+        let (memory, mut frames) = Memory::heap(2048, 2);
+        memory.fill(&mut frames[0], b"untouched");
+        let frame = &mut frames[1];
+        memory.fill(frame, b"packet");
+        assert!(!memory.prepend(frame, XDP_HEADROOM + 1));
+        assert_eq!(memory.bytes(frame), b"packet");
+        assert!(memory.prepend(frame, XDP_HEADROOM));
+        memory.bytes_mut(frame)[..XDP_HEADROOM].fill(0xff);
+        assert!(!memory.prepend(frame, 1));
+        assert_eq!(memory.bytes(&frames[0]), b"untouched");
     }
 
     #[test]
