@@ -14,6 +14,8 @@
 #![allow(unsafe_code, reason = "rings and memory are shared with the kernel")]
 
 mod program;
+mod queue;
+mod ring;
 mod socket;
 mod umem;
 
@@ -21,7 +23,7 @@ use std::fmt;
 use std::io;
 
 pub use program::{Attached, Fallback};
-pub use socket::AfXdpPort;
+pub use queue::AfXdpPort;
 pub use umem::{Umem, UmemConfig};
 
 /// How a port is opened.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-use libxdp_sys as sys;
+use libbpf_sys as sys;
 
 use super::AfXdpError;
 

@@ -1,0 +1,4 @@
+//! AF_XDP ports over real veth pairs, each test in network namespaces of its own (as root).
+
+mod frames;
+mod pair;
