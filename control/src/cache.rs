@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::model::{
     ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
 };
+use crate::state::KeptObject;
 use crate::{Kind, Object, ObjectRef, PodKey};
 
 /// Every object known.
@@ -27,6 +28,8 @@ pub(crate) struct Cache {
     endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
     /// Addresses of local pods that were told before the API knew them.
     bound: HashMap<PodKey, Vec<IpAddr>>,
+    /// Objects that could be read only in part and have no earlier version that was whole.
+    uncertain: HashSet<ObjectRef>,
     /// Label sets in use, so that equal ones are held once.
     labels: HashSet<Arc<Labels>>,
 }
@@ -82,6 +85,9 @@ impl Cache {
     /// Takes over an object. One that could not be read leaves things as they are; a policy
     /// that could be read in part does so too if there is a version that was read in full.
     pub(crate) fn apply(&mut self, object: Object) -> Change {
+        if self.keeps(&object) {
+            return Change::None;
+        }
         match object {
             Object::Namespace(namespace) => {
                 let labels = self.shared(namespace.labels);
@@ -148,8 +154,40 @@ impl Cache {
         }
     }
 
+    /// Whether a pod, namespace or cluster node that could be read only in part leaves an
+    /// earlier, whole version in place; notes it if there is none.
+    fn keeps(&mut self, object: &Object) -> bool {
+        let (complete, known) = match object {
+            Object::Namespace(it) => {
+                let known = self.namespaces.get(&it.name);
+                let whole = known.is_some_and(|it| it.explicit && !it.labels.is_partial());
+                (!it.labels.is_partial(), whole)
+            }
+            Object::Pod(it) => (it.complete, self.pod(&it.key).is_some_and(|it| it.complete)),
+            Object::Node(it) => {
+                (it.complete, self.nodes.get(&it.name).is_some_and(|it| it.complete))
+            }
+            _ => return false,
+        };
+        if !complete && known {
+            return true;
+        }
+        if !complete {
+            self.uncertain.insert(object.reference());
+        } else if self.is_uncertain() {
+            self.uncertain.remove(&object.reference());
+        }
+        false
+    }
+
+    /// Whether there are pods, namespaces or cluster nodes of which not all could be read.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        !self.uncertain.is_empty()
+    }
+
     /// Forgets an object; one that is not known is nothing to complain about.
     pub(crate) fn delete(&mut self, reference: &ObjectRef) -> Change {
+        self.uncertain.remove(reference);
         let name = &reference.name;
         let namespace = reference.namespace.clone().unwrap_or_else(|| "default".into());
         let key = Key { namespace: Arc::clone(&namespace), name: Arc::clone(name) };
@@ -254,31 +292,53 @@ impl Cache {
 
     /// All objects there are, namespaces first.
     pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
+        self.kept().map(|kept| match kept {
+            KeptObject::Namespace(it) => Object::Namespace(it),
+            KeptObject::Pod(it) => Object::Pod(Pod::clone(&it)),
+            KeptObject::Node(it) => Object::Node(Node::clone(&it)),
+            KeptObject::Service(it) => Object::Service(Service::clone(&it)),
+            KeptObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
+            KeptObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
+            KeptObject::ClusterNetworkPolicy(it) => {
+                Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
+            }
+        })
+    }
+
+    /// The same, shared.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptObject> {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
-            Object::Namespace(Namespace {
-                name: Arc::clone(name),
-                labels: Arc::clone(&entry.labels),
-            })
+            let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
+            KeptObject::Namespace(Namespace { name, labels })
         });
         let entries = || self.namespaces.values();
         let pods = entries().flat_map(|entry| entry.pods.values());
         let policies = entries().flat_map(|entry| entry.policies.values());
+        let cluster_policies = self.cluster_policies.values();
+        let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
-            .chain(self.nodes.values().map(|it| Object::Node(Node::clone(it))))
-            .chain(pods.map(|it| Object::Pod(Pod::clone(it))))
-            .chain(policies.map(|it| Object::NetworkPolicy(NetworkPolicy::clone(it))))
-            .chain(
-                self.cluster_policies
-                    .values()
-                    .map(|it| Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(it))),
-            )
-            .chain(self.services.values().map(|it| Object::Service(Service::clone(it))))
-            .chain(
-                self.endpoint_slices
-                    .values()
-                    .map(|it| Object::EndpointSlice(EndpointSlice::clone(it))),
-            )
+            .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
+            .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
+            .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
+            .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
+            .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
+            .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
+    }
+
+    /// How many objects of each kind there are; kinds without any are left out.
+    pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
+        let entries = || self.namespaces.values();
+        let counts = [
+            (Kind::Namespace, entries().filter(|entry| entry.explicit).count()),
+            (Kind::Pod, entries().map(|entry| entry.pods.len()).sum()),
+            (Kind::NetworkPolicy, entries().map(|entry| entry.policies.len()).sum()),
+            (Kind::Node, self.nodes.len()),
+            (Kind::Service, self.services.len()),
+            (Kind::EndpointSlice, self.endpoint_slices.len()),
+            (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
+        ];
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     /// All namespaces, in order.
