@@ -62,8 +62,8 @@ pub(crate) enum Change {
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
     /// A cluster node came, went or changed.
     Node(Arc<str>),
-    /// A service or its endpoints.
-    Service,
+    /// A service or its endpoints: the services that may be different.
+    Service(Vec<Key>),
 }
 
 impl NamespaceEntry {
@@ -143,12 +143,18 @@ impl Cache {
             Object::Service(service) => {
                 let service = Arc::new(service);
                 let before = self.services.insert(service.key.clone(), Arc::clone(&service));
-                if before.as_ref() == Some(&service) { Change::None } else { Change::Service }
+                if before.as_ref() == Some(&service) {
+                    return Change::None;
+                }
+                Change::Service(vec![service.key.clone()])
             }
             Object::EndpointSlice(slice) => {
                 let slice = Arc::new(slice);
                 let before = self.endpoint_slices.insert(slice.key.clone(), Arc::clone(&slice));
-                if before.as_ref() == Some(&slice) { Change::None } else { Change::Service }
+                if before.as_ref() == Some(&slice) {
+                    return Change::None;
+                }
+                Change::Service(before.iter().chain([&slice]).filter_map(service_of).collect())
             }
             Object::Unreadable(_) => Change::None,
         }
@@ -219,11 +225,11 @@ impl Cache {
                 None => Change::None,
             },
             Kind::Service => match self.services.remove(&key) {
-                Some(_) => Change::Service,
+                Some(_) => Change::Service(vec![key]),
                 None => Change::None,
             },
             Kind::EndpointSlice => match self.endpoint_slices.remove(&key) {
-                Some(_) => Change::Service,
+                Some(slice) => Change::Service(service_of(&slice).into_iter().collect()),
                 None => Change::None,
             },
         };
@@ -357,6 +363,15 @@ impl Cache {
         &self.cluster_policies
     }
 
+    /// The endpoint slices of a service, in order.
+    pub(crate) fn slices_of(&self, service: &Key) -> impl Iterator<Item = &Arc<EndpointSlice>> {
+        let first = Key { namespace: Arc::clone(&service.namespace), name: "".into() };
+        let in_namespace = self.endpoint_slices.range(first..);
+        let in_namespace = in_namespace.take_while(|(key, _)| key.namespace == service.namespace);
+        let slices = in_namespace.map(|(_, slice)| slice);
+        slices.filter(|slice| slice.service.as_ref() == Some(&service.name))
+    }
+
     /// All services, in order.
     pub(crate) fn services(&self) -> &BTreeMap<Key, Arc<Service>> {
         &self.services
@@ -390,4 +405,9 @@ impl Cache {
         self.labels.insert(Arc::clone(&labels));
         labels
     }
+}
+/// The service that an endpoint slice belongs to.
+fn service_of(slice: &Arc<EndpointSlice>) -> Option<Key> {
+    let name = slice.service.clone()?;
+    Some(Key { namespace: Arc::clone(&slice.key.namespace), name })
 }

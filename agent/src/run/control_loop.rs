@@ -21,7 +21,7 @@ use super::records::Records;
 use super::{Event, StartError};
 use crate::api::{Answer, ApiError, ErrorKind, Request};
 use crate::linux::host_port::{self, HostPortConfig};
-use crate::node::{HOST, LeadsTo, NodePort, snapshot};
+use crate::node::{HOST, LeadsTo, NodePort, ServiceMaker, Surroundings, snapshot};
 use crate::verdicts::Names;
 
 /// The loop's own state; nobody else touches it.
@@ -31,6 +31,7 @@ pub(super) struct ControlLoop {
     interfaces: Box<dyn Interfaces>,
     heard: Receiver<Event>,
     control: Control,
+    services: ServiceMaker,
     /// Watches for as long as the loop lives.
     _manifests: Manifests,
     records: Records,
@@ -89,6 +90,7 @@ impl ControlLoop {
         let check = || WorkerCheck { rounds: 0, seen: Instant::now() };
         Ok(Self {
             control: Control::new(Scope::Node(board.config.node_name.as_str().into())),
+            services: ServiceMaker::default(),
             workers: switch.counters().map(|_| check()).collect(),
             switch,
             board,
@@ -209,17 +211,22 @@ impl ControlLoop {
         if let Some(host) = &self.host
             && let PodPort::Open { id, .. } = host.port
         {
-            ports.push(NodePort { id, mac: Some(host.mac), leads_to: LeadsTo::Host });
+            ports.push(NodePort { mac: Some(host.mac), ..NodePort::new(id, LeadsTo::Host) });
         }
         for attached in self.pods.iter().filter(|attached| self.pods.counts(attached)) {
             if let Some(id) = attached.port_id() {
                 let leads_to = LeadsTo::Pod(attached.key.clone(), attached.pod.addresses.clone());
-                ports.push(NodePort { id, mac: Some(attached.pod.mac.0), leads_to });
+                let mac = Some(attached.pod.mac.0);
+                ports.push(NodePort { mac, ..NodePort::new(id, leads_to) });
             }
         }
-        let node = &self.board.config.node_name;
-        let snapshot =
-            Arc::new(snapshot(&view, node, &self.node_addresses(), self.generation, &ports));
+        let node = self.board.config.node_name.clone();
+        let surroundings = Surroundings {
+            node_addresses: self.node_addresses(),
+            services: self.services.services(&view, &node),
+            ..Surroundings::default()
+        };
+        let snapshot = Arc::new(snapshot(&view, &node, surroundings, self.generation, &ports));
         self.switch.publish(&snapshot);
         log::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.tell_with(snapshot);
