@@ -202,7 +202,8 @@ fn check_v6(source: u128, destination: u128) -> Result<(), Outcome> {
 }
 
 /// The inner packet of an ICMP error: addresses, protocol and ports as far as they are quoted.
-pub(super) fn parse_quote(quote: &[u8], kind: Kind) -> Option<Flow> {
+/// Also where its transport header begins.
+pub(super) fn parse_quote(quote: &[u8], kind: Kind) -> Option<(Flow, usize)> {
     let (flow, l4) = match kind {
         Kind::Ipv4 => {
             let header_length = usize::from(quote.first()? & 0x0f) * 4;
@@ -233,5 +234,5 @@ pub(super) fn parse_quote(quote: &[u8], kind: Kind) -> Option<Flow> {
             )
         }
     };
-    transport::quoted_ports(quote.get(l4..)?, flow)
+    Some((transport::quoted_ports(quote.get(l4..)?, flow)?, l4))
 }

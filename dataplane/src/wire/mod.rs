@@ -3,11 +3,15 @@
 //! [`parse`] looks at a whole frame and either refuses it by an [`Outcome`] or
 //! gives its [`Headers`]; nothing behind it checks a length again.
 
+pub mod answer;
 pub mod checksum;
+pub mod crc32c;
 mod icmp;
 mod ip;
 pub mod neighbour;
+pub mod translate;
 mod transport;
+pub mod vxlan;
 
 use acl::Address;
 
