@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use control::{PodGate, PodKey, View};
 use dataplane::wire::Mac;
-use dataplane::{Gate, PortId, PortKind, PortState, Snapshot};
+use dataplane::{Gate, Parts, PortId, PortKind, PortState, Snapshot};
 
 /// Name of the port towards this cluster node's kernel.
 pub const HOST: &str = "host";
@@ -57,8 +57,14 @@ pub fn snapshot(
     own.extend(cluster_node.iter().flat_map(|node| &node.addresses));
     own.sort_unstable();
     own.dedup();
-    let networks = cluster_node.map_or(&[][..], |node| &node.pod_cidrs);
-    Snapshot::new(generation, states, Arc::clone(&view.addresses), &own, networks)
+    Snapshot::new(Parts {
+        generation,
+        ports: states,
+        addresses: Arc::clone(&view.addresses),
+        node_addresses: own,
+        local_networks: cluster_node.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
+        ..Parts::default()
+    })
 }
 
 fn state(view: &View, port: &NodePort) -> PortState {
@@ -67,14 +73,7 @@ fn state(view: &View, port: &NodePort) -> PortState {
         LeadsTo::Host => (HOST.into(), PortKind::Host),
         LeadsTo::Uplink => (UPLINK.into(), PortKind::Uplink),
     };
-    let mut state = PortState {
-        name,
-        kind,
-        mac: port.mac,
-        addresses: Vec::new(),
-        to_pod: Gate::Closed,
-        from_pod: Gate::Closed,
-    };
+    let mut state = PortState { mac: port.mac, ..PortState::new(name, kind) };
     if let LeadsTo::Pod(key, addresses) = &port.leads_to {
         state.addresses = addresses.iter().map(|address| (*address).into()).collect();
         if let Some(pod) = view.pods.get(key) {
