@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use agent::MacAddress;
 use agent::api::{AttachPod, AttachedPod, Client, ClientError, ObserveFilters, Request, Show};
 use agent::config::{Config, Options};
+use agent::linux::NextHop;
 use agent::linux::host_port::HostPortConfig;
 use agent::run::{InterfaceEvent, Interfaces, Opened, Running, StartError, Status, Table, start};
 use agent::verdicts::Event;
 use dataplane::Memory;
+use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use testkit::TempDir;
 use testkit::packet::{Packet, SWITCH_MAC, mac_of};
@@ -201,6 +203,26 @@ impl Interfaces for Kernel {
 
     fn release_host_port(&mut self, _interface: &str) -> Result<(), String> {
         Ok(())
+    }
+
+    fn find_uplink(&mut self, _node_addresses: &[IpAddr]) -> Result<String, String> {
+        Err("no interface is the uplink".to_owned())
+    }
+
+    fn open_uplink(&mut self, interface: &str) -> Result<Opened, String> {
+        self.open(interface)
+    }
+
+    fn set_uplink_filter(&mut self, _filter: &UplinkFilter) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn release_uplink(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
+        Err(format!("there is no way to {address}"))
     }
 
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {

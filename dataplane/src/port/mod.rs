@@ -2,9 +2,12 @@
 
 pub mod af_xdp;
 pub mod memory;
+mod queues;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+
+pub use queues::Queues;
 
 use crate::{Frame, FreeList, Memory};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dataplane::port::af_xdp::{AfXdpPort, PortOptions, Umem, UmemConfig};
-use dataplane::port::{Lent, Port, PortGone};
+use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig, Uplink};
+use dataplane::port::{Lent, Port, PortGone, Queues};
 use dataplane::{Frame, FreeList, Memory};
 use testkit::Namespace;
 
@@ -39,21 +39,41 @@ pub(crate) struct End {
     umem: Umem,
     pub(crate) memory: Arc<Memory>,
     pub(crate) free: FreeList,
-    port: Option<Box<AfXdpPort>>,
+    port: Option<Box<dyn Port>>,
 }
 
 impl End {
     pub(crate) fn open(namespace: &Namespace, interface: &str) -> Self {
         namespace.enter(|| {
-            let config = UmemConfig { frames: FRAMES, hugepages: false };
-            let (umem, memory, frames) = Umem::create(&config).expect("a UMEM");
-            let port = umem.open(interface, &PortOptions::default()).expect("a port");
-            let mut end =
-                Self { umem, memory, free: FreeList::new(frames), port: Some(Box::new(port)) };
-            // The first call lends the kernel its frames.
-            assert!(end.receive().is_empty());
-            end
+            let umem = umem();
+            let port = umem.0.open(interface, &PortOptions::default()).expect("a port");
+            Self::new(umem, Box::new(port))
         })
+    }
+
+    /// A port on all queues of an interface that stays the kernel's as well.
+    pub(crate) fn open_uplink(namespace: &Namespace, interface: &str) -> (Self, Uplink) {
+        namespace.enter(|| Self::open_uplink_here(interface))
+    }
+
+    /// The same, in the namespace where the caller is.
+    pub(crate) fn open_uplink_here(interface: &str) -> (Self, Uplink) {
+        let umem = umem();
+        let (uplink, ports) = umem.0.open_uplink(interface, 64).expect("an uplink");
+        let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>);
+        (Self::new(umem, Box::new(Queues::new(ports.collect()))), uplink)
+    }
+
+    /// Why an uplink cannot be opened.
+    pub(crate) fn refused_uplink(interface: &str) -> String {
+        umem().0.open_uplink(interface, 64).err().expect("refused").to_string()
+    }
+
+    fn new((umem, memory, frames): (Umem, Arc<Memory>, Vec<Frame>), port: Box<dyn Port>) -> Self {
+        let mut end = Self { umem, memory, free: FreeList::new(frames), port: Some(port) };
+        // The first call lends the kernel its frames.
+        assert!(end.receive().is_empty());
+        end
     }
 
     /// Opens the port again.
@@ -110,6 +130,24 @@ impl End {
         panic!("no frame within {PATIENCE:?}");
     }
 
+    /// The same, however long it takes.
+    pub(crate) fn wait_bytes_for_ever(&mut self) -> Vec<u8> {
+        loop {
+            let mut frames = Vec::new();
+            let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+            let port = self.port.as_mut().expect("an open port");
+            port.receive(&mut lent, 1, &mut frames).expect("the interface is there");
+            match frames.pop() {
+                Some(frame) => {
+                    let bytes = self.memory.bytes(&frame).to_vec();
+                    self.free.put(frame);
+                    return bytes;
+                }
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
     /// The bytes of the next frame that arrives.
     pub(crate) fn wait_bytes(&mut self) -> Vec<u8> {
         let frame = self.wait();
@@ -123,6 +161,10 @@ impl Drop for End {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn umem() -> (Umem, Arc<Memory>, Vec<Frame>) {
+    Umem::create(&UmemConfig { frames: FRAMES, hugepages: false }).expect("a UMEM")
 }
 
 pub(crate) fn words(line: &str) -> Vec<String> {

@@ -159,6 +159,7 @@ impl ControlLoop {
             .filter(|(_, index, _)| match event {
                 InterfaceEvent::Gone(gone) => index == gone,
                 InterfaceEvent::Missed => true,
+                InterfaceEvent::Neighbour(..) | InterfaceEvent::Routes => false,
             })
             .collect();
         for (interface, index, id) in open {

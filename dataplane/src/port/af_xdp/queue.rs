@@ -1,14 +1,13 @@
 //! One queue of an interface as a port.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
-use super::program::{Attached, Program};
+use super::XdpMode;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
-use super::{AfXdpError, PortOptions, XdpMode};
 use crate::Frame;
 use crate::port::{Lent, Port, PortGone};
 
@@ -37,33 +36,26 @@ pub struct AfXdpPort {
 }
 
 impl AfXdpPort {
-    pub(super) fn open(
+    /// A port over a bound socket.
+    pub(super) fn new(
         umem: &Umem,
-        (interface, index): (&str, u32),
-        queue: u32,
-        program: &Program,
-        attached: Attached,
-        options: &PortOptions,
-    ) -> Result<Self, AfXdpError> {
-        let failed = |cause| {
-            let attempt = format!("bind an AF_XDP socket to {interface}, queue {queue}");
-            AfXdpError::new(attempt, cause)
-        };
-        let socket = Socket::new(RING, None).map_err(failed)?;
-        socket.bind_shared(index, queue, &umem.anchor).map_err(failed)?;
-        program.serve(queue, socket.as_fd().as_raw_fd())?;
-        Ok(Self {
+        interface: &str,
+        socket: Socket,
+        mode: XdpMode,
+        fill: u32,
+    ) -> Self {
+        Self {
             interface: interface.to_owned(),
             in_kernel: InKernel::none(umem.frames),
             filled: 0,
-            fill_level: options.fill.clamp(BATCH, RING),
+            fill_level: fill.clamp(BATCH, RING),
             sending: 0,
             unsent: 0,
             send_budget: socket.raise_send_budget(SEND_BUDGET),
             empty_rounds: 0,
-            mode: XdpMode { attached, zero_copy: socket.is_zero_copy() },
+            mode,
             socket,
-        })
+        }
     }
 
     /// How frames reach the port.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING,
     XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc,
-    XdpOptionsFlags, XdpUmemReg,
+    XdpUmemReg,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
@@ -75,12 +75,6 @@ impl Socket {
             shared_umem_fd: owner.descriptor.as_fd(),
         };
         until_free(|| bind(&self.descriptor, &address))
-    }
-
-    /// Whether the interface writes into the UMEM itself.
-    pub(super) fn is_zero_copy(&self) -> bool {
-        sockopt::xdp_options(&self.descriptor)
-            .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
     /// Has the kernel send what is in the tx ring.

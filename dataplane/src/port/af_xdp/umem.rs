@@ -1,16 +1,17 @@
 //! The memory that all AF_XDP sockets of a switch share.
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
-use super::program::{self, Fallback, Program};
+use super::program::{self, Fallback, Program, everything};
 use super::queue::AfXdpPort;
 use super::socket::Socket;
-use super::{AfXdpError, PortOptions};
+use super::{AfXdpError, PortOptions, XdpMode};
 use crate::{Frame, Memory};
 
 /// Bytes of a frame, headroom included: a page holds two, and an Ethernet frame of the usual
@@ -38,6 +39,10 @@ pub struct Umem {
     /// which never goes away, and sees no frame: were it a pod's, then no port could be opened
     /// any more once that pod is gone.
     pub(super) anchor: Socket,
+    /// Brings the same memory again, for interfaces that write into it themselves.
+    pub(super) registration: XdpUmemReg,
+    /// What `registration` names.
+    _region: Arc<Region>,
 }
 
 impl Umem {
@@ -54,7 +59,7 @@ impl Umem {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         }
         let length = FRAME_SIZE * count as usize;
-        let region = Region::map(length, hugepages).map_err(failed)?;
+        let region = Arc::new(Region::map(length, hugepages).map_err(failed)?);
         let registration = XdpUmemReg {
             addr: region.base.as_ptr() as u64,
             len: length as u64,
@@ -80,8 +85,9 @@ impl Umem {
         // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives,
         // and is reached by nobody but the holders of frames and, through the rings, the kernel.
         let (memory, frames) =
-            unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(region)) };
-        Ok((Self { frames: count, anchor }, memory, frames))
+            unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
+        let this = Self { frames: count, anchor, registration, _region: region };
+        Ok((this, memory, frames))
     }
 
     /// Puts the XDP program in front of `interface` (queue 0) and opens a port on it.
@@ -90,15 +96,22 @@ impl Umem {
     /// [`PortOptions::fallback`] says.
     pub fn open(&self, interface: &str, options: &PortOptions) -> Result<AfXdpPort, AfXdpError> {
         let index = index_of(interface)?;
-        let program = Program::load(options.fallback)?;
+        let program = Program::load(&everything(options.fallback))?;
         let attached = program.attach(interface, index)?;
-        AfXdpPort::open(self, (interface, index), 0, &program, attached, options)
+        let socket = Socket::new(RING, None)
+            .and_then(|socket| socket.bind_shared(index, 0, &self.anchor).map(|()| socket))
+            .map_err(|cause| {
+                AfXdpError::new(format!("bind an AF_XDP socket to {interface}"), cause)
+            })?;
+        program.serve(0, socket.as_fd().as_raw_fd())?;
+        let mode = XdpMode { attached, zero_copy: false };
+        Ok(AfXdpPort::new(self, interface, socket, mode, options.fill))
     }
 
     /// Closes an interface: what arrives is dropped until a port is opened on it.
     pub fn close(interface: &str) -> Result<(), AfXdpError> {
         let index = index_of(interface)?;
-        Program::load(Fallback::Drop)?.attach(interface, index).map(drop)
+        Program::load(&everything(Fallback::Drop))?.attach(interface, index).map(drop)
     }
 
     /// Takes the XDP program off an interface: frames reach the kernel again.
@@ -138,7 +151,7 @@ impl Drop for Region {
     }
 }
 
-fn index_of(interface: &str) -> Result<u32, AfXdpError> {
+pub(super) fn index_of(interface: &str) -> Result<u32, AfXdpError> {
     let attempt = || format!("find interface {interface}");
     let name = std::ffi::CString::new(interface)
         .map_err(|_| AfXdpError::new(attempt(), io::ErrorKind::InvalidInput.into()))?;
