@@ -27,7 +27,7 @@ pub(crate) struct Cache {
     services: BTreeMap<Key, Arc<Service>>,
     endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
     /// Addresses of local pods that were told before the API knew them.
-    bound: HashMap<PodKey, Vec<IpAddr>>,
+    bound: HashMap<PodKey, Bound>,
     /// Objects that could be read only in part and have no earlier version that was whole.
     uncertain: HashSet<ObjectRef>,
     /// Label sets in use, so that equal ones are held once.
@@ -45,6 +45,24 @@ pub(crate) struct NamespaceEntry {
     pub(crate) pods: HashMap<Arc<str>, Arc<Pod>>,
     /// Its policies by name.
     pub(crate) policies: BTreeMap<Arc<str>, Arc<NetworkPolicy>>,
+}
+
+/// What was told of a local pod.
+#[derive(Debug, PartialEq, Eq)]
+struct Bound {
+    /// Of which pod of the name; `None` is any.
+    uid: Option<Arc<str>>,
+    addresses: Vec<IpAddr>,
+}
+
+impl Bound {
+    /// Whether it is about this pod, and not about an earlier or later one of its name.
+    fn is_about(&self, pod: &Pod) -> bool {
+        match (&self.uid, &pod.uid) {
+            (Some(told), Some(known)) => told == known,
+            _ => true,
+        }
+    }
 }
 
 /// What a told object did to the cache.
@@ -241,14 +259,18 @@ impl Cache {
     }
 
     /// Tells the addresses of a pod before its object does; whether that is news.
-    pub(crate) fn bind(&mut self, pod: &PodKey, addresses: Vec<IpAddr>) -> bool {
-        match self.bound.get(pod) {
-            Some(known) if *known == addresses => false,
-            _ => {
-                self.bound.insert(pod.clone(), addresses);
-                true
-            }
+    pub(crate) fn bind(
+        &mut self,
+        pod: &PodKey,
+        uid: Option<Arc<str>>,
+        addresses: Vec<IpAddr>,
+    ) -> bool {
+        let bound = Bound { uid, addresses };
+        if self.bound.get(pod) == Some(&bound) {
+            return false;
         }
+        self.bound.insert(pod.clone(), bound);
+        true
     }
 
     /// Takes that back; whether there was anything.
@@ -262,13 +284,22 @@ impl Cache {
     }
 
     /// The addresses at which a pod takes part in policies: those it is bound to, else those
-    /// in its status; none if it is on the host network, finished or not known.
+    /// in its status; none if it is on the host network, finished or not known, or if another
+    /// pod of its name is bound.
     pub(crate) fn addresses(&self, pod: &PodKey) -> &[IpAddr] {
-        match self.pod(pod) {
-            Some(pod) if pod.is_on_pod_network() => {
-                self.bound.get(&pod.key).unwrap_or(&pod.addresses)
-            }
-            _ => &[],
+        let Some(pod) = self.pod(pod).filter(|pod| pod.is_on_pod_network()) else { return &[] };
+        match self.bound.get(&pod.key) {
+            None => &pod.addresses,
+            Some(bound) if bound.is_about(pod) => &bound.addresses,
+            Some(_) => &[],
+        }
+    }
+
+    /// Whether the pod of this name that is known is another one than the one bound.
+    pub(crate) fn is_namesake(&self, key: &PodKey) -> bool {
+        match (self.pod(key), self.bound.get(key)) {
+            (Some(pod), Some(bound)) => !bound.is_about(pod),
+            _ => false,
         }
     }
 

@@ -138,10 +138,11 @@ impl Control {
     }
 
     /// Tells the addresses of a pod on this cluster node, which win over those in its
-    /// status. A pod that is not known yet waits for its object.
-    pub fn bind_address(&mut self, pod: PodKey, addresses: Vec<IpAddr>) {
+    /// status. A pod that is not known yet waits for its object; with a `uid`, it waits for the
+    /// one with that uid, and an earlier or later pod of its name has no addresses.
+    pub fn bind_address(&mut self, pod: PodKey, uid: Option<&str>, addresses: Vec<IpAddr>) {
         let before = self.cache.addresses(&pod).to_vec();
-        if self.cache.bind(&pod, addresses) {
+        if self.cache.bind(&pod, uid.map(Arc::from), addresses) {
             self.process(Change::Pod(pod), &before);
         }
     }
@@ -217,6 +218,12 @@ impl Control {
     /// A pod by name, if it is known.
     pub fn pod(&self, key: &PodKey) -> Option<&Arc<Pod>> {
         self.cache.pod(key)
+    }
+
+    /// Whether the pod of this name that is known is another one than the one bound: an earlier
+    /// one whose end, or a later one whose beginning, was told first.
+    pub fn is_namesake(&self, key: &PodKey) -> bool {
+        self.cache.is_namesake(key)
     }
 
     /// All objects known, one at a time.

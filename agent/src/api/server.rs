@@ -197,10 +197,13 @@ fn answer(request: Request, shared: &Shared) -> Answer {
     let board = &shared.board;
     match request {
         Request::Status => Answer::result(&Status::of(board)),
-        Request::Show(wanted) => match show(board, &wanted.what) {
-            Ok(table) => Answer::Result(table),
-            Err(error) => error.into(),
-        },
+        Request::Show(wanted) => {
+            let events = lock(&shared.events).clone();
+            match show(board, &events, &wanted.what, wanted.pod.as_deref()) {
+                Ok(table) => Answer::Result(table),
+                Err(error) => error.into(),
+            }
+        }
         Request::Ready if board.is_ready() && board.ailments().is_empty() => {
             Answer::Result(json!({}))
         }

@@ -181,6 +181,13 @@ impl ControlLoop {
                         told = true;
                     }
                     Event::Request(request, reply) => self.request(request, reply),
+                    Event::SessionRules(pod, reply) => {
+                        let view = self.control.view();
+                        let is_known = pod.as_ref().is_none_or(|pod| view.pods.contains_key(pod));
+                        let source = || self.control.session_rule_source(pod.as_ref());
+                        // Who has gone away meanwhile does not need the answer.
+                        let _ = reply.send(is_known.then(source));
+                    }
                     Event::Interface(event) => {
                         self.path_event(&event);
                         self.interface_event(&event);

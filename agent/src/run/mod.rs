@@ -33,6 +33,7 @@ mod control_loop;
 mod interfaces;
 mod pods;
 mod records;
+mod session_rules;
 mod show;
 mod source;
 mod status;
@@ -46,6 +47,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use control::{PodKey, SessionRules};
 use dataplane::switch;
 use dataplane::{Frame, Memory, Switch};
 
@@ -56,7 +58,8 @@ use crate::verdicts::Hub;
 
 pub use board::{Board, LostPort, PortInfo, State};
 pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
-pub use show::{TABLES, Table, show};
+pub(crate) use show::show;
+pub use show::{TABLES, Table};
 use source::{ApiServer, Manifests, Source};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
 pub use status::{PortStatus, SourceStatus, Status, WatchStatus};
@@ -80,6 +83,8 @@ pub(crate) enum Event {
     Source(control::api_server::Event),
     /// Somebody wants something.
     Request(Request, Sender<Answer>),
+    /// Somebody wants the session rules of a pod, or of all; they are worked out on their side.
+    SessionRules(Option<PodKey>, Sender<Option<SessionRules>>),
     /// Something happened to interfaces.
     Interface(InterfaceEvent),
     /// The end.

@@ -345,7 +345,13 @@ impl Node {
 
     /// A table as people see it.
     pub(crate) fn show(&self, what: &str) -> Result<String, ClientError> {
-        let value = self.client().call(&Request::Show(Show { what: what.to_owned() }))?;
+        self.show_of(what, None)
+    }
+
+    /// The same, of one pod.
+    pub(crate) fn show_of(&self, what: &str, pod: Option<&str>) -> Result<String, ClientError> {
+        let show = Show { what: what.to_owned(), pod: pod.map(str::to_owned) };
+        let value = self.client().call(&Request::Show(show))?;
         Ok(match value {
             serde_json::Value::String(text) => text,
             value => serde_json::from_value::<Table>(value).unwrap().to_string(),

@@ -57,7 +57,7 @@ impl ControlLoop {
             let port = self.open_port_or_later(&interface);
             log_port(&key.to_string(), &interface, &port);
             self.pods.insert(pod, port, None);
-            self.control.bind_address(key.clone(), self.pods.addresses(&key));
+            self.bind(&key);
         }
         self.commit_ports();
         if !self.switch.wait_in_force(self.generation, crate::run::FIRST_SNAPSHOT) {
