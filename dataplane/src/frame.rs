@@ -157,6 +157,12 @@ impl Memory {
         fits
     }
 
+    /// Appends the packet, or its first `most` bytes, to `bytes`.
+    pub fn append_to(&self, frame: &Frame, bytes: &mut Vec<u8>, most: usize) {
+        let packet = self.bytes(frame);
+        bytes.extend_from_slice(&packet[..packet.len().min(most)]);
+    }
+
     /// Makes room for `count` bytes in front of the packet; they are whatever was there before.
     /// `false` if the frame has no such room.
     #[inline]

@@ -1,13 +1,20 @@
 //! Ports: where frames enter and leave.
 
 pub mod af_xdp;
+mod fault;
 pub mod memory;
+pub mod pcap;
 mod queues;
+mod recorded;
+mod tap;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
+pub use fault::{Faults, Faulty};
 pub use queues::Queues;
+pub use recorded::{Recorded, Recording};
+pub use tap::TapPort;
 
 use crate::{Frame, FreeList, Memory};
 
@@ -17,6 +24,25 @@ pub struct Lent<'a> {
     pub memory: &'a Memory,
     /// Free frames.
     pub free: &'a mut FreeList,
+}
+
+impl Lent<'_> {
+    /// A free frame with this packet in it; `None` if none is free or it does not fit.
+    pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
+        let mut frame = self.free.take()?;
+        if self.memory.fill(&mut frame, packet) {
+            return Some(frame);
+        }
+        self.free.put(frame);
+        None
+    }
+
+    /// A copy of a packet; `None` if no frame is free.
+    pub fn copy(&mut self, packet: &Frame) -> Option<Frame> {
+        let mut bytes = Vec::new();
+        self.memory.append_to(packet, &mut bytes, usize::MAX);
+        self.filled(&bytes)
+    }
 }
 
 /// The port is of no more use: its interface is gone or down for good.
