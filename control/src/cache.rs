@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::model::{
     ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
 };
+use crate::state::KeptObject;
 use crate::{Kind, Object, ObjectRef, PodKey};
 
 /// Every object known.
@@ -27,6 +28,8 @@ pub(crate) struct Cache {
     endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
     /// Addresses of local pods that were told before the API knew them.
     bound: HashMap<PodKey, Vec<IpAddr>>,
+    /// Objects that could be read only in part and have no earlier version that was whole.
+    uncertain: HashSet<ObjectRef>,
     /// Label sets in use, so that equal ones are held once.
     labels: HashSet<Arc<Labels>>,
 }
@@ -59,8 +62,8 @@ pub(crate) enum Change {
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
     /// A cluster node came, went or changed.
     Node(Arc<str>),
-    /// A service or its endpoints.
-    Service,
+    /// A service or its endpoints: the services that may be different.
+    Service(Vec<Key>),
 }
 
 impl NamespaceEntry {
@@ -82,6 +85,9 @@ impl Cache {
     /// Takes over an object. One that could not be read leaves things as they are; a policy
     /// that could be read in part does so too if there is a version that was read in full.
     pub(crate) fn apply(&mut self, object: Object) -> Change {
+        if self.keeps(&object) {
+            return Change::None;
+        }
         match object {
             Object::Namespace(namespace) => {
                 let labels = self.shared(namespace.labels);
@@ -137,19 +143,57 @@ impl Cache {
             Object::Service(service) => {
                 let service = Arc::new(service);
                 let before = self.services.insert(service.key.clone(), Arc::clone(&service));
-                if before.as_ref() == Some(&service) { Change::None } else { Change::Service }
+                if before.as_ref() == Some(&service) {
+                    return Change::None;
+                }
+                Change::Service(vec![service.key.clone()])
             }
             Object::EndpointSlice(slice) => {
                 let slice = Arc::new(slice);
                 let before = self.endpoint_slices.insert(slice.key.clone(), Arc::clone(&slice));
-                if before.as_ref() == Some(&slice) { Change::None } else { Change::Service }
+                if before.as_ref() == Some(&slice) {
+                    return Change::None;
+                }
+                Change::Service(before.iter().chain([&slice]).filter_map(service_of).collect())
             }
             Object::Unreadable(_) => Change::None,
         }
     }
 
+    /// Whether a pod, namespace or cluster node that could be read only in part leaves an
+    /// earlier, whole version in place; notes it if there is none.
+    fn keeps(&mut self, object: &Object) -> bool {
+        let (complete, known) = match object {
+            Object::Namespace(it) => {
+                let known = self.namespaces.get(&it.name);
+                let whole = known.is_some_and(|it| it.explicit && !it.labels.is_partial());
+                (!it.labels.is_partial(), whole)
+            }
+            Object::Pod(it) => (it.complete, self.pod(&it.key).is_some_and(|it| it.complete)),
+            Object::Node(it) => {
+                (it.complete, self.nodes.get(&it.name).is_some_and(|it| it.complete))
+            }
+            _ => return false,
+        };
+        if !complete && known {
+            return true;
+        }
+        if !complete {
+            self.uncertain.insert(object.reference());
+        } else if self.is_uncertain() {
+            self.uncertain.remove(&object.reference());
+        }
+        false
+    }
+
+    /// Whether there are pods, namespaces or cluster nodes of which not all could be read.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        !self.uncertain.is_empty()
+    }
+
     /// Forgets an object; one that is not known is nothing to complain about.
     pub(crate) fn delete(&mut self, reference: &ObjectRef) -> Change {
+        self.uncertain.remove(reference);
         let name = &reference.name;
         let namespace = reference.namespace.clone().unwrap_or_else(|| "default".into());
         let key = Key { namespace: Arc::clone(&namespace), name: Arc::clone(name) };
@@ -181,11 +225,11 @@ impl Cache {
                 None => Change::None,
             },
             Kind::Service => match self.services.remove(&key) {
-                Some(_) => Change::Service,
+                Some(_) => Change::Service(vec![key]),
                 None => Change::None,
             },
             Kind::EndpointSlice => match self.endpoint_slices.remove(&key) {
-                Some(_) => Change::Service,
+                Some(slice) => Change::Service(service_of(&slice).into_iter().collect()),
                 None => Change::None,
             },
         };
@@ -254,31 +298,53 @@ impl Cache {
 
     /// All objects there are, namespaces first.
     pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
+        self.kept().map(|kept| match kept {
+            KeptObject::Namespace(it) => Object::Namespace(it),
+            KeptObject::Pod(it) => Object::Pod(Pod::clone(&it)),
+            KeptObject::Node(it) => Object::Node(Node::clone(&it)),
+            KeptObject::Service(it) => Object::Service(Service::clone(&it)),
+            KeptObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
+            KeptObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
+            KeptObject::ClusterNetworkPolicy(it) => {
+                Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
+            }
+        })
+    }
+
+    /// The same, shared.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptObject> {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
-            Object::Namespace(Namespace {
-                name: Arc::clone(name),
-                labels: Arc::clone(&entry.labels),
-            })
+            let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
+            KeptObject::Namespace(Namespace { name, labels })
         });
         let entries = || self.namespaces.values();
         let pods = entries().flat_map(|entry| entry.pods.values());
         let policies = entries().flat_map(|entry| entry.policies.values());
+        let cluster_policies = self.cluster_policies.values();
+        let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
-            .chain(self.nodes.values().map(|it| Object::Node(Node::clone(it))))
-            .chain(pods.map(|it| Object::Pod(Pod::clone(it))))
-            .chain(policies.map(|it| Object::NetworkPolicy(NetworkPolicy::clone(it))))
-            .chain(
-                self.cluster_policies
-                    .values()
-                    .map(|it| Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(it))),
-            )
-            .chain(self.services.values().map(|it| Object::Service(Service::clone(it))))
-            .chain(
-                self.endpoint_slices
-                    .values()
-                    .map(|it| Object::EndpointSlice(EndpointSlice::clone(it))),
-            )
+            .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
+            .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
+            .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
+            .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
+            .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
+            .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
+    }
+
+    /// How many objects of each kind there are; kinds without any are left out.
+    pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
+        let entries = || self.namespaces.values();
+        let counts = [
+            (Kind::Namespace, entries().filter(|entry| entry.explicit).count()),
+            (Kind::Pod, entries().map(|entry| entry.pods.len()).sum()),
+            (Kind::NetworkPolicy, entries().map(|entry| entry.policies.len()).sum()),
+            (Kind::Node, self.nodes.len()),
+            (Kind::Service, self.services.len()),
+            (Kind::EndpointSlice, self.endpoint_slices.len()),
+            (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
+        ];
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     /// All namespaces, in order.
@@ -295,6 +361,15 @@ impl Cache {
     /// All cluster network policies, by name.
     pub(crate) fn cluster_policies(&self) -> &BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>> {
         &self.cluster_policies
+    }
+
+    /// The endpoint slices of a service, in order.
+    pub(crate) fn slices_of(&self, service: &Key) -> impl Iterator<Item = &Arc<EndpointSlice>> {
+        let first = Key { namespace: Arc::clone(&service.namespace), name: "".into() };
+        let in_namespace = self.endpoint_slices.range(first..);
+        let in_namespace = in_namespace.take_while(|(key, _)| key.namespace == service.namespace);
+        let slices = in_namespace.map(|(_, slice)| slice);
+        slices.filter(|slice| slice.service.as_ref() == Some(&service.name))
     }
 
     /// All services, in order.
@@ -330,4 +405,9 @@ impl Cache {
         self.labels.insert(Arc::clone(&labels));
         labels
     }
+}
+/// The service that an endpoint slice belongs to.
+fn service_of(slice: &Arc<EndpointSlice>) -> Option<Key> {
+    let name = slice.service.clone()?;
+    Some(Key { namespace: Arc::clone(&slice.key.namespace), name })
 }

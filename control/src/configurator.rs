@@ -11,6 +11,11 @@
 //! `Pass` is left: where a rule passes, the next tier's rules follow, narrowed to what it
 //! matches. Pods that the same policies select and whose port names mean the same numbers
 //! get equal lists.
+//!
+//! Objects that could be read only in part open nothing. A rule that permits means those it
+//! matches for certain, one that denies those it may match, and one that passes does so for
+//! the former and denies the rest of the latter. Of a policy that may select the pod or not,
+//! what denies counts, what permits does not, and what passes denies.
 
 use std::sync::Arc;
 
@@ -20,17 +25,27 @@ use crate::model::{
     ClusterNetworkPolicy, Direction, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Protocol,
     Verdict,
 };
-use crate::peers::{NamedPort, PeerSet, PodPeers};
+use crate::peers::{Certainty, NamedPort, PeerSet, PodPeers};
 
 /// The policies that select a pod, each list in its order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policies {
     /// Of tier `Admin`.
-    pub(crate) admin: Vec<Arc<ClusterNetworkPolicy>>,
+    pub(crate) admin: Vec<Selecting>,
     /// Of the pod's namespace.
     pub(crate) namespaced: Vec<Arc<NetworkPolicy>>,
     /// Of tier `Baseline`.
-    pub(crate) baseline: Vec<Arc<ClusterNetworkPolicy>>,
+    pub(crate) baseline: Vec<Selecting>,
+    /// There are pods, namespaces or cluster nodes that could be read only in part.
+    pub(crate) uncertain: bool,
+}
+
+/// A cluster policy whose subject the pod is.
+#[derive(Clone, Debug)]
+pub(crate) struct Selecting {
+    pub(crate) policy: Arc<ClusterNetworkPolicy>,
+    /// Whether it is for certain.
+    pub(crate) certain: bool,
 }
 
 /// A rule about the peers of one pod, for one direction.
@@ -62,13 +77,18 @@ pub(crate) fn rules(
     direction: Direction,
     names: &mut impl PortNames,
 ) -> Option<Vec<BasicRule>> {
-    let mut expand = |rule: &PolicyRule, verdict: Verdict, into: &mut Vec<BasicRule>| {
-        expand(pod, rule, verdict, direction, names, into);
+    let mut expand = |rule: &PolicyRule, verdict, certainty, into: &mut Vec<BasicRule>| {
+        expand(pod, rule, (verdict, certainty), direction, names, into);
     };
-    let mut tier = |policies: &[Arc<ClusterNetworkPolicy>]| {
+    let uncertain = policies.uncertain;
+    let mut tier = |policies: &[Selecting]| {
         let mut rules = Vec::new();
-        for rule in policies.iter().flat_map(|policy| policy.direction(direction)) {
-            expand(&rule.rule, rule.verdict, &mut rules);
+        for Selecting { policy, certain } in policies {
+            for rule in policy.direction(direction) {
+                for (verdict, certainty) in meanings(rule.verdict, *certain, uncertain) {
+                    expand(&rule.rule, verdict, certainty, &mut rules);
+                }
+            }
         }
         rules
     };
@@ -78,7 +98,9 @@ pub(crate) fn rules(
     for policy in &policies.namespaced {
         let Some(rules) = policy.direction(direction) else { continue };
         isolating.push(format!("NetworkPolicy {}", policy.key));
-        rules.iter().for_each(|rule| expand(rule, Verdict::Accept, &mut namespaced));
+        for rule in rules {
+            expand(rule, Verdict::Accept, Certainty::Certain, &mut namespaced);
+        }
     }
     let rest = match isolating.is_empty() {
         false => {
@@ -90,6 +112,25 @@ pub(crate) fn rules(
         true => chain(baseline, &[everything(Verdict::Accept, "default-allow".into())]),
     };
     Some(chain(admin, &rest))
+}
+
+/// What a rule comes to: whether its policy selects the pod for certain, and whether anything
+/// at all is uncertain.
+fn meanings(
+    verdict: Verdict,
+    certain: bool,
+    uncertain: bool,
+) -> impl Iterator<Item = (Verdict, Certainty)> {
+    let (permits, denies) = match (verdict, certain) {
+        (Verdict::Accept, true) => (Some(Verdict::Accept), false),
+        (Verdict::Accept, false) => (None, false),
+        (Verdict::Pass, true) => (Some(Verdict::Pass), uncertain),
+        (Verdict::Deny, _) | (Verdict::Pass, false) => (None, true),
+    };
+    // Where all is certain both are the same, and sets are shared with rules that permit.
+    let possible = if uncertain { Certainty::Possible } else { Certainty::Certain };
+    let permits = permits.map(|verdict| (verdict, Certainty::Certain));
+    permits.into_iter().chain(denies.then_some((Verdict::Deny, possible)))
 }
 
 fn everything(verdict: Verdict, origin: String) -> BasicRule {
@@ -137,7 +178,7 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
 fn expand(
     pod: &Pod,
     rule: &PolicyRule,
-    verdict: Verdict,
+    (verdict, certainty): (Verdict, Certainty),
     direction: Direction,
     names: &mut impl PortNames,
     into: &mut Vec<BasicRule>,
@@ -147,7 +188,7 @@ fn expand(
         Some(listed) => listed.iter().map(Some).collect(),
     };
     for end in ends {
-        let peer = end.map(PeerSet::of);
+        let peer = end.map(|end| PeerSet::of(end, certainty));
         let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {
             let origin = Arc::clone(&rule.origin);
             into.push(BasicRule { peer, protocol, ports, verdict, origin });
@@ -168,12 +209,19 @@ fn expand(
                     }
                 }
                 (PortSpec::Name(name), Direction::Egress) => {
-                    let Some(pods) = PodPeers::of(end) else { continue };
-                    for number in names.numbers(&pods, name, port.protocol) {
+                    let Some(pods) = PodPeers::of(end, certainty) else { continue };
+                    let mut calling = |number: Option<u16>, ports: PortRange| {
                         let port =
                             NamedPort { name: Arc::clone(name), protocol: port.protocol, number };
                         let set = PodPeers { port: Some(port), ..pods.clone() };
-                        add(Some(PeerSet::Pods(set)), protocol, PortRange::one(number));
+                        add(Some(PeerSet::Pods(set)), protocol, ports);
+                    };
+                    for number in names.numbers(&pods, name, port.protocol) {
+                        calling(Some(number), PortRange::one(number));
+                    }
+                    if certainty == Certainty::Possible {
+                        // What a pod that could not be read calls so may be any.
+                        calling(None, PortRange::ANY);
                     }
                 }
             }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use acl::{Action, Address, End, Key, PortRange, Rule};
 use serde::Serialize;
 
+use crate::configurator::Selecting;
 use crate::model::{Direction, Namespaces, Selector};
-use crate::peers::{PeerSet, PodPeers};
+use crate::peers::{Certainty, PeerSet, PodPeers};
 use crate::{Control, PodGate, PodKey, View};
 
 /// One end of a connection.
@@ -129,9 +130,9 @@ impl Control {
         let has_rules = |name: &Arc<str>, count: usize| {
             (count > 0).then(|| format!("ClusterNetworkPolicy {name}"))
         };
-        let cluster = |list: &[Arc<crate::model::ClusterNetworkPolicy>]| -> Vec<String> {
+        let cluster = |list: &[Selecting]| -> Vec<String> {
             list.iter()
-                .filter_map(|it| has_rules(&it.name, it.direction(direction).len()))
+                .filter_map(|it| has_rules(&it.policy.name, it.policy.direction(direction).len()))
                 .collect()
         };
         let namespaced = policies.namespaced.iter();
@@ -227,8 +228,13 @@ impl fmt::Display for PeerSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pods(pods) => pods.fmt(f),
-            Self::Nodes(selector) if selector.is_everything() => f.write_str("all cluster nodes"),
-            Self::Nodes(selector) => write!(f, "cluster nodes {selector}"),
+            Self::Nodes(selector, _) if selector.is_everything() => {
+                f.write_str("all cluster nodes")
+            }
+            Self::Nodes(selector, Certainty::Certain) => write!(f, "cluster nodes {selector}"),
+            Self::Nodes(selector, Certainty::Possible) => {
+                write!(f, "cluster nodes {selector} (or unreadable)")
+            }
             Self::Block(net, except) => block(f, net, except),
             Self::All(parts) => {
                 for (index, part) in parts.iter().enumerate() {
@@ -258,7 +264,15 @@ impl fmt::Display for PodPeers {
             block(f, net, except)?;
         }
         if let Some(port) = &self.port {
-            write!(f, " that call {} {} {:?}", port.protocol, port.number, port.name)?;
+            match port.number {
+                Some(number) => {
+                    write!(f, " that call {} {number} {:?}", port.protocol, port.name)?;
+                }
+                None => write!(f, " whose port names could not be read")?,
+            }
+        }
+        if self.certainty == Certainty::Possible {
+            f.write_str(" (or unreadable)")?;
         }
         Ok(())
     }

@@ -5,27 +5,12 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use common::{ICMP, SCTP, TCP, UDP, control, egress, faulty, gate, ingress, key, object};
-use control::{Control, Kind, Object, ObjectRef, PodGate, Scope};
+use common::{
+    ICMP, SCTP, TCP, UDP, control, egress, faulty, gate, ingress, key, object, pod, policy,
+    with_ports,
+};
+use control::{Control, Kind, ObjectRef, PodGate, Scope};
 use serde_json::{Value, json};
-
-fn pod(name: &str, address: &str, labels: Value) -> Value {
-    with_ports(name, address, labels, json!([]))
-}
-
-fn with_ports(name: &str, address: &str, labels: Value, ports: Value) -> Value {
-    let (namespace, name) = name.split_once('/').unwrap();
-    json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": namespace, "name": name, "labels": labels},
-        "spec": {"nodeName": "n1", "containers": [{"name": "c", "ports": ports}]},
-        "status": {"phase": "Running", "podIPs": [{"ip": address}]}})
-}
-
-fn policy(name: &str, spec: Value) -> Value {
-    let (namespace, name) = name.split_once('/').unwrap();
-    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": {"namespace": namespace, "name": name}, "spec": spec})
-}
 
 fn permits(control: &Control, from: &str, to: &str, protocol: u8, port: u16) -> bool {
     let view = control.view();
@@ -310,68 +295,6 @@ fn every_ipv4_address_is_not_every_address() {
     };
     assert!(ask("192.0.2.9", "10.0.0.1"));
     assert!(!ask("2001:db8::9", "fd00::1"));
-}
-
-#[test]
-fn an_invalid_update_leaves_the_last_valid_version_in_force() {
-    let good = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]});
-    let bad = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]},
-        {"ports": [{"port": 90, "endPort": 80}]}, {"from": [{"ipBlock": {"cidr": "x"}}]}]});
-    let mut control = control([pod("x/a", "10.0.0.1", json!({})), policy("x/p", good.clone())]);
-    control.apply(faulty(policy("x/p", bad.clone())));
-    assert!(control.commit().is_none(), "nothing changed");
-    // Also when everything is told anew.
-    control.resync(vec![
-        object(pod("x/a", "10.0.0.1", json!({}))),
-        faulty(policy("x/p", bad.clone())),
-    ]);
-    assert!(control.commit().is_none(), "nothing changed");
-    // A pod that cannot be read any more keeps its tables and its place in peers.
-    let mut unreadable = pod("x/a", "not an address", json!({}));
-    unreadable["metadata"]["labels"] = json!({"app": "other"});
-    control.resync(vec![faulty(unreadable), object(policy("x/p", good))]);
-    assert!(control.commit().is_none(), "nothing changed");
-}
-
-#[test]
-fn an_object_that_was_never_valid_closes_what_it_selects() {
-    let bad_selector = json!({"podSelector": {"matchLabels": {"app": "db"},
-        "matchExpressions": [{"key": "k", "operator": "Like", "values": ["v"]}]},
-        "ingress": [{}]});
-    let mut control = control([
-        pod("x/db", "10.0.0.1", json!({"app": "db"})),
-        pod("x/web", "10.0.0.2", json!({"app": "web"})),
-    ]);
-    control.apply(faulty(policy("x/p", bad_selector)));
-    control.apply(faulty(policy("x/q", json!({"podSelector": 7, "policyTypes": ["Egress"]}))));
-    control.apply(faulty(policy("y/r", json!(null))));
-    let view = control.commit().unwrap();
-    assert!(!egress(&view, "x/web", "x/db", TCP, 80).0, "whom x/q selects is not known: everybody");
-    assert!(ingress(&view, "x/db", "x/web", TCP, 80).0, "x/p is about app=db at most");
-    assert!(matches!(view.pods[&key("x/db")].to_pod, PodGate::Table(_)));
-    // A valid version then counts.
-    control.apply(object(policy(
-        "x/q",
-        json!({"podSelector": {}, "policyTypes": ["Egress"],
-        "egress": [{}]}),
-    )));
-    control.commit();
-    assert!(egress(&control.view(), "x/web", "x/db", TCP, 80).0);
-}
-
-#[test]
-fn a_pod_that_was_never_readable_is_nobodys_peer() {
-    let mut control = control([
-        pod("x/a", "10.0.0.1", json!({})),
-        policy("x/p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]})),
-    ]);
-    let mut bad = pod("x/b", "10.0.0.2", json!({}));
-    bad["metadata"]["labels"] = json!({"app": 5});
-    let bad = faulty(bad);
-    assert!(matches!(bad, Object::Unreadable(_)));
-    control.apply(bad);
-    control.commit();
-    assert!(!ingress(&control.view(), "10.0.0.2", "x/a", TCP, 80).0);
 }
 
 #[test]

@@ -132,6 +132,13 @@ outcomes! {
     HandoffFull = Drop "handoff-full",
 }
 
+impl Outcome {
+    /// Whether the sender of a packet that ended so may be told why.
+    pub const fn is_told(self) -> bool {
+        matches!(self, Self::TtlExpired | Self::TooBig | Self::NoEndpoint)
+    }
+}
+
 /// How many outcomes there are.
 pub const OUTCOMES: usize = Outcome::ALL.len();
 

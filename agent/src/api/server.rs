@@ -206,7 +206,8 @@ fn answer(request: Request, shared: &Shared) -> Answer {
         }
         Request::Ready => {
             let ailments = board.ailments().join("; ");
-            let why = if ailments.is_empty() { "podgate is starting" } else { &ailments };
+            let why =
+                if ailments.is_empty() { board.unready().unwrap_or("busy") } else { &ailments };
             ApiError::new(ErrorKind::NotReady, why).into()
         }
         other => {

@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use control::api_server::Access;
 use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
@@ -32,6 +33,8 @@ pub struct Config {
     pub node_name: String,
     /// Files and folders with manifests.
     pub manifests: Vec<PathBuf>,
+    /// How to reach the API server; where this is given, manifests are not.
+    pub api_server: Option<Access>,
     /// Unix socket of the local API.
     pub socket: PathBuf,
     /// Where HTTP is answered.
@@ -181,9 +184,16 @@ impl Config {
                 faults.add("node-addresses", text);
             }
         }
+        if let (Some(path), [_, ..]) = (&options.kubeconfig, &options.manifests[..]) {
+            let path = path.display();
+            let text =
+                format_args!("{path} is given beside manifests; objects come from one source");
+            faults.add("kubeconfig", text);
+        }
         let config = Self {
             node_name,
             manifests: options.manifests,
+            api_server: options.kubeconfig.map(Access::Kubeconfig),
             socket: options.socket.unwrap_or_else(|| DEFAULT_SOCKET.into()),
             listen: options
                 .listen
@@ -224,6 +234,7 @@ impl Config {
         vec![
             ("node-name", self.node_name.clone()),
             ("manifests", list(manifests)),
+            ("kubeconfig", self.api_server.iter().map(Access::to_string).collect()),
             ("socket", self.socket.display().to_string()),
             ("listen", self.listen.to_string()),
             ("state-dir", self.state_dir.display().to_string()),

@@ -17,7 +17,7 @@ use super::text::{Cores, OnOff, Span};
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Options {
     /// Name of this cluster node, as its Node object has it [default: the host's name]
-    #[arg(long, env = "PODGATE_NODE_NAME", value_name = "NAME")]
+    #[arg(long, visible_alias = "node", env = "PODGATE_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
 
     /// File or folder with manifests; may be given several times; watched for change [env:
@@ -25,6 +25,11 @@ pub struct Options {
     #[arg(long, value_name = "PATH")]
     #[serde(default)]
     pub manifests: Vec<PathBuf>,
+
+    /// File that says how to reach the API server, whose objects count instead of manifests.
+    /// Where neither is given, inside a pod, its service account does
+    #[arg(long, env = "PODGATE_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
 
     /// Unix socket of the local API [default: /run/podgate/podgate.sock]
     #[arg(long, env = "PODGATE_SOCKET", value_name = "PATH")]
@@ -34,7 +39,8 @@ pub struct Options {
     #[arg(long, env = "PODGATE_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
 
-    /// Folder for what outlives the process: attached pods [default: /run/podgate]
+    /// Folder for what outlives the process: attached pods, and what the API server told last
+    /// [default: /run/podgate]
     #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
 
@@ -155,6 +161,7 @@ impl Options {
         Self {
             node_name: self.node_name.or(file.node_name),
             manifests: first(self.manifests, file.manifests),
+            kubeconfig: self.kubeconfig.or(file.kubeconfig),
             socket: self.socket.or(file.socket),
             listen: self.listen.or(file.listen),
             state_dir: self.state_dir.or(file.state_dir),

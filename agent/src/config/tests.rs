@@ -67,6 +67,7 @@ fn a_file_may_say_everything() {
     let expected = [
         "node-name=node-b",
         "manifests=/etc/a,b.yaml",
+        "kubeconfig=",
         "socket=/tmp/s",
         "listen=[::1]:9000",
         "state-dir=/tmp/state",
@@ -129,4 +130,18 @@ fn faults_name_their_place() {
 fn manifests_in_the_environment_are_a_path_list() {
     assert_eq!(manifests_of(Some("/a::b".into())), [PathBuf::from("/a"), "b".into()]);
     assert_eq!(manifests_of(None), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn objects_come_from_one_source() {
+    let options = |manifests: &[&str]| Options {
+        kubeconfig: Some("/etc/kubeconfig".into()),
+        manifests: manifests.iter().map(PathBuf::from).collect(),
+        ..Options::default()
+    };
+    let online = [0].into();
+    let config = Config::resolve(options(&[]), "n", &online).unwrap();
+    assert_eq!(config.api_server, Some(Access::Kubeconfig("/etc/kubeconfig".into())));
+    let error = Config::resolve(options(&["/etc/a"]), "n", &online).unwrap_err();
+    assert!(error.to_string().starts_with("kubeconfig: /etc/kubeconfig is given"), "{error}");
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use dataplane::wire::protocol;
@@ -29,7 +29,10 @@ const PERIOD: Duration = Duration::from_millis(20);
 pub struct Hub {
     node: Arc<str>,
     queues: Vec<Arc<Queue>>,
+    /// Of the pods attached here; these count first.
     names: Mutex<Arc<Names>>,
+    /// Of all pods known.
+    cluster: RwLock<Names>,
     inner: Mutex<Inner>,
     stopped: AtomicBool,
 }
@@ -67,6 +70,7 @@ impl Hub {
             node: node.into(),
             queues: (0..workers).map(|_| Queue::new()).collect(),
             names: Mutex::default(),
+            cluster: RwLock::default(),
             inner: Mutex::default(),
             stopped: AtomicBool::new(false),
         })
@@ -78,9 +82,24 @@ impl Hub {
         Some(Box::new(Inspector::new(Arc::clone(queue))))
     }
 
-    /// Sets the names that events get from now on.
+    /// Sets the names of the pods attached here.
     pub fn set_names(&self, names: Names) {
         *lock(&self.names) = Arc::new(names);
+    }
+
+    /// Sets the names of all pods known.
+    pub fn set_cluster_names(&self, names: Names) {
+        let old = std::mem::replace(&mut *write(&self.cluster), names);
+        drop(old);
+    }
+
+    /// Sets whose an address is, among all pods known.
+    pub fn set_cluster_name(&self, address: IpAddr, name: Option<Arc<str>>) {
+        let mut names = write(&self.cluster);
+        match name {
+            Some(name) => names.insert(address, name),
+            None => names.remove(&address),
+        };
     }
 
     /// Verdicts that were lost because they came faster than they could be handed on.
@@ -130,7 +149,10 @@ impl Hub {
         }
         seen.sort_by_key(|seen| seen.time);
         for seen in seen {
-            let event = Arc::new(self.event(seen, &names));
+            let event = {
+                let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+                Arc::new(self.event(seen, |ip| names.get(ip).or_else(|| cluster.get(ip)).cloned()))
+            };
             inner.hand_out(&event);
             if inner.history.len() == HISTORY {
                 inner.history.pop_front();
@@ -140,9 +162,9 @@ impl Hub {
         inner
     }
 
-    fn event(&self, seen: Seen, names: &Names) -> Event {
+    fn event(&self, seen: Seen, name: impl Fn(&IpAddr) -> Option<Arc<str>>) -> Event {
         let end = |ip: Option<IpAddr>, port, pod_port: Option<Arc<str>>| End {
-            pod: pod_port.or_else(|| ip.and_then(|ip| names.get(&ip).cloned())),
+            pod: pod_port.or_else(|| ip.and_then(|ip| name(&ip))),
             ip,
             port,
         };
@@ -175,6 +197,11 @@ impl Hub {
             out_port: seen.out_port,
         }
     }
+}
+
+/// Nothing that can fail runs under this lock.
+fn write(names: &RwLock<Names>) -> std::sync::RwLockWriteGuard<'_, Names> {
+    names.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inner {

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use testkit::api_server::ApiServer;
 use testkit::{Namespace, Process, TempDir};
 
 const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
@@ -24,6 +25,8 @@ pub(crate) struct ClusterNode {
     folder: TempDir,
     switch: Option<Process>,
     arguments: Vec<String>,
+    /// In place of manifests, if there is one.
+    api_server: Option<ApiServer>,
 }
 
 /// A pod: a namespace attached by the plugin. Detached when dropped.
@@ -45,6 +48,7 @@ impl ClusterNode {
             folder,
             switch: None,
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            api_server: None,
         };
         node.write(
             "node1",
@@ -53,6 +57,40 @@ impl ClusterNode {
         );
         node.start_switch();
         node
+    }
+
+    /// The same with an API server, which listens inside the cluster node, in place of manifests.
+    pub(crate) fn with_api_server() -> Self {
+        let namespace = Namespace::new("node");
+        namespace.exec(["ip", "link", "set", "lo", "up"]);
+        let path = namespace.path().to_owned();
+        let server = ApiServer::listening(move |address| {
+            agent::linux::in_namespace(&path, || TcpListener::bind(address))
+                .map_err(std::io::Error::other)?
+        });
+        server.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"},
+            "spec": {"podCIDRs": ["10.77.0.0/24", "fd77::/64"]}}));
+        server.apply(json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": "default"}}));
+        let mut node = Self {
+            namespace,
+            folder: TempDir::new("node"),
+            switch: None,
+            arguments: Vec::new(),
+            api_server: Some(server),
+        };
+        node.start_switch();
+        node
+    }
+
+    /// The API server in place of manifests.
+    pub(crate) fn api_server(&self) -> &ApiServer {
+        self.api_server.as_ref().expect("there is one")
+    }
+
+    /// The same, to send it away.
+    pub(crate) fn api_server_mut(&mut self) -> &mut ApiServer {
+        self.api_server.as_mut().expect("there is one")
     }
 
     /// Starts the switch, again if it was killed.
@@ -67,7 +105,10 @@ impl ClusterNode {
             "--listen",
             "127.0.0.1:9470",
         ]);
-        command.arg("--manifests").arg(self.path("manifests"));
+        match &self.api_server {
+            Some(server) => command.arg("--kubeconfig").arg(server.kubeconfig()),
+            None => command.arg("--manifests").arg(self.path("manifests")),
+        };
         command.arg("--socket").arg(self.path("podgate.sock"));
         command.arg("--state-dir").arg(self.path("state"));
         command.args(&self.arguments);
@@ -127,13 +168,13 @@ impl ClusterNode {
 
     /// A pod of namespace `default` with the label `role`, attached.
     pub(crate) fn pod(&self, name: &str, role: &str) -> Pod<'_> {
-        self.write(
-            &format!("pod-{name}"),
-            &format!(
-                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default, labels: \
-                 {{role: {role}}}}}\nspec: {{nodeName: node1, containers: [{{name: c, image: x}}]}}\n"
-            ),
-        );
+        let object = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "labels": {"role": role}},
+            "spec": {"nodeName": "node1", "containers": [{"name": "c", "image": "x"}]}});
+        match &self.api_server {
+            Some(server) => server.apply(object),
+            None => self.write(&format!("pod-{name}"), &object.to_string()),
+        }
         let namespace = Namespace::new(name);
         let output = self.plugin("ADD", name, &namespace);
         let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

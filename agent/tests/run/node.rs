@@ -104,6 +104,15 @@ impl NodeFiles {
         std::fs::remove_file(self.0.path().join("manifests").join(name)).unwrap();
     }
 
+    /// Changes a byte in the middle of a file.
+    pub(crate) fn damage(&self, name: &str) {
+        let path = self.0.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+
     /// The records of attached pods.
     pub(crate) fn records(&self) -> Vec<String> {
         let folder = std::fs::read_dir(self.0.path().join("state/attachments")).unwrap();

@@ -14,7 +14,8 @@ use crate::PodKey;
 pub struct Namespace {
     /// Its name.
     pub name: Arc<str>,
-    /// Its labels; `kubernetes.io/metadata.name` is always among them.
+    /// Its labels; `kubernetes.io/metadata.name` is always among them. Partial if the object
+    /// could not be read.
     pub labels: Arc<Labels>,
 }
 
@@ -49,6 +50,9 @@ pub struct Pod {
     pub created: i64,
     /// Named ports of the containers.
     pub ports: Arc<[ContainerPort]>,
+    /// Whether all of the object could be read. If not, no gate of its own opens for it, nothing
+    /// that permits means it, and everything that denies does, as far as it may.
+    pub complete: bool,
 }
 
 /// A named container port.
@@ -90,4 +94,7 @@ pub struct Node {
     pub addresses: Vec<IpAddr>,
     /// `spec.podCIDRs`, or `spec.podCIDR` where the list is absent.
     pub pod_cidrs: Vec<IpNet>,
+    /// Whether all of the object could be read. If not, its labels are partial, and addresses
+    /// and networks are those that could be read.
+    pub complete: bool,
 }

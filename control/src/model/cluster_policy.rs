@@ -56,9 +56,14 @@ pub enum Verdict {
 }
 
 impl ClusterNetworkPolicy {
-    /// Whether pods with these labels, in such a namespace, are its subject.
+    /// Whether pods with these labels, in such a namespace, are its subject for certain.
     pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
         self.namespaces.matches(namespace) && self.pods.matches(pod)
+    }
+
+    /// Whether they are, or may be for all that is known.
+    pub fn may_select(&self, namespace: &Labels, pod: &Labels) -> bool {
+        self.namespaces.may_match(namespace) && self.pods.may_match(pod)
     }
 
     /// Its rules for `direction`.

@@ -11,13 +11,90 @@ use crate::{FieldFault, PodKey};
 
 type Faults = Vec<FieldFault>;
 
-pub(super) fn namespace(reference: &ObjectRef, value: Value) -> Result<Namespace, Faults> {
-    let object: api::Namespace = reader::typed(value, "").map_err(|fault| vec![fault])?;
-    let labels: Labels = object.metadata.labels.into_iter().flatten().collect();
-    Ok(Namespace::new(Arc::clone(&reference.name), &labels))
+/// The namespace as far as it could be read, and what could not be.
+pub(super) fn namespace(reference: &ObjectRef, value: &Value) -> (Namespace, Faults) {
+    let (labels, faults) = match reader::typed::<api::Namespace>(value, "") {
+        Ok(object) => (object.metadata.labels.into_iter().flatten().collect(), Vec::new()),
+        Err(fault) => (readable_labels(value), vec![fault]),
+    };
+    (Namespace::new(Arc::clone(&reference.name), &labels), faults)
 }
 
-pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
+/// The pod as far as it could be read, and what could not be.
+pub(super) fn pod(reference: &ObjectRef, value: &Value) -> (Pod, Faults) {
+    match whole_pod(reference, value) {
+        Ok(pod) => (pod, Vec::new()),
+        Err(faults) => (readable_pod(reference, value), faults),
+    }
+}
+
+/// The cluster node as far as it could be read, and what could not be.
+pub(super) fn node(reference: &ObjectRef, value: &Value) -> (Node, Faults) {
+    match whole_node(reference, value) {
+        Ok(node) => (node, Vec::new()),
+        Err(faults) => (readable_node(reference, value), faults),
+    }
+}
+
+/// Labels that are text; there may be more.
+fn readable_labels(value: &Value) -> Labels {
+    let labels = value["metadata"]["labels"].as_object().into_iter().flatten();
+    let labels = labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+    labels.collect::<Labels>().and_maybe_more()
+}
+
+/// Addresses among these texts.
+fn readable<'v, T>(
+    texts: impl Iterator<Item = &'v Value>,
+    read: impl Fn(&str) -> Result<T, FieldFault>,
+) -> Vec<T> {
+    texts.filter_map(|text| read(text.as_str()?).ok()).collect()
+}
+
+fn elements(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
+    let (spec, status) = (&value["spec"], &value["status"]);
+    let texts = elements(&status["podIPs"]).map(|entry| &entry["ip"]);
+    let mut addresses =
+        readable(texts.chain([&status["podIP"]]), |text| reader::address(text, String::new));
+    addresses.sort_unstable();
+    addresses.dedup();
+    Pod {
+        key: key(reference),
+        labels: Arc::new(readable_labels(value)),
+        node: spec["nodeName"].as_str().filter(|name| !name.is_empty()).map(Arc::from),
+        addresses,
+        host_network: spec["hostNetwork"] == true,
+        finished: matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")),
+        created: 0,
+        ports: Arc::default(),
+        complete: false,
+    }
+}
+
+fn readable_node(reference: &ObjectRef, value: &Value) -> Node {
+    let addresses = elements(&value["status"]["addresses"]).map(|entry| &entry["address"]);
+    let cidrs = elements(&value["spec"]["podCIDRs"]);
+    Node {
+        name: Arc::clone(&reference.name),
+        labels: Arc::new(readable_labels(value)),
+        addresses: readable(addresses, |text| reader::address(text, String::new)),
+        pod_cidrs: readable(cidrs, |text| reader::network(text, String::new)),
+        complete: false,
+    }
+}
+
+fn key(reference: &ObjectRef) -> PodKey {
+    PodKey {
+        namespace: reference.namespace.clone().unwrap_or_else(|| "default".into()),
+        name: Arc::clone(&reference.name),
+    }
+}
+
+fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
     let object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
     let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
     let mut faults = Vec::new();
@@ -44,10 +121,7 @@ pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
         return Err(faults);
     }
     Ok(Pod {
-        key: PodKey {
-            namespace: reference.namespace.clone().unwrap_or_else(|| "default".into()),
-            name: Arc::clone(&reference.name),
-        },
+        key: key(reference),
         labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
         node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
         addresses,
@@ -55,6 +129,7 @@ pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         created: object.metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
         ports,
+        complete: true,
     })
 }
 
@@ -88,7 +163,7 @@ fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPo
     ports.into()
 }
 
-pub(super) fn node(reference: &ObjectRef, value: Value) -> Result<Node, Faults> {
+fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
     let object: api::Node = reader::typed(value, "").map_err(|fault| vec![fault])?;
     let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
     let mut faults = Vec::new();
@@ -128,6 +203,7 @@ pub(super) fn node(reference: &ObjectRef, value: Value) -> Result<Node, Faults> 
             labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
             addresses,
             pod_cidrs,
+            complete: true,
         }),
         false => Err(faults),
     }
@@ -194,7 +270,9 @@ mod tests {
         else {
             panic!()
         };
-        assert!(matches!(object, Object::Unreadable(_)));
+        let Object::Pod(pod) = object else { panic!() };
+        assert!(!pod.complete && pod.labels.is_partial());
+        assert_eq!(pod.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
         assert_eq!(faults[0].field, "status.podIPs[1].ip");
     }
 

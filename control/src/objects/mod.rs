@@ -10,8 +10,12 @@
 //! - A **ClusterNetworkPolicy** likewise: an `Accept` rule that could not be read matches
 //!   nothing, any other becomes deny-all; if tier, priority or subject could not be read,
 //!   only denials are left, for the subject as far as it could be.
+//! - A **Pod**, **Namespace** or **Node** becomes what could be read of it, marked as such: the
+//!   cache keeps the last whole version where it has one. Where there was none, a pod has no
+//!   gates that open, is no peer of what permits, and is one of everything that denies by what
+//!   could not be read; so are the pods of a namespace without readable labels.
 //! - Every other kind becomes [`Object::Unreadable`]: the cache keeps the last valid version
-//!   where it has one; a pod it never knew has no tables and is in nobody's peers.
+//!   where it has one.
 //!
 //! Each fault names its field.
 
@@ -74,6 +78,19 @@ impl Object {
             }
             Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
             Self::Unreadable(reference) => reference.clone(),
+        }
+    }
+
+    /// Whether all of it could be read.
+    pub fn is_whole(&self) -> bool {
+        match self {
+            Self::Namespace(it) => !it.labels.is_partial(),
+            Self::Pod(it) => it.complete,
+            Self::Node(it) => it.complete,
+            Self::NetworkPolicy(it) => it.complete,
+            Self::ClusterNetworkPolicy(it) => it.complete,
+            Self::Service(_) | Self::EndpointSlice(_) => true,
+            Self::Unreadable(_) => false,
         }
     }
 }
@@ -236,26 +253,35 @@ fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
 
 fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
     let kind = reference.kind;
-    if kind == Kind::NetworkPolicy {
-        let (policy, faults) = policy::network_policy(&reference, &value);
-        return (Object::NetworkPolicy(policy), faults);
-    }
-    if kind == Kind::ClusterNetworkPolicy {
-        let (policy, faults) = cluster_policy::cluster_network_policy(&reference, &value);
-        return (Object::ClusterNetworkPolicy(policy), faults);
-    }
-    let object = match kind {
-        Kind::Namespace => cluster::namespace(&reference, value).map(Object::Namespace),
-        Kind::Pod => cluster::pod(&reference, value).map(Object::Pod),
-        Kind::Node => cluster::node(&reference, value).map(Object::Node),
-        Kind::Service => service::service(&reference, value).map(Object::Service),
-        Kind::EndpointSlice | Kind::NetworkPolicy | Kind::ClusterNetworkPolicy => {
-            service::endpoint_slice(&reference, value).map(Object::EndpointSlice)
-        }
-    };
-    match object {
+    let or_unreadable = |object: Result<Object, Vec<FieldFault>>| match object {
         Ok(object) => (object, Vec::new()),
-        Err(faults) => (Object::Unreadable(reference), faults),
+        Err(faults) => (Object::Unreadable(reference.clone()), faults),
+    };
+    match kind {
+        Kind::Namespace => {
+            let (namespace, faults) = cluster::namespace(&reference, &value);
+            (Object::Namespace(namespace), faults)
+        }
+        Kind::Pod => {
+            let (pod, faults) = cluster::pod(&reference, &value);
+            (Object::Pod(pod), faults)
+        }
+        Kind::Node => {
+            let (node, faults) = cluster::node(&reference, &value);
+            (Object::Node(node), faults)
+        }
+        Kind::NetworkPolicy => {
+            let (policy, faults) = policy::network_policy(&reference, &value);
+            (Object::NetworkPolicy(policy), faults)
+        }
+        Kind::ClusterNetworkPolicy => {
+            let (policy, faults) = cluster_policy::cluster_network_policy(&reference, &value);
+            (Object::ClusterNetworkPolicy(policy), faults)
+        }
+        Kind::Service => or_unreadable(service::service(&reference, value).map(Object::Service)),
+        Kind::EndpointSlice => {
+            or_unreadable(service::endpoint_slice(&reference, value).map(Object::EndpointSlice))
+        }
     }
 }
 

@@ -9,7 +9,7 @@ mod maglev;
 use std::sync::Arc;
 
 use acl::Address;
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashMap;
 
 pub use affinity::Affinities;
 
@@ -108,27 +108,28 @@ impl Entry {
 pub struct Services {
     /// By virtual address, protocol and port.
     entries: AHashMap<(Address, u8, u16), Entry>,
-    addresses: AHashSet<Address>,
-    /// By protocol and port of the cluster node's own addresses.
-    node_ports: AHashMap<(u8, u16), Entry>,
+    /// Addresses of the entries, and whether nothing else is behind them.
+    addresses: AHashMap<Address, bool>,
+    /// By family (whether IPv6), protocol and port of the cluster node's own addresses.
+    node_ports: AHashMap<(bool, u8, u16), Entry>,
 }
 
 impl Services {
     /// Has a virtual address lead to a service. The first to claim a destination has it.
     pub fn add(&mut self, address: Address, protocol: u8, port: u16, entry: Entry) {
-        self.addresses.insert(address);
+        self.addresses.entry(address).or_insert(false);
         self.entries.entry((address, protocol, port)).or_insert(entry);
     }
 
     /// Keeps a virtual address from leading anywhere else.
     pub fn claim(&mut self, address: Address) {
-        self.addresses.insert(address);
+        self.addresses.insert(address, true);
     }
 
-    /// Has a port of every address of the cluster node lead to a service.
-    pub fn add_node_port(&mut self, protocol: u8, port: u16, service: Arc<ServicePort>) {
+    /// Has a port of the cluster node's own addresses of a family lead to a service.
+    pub fn add_node_port(&mut self, v6: bool, protocol: u8, port: u16, service: Arc<ServicePort>) {
         let entry = Entry { port: service, way: Way::External };
-        self.node_ports.entry((protocol, port)).or_insert(entry);
+        self.node_ports.entry((v6, protocol, port)).or_insert(entry);
     }
 
     /// Whether there are no services.
@@ -136,10 +137,16 @@ impl Services {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }
 
-    /// Whether `address` is a service's.
+    /// Whether an address leads to a service, with some ports at least.
     #[inline]
     pub fn is_virtual(&self, address: Address) -> bool {
-        self.addresses.contains(&address)
+        self.addresses.contains_key(&address)
+    }
+
+    /// Whether it leads nowhere else.
+    #[inline]
+    pub fn is_claimed(&self, address: Address) -> bool {
+        self.addresses.get(&address) == Some(&true)
     }
 
     /// The service that a virtual address leads to.
@@ -151,16 +158,19 @@ impl Services {
     /// The service that a port of the cluster node leads to.
     #[inline]
     pub fn find_node_port(&self, flow: &Flow) -> Option<&Entry> {
-        self.node_ports.get(&(flow.protocol, flow.destination_port))
+        let v6 = !flow.destination.is_v4();
+        self.node_ports.get(&(v6, flow.protocol, flow.destination_port))
     }
 
-    /// Every destination with a service: address (`None`: the cluster node's own), protocol, port.
+    /// Every destination with a service: protocol, port, and the address where it is not the
+    /// cluster node's own.
     pub fn iter(&self) -> impl Iterator<Item = (Option<Address>, u8, u16, &Entry)> {
         let by_address = self
             .entries
             .iter()
             .map(|((address, protocol, port), entry)| (Some(*address), *protocol, *port, entry));
         let by_node = self.node_ports.iter();
-        by_address.chain(by_node.map(|((protocol, port), entry)| (None, *protocol, *port, entry)))
+        by_address
+            .chain(by_node.map(|((_, protocol, port), entry)| (None, *protocol, *port, entry)))
     }
 }

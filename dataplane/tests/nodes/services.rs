@@ -69,6 +69,7 @@ fn cluster(at: &[(&str, u8, u16)], port: ServicePort) -> Services {
     for (address, protocol, number) in at {
         let entry = Entry { port: Arc::clone(&port), way: Way::Cluster };
         services.add(ip(address).into(), *protocol, *number, entry);
+        services.claim(ip(address).into());
     }
     services
 }
@@ -292,8 +293,8 @@ fn node_port() -> Services {
             ..ServicePort::default()
         })
     };
-    services.add_node_port(protocol::TCP, 30_001, port(&local));
-    services.add_node_port(protocol::TCP, 30_002, port(&all));
+    services.add_node_port(false, protocol::TCP, 30_001, port(&local));
+    services.add_node_port(false, protocol::TCP, 30_002, port(&all));
     let entry = Entry { port: port(&local), way: Way::External };
     services.add(ip("203.0.113.7").into(), protocol::TCP, 80, entry);
     services

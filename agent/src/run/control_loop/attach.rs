@@ -34,8 +34,11 @@ impl Waiting {
     }
 
     /// What is waited for.
-    pub(super) fn reason(&self, key: &PodKey, control: &Control) -> String {
+    pub(super) fn reason(&self, key: &PodKey, control: &Control, is_told: bool) -> String {
         match (self.published, control.pod(key)) {
+            (None, None) if !is_told => {
+                "the API server, which has not told everything yet".to_owned()
+            }
             (Some(generation), _) => format!("snapshot {generation} to be in force"),
             (None, None) => "its Pod object, which is not known yet".to_owned(),
             (None, Some(pod)) if pod.host_network => {
@@ -180,7 +183,7 @@ impl ControlLoop {
         let limit = self.board.config.attach_timeout;
         let text = format!(
             "attach pod {key}: waited {limit:?} for {}",
-            waiting.reason(&key, &self.control)
+            waiting.reason(&key, &self.control, self.gathering.is_none())
         );
         self.drop_pod(attachment, &text);
         waiting.answer(&ApiError::new(ErrorKind::NotReady, text).into());
@@ -204,7 +207,7 @@ impl ControlLoop {
                 error(ErrorKind::NotFound, text)
             }
             Some(Attached { key, waiting: Some(waiting), .. }) => {
-                let reason = waiting.reason(key, &self.control);
+                let reason = waiting.reason(key, &self.control, self.gathering.is_none());
                 error(ErrorKind::NotReady, format!("pod {key} waits for {reason}"))
             }
             Some(Attached { key, port: PodPort::Failed { why, .. }, .. }) => {

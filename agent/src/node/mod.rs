@@ -2,12 +2,18 @@
 //!
 //! Used by everything that runs the graph: the live switch, replayed captures and probes.
 
+mod services;
+
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use control::{PodGate, PodKey, View};
+use dataplane::services::Services;
 use dataplane::wire::Mac;
-use dataplane::{Gate, Parts, PortId, PortKind, PortState, Snapshot};
+use dataplane::{Gate, Parts, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
+
+pub use services::ServiceMaker;
 
 /// Name of the port towards this cluster node's kernel.
 pub const HOST: &str = "host";
@@ -21,8 +27,37 @@ pub struct NodePort {
     pub id: PortId,
     /// MAC address of the other end, where it is known.
     pub mac: Option<Mac>,
+    /// The port's own, where it is not the switch's.
+    pub own_mac: Option<Mac>,
+    /// Bytes of the largest packet that it takes; 0 if it takes any.
+    pub mtu: u16,
     /// Whom it leads to.
     pub leads_to: LeadsTo,
+}
+
+impl NodePort {
+    /// A port of which no more is known.
+    pub fn new(id: PortId, leads_to: LeadsTo) -> Self {
+        Self { id, mac: None, own_mac: None, mtu: 0, leads_to }
+    }
+}
+
+/// What a cluster node has around it, beside its ports.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Addresses of the cluster node beyond those of its object (the host port's gateway address,
+    /// say).
+    pub node_addresses: Vec<IpAddr>,
+    /// Services, as this cluster node sees them.
+    pub services: Arc<Services>,
+    /// Other cluster nodes.
+    pub routes: Arc<Routes>,
+    /// How they are reached.
+    pub underlay: Underlay,
+    /// Whether pods leave the cluster directly, as the cluster node.
+    pub masquerade: bool,
+    /// Ports of the cluster node for translated connections; see [`Parts`].
+    pub translation_ports: Option<RangeInclusive<u16>>,
 }
 
 /// Whom a port leads to.
@@ -36,14 +71,11 @@ pub enum LeadsTo {
     Uplink,
 }
 
-/// The snapshot of cluster node `node`.
-///
-/// `node_addresses` are addresses of the cluster node beyond those in its object (the host
-/// port's gateway address, say). A pod that the view does not know is closed.
+/// The snapshot of cluster node `node`. A pod that the view does not know is closed.
 pub fn snapshot(
     view: &View,
     node: &str,
-    node_addresses: &[IpAddr],
+    surroundings: Surroundings,
     generation: u64,
     ports: &[NodePort],
 ) -> Snapshot {
@@ -53,17 +85,25 @@ pub fn snapshot(
         states[usize::from(port.id.0)] = Some(state(view, port));
     }
     let cluster_node = view.nodes.get(node);
-    let mut own: Vec<IpAddr> = node_addresses.to_vec();
-    own.extend(cluster_node.iter().flat_map(|node| &node.addresses));
-    own.sort_unstable();
-    own.dedup();
+    let mut own: Vec<IpAddr> = Vec::new();
+    // Known first by what its object says, in that order.
+    let object = cluster_node.iter().flat_map(|node| &node.addresses);
+    for address in object.chain(&surroundings.node_addresses) {
+        if !own.contains(address) {
+            own.push(*address);
+        }
+    }
     Snapshot::new(Parts {
         generation,
         ports: states,
         addresses: Arc::clone(&view.addresses),
         node_addresses: own,
         local_networks: cluster_node.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
-        ..Parts::default()
+        services: surroundings.services,
+        routes: surroundings.routes,
+        underlay: surroundings.underlay,
+        masquerade: surroundings.masquerade,
+        translation_ports: surroundings.translation_ports,
     })
 }
 
@@ -73,7 +113,8 @@ fn state(view: &View, port: &NodePort) -> PortState {
         LeadsTo::Host => (HOST.into(), PortKind::Host),
         LeadsTo::Uplink => (UPLINK.into(), PortKind::Uplink),
     };
-    let mut state = PortState { mac: port.mac, ..PortState::new(name, kind) };
+    let mut state = PortState { mac: port.mac, mtu: port.mtu, ..PortState::new(name, kind) };
+    state.own_mac = port.own_mac.unwrap_or(state.own_mac);
     if let LeadsTo::Pod(key, addresses) = &port.leads_to {
         state.addresses = addresses.iter().map(|address| (*address).into()).collect();
         if let Some(pod) = view.pods.get(key) {
