@@ -29,7 +29,8 @@ impl Rig {
         ip(&kernel, "address add 192.0.2.1/24 dev tap0");
         ip(&kernel, "neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev tap0");
         let (memory, frames) = Memory::heap(2048, FRAMES);
-        Self { kernel, memory, free: FreeList::new(frames), port: Box::new(port) }
+        let free = FreeList::new(&memory, frames);
+        Self { kernel, memory, free, port: Box::new(port) }
     }
 
     fn socket(&self) -> UdpSocket {
@@ -47,7 +48,12 @@ impl Rig {
         while frames.is_empty() && Instant::now() < deadline {
             self.port.receive(&mut lent, 8, &mut frames).unwrap();
         }
-        let bytes = frames.iter().map(|frame| self.memory.bytes(frame).to_vec()).collect();
+        let bytes = frames.iter().map(|frame| {
+            let mut bytes = Vec::new();
+            self.memory.append_to(frame, &mut bytes, usize::MAX);
+            bytes
+        });
+        let bytes = bytes.collect();
         frames.into_iter().for_each(|frame| self.free.put(frame));
         bytes
     }
@@ -89,16 +95,36 @@ fn the_kernel_and_the_port_exchange_datagrams() {
 }
 
 #[test]
-fn a_packet_longer_than_a_frame_is_missed_and_counted() {
+fn packets_longer_than_a_frame_pass() {
     testkit::requires_root!();
     let mut rig = Rig::new("tap-long");
+    ip(&rig.kernel, "link set tap0 mtu 32000");
+    let socket = rig.socket();
+    for length in [1750, 5000, 31_000] {
+        let payload: Vec<u8> = (0..length).map(|n: u32| n as u8).collect();
+        socket.send(&payload).unwrap();
+        assert_eq!(rig.receive()[0][42..], payload);
+        let answer = packet::udp("192.0.2.2:8000", "192.0.2.1:7000").payload(&payload);
+        rig.send(&answer.to_mac([2, 0, 0, 0, 0, 1]).build());
+        let mut bytes = vec![0; 40_000];
+        let count = socket.recv(&mut bytes).unwrap();
+        assert_eq!(bytes[..count], payload);
+        assert_eq!(rig.free.len(), FRAMES as usize);
+    }
+}
+
+#[test]
+fn a_packet_for_which_there_are_too_few_frames_is_missed() {
+    testkit::requires_root!();
+    let mut rig = Rig::new("tap-few");
     ip(&rig.kernel, "link set tap0 mtu 9000");
+    let taken: Vec<_> = (0..FRAMES - 2).map(|_| rig.free.take().unwrap()).collect();
     let socket = rig.socket();
     socket.send(&[1; 5000]).unwrap();
     socket.send(b"short").unwrap();
-    let received = rig.receive();
-    assert_eq!(&received[0][42..], b"short");
+    assert_eq!(&rig.receive()[0][42..], b"short");
     assert_eq!(rig.port.missed(), 1);
+    taken.into_iter().for_each(|frame| rig.free.put(frame));
     assert_eq!(rig.free.len(), FRAMES as usize);
 }
 

@@ -162,7 +162,7 @@ mod tests {
     /// What becomes of `count` numbered frames that are sent in, one round for every three.
     fn received(faults: Faults, seed: u64, count: u32) -> Vec<Vec<u8>> {
         let (memory, frames) = Memory::heap(512, FRAMES as u32);
-        let mut free = FreeList::new(frames);
+        let mut free = FreeList::new(&memory, frames);
         let mut lent = Lent { memory: &memory, free: &mut free };
         let wire = Wire::default();
         let mut port = Faulty::new(wire.port(), faults, Faults::default(), seed);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn what_is_sent_is_harmed_too_and_never_lost_in_between() {
         let (memory, frames) = Memory::heap(512, FRAMES as u32);
-        let mut free = FreeList::new(frames);
+        let mut free = FreeList::new(&memory, frames);
         let mut lent = Lent { memory: &memory, free: &mut free };
         let wire = Wire::default();
         let sent = Faults { reorder: 0.5, ..Faults::default() };

@@ -16,6 +16,7 @@ pub use queues::Queues;
 pub use recorded::{Recorded, Recording};
 pub use tap::TapPort;
 
+use crate::frame::Chain;
 use crate::{Frame, FreeList, Memory};
 
 /// What a port works with: the frames' memory and the worker's free frames.
@@ -27,14 +28,30 @@ pub struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    /// A free frame with this packet in it; `None` if none is free or it does not fit.
+    /// This packet in free frames; `None` if there are too few.
     pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
-        let mut frame = self.free.take()?;
-        if self.memory.fill(&mut frame, packet) {
-            return Some(frame);
+        if packet.len().div_ceil(self.memory.capacity()) > self.free.len() {
+            return None;
         }
-        self.free.put(frame);
-        None
+        let mut parts = packet.chunks(self.memory.capacity());
+        let mut chain = Chain::new(self.part(parts.next().unwrap_or_default())?);
+        for part in parts {
+            match self.part(part) {
+                Some(next) => chain.push(self.memory, next),
+                None => {
+                    // Another worker was faster.
+                    self.free.put(chain.finish());
+                    return None;
+                }
+            }
+        }
+        Some(chain.finish())
+    }
+
+    fn part(&mut self, bytes: &[u8]) -> Option<Frame> {
+        let mut frame = self.free.take()?;
+        self.memory.fill(&mut frame, bytes);
+        Some(frame)
     }
 
     /// A copy of a packet; `None` if no frame is free.

@@ -11,7 +11,7 @@ use crate::capture::{Direction, Reader, Writer};
 /// A port that receives the packets of a capture, in its order and as fast as they are taken, and
 /// writes what it sends to another.
 ///
-/// Captures that are cut short, and packets that do not fit into a frame, end the port with the
+/// Captures that are cut short, and packets longer than all free frames, end the port with the
 /// reason. When the capture is at its end, the port stays and sends.
 pub struct PcapPort<R, W> {
     name: String,
@@ -49,7 +49,7 @@ impl<R: BufRead + Send, W: Write + Send> Port for PcapPort<R, W> {
                     let Some(frame) = lent.filled(&record.data) else {
                         let (length, offset) = (record.data.len(), record.offset);
                         return Err(PortGone(format!(
-                            "the packet of {length} bytes at offset {offset} fits no frame"
+                            "no frames for the packet of {length} bytes at offset {offset}"
                         )));
                     };
                     frames.push(frame);
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_capture_passes_through() {
         let (memory, frames) = Memory::heap(2048, 4);
-        let mut free = FreeList::new(frames);
+        let mut free = FreeList::new(&memory, frames);
         let mut lent = Lent { memory: &memory, free: &mut free };
         let packets: Vec<Vec<u8>> = (0..10).map(|n| vec![n; 60]).collect();
         let bytes = capture(&packets.iter().map(|it| &it[..]).collect::<Vec<_>>());
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn damage_ends_the_port_with_its_reason() {
         let (memory, frames) = Memory::heap(512, 4);
-        let mut free = FreeList::new(frames);
+        let mut free = FreeList::new(&memory, frames);
         let mut lent = Lent { memory: &memory, free: &mut free };
         let bytes = capture(&[&[1; 60], &[2; 60]]);
         let mut frames = Vec::new();
@@ -138,6 +138,6 @@ mod tests {
 
         let too_long = capture(&[&[1; 1500]]);
         let gone = port(&too_long, None).receive(&mut lent, 9, &mut frames).unwrap_err();
-        assert!(gone.0.contains("1500 bytes at offset"), "{gone}");
+        assert!(gone.0.contains("no frames for the packet of 1500 bytes at offset"), "{gone}");
     }
 }

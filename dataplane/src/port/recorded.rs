@@ -242,7 +242,8 @@ mod tests {
             let (memory, frames) = Memory::heap(2048, 64);
             let wire = Wire::default();
             let port = recording.of(wire.port(), "default/a");
-            Self { memory, free: FreeList::new(frames), wire, port }
+            let free = FreeList::new(&memory, frames);
+            Self { memory, free, wire, port }
         }
 
         /// Sends a frame in and back out.

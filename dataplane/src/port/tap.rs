@@ -14,12 +14,13 @@ use rustix::io::{Errno, readv, writev};
 
 use super::{Lent, Port, PortGone};
 use crate::Frame;
+use crate::frame::Chain;
 
 /// A port over a TAP interface, which is there for as long as the port is.
 pub struct TapPort {
     interface: String,
     device: File,
-    /// Takes what does not fit into a frame.
+    /// Takes what does not fit into the first frame of a packet.
     spill: Box<[u8]>,
     missed: u64,
 }
@@ -28,8 +29,7 @@ pub struct TapPort {
 const SPILL: usize = 65536;
 
 impl TapPort {
-    /// Makes the interface. It has no address and is down; its MTU may not exceed what a frame
-    /// takes, else longer packets are dropped and counted as missed.
+    /// Makes the interface. It has no address and is down.
     ///
     /// # Errors
     /// If the name is no name for an interface, or taken, or the caller may not (CAP_NET_ADMIN).
@@ -75,6 +75,21 @@ fn attach(device: &File, interface: &str) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// A packet whose first frame is full; `None` if there are no frames for the rest.
+fn go_on(lent: &mut Lent<'_>, first: Frame, rest: &[u8]) -> Option<Frame> {
+    let mut chain = Chain::new(first);
+    for part in rest.chunks(lent.memory.capacity()) {
+        match lent.filled(part) {
+            Some(next) => chain.push(lent.memory, next),
+            None => {
+                lent.free.put(chain.finish());
+                return None;
+            }
+        }
+    }
+    Some(chain.finish())
+}
+
 impl Port for TapPort {
     fn receive(
         &mut self,
@@ -93,14 +108,18 @@ impl Port for TapPort {
                 IoSliceMut::new(&mut self.spill),
             ];
             match readv(&self.device, &mut room) {
-                Ok(length) if lent.memory.set_length(&mut frame, length) => {
+                Ok(length) if length <= capacity => {
+                    lent.memory.set_length(&mut frame, length);
                     frames.push(frame);
                     count += 1;
                     continue;
                 }
-                Ok(_) => {
-                    lent.free.put(frame);
-                    self.missed += 1;
+                Ok(length) => {
+                    match go_on(lent, frame, &self.spill[..length - capacity]) {
+                        Some(frame) => frames.push(frame),
+                        None => self.missed += 1,
+                    }
+                    count += 1;
                     continue;
                 }
                 Err(Errno::AGAIN | Errno::INTR | Errno::IO) => lent.free.put(frame),
@@ -118,7 +137,8 @@ impl Port for TapPort {
         let mut sent = 0;
         let mut result = Ok(());
         for frame in &*frames {
-            match writev(&self.device, &[IoSlice::new(lent.memory.bytes(frame))]) {
+            let chunks: Vec<_> = lent.memory.chunks(frame).map(IoSlice::new).collect();
+            match writev(&self.device, &chunks) {
                 // The interface is down, or does not take such a frame: it is dropped there.
                 Ok(_) | Err(Errno::IO | Errno::INVAL) => sent += 1,
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => break,

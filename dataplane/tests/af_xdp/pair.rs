@@ -70,7 +70,8 @@ impl End {
     }
 
     fn new((umem, memory, frames): (Umem, Arc<Memory>, Vec<Frame>), port: Box<dyn Port>) -> Self {
-        let mut end = Self { umem, memory, free: FreeList::new(frames), port: Some(port) };
+        let free = FreeList::new(&memory, frames);
+        let mut end = Self { umem, memory, free, port: Some(port) };
         // The first call lends the kernel its frames.
         assert!(end.receive().is_empty());
         end
