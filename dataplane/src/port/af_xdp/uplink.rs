@@ -4,12 +4,13 @@
 //! ```text
 //!            ┌─ ours (UplinkFilter) ─▶ sockets, one a queue ─▶ the switch
 //! frames ──▶ uplink.bpf.c
-//!            └─ anything else, and everything while there are no sockets ─▶ the kernel
+//!            └─ anything else ─▶ the kernel
 //! ```
 //!
 //! The program passes all until the first filter is set. When the switch ends it is taken off;
-//! when the switch is killed it stays, finds no sockets any more and passes all. The next switch
-//! puts its own in its place, which the interface's driver hardly notices.
+//! when the switch is killed it stays, finds no sockets any more, and drops what was the switch's:
+//! the kernel would answer with resets. The next switch puts its own in its place, which the
+//! interface's driver hardly notices.
 
 use std::collections::BTreeSet;
 use std::io;
