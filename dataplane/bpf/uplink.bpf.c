@@ -305,7 +305,7 @@ static __always_inline int is_ours(struct xdp_md *context, const struct settings
 	       is_masqueraded(set, &packet->destination, ports[1]);
 }
 
-SEC("xdp")
+SEC("xdp.frags")
 int uplink(struct xdp_md *context)
 {
 	struct packet packet = {};

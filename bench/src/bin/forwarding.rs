@@ -285,7 +285,7 @@ fn generate(size: usize, mac_a: Mac, mac_b: Mac) -> Result<()> {
         length = packet.len();
         memory.fill(frame, &packet);
     }
-    let mut free = FreeList::new(frames);
+    let mut free = FreeList::new(&memory, frames);
     let mut port = umem.open("eth0", &PortOptions { fill: 64, ..PortOptions::default() })?;
     println!("sending");
     let mut batch = Vec::new();

@@ -238,7 +238,8 @@ fn step(node: Node, context: &mut Context<'_>, packet: &mut Packet) -> Next {
 
 #[inline]
 fn parse(context: &Context<'_>, packet: &mut Packet) -> Next {
-    match wire::parse_into(context.memory.bytes(&packet.frame), &mut packet.headers) {
+    let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    match wire::parse_into(frame, length, &mut packet.headers) {
         Err(outcome) => {
             // Nobody may take half-read headers for what the packet is.
             packet.headers = Headers::default();

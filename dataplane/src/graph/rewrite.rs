@@ -3,7 +3,7 @@
 use super::{Context, Next, Node};
 use crate::packet::Packet;
 use crate::snapshot::Leads;
-use crate::wire::{Mac, checksum, translate};
+use crate::wire::{Fragment, Mac, checksum, crc32c, protocol, translate};
 use crate::{Outcome, Underlay};
 
 /// Where frames go whose receiver's MAC address is unknown (only captures have such ports).
@@ -29,9 +29,15 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
     }
     let headers = packet.headers;
     let translation = context.translation(packet);
+    let is_chain = packet.frame.is_chain();
+    if is_chain {
+        checksum::complete_chain(context.memory, &mut packet.frame, &headers);
+    }
     let frame = context.memory.bytes_mut(&mut packet.frame);
     checksum::decrement_ttl(frame, &headers);
-    checksum::complete(frame, &headers);
+    if !is_chain {
+        checksum::complete(frame, &headers);
+    }
     let mut receiver = port.mac.unwrap_or(UNKNOWN_MAC);
     if let Some(translation) = translation {
         match &translation.quoted {
@@ -42,6 +48,11 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
             receiver = translation.views.return_mac;
         }
     }
+    let has_crc = is_chain && headers.flow.protocol == protocol::SCTP;
+    if has_crc && packet.translation != Packet::AS_IT_IS && headers.fragment == Fragment::Whole {
+        crc32c::finish_chain(context.memory, &mut packet.frame, &headers);
+    }
+    let frame = context.memory.bytes_mut(&mut packet.frame);
     let mut encapsulates = false;
     if let Some(peer) = peer {
         encapsulates = matches!(snapshot.underlay(), Underlay::Overlay(_));

@@ -25,7 +25,12 @@ pub(crate) struct Rig {
 impl Rig {
     /// A switch that decides by these parts; port numbers are places in `parts.ports`.
     pub(crate) fn new(parts: Parts) -> Self {
-        let (memory, frames) = Memory::heap(4096, 512);
+        Self::with_frames(parts, 4096)
+    }
+
+    /// The same with frames of so many bytes.
+    pub(crate) fn with_frames(parts: Parts, frame_size: usize) -> Self {
+        let (memory, frames) = Memory::heap(frame_size, 512);
         let sessions = Sessions::new(1024, 16, Timeouts::default());
         let ends = Arc::<Mutex<Vec<Outcome>>>::default();
         let inspect = Recorder(Arc::clone(&ends));

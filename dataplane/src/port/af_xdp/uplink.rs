@@ -127,7 +127,9 @@ impl Umem {
         // The same memory brought a second time: a UMEM has one mode, and that of the pods' is
         // copying.
         let own = Socket::new(RING, Some(self.registration)).and_then(|socket| {
-            socket.bind(index, 0, SocketAddrXdpFlags::XDP_ZEROCOPY).map(|()| socket)
+            let mode = SocketAddrXdpFlags::XDP_ZEROCOPY;
+            let bound = socket.bind(index, 0, mode | SocketAddrXdpFlags::XDP_USE_SG);
+            bound.or_else(|_| socket.bind(index, 0, mode)).map(|()| socket)
         });
         sockets.extend(own);
         let zero_copy = !sockets.is_empty();
