@@ -42,7 +42,13 @@ impl<T: Clone, const N: usize> Paged<T, N> {
     /// Entry `index`, which there must be room for.
     #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> &T {
-        &self.pages[index / N][index % N]
+        self.pages().get(index)
+    }
+
+    /// All entries for reading; for loops, which then look for the pages once.
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> Pages<'_, T, N> {
+        Pages(&self.pages)
     }
 
     /// Entry `index` for writing; copies its page if another version shares it.
@@ -55,6 +61,26 @@ impl<T: Clone, const N: usize> Paged<T, N> {
     pub(crate) fn bytes(&self) -> usize {
         let pages: HashSet<_> = self.pages.iter().map(Arc::as_ptr).collect();
         pages.len() * size_of::<[T; N]>() + size_of_val(&*self.pages)
+    }
+}
+
+/// The entries of a [`Paged`] array.
+#[derive(Debug)]
+pub(crate) struct Pages<'a, T, const N: usize>(&'a [Arc<[T; N]>]);
+
+impl<T, const N: usize> Clone for Pages<'_, T, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, const N: usize> Copy for Pages<'_, T, N> {}
+
+impl<'a, T, const N: usize> Pages<'a, T, N> {
+    /// Entry `index`, which there must be room for.
+    #[inline(always)]
+    pub(crate) fn get(self, index: usize) -> &'a T {
+        &self.0[index / N][index % N]
     }
 }
 

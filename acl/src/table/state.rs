@@ -19,7 +19,7 @@ use crate::{AddressMap, End, Rule};
 /// ```
 ///
 /// Where rows would grow too large, or rules over both ends prevail, all go to the pairs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct State {
     pub(super) rows: RowsEditor,
     pub(super) uses_rows: bool,
