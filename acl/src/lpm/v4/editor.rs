@@ -21,6 +21,9 @@ pub(in crate::lpm) struct Editor {
 /// Parts of a block.
 const PARTS: usize = 256;
 
+/// The value of a /8 without networks: the first block, which all of them share.
+const BLANK: u32 = BLOCK;
+
 /// Networks so few in a block that has come about make it compact again.
 const FEW: usize = 4;
 
@@ -79,8 +82,9 @@ impl Editor {
         let mut shift = 24;
         while u32::from(length) > 32 - shift {
             let value = trie.part(&path, bits, shift);
-            let crowded = !gone || shift > 16 || self.inside(bits, shift).nth(FEW).is_some();
-            if value & BLOCK == 0 || !crowded {
+            let few = if shift == 24 { 0 } else { FEW };
+            let crowded = !gone || self.inside(bits, shift).nth(few).is_some();
+            if value & BLOCK == 0 || value == BLANK || !crowded {
                 // Too little is there for a block, or was.
                 return self.rebuild(trie, &mut path, bits, shift);
             }
@@ -102,10 +106,7 @@ impl Editor {
         }
         let ranges = self.ranges(bits, shift, outer);
         let old = trie.part(path, bits, shift);
-        let new = match shift {
-            24 => trie.block(bits, shift, &mut &ranges[..]),
-            _ => trie.block_or_less(bits, shift, &mut &ranges[..]),
-        };
+        let new = trie.block_or_less(bits, shift, &mut &ranges[..]);
         trie.set_part(path, bits, shift, new);
         trie.release(old, shift);
     }
@@ -181,9 +182,10 @@ impl Trie {
     /// Of the answers for all addresses.
     fn of(ranges: &[(u32, u32)]) -> Self {
         let mut trie = Self { pool: Pool::new(), root: 0 };
+        trie.pool.put(Size::Block, &[0; PARTS]);
         let mut rest = ranges;
         let blocks: [u32; PARTS] =
-            std::array::from_fn(|first| trie.block((first as u32) << 24, 24, &mut rest));
+            std::array::from_fn(|first| trie.block_or_less((first as u32) << 24, 24, &mut rest));
         trie.root = trie.pool.put(Size::Block, &blocks);
         trie
     }
@@ -218,13 +220,13 @@ impl Trie {
     }
 
     /// The value of 2^`shift` addresses from their ranges, of which those that end here are
-    /// taken from `rest`.
+    /// taken from `rest`; for a /8 that is a block in any case.
     fn block_or_less(&mut self, bits: u32, shift: u32, rest: &mut &[(u32, u32)]) -> u32 {
         let last = bits | mask_below((32 - shift) as u8);
         let here = rest.partition_point(|(start, _)| *start <= last);
         match here {
-            0 => 0,
-            1 => rest[0].1,
+            1 if shift < 24 => rest[0].1,
+            1 if rest[0].1 == 0 => BLANK,
             2..=WIDTH if shift <= 16 => {
                 let line = self.ranges(&rest[..here]);
                 // The last one may go on.
@@ -269,7 +271,9 @@ impl Trie {
 
     /// Gives back what a value of 2^`shift` addresses leads to.
     fn release(&mut self, value: u32, shift: u32) {
-        if value & BLOCK != 0 {
+        if value == BLANK {
+            // Others have it too.
+        } else if value & BLOCK != 0 {
             let block = place(value, 0);
             if shift > 8 {
                 for part in 0..PARTS as u32 {
