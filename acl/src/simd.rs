@@ -23,6 +23,19 @@ pub(crate) fn widest<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
+/// Asks for the cache line where a value begins, without waiting for it.
+#[inline(always)]
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: prefetching reads nothing; SSE, which it is of, belongs to every x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
 /// How many of ten ascending numbers, two in a word, the lower half first, are not above `key`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]

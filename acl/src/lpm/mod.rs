@@ -8,7 +8,6 @@
 //! [`Lpm`] is what readers hold: a version that shares what did not change with those before
 //! and after it. [`Editor`] makes new versions; it alone knows the prefixes one by one.
 
-pub(crate) mod hosts;
 mod memory;
 mod v4;
 mod v6;

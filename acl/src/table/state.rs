@@ -225,4 +225,5 @@ fn can_match(rule: &Rule) -> bool {
         && end(&rule.destination)
         && rule.source_ports.first <= rule.source_ports.last
         && rule.destination_ports.first <= rule.destination_ports.last
+        && rule.tcp_flags.value & !rule.tcp_flags.mask == 0
 }
