@@ -67,7 +67,7 @@ fn pods_and_policies_reach_across_cluster_nodes() {
         lan.apply("policy", &policy("friend"));
         assert!(friend.asks_redis(&db), "{underlay}");
         assert!(!near.asks_redis(&db) && !other.asks_redis(&db), "{underlay}");
-        let denied = two.verdicts(&["--verdict", "drop", "--to-pod", "default/db"]);
+        let denied = two.verdicts(&["--verdict", "dropped", "--to-pod", "default/db"]);
         let from = near.v4().to_string();
         assert!(denied.iter().any(|it| it.to_string().contains(&from)), "{denied:?}");
     }
