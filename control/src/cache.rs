@@ -86,8 +86,8 @@ pub(crate) enum Change {
     Node(Arc<str>),
     /// An egress firewall, before and after.
     ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),
-    /// A service or its endpoints.
-    Service(Key),
+    /// A service or its endpoints: the services that may be different.
+    Service(Vec<Key>),
 }
 
 /// Namespace and name of the service that is the API server's.
@@ -180,14 +180,20 @@ impl Cache {
                 Change::ClusterEgressFirewall(before, Some(firewall))
             }
             Object::Service(service) => {
-                let (key, service) = (service.key.clone(), Arc::new(service));
-                let before = self.services.insert(key.clone(), Arc::clone(&service));
-                if before.as_ref() == Some(&service) { Change::None } else { Change::Service(key) }
+                let service = Arc::new(service);
+                let before = self.services.insert(service.key.clone(), Arc::clone(&service));
+                if before.as_ref() == Some(&service) {
+                    return Change::None;
+                }
+                Change::Service(vec![service.key.clone()])
             }
             Object::EndpointSlice(slice) => {
-                let (key, slice) = (slice.key.clone(), Arc::new(slice));
-                let before = self.endpoint_slices.insert(key.clone(), Arc::clone(&slice));
-                if before.as_ref() == Some(&slice) { Change::None } else { Change::Service(key) }
+                let slice = Arc::new(slice);
+                let before = self.endpoint_slices.insert(slice.key.clone(), Arc::clone(&slice));
+                if before.as_ref() == Some(&slice) {
+                    return Change::None;
+                }
+                Change::Service(before.iter().chain([&slice]).filter_map(service_of).collect())
             }
             Object::Unreadable(_) => Change::None,
         }
@@ -262,11 +268,11 @@ impl Cache {
                 None => Change::None,
             },
             Kind::Service => match self.services.remove(&key) {
-                Some(_) => Change::Service(key),
+                Some(_) => Change::Service(vec![key]),
                 None => Change::None,
             },
             Kind::EndpointSlice => match self.endpoint_slices.remove(&key) {
-                Some(_) => Change::Service(key),
+                Some(slice) => Change::Service(service_of(&slice).into_iter().collect()),
                 None => Change::None,
             },
         };
@@ -430,21 +436,16 @@ impl Cache {
         &self.api_server
     }
 
-    /// Works out where the API server is, after a change of this service or slice; whether it
-    /// is elsewhere now.
-    pub(crate) fn find_api_server(&mut self, changed: &Key) -> bool {
-        if &*changed.namespace != API_SERVER.0 {
+    /// Works out where the API server is, after a change of these services; whether it is
+    /// elsewhere now.
+    pub(crate) fn find_api_server(&mut self, changed: &[Key]) -> bool {
+        let service = Key { namespace: API_SERVER.0.into(), name: API_SERVER.1.into() };
+        if !changed.contains(&service) {
             return false;
         }
-        let service = Key { namespace: API_SERVER.0.into(), name: API_SERVER.1.into() };
-        let from = Key { namespace: API_SERVER.0.into(), name: "".into() };
-        let slices = self.endpoint_slices.range(from..);
-        let slices = slices.take_while(|(key, _)| &*key.namespace == API_SERVER.0);
-        let mut addresses: Vec<IpAddr> = slices
-            .filter(|(_, slice)| slice.service.as_deref() == Some(API_SERVER.1))
-            .flat_map(|(_, slice)| &slice.endpoints)
-            .flat_map(|endpoint| endpoint.addresses.iter().copied())
-            .collect();
+        let endpoints = self.slices_of(&service).flat_map(|slice| &slice.endpoints);
+        let mut addresses: Vec<IpAddr> =
+            endpoints.flat_map(|endpoint| endpoint.addresses.iter().copied()).collect();
         addresses.extend(self.services.get(&service).iter().flat_map(|it| &it.cluster_ips));
         addresses.sort_unstable();
         addresses.dedup();
@@ -453,6 +454,15 @@ impl Cache {
             self.api_server = addresses.into();
         }
         is_elsewhere
+    }
+
+    /// The endpoint slices of a service, in order.
+    pub(crate) fn slices_of(&self, service: &Key) -> impl Iterator<Item = &Arc<EndpointSlice>> {
+        let first = Key { namespace: Arc::clone(&service.namespace), name: "".into() };
+        let in_namespace = self.endpoint_slices.range(first..);
+        let in_namespace = in_namespace.take_while(|(key, _)| key.namespace == service.namespace);
+        let slices = in_namespace.map(|(_, slice)| slice);
+        slices.filter(|slice| slice.service.as_ref() == Some(&service.name))
     }
 
     /// All services, in order.
@@ -488,4 +498,9 @@ impl Cache {
         self.labels.insert(Arc::clone(&labels));
         labels
     }
+}
+/// The service that an endpoint slice belongs to.
+fn service_of(slice: &Arc<EndpointSlice>) -> Option<Key> {
+    let name = slice.service.clone()?;
+    Some(Key { namespace: Arc::clone(&slice.key.namespace), name })
 }

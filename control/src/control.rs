@@ -18,6 +18,7 @@ use crate::configurator::{self, ClusterWide, Policies, Selecting};
 use crate::membership::{Membership, NameId};
 use crate::model::{Direction, EndpointSlice, NetworkPolicy, Pod, Service, Tier};
 use crate::render::{self, Followed};
+use crate::services;
 use crate::session_rules::Nets;
 use crate::tables::Tables;
 use crate::{Kind, Object, ObjectRef, PodKey, View};
@@ -43,6 +44,7 @@ pub struct Control {
     /// Local pods, or pods that were, to be configured anew.
     dirty: BTreeSet<PodKey>,
     nodes_changed: bool,
+    services: services::Pending,
     pub(crate) view: Arc<View>,
 }
 
@@ -80,6 +82,7 @@ impl Control {
             local: BTreeMap::new(),
             dirty: BTreeSet::new(),
             nodes_changed: false,
+            services: services::Pending::default(),
             view: Arc::new(View::default()),
         }
     }
@@ -189,14 +192,16 @@ impl Control {
             true => self.nodes(),
             false => Arc::clone(&self.view.nodes),
         };
+        let services = self.services.work_out(&self.cache, &self.view.services);
         let same = Arc::ptr_eq(&addresses, &self.view.addresses)
             && Arc::ptr_eq(&pods, &self.view.pods)
-            && Arc::ptr_eq(&nodes, &self.view.nodes);
+            && Arc::ptr_eq(&nodes, &self.view.nodes)
+            && Arc::ptr_eq(&services, &self.view.services);
         if same {
             return None;
         }
         let generation = self.view.generation + 1;
-        self.view = Arc::new(View { generation, addresses, pods, nodes });
+        self.view = Arc::new(View { generation, addresses, pods, nodes, services });
         Some(self.view())
     }
 
@@ -272,10 +277,11 @@ impl Control {
     fn process(&mut self, change: Change, addresses_before: &[IpAddr]) {
         match change {
             Change::None => {}
-            Change::Service(key) => {
-                if self.cache.find_api_server(&key) && !self.cache.firewalls().is_empty() {
+            Change::Service(keys) => {
+                if self.cache.find_api_server(&keys) && !self.cache.firewalls().is_empty() {
                     self.dirty.extend(self.local.keys().cloned());
                 }
+                keys.into_iter().for_each(|key| self.services.service_changed(key));
             }
             Change::ClusterEgressFirewall(before, after) => {
                 self.mark(|pod, namespace| {
@@ -284,6 +290,7 @@ impl Control {
                 });
             }
             Change::Pod(key) => {
+                self.services.pod_changed();
                 self.membership.pod_changed(&self.cache, &key, addresses_before);
                 if self.local.contains_key(&key) || self.is_local(&key) {
                     self.dirty.insert(key);

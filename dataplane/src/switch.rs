@@ -90,7 +90,7 @@ impl Switch {
         let count = config.workers.clamp(1, usize::from(u8::MAX) - 1);
         let exchange = Exchange::new(count, config.ports);
         let sessions = Sessions::new(config.sessions, config.ports, config.timeouts);
-        let free = FreeList::new(frames);
+        let free = FreeList::new(memory, frames);
         let stop = Arc::new(AtomicBool::new(false));
         let started = Instant::now();
         let mut switch = Self {

@@ -1,7 +1,6 @@
 //! A cluster node's switch with ports that lead to memory.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use control::View;
@@ -13,9 +12,9 @@ use dataplane::session::Sessions;
 use dataplane::switch::Config;
 use dataplane::wire::Flow;
 use dataplane::worker::{Inspect, Worker};
-use dataplane::{Memory, Now, Outcome, Packet, PortId, Snapshot, Verdict};
+use dataplane::{Hop, Memory, Now, Outcome, Packet, PortId, Snapshot, Verdict};
 
-use crate::node::{LeadsTo, NodePort, snapshot};
+use crate::node::{LeadsTo, NodePort, ServiceMaker, Surroundings, snapshot};
 
 /// The longest frame a capture can hold, in bytes.
 const LONGEST: usize = 262_144;
@@ -63,16 +62,17 @@ impl Offline {
         let pods = view.pods.iter().filter(|(_, pod)| &*pod.node == node);
         let pods = pods.map(|(key, pod)| LeadsTo::Pod(key.clone(), pod.addresses.clone()));
         let ends: Vec<LeadsTo> = pods.chain([LeadsTo::Host, LeadsTo::Uplink]).collect();
-        let most = usize::from(PortId::NONE.0);
+        let most = usize::from(Hop::MOST_PORTS);
         if ends.len() > most {
             return Err(most - 2);
         }
         let numbered = (0..).zip(ends);
-        let ports: Vec<NodePort> = numbered
-            .map(|(id, leads_to)| NodePort { id: PortId(id), mac: None, leads_to })
-            .collect();
-        let none: &[IpAddr] = &[];
-        let snapshot = Arc::new(snapshot(view, node, none, view.generation.max(1), &ports));
+        let ports: Vec<NodePort> =
+            numbered.map(|(id, leads_to)| NodePort::new(PortId(id), leads_to)).collect();
+        let services = ServiceMaker::default().services(view, node);
+        let surroundings = Surroundings { services, ..Surroundings::default() };
+        let snapshot = snapshot(view, node, surroundings, view.generation.max(1), &ports);
+        let snapshot = Arc::new(snapshot);
 
         let config = Config::default();
         let (memory, frames) = Memory::heap(XDP_HEADROOM + LONGEST, FRAMES);
@@ -231,6 +231,8 @@ mod tests {
                 })?;
                 let most = match passed.outcome.verdict() {
                     Verdict::Forward | Verdict::Consume => 1,
+                    // The sender is told why.
+                    Verdict::Drop if passed.outcome.is_told() => 1,
                     Verdict::Drop => 0,
                 };
                 prop_assert!(left.len() <= most, "{passed:?}");

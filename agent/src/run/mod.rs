@@ -57,7 +57,7 @@ use crate::http;
 use crate::verdicts::Hub;
 
 pub use board::{Board, LostPort, PortInfo, State};
-pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened};
+pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
 pub(crate) use show::show;
 pub use show::{TABLES, Table};
 use source::{ApiServer, Manifests, Source};
@@ -158,6 +158,7 @@ pub fn start(
     }
     control_loop.first_snapshot(FIRST_SNAPSHOT)?;
     control_loop.set_up_host_port()?;
+    control_loop.set_up_uplink()?;
     control_loop.take_up_pods()?;
     let failed = |error| StartError::Failed(format!("start a thread: {error}"));
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::Sender;
 
 use acl::{Action, End, PortRange, Rule};
@@ -145,9 +145,12 @@ fn sessions(board: &Board) -> Table {
         "to-port",
         "state",
         "current",
+        "service",
+        "seen-from",
     ]);
-    for found in board.switch.sessions().iter().take(MOST_SESSIONS) {
-        let flow = &found.flow;
+    for (found, views) in board.switch.sessions().iter().take(MOST_SESSIONS) {
+        let flow = views.judged();
+        let (opener, receiver) = (&views.opener, &views.receiver);
         let (source, destination) = (flow.source.to_ip(), flow.destination.to_ip());
         let is_tcp = flow.protocol == dataplane::wire::protocol::TCP;
         let state = match (is_tcp, found.state().is_established(), found.state().is_over()) {
@@ -166,9 +169,25 @@ fn sessions(board: &Board) -> Table {
             flow.destination_port.into(),
             state.into(),
             found.is_of(snapshot.generation).into(),
+            other_end(
+                opener.destination,
+                opener.destination_port,
+                destination,
+                flow.destination_port,
+            )
+            .into(),
+            other_end(receiver.source, receiver.source_port, source, flow.source_port).into(),
         ]);
     }
     table
+}
+
+/// An end as `address:port` if it is not the one that is shown anyway.
+fn other_end(address: acl::Address, port: u16, shown: IpAddr, shown_port: u16) -> String {
+    match (address.to_ip(), port) == (shown, shown_port) {
+        true => String::new(),
+        false => SocketAddr::new(address.to_ip(), port).to_string(),
+    }
 }
 
 fn tables(snapshot: &Snapshot) -> Table {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -12,9 +12,13 @@ use agent::MacAddress;
 use agent::api::{AttachPod, AttachedPod, Client, ClientError, ObserveFilters, Request, Show};
 use agent::config::{Config, Options};
 use agent::linux::host_port::HostPortConfig;
-use agent::run::{InterfaceEvent, Interfaces, Opened, Running, StartError, Status, Table, start};
+use agent::linux::{NextHop, masquerade};
+use agent::run::{
+    InterfaceEvent, Interfaces, Opened, OpenedUplink, Running, StartError, Status, Table, start,
+};
 use agent::verdicts::Event;
 use dataplane::Memory;
+use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use testkit::TempDir;
 use testkit::packet::{Packet, SWITCH_MAC, mac_of};
@@ -210,6 +214,30 @@ impl Interfaces for Kernel {
 
     fn release_host_port(&mut self, _interface: &str) -> Result<(), String> {
         Ok(())
+    }
+
+    fn find_uplink(&mut self, _node_addresses: &[IpAddr]) -> Result<String, String> {
+        Err("no interface is the uplink".to_owned())
+    }
+
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
+        Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2], mtu: 1500 })
+    }
+
+    fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn set_uplink_filter(&mut self, _filter: &UplinkFilter) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn release_uplink(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
+        Err(format!("there is no way to {address}"))
     }
 
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {

@@ -20,7 +20,7 @@ use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
 use dataplane::port::{Lent, Port};
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::{Mac, protocol};
-use dataplane::{FreeList, Gate, PortId, PortKind, PortState, Snapshot, Switch};
+use dataplane::{FreeList, Gate, Parts, PortId, PortKind, PortState, Snapshot, Switch};
 use testkit::{Namespace, Process, has_program, is_root};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -241,14 +241,9 @@ fn serve(mac_a: Mac, mac_b: Mac) -> Result<()> {
     rules.push(Rule::new(Action::Deny, "the rest"));
     let table = Gate::Table(Arc::new(Table::compile(rules.into(), &map)));
     let pod = |name: &str, mac, address: u32, to_pod| {
-        Some(PortState {
-            name: name.into(),
-            kind: PortKind::Pod,
-            mac: Some(mac),
-            addresses: vec![acl::Address::from_v4_bits(address)],
-            to_pod,
-            from_pod: Gate::Open,
-        })
+        let addresses = vec![acl::Address::from_v4_bits(address)];
+        let (mac, from_pod) = (Some(mac), Gate::Open);
+        Some(PortState { mac, addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
     };
     let ports = vec![pod("a", mac_a, 0x0a58_0002, Gate::Open), pod("b", mac_b, 0x0a58_0003, table)];
     for (n, interface) in ["pga", "pgb"].into_iter().enumerate() {
@@ -256,7 +251,12 @@ fn serve(mac_a: Mac, mac_b: Mac) -> Result<()> {
         println!("{interface}: {}", port.mode());
         switch.add_port(PortId(n as u16), Box::new(port));
     }
-    switch.publish(&Arc::new(Snapshot::new(1, ports, map, &[], &[])));
+    switch.publish(&Arc::new(Snapshot::new(Parts {
+        generation: 1,
+        ports,
+        addresses: map,
+        ..Parts::default()
+    })));
     if !switch.wait_in_force(1, PATIENCE) {
         return Err("the workers do not answer".into());
     }
@@ -285,7 +285,7 @@ fn generate(size: usize, mac_a: Mac, mac_b: Mac) -> Result<()> {
         length = packet.len();
         memory.fill(frame, &packet);
     }
-    let mut free = FreeList::new(frames);
+    let mut free = FreeList::new(&memory, frames);
     let mut port = umem.open("eth0", &PortOptions { fill: 64, ..PortOptions::default() })?;
     println!("sending");
     let mut batch = Vec::new();

@@ -1,8 +1,12 @@
 //! Sessions: connections that were allowed, seen in both directions.
 //!
-//! One table serves all workers. A session is one cache line ([`record`]) found through an
-//! index of buckets ([`table`]) under a hash that is the same for both directions. Finding one
-//! takes no lock; making one takes a lock that only packets of the same few flows contend for.
+//! One table ([`table`]) serves all workers. A session is one cache line ([`record`]) found through
+//! an index of buckets ([`index`]) under a hash that is the same for both directions ([`hash`]).
+//! Finding one takes no lock; making one takes a lock that only packets of the same few flows
+//! contend for.
+//!
+//! A connection to a service looks different at its two ends; its session is found by what
+//! either end sends, and knows both sights ([`translation`]).
 //!
 //! A session holds no verdict but the number of the policy generation that allowed it, so that
 //! a change of policy sweeps nothing: each session is judged again at its next packet.
@@ -12,11 +16,15 @@
 //! while the shared half is taken is refused ([`Refusal::Quota`]), so that one pod's flood
 //! leaves every other pod its guarantee.
 
+mod hash;
+mod index;
 mod record;
 mod table;
+mod translation;
 
 pub use record::{Found, SessionId};
-pub use table::{Opening, Refusal, Sessions};
+pub use table::{Opened, Opening, Refusal, Sessions, Sight};
+pub use translation::Views;
 
 use std::time::Duration;
 

@@ -27,8 +27,13 @@ pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
     if total < header_length {
         return Err(Outcome::MalformedIp);
     }
-    let Some(whole) = frame.get(l3..l3 + total) else { return Err(Outcome::Truncated) };
-    if header_sum(header, &whole[V4_HEADER..header_length]) != 0xffff {
+    let Some(options) = frame.get(l3 + V4_HEADER..l3 + header_length) else {
+        return Err(Outcome::Truncated);
+    };
+    if l3 + total > usize::from(headers.end) {
+        return Err(Outcome::Truncated);
+    }
+    if header_sum(header, options) != 0xffff {
         return Err(Outcome::BadChecksum);
     }
     headers.kind = Kind::Ipv4;
@@ -66,7 +71,7 @@ pub(super) fn parse_v6(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
     }
     let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
     let end = l3 + V6_HEADER + payload;
-    if end > frame.len() {
+    if end > usize::from(headers.end) {
         return Err(Outcome::Truncated);
     }
     let (source, destination) = (v6_at(header, 8), v6_at(header, 24));
@@ -77,7 +82,7 @@ pub(super) fn parse_v6(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
     headers.kind = Kind::Ipv6;
     headers.ttl = header[7];
     headers.end = end as u16;
-    let extensions = walk_extensions(&frame[..end], l3 + V6_HEADER, header[6])?;
+    let extensions = walk_extensions(&frame[..headers.end_in(frame)], l3 + V6_HEADER, header[6])?;
     headers.l4 = extensions.l4 as u16;
     headers.fragment = extensions.fragment;
     set_ends(headers, source, destination, extensions.protocol)?;
@@ -202,7 +207,8 @@ fn check_v6(source: u128, destination: u128) -> Result<(), Outcome> {
 }
 
 /// The inner packet of an ICMP error: addresses, protocol and ports as far as they are quoted.
-pub(super) fn parse_quote(quote: &[u8], kind: Kind) -> Option<Flow> {
+/// Also where its transport header begins.
+pub(super) fn parse_quote(quote: &[u8], kind: Kind) -> Option<(Flow, usize)> {
     let (flow, l4) = match kind {
         Kind::Ipv4 => {
             let header_length = usize::from(quote.first()? & 0x0f) * 4;
@@ -233,5 +239,5 @@ pub(super) fn parse_quote(quote: &[u8], kind: Kind) -> Option<Flow> {
             )
         }
     };
-    transport::quoted_ports(quote.get(l4..)?, flow)
+    Some((transport::quoted_ports(quote.get(l4..)?, flow)?, l4))
 }

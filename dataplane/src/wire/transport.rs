@@ -16,7 +16,7 @@ pub(super) fn parse(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> 
         headers.role = Role::Follows;
         return refuse_multicast(headers);
     }
-    let segment = &frame[usize::from(headers.l4)..usize::from(headers.end)];
+    let segment = headers.segment(frame);
     let whole = headers.fragment == Fragment::Whole;
     match headers.flow.protocol {
         protocol::TCP => tcp(segment, headers)?,
@@ -66,10 +66,11 @@ fn udp(segment: &[u8], whole: bool, headers: &mut Headers) -> Result<(), Outcome
     let Some(length) = be16(segment, 4).map(usize::from) else {
         return Err(Outcome::MalformedTransport);
     };
+    let there = headers.payload();
     let bad = segment.len() < UDP_HEADER
         || length < UDP_HEADER
-        || (whole && length > segment.len())
-        || (!whole && length <= segment.len());
+        || (whole && length > there)
+        || (!whole && length <= there);
     if bad {
         return Err(Outcome::MalformedTransport);
     }
