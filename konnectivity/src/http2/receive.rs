@@ -283,7 +283,7 @@ impl Receiver {
             }
             kind::SETTINGS if frame.flags & flag::ACK != 0 => size(payload.is_empty()),
             kind::SETTINGS => {
-                size(payload.len() % 6 == 0 && stream == 0)?;
+                size(payload.len().is_multiple_of(6) && stream == 0)?;
                 for pair in payload.chunks_exact(6) {
                     let name = u16::from_be_bytes([pair[0], pair[1]]);
                     let value = u32::from_be_bytes([pair[2], pair[3], pair[4], pair[5]]);
