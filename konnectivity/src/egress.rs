@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_is_not_selected_goes_directly() {
-        let selections = read(&file("[]")).unwrap();
+        let selections = read(&file(" []")).unwrap();
         assert!(selections.iter().all(|it| it.route == Route::Direct));
         assert_eq!(selections.len(), 4);
     }

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod plain;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
