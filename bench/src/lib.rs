@@ -10,6 +10,11 @@ use std::fmt;
 pub struct Samples(Vec<f64>);
 
 impl Samples {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
     /// Adds one measurement.
     pub fn add(&mut self, value: f64) {
         self.0.push(value);

@@ -125,7 +125,8 @@ async fn what_an_agent_leaves_behind_is_closed() {
     // Accepted bytes come before the end.
     let bytes: bytes::Bytes = pattern(100_000).into();
     agent.send(&Packet::Data { connection: 1, error: String::new(), bytes }).await;
-    until("the bytes", || metric(&server.metrics(), "server_from_agent_bytes_total") > 99_999.0).await;
+    until("the bytes", || metric(&server.metrics(), "server_from_agent_bytes_total") > 99_999.0)
+        .await;
     drop(agent);
     assert!(soon(established.receive_data(100_000)).await.unwrap() == pattern(100_000));
     match soon(established.receive()).await {
@@ -177,17 +178,15 @@ async fn strategies_choose_by_identifiers() {
     options.strategies = vec![Strategy::DestHost, Strategy::DefaultRoute];
     let server = Server::start(options).await.unwrap();
     let mut agents = Vec::new();
-    for identifiers in ["ipv4=10.0.0.1&host=node1", "ipv6=2001%3Adb8%3A%3A1", "default-route=true"] {
+    for identifiers in ["ipv4=10.0.0.1&host=node1", "ipv6=2001%3Adb8%3A%3A1", "default-route=true"]
+    {
         let metadata = [("agentid", identifiers), ("agentidentifiers", identifiers)];
         agents.push(plain::agent(&world, server.agent_address(), &metadata).await.unwrap());
     }
     until("all", || server.agents() == 3).await;
-    for (target, agent) in [
-        ("10.0.0.1:443", 0),
-        ("NODE1:10250", 0),
-        ("[2001:db8:0::1]:443", 1),
-        ("10.0.0.2:443", 2),
-    ] {
+    for (target, agent) in
+        [("10.0.0.1:443", 0), ("NODE1:10250", 0), ("[2001:db8:0::1]:443", 1), ("10.0.0.2:443", 2)]
+    {
         let tunnel = dial(&world, target).await;
         dialed(soon(agents[agent].receive()).await);
         drop(tunnel);
@@ -228,8 +227,7 @@ async fn silent_agent(
     let config = world.client_config(&world.files("agent"), &["h2"]);
     let stream = tokio::net::TcpStream::connect(server).await.unwrap();
     let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
-    let mut stream =
-        tokio_rustls::TlsConnector::from(config).connect(name, stream).await.unwrap();
+    let mut stream = tokio_rustls::TlsConnector::from(config).connect(name, stream).await.unwrap();
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     let mut block = vec![0x83, 0x87];
     for (name, value) in [
@@ -354,7 +352,10 @@ async fn the_agent_serves_a_server_of_another_making() {
     server.send(&data(b"ping")).await;
     assert_eq!(soon(server.receive()).await, Some(data(b"ping")));
     for (packet, error) in [
-        (Packet::Data { connection: 7, error: String::new(), bytes: "x".into() }, "unrecognized connectID"),
+        (
+            Packet::Data { connection: 7, error: String::new(), bytes: "x".into() },
+            "unrecognized connectID",
+        ),
         (Packet::CloseRequest { connection: 7 }, "Unknown connectID"),
     ] {
         server.send(&packet).await;

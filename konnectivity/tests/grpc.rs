@@ -113,7 +113,10 @@ async fn dials_that_fail_say_why() {
     for (target, error) in [
         (nobody.to_string(), format!("dial tcp {nobody}: connect: connection refused")),
         ("nowhere".to_owned(), "dial tcp: address nowhere: missing port in address".to_owned()),
-        ("nobody.invalid:80".to_owned(), "dial tcp: lookup nobody.invalid: no such host".to_owned()),
+        (
+            "nobody.invalid:80".to_owned(),
+            "dial tcp: lookup nobody.invalid: no such host".to_owned(),
+        ),
     ] {
         let mut tunnel = Tunnel::unix(&pair.socket()).await.unwrap();
         assert_eq!(soon(tunnel.dial(&target)).await, Err(error));

@@ -31,7 +31,8 @@ pub(crate) async fn agent(
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let stream = TlsConnector::from(config).connect(name, stream).await;
     let stream = stream.map_err(|error| error.to_string())?;
-    let (mut client, connection) = h2::client::handshake(stream).await.map_err(|it| it.to_string())?;
+    let (mut client, connection) =
+        h2::client::handshake(stream).await.map_err(|it| it.to_string())?;
     tokio::spawn(async move {
         let _over = connection.await;
     });
@@ -41,9 +42,8 @@ pub(crate) async fn agent(
     for (name, value) in metadata {
         request = request.header(*name, *value);
     }
-    let (answer, send) = client
-        .send_request(request.body(()).unwrap(), false)
-        .map_err(|error| error.to_string())?;
+    let (answer, send) =
+        client.send_request(request.body(()).unwrap(), false).map_err(|error| error.to_string())?;
     let answer = answer.await.map_err(|error| error.to_string())?;
     if let Some(status) = answer.headers().get("grpc-status") {
         let text = answer.headers().get("grpc-message").and_then(|it| it.to_str().ok());
@@ -88,8 +88,7 @@ impl Plain {
     pub(crate) async fn send_raw(&mut self, mut message: Bytes) {
         while !message.is_empty() {
             self.send.reserve_capacity(message.len());
-            let Some(Ok(room)) =
-                std::future::poll_fn(|cx| self.send.poll_capacity(cx)).await
+            let Some(Ok(room)) = std::future::poll_fn(|cx| self.send.poll_capacity(cx)).await
             else {
                 return;
             };
