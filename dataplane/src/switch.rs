@@ -85,14 +85,25 @@ impl Switch {
         config: &Config,
         memory: &Arc<Memory>,
         frames: Vec<Frame>,
+        inspect: impl FnMut(usize) -> Option<Box<dyn Inspect>>,
+    ) -> std::io::Result<Self> {
+        let sessions = Sessions::new(config.sessions, config.ports, config.timeouts);
+        Self::start_over(config, sessions, memory, frames, inspect)
+    }
+
+    /// The same over a session table that is there already ([`Sessions::in_file`]).
+    pub fn start_over(
+        config: &Config,
+        sessions: Arc<Sessions>,
+        memory: &Arc<Memory>,
+        frames: Vec<Frame>,
         mut inspect: impl FnMut(usize) -> Option<Box<dyn Inspect>>,
     ) -> std::io::Result<Self> {
         let count = config.workers.clamp(1, usize::from(u8::MAX) - 1);
         let exchange = Exchange::new(count, config.ports);
-        let sessions = Sessions::new(config.sessions, config.ports, config.timeouts);
         let free = FreeList::new(memory, frames);
         let stop = Arc::new(AtomicBool::new(false));
-        let started = Instant::now();
+        let clock = Clock::start();
         let mut switch = Self {
             workers: Vec::new(),
             exchange: Arc::clone(&exchange),
@@ -122,7 +133,7 @@ impl Switch {
                     if let Some(id) = core {
                         core_affinity::set_for_current(core_affinity::CoreId { id });
                     }
-                    run(worker, &bell, &stop, mode, started);
+                    run(worker, &bell, &stop, mode, clock);
                 })?;
             switch.workers.push(Handle { orders, counters, thread: Some(thread) });
         }
@@ -246,11 +257,30 @@ impl Drop for Switch {
     }
 }
 
-fn run(mut worker: Worker, bell: &Bell, stop: &AtomicBool, mode: RxMode, started: Instant) {
+/// Time since the system was started, so that it means the same to a later process.
+#[derive(Clone, Copy)]
+struct Clock {
+    instant: Instant,
+    since_boot: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let since_boot = Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32);
+        Self { instant: Instant::now(), since_boot }
+    }
+
+    fn at(self, instant: Instant) -> Now {
+        Now(self.since_boot + instant.saturating_duration_since(self.instant))
+    }
+}
+
+fn run(mut worker: Worker, bell: &Bell, stop: &AtomicBool, mode: RxMode, clock: Clock) {
     let mut last_work = Instant::now();
     while !stop.load(Ordering::Acquire) {
         let now = Instant::now();
-        if worker.round(Now(now - started)) > 0 {
+        if worker.round(clock.at(now)) > 0 {
             last_work = now;
             continue;
         }

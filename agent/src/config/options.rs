@@ -107,7 +107,8 @@ pub struct Options {
     #[serde(default)]
     pub node_addresses: Vec<IpAddr>,
 
-    /// Largest packet of the host port in bytes, without the Ethernet header [default: 1500]
+    /// Largest packet of the host port in bytes, without the Ethernet header, up to 32000
+    /// [default: 1500]
     #[arg(long, env = "PODGATE_MTU", value_name = "BYTES")]
     pub mtu: Option<u32>,
 

@@ -82,8 +82,13 @@ pub(super) fn go_on(
         let Some(views) = context.sessions.views(found) else {
             return Next::End(Outcome::NoSession);
         };
-        if !is_current && let Err(next) = judge_again(context, packet, found, &views) {
-            return next;
+        if !is_current {
+            if let Err(next) = judge_again(context, packet, found, &views) {
+                return next;
+            }
+            if found.forward {
+                context.sessions.charge(found, packet.in_port);
+            }
         }
         if found.translated {
             let (to, returns) = match found.forward {

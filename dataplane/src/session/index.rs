@@ -3,8 +3,10 @@
 //! A slot holds the upper half of a hash and the number of a record, or 0. It only leads to
 //! records worth looking at; what a record holds says whether it is the one.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::region::{Array, Cells};
 use crate::cpu;
 
 /// Slots of a bucket: one cache line.
@@ -13,23 +15,26 @@ const SLOTS: usize = 8;
 const PROBES: usize = 8;
 
 #[repr(align(64))]
-#[derive(Default)]
 struct Bucket([AtomicU64; SLOTS]);
 
+// SAFETY: atomic integers only, 64 bytes of them.
+#[allow(unsafe_code, reason = "stands in mapped memory")]
+unsafe impl Cells for Bucket {}
+
 pub(super) struct Index {
-    buckets: Box<[Bucket]>,
+    buckets: Array<Bucket>,
     /// A bit for each bucket that was once too full for a session of its own, so that most
     /// packets without a session look into one bucket only.
-    overflowed: Box<[AtomicU64]>,
+    overflowed: Array<AtomicU64>,
 }
 
 impl Index {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> io::Result<Self> {
         let buckets = (2 * capacity / SLOTS).next_power_of_two().max(PROBES);
-        Self {
-            buckets: (0..buckets).map(|_| Bucket::default()).collect(),
-            overflowed: (0..buckets.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-        }
+        Ok(Self {
+            buckets: Array::zeroed(buckets)?,
+            overflowed: Array::zeroed(buckets.div_ceil(64))?,
+        })
     }
 
     /// Asks for the cache line where the search for this hash begins.

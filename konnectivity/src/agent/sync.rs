@@ -192,7 +192,10 @@ async fn connect(
             return Tried::Failed(kind, format!("{address}: {kind}: {error}"));
         }
         Err(_) => {
-            return Tried::Failed("timeout", format!("{address}: no connection within {CONNECT:?}"));
+            return Tried::Failed(
+                "timeout",
+                format!("{address}: no connection within {CONNECT:?}"),
+            );
         }
     };
     let window = options.limits.connection_bytes.to_string();
