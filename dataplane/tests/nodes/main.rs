@@ -7,3 +7,4 @@ mod answers;
 mod overlay;
 mod rig;
 mod services;
+mod trace;
