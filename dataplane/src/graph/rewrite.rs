@@ -10,7 +10,7 @@ use crate::{Outcome, Underlay};
 const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
 
 #[inline]
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let (port_id, peer) = match packet.hop.leads() {
         Leads::Port(port) => (port, None),
