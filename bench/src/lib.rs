@@ -15,6 +15,11 @@ use std::fmt;
 pub struct Samples(Vec<f64>);
 
 impl Samples {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
     /// Adds one measurement.
     pub fn add(&mut self, value: f64) {
         let place = self.0.partition_point(|other| *other < value);

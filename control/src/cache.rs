@@ -13,7 +13,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{
-    ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
+    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace,
+    NetworkPolicy, Node, Pod, Service,
 };
 use crate::state::KeptObject;
 use crate::{Kind, Object, ObjectRef, PodKey};
@@ -24,6 +25,9 @@ pub(crate) struct Cache {
     namespaces: BTreeMap<Arc<str>, NamespaceEntry>,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     cluster_policies: BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>>,
+    firewalls: BTreeMap<Arc<str>, Arc<ClusterEgressFirewall>>,
+    /// Where the API server is, as its service and endpoints say; sorted.
+    api_server: Arc<[IpAddr]>,
     services: BTreeMap<Key, Arc<Service>>,
     endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
     /// Addresses of local pods that were told before the API knew them.
@@ -80,9 +84,14 @@ pub(crate) enum Change {
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
     /// A cluster node came, went or changed.
     Node(Arc<str>),
+    /// An egress firewall, before and after.
+    ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),
     /// A service or its endpoints: the services that may be different.
     Service(Vec<Key>),
 }
+
+/// Namespace and name of the service that is the API server's.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
 impl NamespaceEntry {
     fn mentioned(name: &Arc<str>) -> Self {
@@ -157,6 +166,18 @@ impl Cache {
                 }
                 self.nodes.insert(Arc::clone(&name), Arc::new(node));
                 Change::Node(name)
+            }
+            Object::ClusterEgressFirewall(firewall) => {
+                let before = self.firewalls.get(&firewall.name).cloned();
+                let keep = before.as_ref().is_some_and(|before| {
+                    **before == firewall || before.complete && !firewall.complete
+                });
+                if keep {
+                    return Change::None;
+                }
+                let firewall = Arc::new(firewall);
+                self.firewalls.insert(Arc::clone(&firewall.name), Arc::clone(&firewall));
+                Change::ClusterEgressFirewall(before, Some(firewall))
             }
             Object::Service(service) => {
                 let service = Arc::new(service);
@@ -242,6 +263,10 @@ impl Cache {
                 Some(_) => Change::Node(Arc::clone(name)),
                 None => Change::None,
             },
+            Kind::ClusterEgressFirewall => match self.firewalls.remove(name) {
+                Some(firewall) => Change::ClusterEgressFirewall(Some(firewall), None),
+                None => Change::None,
+            },
             Kind::Service => match self.services.remove(&key) {
                 Some(_) => Change::Service(vec![key]),
                 None => Change::None,
@@ -318,6 +343,7 @@ impl Cache {
         }
         self.nodes.keys().for_each(|name| add(Kind::Node, None, name));
         self.cluster_policies.keys().for_each(|name| add(Kind::ClusterNetworkPolicy, None, name));
+        self.firewalls.keys().for_each(|name| add(Kind::ClusterEgressFirewall, None, name));
         for key in self.services.keys() {
             add(Kind::Service, Some(&key.namespace), &key.name);
         }
@@ -339,6 +365,9 @@ impl Cache {
             KeptObject::ClusterNetworkPolicy(it) => {
                 Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
             }
+            KeptObject::ClusterEgressFirewall(it) => {
+                Object::ClusterEgressFirewall(ClusterEgressFirewall::clone(&it))
+            }
         })
     }
 
@@ -353,12 +382,14 @@ impl Cache {
         let pods = entries().flat_map(|entry| entry.pods.values());
         let policies = entries().flat_map(|entry| entry.policies.values());
         let cluster_policies = self.cluster_policies.values();
+        let firewalls = self.firewalls.values();
         let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
             .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
             .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
             .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
             .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
+            .chain(firewalls.map(|it| KeptObject::ClusterEgressFirewall(Arc::clone(it))))
             .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
             .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
     }
@@ -374,6 +405,7 @@ impl Cache {
             (Kind::Service, self.services.len()),
             (Kind::EndpointSlice, self.endpoint_slices.len()),
             (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
+            (Kind::ClusterEgressFirewall, self.firewalls.len()),
         ];
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
@@ -392,6 +424,36 @@ impl Cache {
     /// All cluster network policies, by name.
     pub(crate) fn cluster_policies(&self) -> &BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>> {
         &self.cluster_policies
+    }
+
+    /// All egress firewalls, by name.
+    pub(crate) fn firewalls(&self) -> &BTreeMap<Arc<str>, Arc<ClusterEgressFirewall>> {
+        &self.firewalls
+    }
+
+    /// The addresses of the API server.
+    pub(crate) fn api_server(&self) -> &Arc<[IpAddr]> {
+        &self.api_server
+    }
+
+    /// Works out where the API server is, after a change of these services; whether it is
+    /// elsewhere now.
+    pub(crate) fn find_api_server(&mut self, changed: &[Key]) -> bool {
+        let service = Key { namespace: API_SERVER.0.into(), name: API_SERVER.1.into() };
+        if !changed.contains(&service) {
+            return false;
+        }
+        let endpoints = self.slices_of(&service).flat_map(|slice| &slice.endpoints);
+        let mut addresses: Vec<IpAddr> =
+            endpoints.flat_map(|endpoint| endpoint.addresses.iter().copied()).collect();
+        addresses.extend(self.services.get(&service).iter().flat_map(|it| &it.cluster_ips));
+        addresses.sort_unstable();
+        addresses.dedup();
+        let is_elsewhere = *addresses != *self.api_server;
+        if is_elsewhere {
+            self.api_server = addresses.into();
+        }
+        is_elsewhere
     }
 
     /// The endpoint slices of a service, in order.

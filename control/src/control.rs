@@ -14,7 +14,7 @@ use acl::{PeerSetId, Rule};
 use ahash::RandomState;
 
 use crate::cache::{Cache, Change};
-use crate::configurator::{self, Policies, Selecting};
+use crate::configurator::{self, ClusterWide, Policies, Selecting};
 use crate::membership::{Membership, NameId};
 use crate::model::{Direction, EndpointSlice, NetworkPolicy, Pod, Service, Tier};
 use crate::render::{self, Followed};
@@ -278,7 +278,16 @@ impl Control {
         match change {
             Change::None => {}
             Change::Service(keys) => {
+                if self.cache.find_api_server(&keys) && !self.cache.firewalls().is_empty() {
+                    self.dirty.extend(self.local.keys().cloned());
+                }
                 keys.into_iter().for_each(|key| self.services.service_changed(key));
+            }
+            Change::ClusterEgressFirewall(before, after) => {
+                self.mark(|pod, namespace| {
+                    let mut either = before.iter().chain(&after);
+                    either.any(|firewall| firewall.may_select(namespace, &pod.labels))
+                });
             }
             Change::Pod(key) => {
                 self.services.pod_changed();
@@ -290,7 +299,8 @@ impl Control {
             Change::Namespace(name) => {
                 self.membership.namespace_changed(&self.cache, &name);
                 // Cluster policies may select the pods in it, or no longer do.
-                if !self.cache.cluster_policies().is_empty() {
+                let policies = self.cache.cluster_policies().len() + self.cache.firewalls().len();
+                if policies > 0 {
                     self.mark(|pod, _| pod.key.namespace == name);
                 }
             }
@@ -382,20 +392,29 @@ impl Control {
             let mut list: Vec<Selecting> = policies
                 .filter(|it| it.tier == tier && it.may_select(namespace, pod_labels))
                 .map(|policy| Selecting {
-                    policy: Arc::clone(policy),
+                    policy: ClusterWide::Policy(Arc::clone(policy)),
                     certain: policy.selects(namespace, pod_labels),
                 })
                 .collect();
             // Stable: equal priorities stay in the order of their names.
-            list.sort_by_key(|it| it.policy.priority);
+            list.sort_by_key(|it| it.policy.priority());
             list
         };
+        let firewalls = self.cache.firewalls().values();
+        let firewalls = firewalls.filter(|it| it.may_select(namespace, pod_labels));
         let namespaced = entry.policies.values().filter(|it| it.selector.matches(&pod.labels));
         Policies {
+            firewalls: firewalls
+                .map(|firewall| Selecting {
+                    policy: ClusterWide::Firewall(Arc::clone(firewall)),
+                    certain: firewall.selects(namespace, pod_labels),
+                })
+                .collect(),
             admin: cluster(Tier::Admin),
             namespaced: namespaced.cloned().collect(),
             baseline: cluster(Tier::Baseline),
             uncertain: self.cache.is_uncertain(),
+            api_server: Arc::clone(self.cache.api_server()),
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod agent;
 pub mod audit;
 pub mod client;
 mod clock;
+pub mod egress;
 mod grpc;
 mod http2;
 mod identifiers;

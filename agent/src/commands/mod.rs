@@ -9,12 +9,14 @@ pub mod asking;
 pub mod completion;
 pub mod explain;
 mod input;
+pub mod konnectivity;
 pub mod observe;
 pub mod policy;
 pub mod replay;
 pub mod run;
 pub mod show;
 pub mod status;
+pub mod trace;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -47,12 +49,19 @@ pub enum Command {
     Observe(observe::Args),
     /// Show one of the running switch's tables
     Show(show::Args),
+    /// Follow packets through the running switch
+    #[command(subcommand)]
+    Trace(trace::Command),
     /// Write the completion script of a shell
     Completion(completion::Args),
     /// Send a capture through the switch of a cluster node
     Replay(replay::Args),
     /// Ask what policies say
     Policy(policy::Args),
+    /// Run the server of the API server network proxy, or check what sends the API server to it
+    KonnectivityServer(Box<konnectivity::server::Args>),
+    /// Run the agent of the API server network proxy
+    KonnectivityAgent(Box<konnectivity::agent::Args>),
 }
 
 impl Cli {
@@ -63,9 +72,12 @@ impl Cli {
             Command::Status(args) => status::run(&args),
             Command::Observe(args) => observe::run(&args),
             Command::Show(args) => show::run(&args),
+            Command::Trace(command) => trace::run(&command),
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Policy(args) => policy::run(&args),
+            Command::KonnectivityServer(args) => konnectivity::server::run(&args),
+            Command::KonnectivityAgent(args) => konnectivity::agent::run(&args),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod attach;
 mod ports;
+mod reports;
 mod source;
 mod uplink;
 
@@ -42,6 +43,7 @@ pub(super) struct ControlLoop {
     /// What the API server told so far, until it has told everything.
     gathering: Option<Gathering>,
     saver: Option<Saver>,
+    reports: reports::Reports,
     records: Records,
     pods: Pods,
     host: Option<HostPort>,
@@ -126,6 +128,7 @@ impl ControlLoop {
             source_info,
             gathering: asks.then(Gathering::default),
             saver,
+            reports: reports::Reports::default(),
             records,
             pods: Pods::default(),
             host: None,
@@ -211,6 +214,7 @@ impl ControlLoop {
                 self.commit();
             }
             self.look_after_saving();
+            self.write_reports();
             self.fetch_gone();
             if Instant::now() >= self.next_check {
                 self.next_check = Instant::now() + CHECK;

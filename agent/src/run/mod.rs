@@ -48,6 +48,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use control::{PodKey, SessionRules};
+use dataplane::session::Sessions;
 use dataplane::switch;
 use dataplane::{Frame, Memory, Switch};
 
@@ -214,6 +215,7 @@ fn start_workers(
     frames: Vec<Frame>,
     hub: &Arc<Hub>,
 ) -> Result<Switch, StartError> {
+    let file = config.state_dir.join("sessions");
     let config = switch::Config {
         workers: config.workers,
         cores: config.cores.clone(),
@@ -222,7 +224,12 @@ fn start_workers(
         ports: config.max_ports,
         timeouts: config.timeouts,
     };
-    Switch::start(&config, memory, frames, |worker| hub.inspector(worker))
+    let sessions = Sessions::in_file(&file, config.sessions, config.ports, config.timeouts);
+    let sessions = sessions.unwrap_or_else(|error| {
+        log::warn!("connections will not outlive this process: {}: {error}", file.display());
+        Sessions::new(config.sessions, config.ports, config.timeouts)
+    });
+    Switch::start_over(&config, sessions, memory, frames, |worker| hub.inspector(worker))
         .map_err(|error| StartError::Failed(format!("start the workers: {error}")))
 }
 

@@ -81,6 +81,11 @@ impl Lan {
         }
     }
 
+    /// Writes a manifest, for cluster nodes that may not run.
+    pub(crate) fn write(&self, name: &str, object: &Value) {
+        write(self.manifests.path(), name, object);
+    }
+
     /// Next hops are found out at the first use; what is sent before is lost, as ever.
     fn wait_for_neighbours(&self) {
         for (node, other) in [(0, 2), (1, 1)] {

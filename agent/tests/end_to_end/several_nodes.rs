@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use testkit::{Namespace, Process};
@@ -163,66 +164,85 @@ fn pods_reach_the_world_as_their_cluster_node() {
     }
 }
 
-/// A connection between the kernels, as ssh would have it, over the shared interface.
-struct Kernels {
-    here: TcpStream,
-    there: TcpStream,
+/// A TCP connection between two namespaces that lasts.
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
 }
 
-impl Kernels {
-    fn connect(lan: &Lan) -> Self {
-        let address: SocketAddr = "192.0.2.1:2222".parse().unwrap();
-        let listener = lan.nodes[0].namespace.enter(|| TcpListener::bind(address).unwrap());
-        let here = lan.world.enter(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap());
-        let (there, _) = listener.accept().unwrap();
-        here.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { here, there }
+impl Connection {
+    fn open(client: &Path, server: &Path, address: SocketAddr) -> Self {
+        let bind = || TcpListener::bind(address).unwrap();
+        let listener = agent::linux::in_namespace(server, bind).unwrap();
+        let connect = || TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+        let client = agent::linux::in_namespace(client, connect).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { client, server }
     }
 
     #[track_caller]
     fn goes_on(&mut self) {
         let mut bytes = [0; 4];
-        self.there.write_all(b"ping").unwrap();
-        self.here.read_exact(&mut bytes).expect("the kernel's connection goes on");
+        self.server.write_all(b"ping").unwrap();
+        self.client.read_exact(&mut bytes).expect("the connection goes on");
         assert_eq!(&bytes, b"ping");
+    }
+
+    /// Both ends say something that nobody carries now.
+    fn says_something(&mut self) {
+        self.server.write_all(b"ping").unwrap();
+        self.client.write_all(b"pong").unwrap();
     }
 }
 
 #[test]
-fn a_killed_switch_disturbs_nobody_else_and_opens_nothing() {
-    requires_the_machine!("redis-server", "redis-cli", "ping");
+fn a_killed_switch_disturbs_nobody_else_opens_nothing_and_connections_outlive_it() {
+    requires_the_machine!("ping");
     let mut lan = Lan::start(&[]);
-    let mut kernels = Kernels::connect(&lan);
+    let kernel: SocketAddr = "192.0.2.1:2222".parse().unwrap();
+    let node = lan.nodes[0].namespace.path().to_owned();
+    let mut kernels = Connection::open(lan.world.path(), &node, kernel);
     // Detached by hand: they outlive the borrow of the cluster node.
-    let (client, db) = {
-        let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
-        let client = std::mem::ManuallyDrop::new(one.pod("client", "client"));
-        let db = std::mem::ManuallyDrop::new(two.pod("db", "db"));
-        (client.namespace.name().to_owned(), (db.namespace.name().to_owned(), db.v4()))
+    let pods = [(0, "client"), (0, "other"), (1, "db")].map(|(node, name)| {
+        let pod = std::mem::ManuallyDrop::new(lan.nodes[node].pod(name, name));
+        (pod.namespace.name().to_owned(), pod.namespace.path().to_owned(), pod.v4())
+    });
+    let [client, other, db] = &pods;
+    let pings = |from: &str, to: IpAddr| {
+        let to = to.to_string();
+        let ping = ["netns", "exec", from, "ping", "-c", "1", "-W", "1", &to];
+        std::process::Command::new("ip").args(ping).output().unwrap().status.success()
     };
-    lan.apply("policy", &policy("client"));
-    let run = |namespace: &str, words: &[&str]| {
-        let words = [&["netns", "exec", namespace], words].concat();
-        std::process::Command::new("ip").args(words).output().unwrap()
-    };
-    let pings = |to: IpAddr| {
-        run(&client, &["ping", "-c", "1", "-W", "1", &to.to_string()]).status.success()
-    };
-    kernels.goes_on();
-    assert!(pings(db.1));
+    // One to another cluster node, one that a policy will have ended by the time of the restart,
+    // and one between pods of one cluster node.
+    let mut far = Connection::open(&client.1, &db.1, SocketAddr::new(db.2, 7001));
+    let mut denied = Connection::open(&other.1, &db.1, SocketAddr::new(db.2, 7002));
+    let mut near = Connection::open(&other.1, &client.1, SocketAddr::new(client.2, 7003));
+    for connection in [&mut kernels, &mut far, &mut denied, &mut near] {
+        connection.goes_on();
+    }
     lan.nodes[0].kill_switch();
     kernels.goes_on();
-    assert!(!pings(db.1), "nobody forwards");
+    assert!(!pings(&client.0, db.2), "nobody forwards");
+    for connection in [&mut far, &mut denied, &mut near] {
+        connection.says_something();
+    }
+    lan.write("policy", &policy("client"));
     lan.nodes[0].start_switch();
-    kernels.goes_on();
-    lan.nodes[0].eventually("the way to be back", || pings(db.1).then_some(()));
-    kernels.goes_on();
+    for connection in [&mut kernels, &mut far, &mut near] {
+        connection.goes_on();
+    }
+    let mut bytes = [0; 4];
+    denied.client.set_read_timeout(Some(BLOCKED)).unwrap();
+    assert!(denied.client.read_exact(&mut bytes).is_err(), "a denied connection stays denied");
+    assert!(pings(&client.0, db.2) && !pings(&other.0, db.2));
     // An orderly end leaves the interface as it was.
     assert!(lan.nodes[0].stop_switch().success());
     kernels.goes_on();
     let link = lan.nodes[0].namespace.exec(["ip", "link", "show", "eth0"]);
     assert!(!link.contains("xdp"), "{link}");
-    for namespace in [&client, &db.0] {
+    for (namespace, ..) in &pods {
         let deleted =
             std::process::Command::new("ip").args(["netns", "delete", namespace]).status();
         assert!(deleted.unwrap().success());

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod plain;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,15 +22,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Longer than anything takes that works.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A folder with two authorities and what they signed.
-pub struct World {
-    pub folder: TempDir,
+pub(crate) struct World {
+    pub(crate) folder: TempDir,
 }
 
 impl World {
-    pub fn new(label: &str) -> Self {
+    pub(crate) fn new(label: &str) -> Self {
         let folder = TempDir::new(label);
         for authority in ["ca", "other-ca"] {
             let mut params = CertificateParams::default();
@@ -52,11 +54,11 @@ impl World {
         Self { folder }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn files(&self, name: &str) -> TlsFiles {
+    pub(crate) fn files(&self, name: &str) -> TlsFiles {
         TlsFiles {
             cert: Some(self.path(&format!("{name}.crt"))),
             key: Some(self.path(&format!("{name}.key"))),
@@ -64,12 +66,12 @@ impl World {
         }
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.path("server.sock")
     }
 
     /// A server with a gRPC frontend on a unix socket.
-    pub fn server_options(&self) -> server::Options {
+    pub(crate) fn server_options(&self) -> server::Options {
         server::Options {
             mode: Mode::Grpc,
             frontend: Frontend::Unix { path: self.socket(), delete_existing: true },
@@ -88,7 +90,7 @@ impl World {
         }
     }
 
-    pub fn agent_options(&self, server: SocketAddr) -> agent::Options {
+    pub(crate) fn agent_options(&self, server: SocketAddr) -> agent::Options {
         agent::Options {
             server_host: server.ip().to_string(),
             server_port: server.port(),
@@ -109,7 +111,11 @@ impl World {
         }
     }
 
-    pub fn client_config(&self, files: &TlsFiles, alpn: &[&str]) -> Arc<rustls::ClientConfig> {
+    pub(crate) fn client_config(
+        &self,
+        files: &TlsFiles,
+        alpn: &[&str],
+    ) -> Arc<rustls::ClientConfig> {
         let mut roots = rustls::RootCertStore::empty();
         let ca = files.ca.as_ref().unwrap();
         roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
@@ -137,18 +143,18 @@ fn write(folder: &TempDir, name: &str, text: &str) {
 }
 
 /// A server and an agent that are connected.
-pub struct Pair {
-    pub world: World,
-    pub server: Server,
-    pub agent: Agent,
+pub(crate) struct Pair {
+    pub(crate) world: World,
+    pub(crate) server: Server,
+    pub(crate) agent: Agent,
 }
 
 impl Pair {
-    pub async fn new(label: &str) -> Self {
+    pub(crate) async fn new(label: &str) -> Self {
         Self::with(label, |_| (), |_| ()).await
     }
 
-    pub async fn with(
+    pub(crate) async fn with(
         label: &str,
         change_server: impl FnOnce(&mut server::Options),
         change_agent: impl FnOnce(&mut agent::Options),
@@ -164,13 +170,13 @@ impl Pair {
         Self { world, server, agent }
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.world.socket()
     }
 }
 
 /// Waits until something holds.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "waited too long for {what}");
@@ -179,12 +185,12 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Waits for something that must come.
-pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.expect("it comes soon")
 }
 
 /// A target that sends back what it gets, and closes when its client does.
-pub async fn echo() -> SocketAddr {
+pub(crate) async fn echo() -> SocketAddr {
     target(|mut stream| async move {
         let (mut read, mut write) = stream.split();
         let _over = tokio::io::copy(&mut read, &mut write).await;
@@ -193,7 +199,7 @@ pub async fn echo() -> SocketAddr {
 }
 
 /// A target that sends `count` bytes and closes.
-pub async fn sends(count: usize) -> SocketAddr {
+pub(crate) async fn sends(count: usize) -> SocketAddr {
     target(move |mut stream| async move {
         let _over = stream.write_all(&pattern(count)).await;
     })
@@ -201,7 +207,7 @@ pub async fn sends(count: usize) -> SocketAddr {
 }
 
 /// A target that takes everything and reads nothing.
-pub async fn stalls() -> SocketAddr {
+pub(crate) async fn stalls() -> SocketAddr {
     target(|stream| async move {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         drop(stream);
@@ -210,7 +216,7 @@ pub async fn stalls() -> SocketAddr {
 }
 
 /// A target that answers the number of bytes it got, as text, after the first empty line.
-pub async fn target<F, R>(serve: F) -> SocketAddr
+pub(crate) async fn target<F, R>(serve: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> R + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
@@ -226,17 +232,17 @@ where
 }
 
 /// An address nobody listens at.
-pub async fn nobody() -> SocketAddr {
+pub(crate) async fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
 /// Bytes that are nowhere the same.
-pub fn pattern(count: usize) -> Vec<u8> {
+pub(crate) fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at.wrapping_mul(31) ^ (at >> 8)) as u8).collect()
 }
 
 /// The value of a metric, or 0.
-pub fn metric(page: &str, name: &str) -> f64 {
+pub(crate) fn metric(page: &str, name: &str) -> f64 {
     let line = page.lines().find(|line| {
         line.strip_prefix("konnectivity_network_proxy_")
             .and_then(|line| line.strip_prefix(name))
@@ -246,13 +252,13 @@ pub fn metric(page: &str, name: &str) -> f64 {
 }
 
 /// The lines of an audit file.
-pub fn audit(path: &Path) -> Vec<serde_json::Value> {
+pub(crate) fn audit(path: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Sends a CONNECT request and reads the answer's head.
-pub async fn connect<I>(io: &mut I, target: &str) -> String
+pub(crate) async fn connect<I>(io: &mut I, target: &str) -> String
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
