@@ -1,21 +1,27 @@
-//! Compiles the XDP program that stands in front of AF_XDP sockets.
+//! Compiles the XDP programs that stand in front of AF_XDP sockets.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    let source = "bpf/port.bpf.c";
-    println!("cargo::rerun-if-changed={source}");
     println!("cargo::rerun-if-env-changed=CLANG");
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    for name in ["port", "uplink"] {
+        compile(&clang, name);
+    }
+}
+
+fn compile(clang: &str, name: &str) {
+    let source = format!("bpf/{name}.bpf.c");
+    println!("cargo::rerun-if-changed={source}");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
     let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
-    let status = Command::new(&clang)
+    let status = Command::new(clang)
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror"])
         // Debian keeps asm/types.h in the folder of the architecture.
         .arg(format!("-I/usr/include/{triple}"))
-        .args(["-c", source, "-o"])
-        .arg(out.join("port.bpf.o"))
+        .args(["-c", &source, "-o"])
+        .arg(out.join(format!("{name}.bpf.o")))
         .status();
     match status {
         Ok(status) if status.success() => {}

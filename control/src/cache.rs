@@ -13,8 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{
-    ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
+    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace,
+    NetworkPolicy, Node, Pod, Service,
 };
+use crate::state::KeptObject;
 use crate::{Kind, Object, ObjectRef, PodKey};
 
 /// Every object known.
@@ -23,10 +25,15 @@ pub(crate) struct Cache {
     namespaces: BTreeMap<Arc<str>, NamespaceEntry>,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     cluster_policies: BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>>,
+    firewalls: BTreeMap<Arc<str>, Arc<ClusterEgressFirewall>>,
+    /// Where the API server is, as its service and endpoints say; sorted.
+    api_server: Arc<[IpAddr]>,
     services: BTreeMap<Key, Arc<Service>>,
     endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
     /// Addresses of local pods that were told before the API knew them.
-    bound: HashMap<PodKey, Vec<IpAddr>>,
+    bound: HashMap<PodKey, Bound>,
+    /// Objects that could be read only in part and have no earlier version that was whole.
+    uncertain: HashSet<ObjectRef>,
     /// Label sets in use, so that equal ones are held once.
     labels: HashSet<Arc<Labels>>,
 }
@@ -44,6 +51,24 @@ pub(crate) struct NamespaceEntry {
     pub(crate) policies: BTreeMap<Arc<str>, Arc<NetworkPolicy>>,
 }
 
+/// What was told of a local pod.
+#[derive(Debug, PartialEq, Eq)]
+struct Bound {
+    /// Of which pod of the name; `None` is any.
+    uid: Option<Arc<str>>,
+    addresses: Vec<IpAddr>,
+}
+
+impl Bound {
+    /// Whether it is about this pod, and not about an earlier or later one of its name.
+    fn is_about(&self, pod: &Pod) -> bool {
+        match (&self.uid, &pod.uid) {
+            (Some(told), Some(known)) => told == known,
+            _ => true,
+        }
+    }
+}
+
 /// What a told object did to the cache.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
@@ -59,9 +84,14 @@ pub(crate) enum Change {
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
     /// A cluster node came, went or changed.
     Node(Arc<str>),
-    /// A service or its endpoints.
-    Service,
+    /// An egress firewall, before and after.
+    ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),
+    /// A service or its endpoints: the services that may be different.
+    Service(Vec<Key>),
 }
+
+/// Namespace and name of the service that is the API server's.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
 impl NamespaceEntry {
     fn mentioned(name: &Arc<str>) -> Self {
@@ -82,6 +112,9 @@ impl Cache {
     /// Takes over an object. One that could not be read leaves things as they are; a policy
     /// that could be read in part does so too if there is a version that was read in full.
     pub(crate) fn apply(&mut self, object: Object) -> Change {
+        if self.keeps(&object) {
+            return Change::None;
+        }
         match object {
             Object::Namespace(namespace) => {
                 let labels = self.shared(namespace.labels);
@@ -134,22 +167,72 @@ impl Cache {
                 self.nodes.insert(Arc::clone(&name), Arc::new(node));
                 Change::Node(name)
             }
+            Object::ClusterEgressFirewall(firewall) => {
+                let before = self.firewalls.get(&firewall.name).cloned();
+                let keep = before.as_ref().is_some_and(|before| {
+                    **before == firewall || before.complete && !firewall.complete
+                });
+                if keep {
+                    return Change::None;
+                }
+                let firewall = Arc::new(firewall);
+                self.firewalls.insert(Arc::clone(&firewall.name), Arc::clone(&firewall));
+                Change::ClusterEgressFirewall(before, Some(firewall))
+            }
             Object::Service(service) => {
                 let service = Arc::new(service);
                 let before = self.services.insert(service.key.clone(), Arc::clone(&service));
-                if before.as_ref() == Some(&service) { Change::None } else { Change::Service }
+                if before.as_ref() == Some(&service) {
+                    return Change::None;
+                }
+                Change::Service(vec![service.key.clone()])
             }
             Object::EndpointSlice(slice) => {
                 let slice = Arc::new(slice);
                 let before = self.endpoint_slices.insert(slice.key.clone(), Arc::clone(&slice));
-                if before.as_ref() == Some(&slice) { Change::None } else { Change::Service }
+                if before.as_ref() == Some(&slice) {
+                    return Change::None;
+                }
+                Change::Service(before.iter().chain([&slice]).filter_map(service_of).collect())
             }
             Object::Unreadable(_) => Change::None,
         }
     }
 
+    /// Whether a pod, namespace or cluster node that could be read only in part leaves an
+    /// earlier, whole version in place; notes it if there is none.
+    fn keeps(&mut self, object: &Object) -> bool {
+        let (complete, known) = match object {
+            Object::Namespace(it) => {
+                let known = self.namespaces.get(&it.name);
+                let whole = known.is_some_and(|it| it.explicit && !it.labels.is_partial());
+                (!it.labels.is_partial(), whole)
+            }
+            Object::Pod(it) => (it.complete, self.pod(&it.key).is_some_and(|it| it.complete)),
+            Object::Node(it) => {
+                (it.complete, self.nodes.get(&it.name).is_some_and(|it| it.complete))
+            }
+            _ => return false,
+        };
+        if !complete && known {
+            return true;
+        }
+        if !complete {
+            self.uncertain.insert(object.reference());
+        } else if self.is_uncertain() {
+            self.uncertain.remove(&object.reference());
+        }
+        false
+    }
+
+    /// Whether there are pods, namespaces or cluster nodes of which not all could be read.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        !self.uncertain.is_empty()
+    }
+
     /// Forgets an object; one that is not known is nothing to complain about.
     pub(crate) fn delete(&mut self, reference: &ObjectRef) -> Change {
+        self.uncertain.remove(reference);
         let name = &reference.name;
         let namespace = reference.namespace.clone().unwrap_or_else(|| "default".into());
         let key = Key { namespace: Arc::clone(&namespace), name: Arc::clone(name) };
@@ -180,12 +263,16 @@ impl Cache {
                 Some(_) => Change::Node(Arc::clone(name)),
                 None => Change::None,
             },
+            Kind::ClusterEgressFirewall => match self.firewalls.remove(name) {
+                Some(firewall) => Change::ClusterEgressFirewall(Some(firewall), None),
+                None => Change::None,
+            },
             Kind::Service => match self.services.remove(&key) {
-                Some(_) => Change::Service,
+                Some(_) => Change::Service(vec![key]),
                 None => Change::None,
             },
             Kind::EndpointSlice => match self.endpoint_slices.remove(&key) {
-                Some(_) => Change::Service,
+                Some(slice) => Change::Service(service_of(&slice).into_iter().collect()),
                 None => Change::None,
             },
         };
@@ -197,14 +284,18 @@ impl Cache {
     }
 
     /// Tells the addresses of a pod before its object does; whether that is news.
-    pub(crate) fn bind(&mut self, pod: &PodKey, addresses: Vec<IpAddr>) -> bool {
-        match self.bound.get(pod) {
-            Some(known) if *known == addresses => false,
-            _ => {
-                self.bound.insert(pod.clone(), addresses);
-                true
-            }
+    pub(crate) fn bind(
+        &mut self,
+        pod: &PodKey,
+        uid: Option<Arc<str>>,
+        addresses: Vec<IpAddr>,
+    ) -> bool {
+        let bound = Bound { uid, addresses };
+        if self.bound.get(pod) == Some(&bound) {
+            return false;
         }
+        self.bound.insert(pod.clone(), bound);
+        true
     }
 
     /// Takes that back; whether there was anything.
@@ -218,13 +309,22 @@ impl Cache {
     }
 
     /// The addresses at which a pod takes part in policies: those it is bound to, else those
-    /// in its status; none if it is on the host network, finished or not known.
+    /// in its status; none if it is on the host network, finished or not known, or if another
+    /// pod of its name is bound.
     pub(crate) fn addresses(&self, pod: &PodKey) -> &[IpAddr] {
-        match self.pod(pod) {
-            Some(pod) if pod.is_on_pod_network() => {
-                self.bound.get(&pod.key).unwrap_or(&pod.addresses)
-            }
-            _ => &[],
+        let Some(pod) = self.pod(pod).filter(|pod| pod.is_on_pod_network()) else { return &[] };
+        match self.bound.get(&pod.key) {
+            None => &pod.addresses,
+            Some(bound) if bound.is_about(pod) => &bound.addresses,
+            Some(_) => &[],
+        }
+    }
+
+    /// Whether the pod of this name that is known is another one than the one bound.
+    pub(crate) fn is_namesake(&self, key: &PodKey) -> bool {
+        match (self.pod(key), self.bound.get(key)) {
+            (Some(pod), Some(bound)) => !bound.is_about(pod),
+            _ => false,
         }
     }
 
@@ -243,6 +343,7 @@ impl Cache {
         }
         self.nodes.keys().for_each(|name| add(Kind::Node, None, name));
         self.cluster_policies.keys().for_each(|name| add(Kind::ClusterNetworkPolicy, None, name));
+        self.firewalls.keys().for_each(|name| add(Kind::ClusterEgressFirewall, None, name));
         for key in self.services.keys() {
             add(Kind::Service, Some(&key.namespace), &key.name);
         }
@@ -254,31 +355,59 @@ impl Cache {
 
     /// All objects there are, namespaces first.
     pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
+        self.kept().map(|kept| match kept {
+            KeptObject::Namespace(it) => Object::Namespace(it),
+            KeptObject::Pod(it) => Object::Pod(Pod::clone(&it)),
+            KeptObject::Node(it) => Object::Node(Node::clone(&it)),
+            KeptObject::Service(it) => Object::Service(Service::clone(&it)),
+            KeptObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
+            KeptObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
+            KeptObject::ClusterNetworkPolicy(it) => {
+                Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
+            }
+            KeptObject::ClusterEgressFirewall(it) => {
+                Object::ClusterEgressFirewall(ClusterEgressFirewall::clone(&it))
+            }
+        })
+    }
+
+    /// The same, shared.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptObject> {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
-            Object::Namespace(Namespace {
-                name: Arc::clone(name),
-                labels: Arc::clone(&entry.labels),
-            })
+            let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
+            KeptObject::Namespace(Namespace { name, labels })
         });
         let entries = || self.namespaces.values();
         let pods = entries().flat_map(|entry| entry.pods.values());
         let policies = entries().flat_map(|entry| entry.policies.values());
+        let cluster_policies = self.cluster_policies.values();
+        let firewalls = self.firewalls.values();
+        let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
-            .chain(self.nodes.values().map(|it| Object::Node(Node::clone(it))))
-            .chain(pods.map(|it| Object::Pod(Pod::clone(it))))
-            .chain(policies.map(|it| Object::NetworkPolicy(NetworkPolicy::clone(it))))
-            .chain(
-                self.cluster_policies
-                    .values()
-                    .map(|it| Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(it))),
-            )
-            .chain(self.services.values().map(|it| Object::Service(Service::clone(it))))
-            .chain(
-                self.endpoint_slices
-                    .values()
-                    .map(|it| Object::EndpointSlice(EndpointSlice::clone(it))),
-            )
+            .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
+            .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
+            .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
+            .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
+            .chain(firewalls.map(|it| KeptObject::ClusterEgressFirewall(Arc::clone(it))))
+            .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
+            .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
+    }
+
+    /// How many objects of each kind there are; kinds without any are left out.
+    pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
+        let entries = || self.namespaces.values();
+        let counts = [
+            (Kind::Namespace, entries().filter(|entry| entry.explicit).count()),
+            (Kind::Pod, entries().map(|entry| entry.pods.len()).sum()),
+            (Kind::NetworkPolicy, entries().map(|entry| entry.policies.len()).sum()),
+            (Kind::Node, self.nodes.len()),
+            (Kind::Service, self.services.len()),
+            (Kind::EndpointSlice, self.endpoint_slices.len()),
+            (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
+            (Kind::ClusterEgressFirewall, self.firewalls.len()),
+        ];
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     /// All namespaces, in order.
@@ -295,6 +424,45 @@ impl Cache {
     /// All cluster network policies, by name.
     pub(crate) fn cluster_policies(&self) -> &BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>> {
         &self.cluster_policies
+    }
+
+    /// All egress firewalls, by name.
+    pub(crate) fn firewalls(&self) -> &BTreeMap<Arc<str>, Arc<ClusterEgressFirewall>> {
+        &self.firewalls
+    }
+
+    /// The addresses of the API server.
+    pub(crate) fn api_server(&self) -> &Arc<[IpAddr]> {
+        &self.api_server
+    }
+
+    /// Works out where the API server is, after a change of these services; whether it is
+    /// elsewhere now.
+    pub(crate) fn find_api_server(&mut self, changed: &[Key]) -> bool {
+        let service = Key { namespace: API_SERVER.0.into(), name: API_SERVER.1.into() };
+        if !changed.contains(&service) {
+            return false;
+        }
+        let endpoints = self.slices_of(&service).flat_map(|slice| &slice.endpoints);
+        let mut addresses: Vec<IpAddr> =
+            endpoints.flat_map(|endpoint| endpoint.addresses.iter().copied()).collect();
+        addresses.extend(self.services.get(&service).iter().flat_map(|it| &it.cluster_ips));
+        addresses.sort_unstable();
+        addresses.dedup();
+        let is_elsewhere = *addresses != *self.api_server;
+        if is_elsewhere {
+            self.api_server = addresses.into();
+        }
+        is_elsewhere
+    }
+
+    /// The endpoint slices of a service, in order.
+    pub(crate) fn slices_of(&self, service: &Key) -> impl Iterator<Item = &Arc<EndpointSlice>> {
+        let first = Key { namespace: Arc::clone(&service.namespace), name: "".into() };
+        let in_namespace = self.endpoint_slices.range(first..);
+        let in_namespace = in_namespace.take_while(|(key, _)| key.namespace == service.namespace);
+        let slices = in_namespace.map(|(_, slice)| slice);
+        slices.filter(|slice| slice.service.as_ref() == Some(&service.name))
     }
 
     /// All services, in order.
@@ -330,4 +498,9 @@ impl Cache {
         self.labels.insert(Arc::clone(&labels));
         labels
     }
+}
+/// The service that an endpoint slice belongs to.
+fn service_of(slice: &Arc<EndpointSlice>) -> Option<Key> {
+    let name = slice.service.clone()?;
+    Some(Key { namespace: Arc::clone(&slice.key.namespace), name })
 }

@@ -1,6 +1,8 @@
 //! Policies become basic rules: one direction of one pod at a time.
 //!
 //! ```text
+//! egress firewalls, each by itself: Deny, or Allow, which is Pass
+//!         │
 //! Admin cluster policies ── Pass ──┐
 //!                                  ├→ NetworkPolicies, default-deny      (if any isolates the pod)
 //!                                  └→ Baseline cluster policies ── Pass ─→ default-allow (if none)
@@ -11,26 +13,83 @@
 //! `Pass` is left: where a rule passes, the next tier's rules follow, narrowed to what it
 //! matches. Pods that the same policies select and whose port names mean the same numbers
 //! get equal lists.
+//!
+//! Objects that could be read only in part open nothing. A rule that permits means those it
+//! matches for certain, one that denies those it may match, and one that passes does so for
+//! the former and denies the rest of the latter. Of a policy that may select the pod or not,
+//! what denies counts, what permits does not, and what passes denies.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::PortRange;
+use ipnet::IpNet;
 
 use crate::model::{
-    ClusterNetworkPolicy, Direction, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Protocol,
-    Verdict,
+    ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Direction, NetworkPolicy, Peer, Pod,
+    PolicyRule, PortSpec, Protocol, Verdict,
 };
-use crate::peers::{NamedPort, PeerSet, PodPeers};
+use crate::peers::{Certainty, NamedPort, PeerSet, PodPeers};
 
 /// The policies that select a pod, each list in its order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policies {
+    /// Egress firewalls, each a tier of its own.
+    pub(crate) firewalls: Vec<Selecting>,
     /// Of tier `Admin`.
-    pub(crate) admin: Vec<Arc<ClusterNetworkPolicy>>,
+    pub(crate) admin: Vec<Selecting>,
     /// Of the pod's namespace.
     pub(crate) namespaced: Vec<Arc<NetworkPolicy>>,
     /// Of tier `Baseline`.
-    pub(crate) baseline: Vec<Arc<ClusterNetworkPolicy>>,
+    pub(crate) baseline: Vec<Selecting>,
+    /// There are pods, namespaces or cluster nodes that could be read only in part.
+    pub(crate) uncertain: bool,
+    /// The addresses of the API server.
+    pub(crate) api_server: Arc<[IpAddr]>,
+}
+
+/// A cluster policy whose subject the pod is.
+#[derive(Clone, Debug)]
+pub(crate) struct Selecting {
+    pub(crate) policy: ClusterWide,
+    /// Whether it is for certain.
+    pub(crate) certain: bool,
+}
+
+/// A policy that is in no namespace.
+#[derive(Clone, Debug)]
+pub(crate) enum ClusterWide {
+    Policy(Arc<ClusterNetworkPolicy>),
+    Firewall(Arc<ClusterEgressFirewall>),
+}
+
+impl ClusterWide {
+    /// Its rules for `direction`.
+    pub(crate) fn direction(&self, direction: Direction) -> &[ClusterRule] {
+        match (self, direction) {
+            (Self::Policy(policy), _) => policy.direction(direction),
+            (Self::Firewall(firewall), Direction::Egress) => &firewall.egress,
+            (Self::Firewall(_), Direction::Ingress) => &[],
+        }
+    }
+
+    /// Its place within its tier.
+    pub(crate) fn priority(&self) -> u16 {
+        match self {
+            Self::Policy(policy) => policy.priority,
+            Self::Firewall(_) => 0,
+        }
+    }
+}
+
+impl fmt::Display for ClusterWide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(policy) => write!(f, "ClusterNetworkPolicy {}", policy.name),
+            Self::Firewall(firewall) => write!(f, "ClusterEgressFirewall {}", firewall.name),
+        }
+    }
 }
 
 /// A rule about the peers of one pod, for one direction.
@@ -62,23 +121,32 @@ pub(crate) fn rules(
     direction: Direction,
     names: &mut impl PortNames,
 ) -> Option<Vec<BasicRule>> {
-    let mut expand = |rule: &PolicyRule, verdict: Verdict, into: &mut Vec<BasicRule>| {
-        expand(pod, rule, verdict, direction, names, into);
+    let mut expand = |rule: &PolicyRule, verdict, certainty, into: &mut Vec<BasicRule>| {
+        expand(pod, rule, (verdict, certainty), (direction, &policies.api_server), names, into);
     };
-    let mut tier = |policies: &[Arc<ClusterNetworkPolicy>]| {
+    let uncertain = policies.uncertain;
+    let mut tier = |policies: &[Selecting]| {
         let mut rules = Vec::new();
-        for rule in policies.iter().flat_map(|policy| policy.direction(direction)) {
-            expand(&rule.rule, rule.verdict, &mut rules);
+        for Selecting { policy, certain } in policies {
+            for rule in policy.direction(direction) {
+                for (verdict, certainty) in meanings(rule.verdict, *certain, uncertain) {
+                    expand(&rule.rule, verdict, certainty, &mut rules);
+                }
+            }
         }
         rules
     };
     let (admin, baseline) = (tier(&policies.admin), tier(&policies.baseline));
+    let firewalls: Vec<Vec<BasicRule>> =
+        policies.firewalls.chunks(1).map(&mut tier).filter(|rules| !rules.is_empty()).collect();
     let mut isolating = Vec::new();
     let mut namespaced = Vec::new();
     for policy in &policies.namespaced {
         let Some(rules) = policy.direction(direction) else { continue };
         isolating.push(format!("NetworkPolicy {}", policy.key));
-        rules.iter().for_each(|rule| expand(rule, Verdict::Accept, &mut namespaced));
+        for rule in rules {
+            expand(rule, Verdict::Accept, Certainty::Certain, &mut namespaced);
+        }
     }
     let rest = match isolating.is_empty() {
         false => {
@@ -86,16 +154,40 @@ pub(crate) fn rules(
             namespaced.push(everything(Verdict::Deny, origin));
             namespaced
         }
-        true if admin.is_empty() && baseline.is_empty() => return None,
+        true if firewalls.is_empty() && admin.is_empty() && baseline.is_empty() => return None,
         true => chain(baseline, &[everything(Verdict::Accept, "default-allow".into())]),
     };
-    Some(chain(admin, &rest))
+    let rest = chain(admin, &rest);
+    Some(firewalls.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest)))
+}
+
+/// What a rule comes to: whether its policy selects the pod for certain, and whether anything
+/// at all is uncertain.
+fn meanings(
+    verdict: Verdict,
+    certain: bool,
+    uncertain: bool,
+) -> impl Iterator<Item = (Verdict, Certainty)> {
+    let (permits, denies) = match (verdict, certain) {
+        (Verdict::Accept, true) => (Some(Verdict::Accept), false),
+        (Verdict::Accept, false) => (None, false),
+        (Verdict::Pass, true) => (Some(Verdict::Pass), uncertain),
+        (Verdict::Deny, _) | (Verdict::Pass, false) => (None, true),
+    };
+    // Where all is certain both are the same, and sets are shared with rules that permit.
+    let possible = if uncertain { Certainty::Possible } else { Certainty::Certain };
+    let permits = permits.map(|verdict| (verdict, Certainty::Certain));
+    permits.into_iter().chain(denies.then_some((Verdict::Deny, possible)))
 }
 
 fn everything(verdict: Verdict, origin: String) -> BasicRule {
     let origin = origin.into();
     BasicRule { peer: None, protocol: None, ports: PortRange::ANY, verdict, origin }
 }
+
+/// The most rules a pod may have in one direction. Each rule that passes repeats those behind
+/// it, so that a few policies could ask for any number.
+const MOST_RULES: usize = 1 << 16;
 
 /// One tier before the next, which has no `Pass` and decides everything.
 fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
@@ -104,6 +196,10 @@ fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
         match rule.verdict {
             Verdict::Pass => rules.extend(next.iter().filter_map(|next| narrow(next, &rule))),
             Verdict::Accept | Verdict::Deny => rules.push(rule),
+        }
+        if rules.len() + next.len() > MOST_RULES {
+            let origin = format!("default-deny: more than {MOST_RULES} rules for one pod");
+            return vec![everything(Verdict::Deny, origin)];
         }
     }
     rules.extend_from_slice(next);
@@ -137,17 +233,27 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
 fn expand(
     pod: &Pod,
     rule: &PolicyRule,
-    verdict: Verdict,
-    direction: Direction,
+    (verdict, certainty): (Verdict, Certainty),
+    (direction, api_server): (Direction, &[IpAddr]),
     names: &mut impl PortNames,
     into: &mut Vec<BasicRule>,
 ) {
-    let ends: Vec<Option<&Peer>> = match &rule.peers {
-        None => vec![None],
-        Some(listed) => listed.iter().map(Some).collect(),
-    };
+    let hosts: Vec<Peer> =
+        api_server.iter().map(|it| Peer::Block(IpNet::from(*it), Vec::new())).collect();
+    let mut ends: Vec<Option<&Peer>> = Vec::new();
+    match &rule.peers {
+        None => ends.push(None),
+        Some(listed) => {
+            for peer in listed {
+                match peer {
+                    Peer::ApiServer => ends.extend(hosts.iter().map(Some)),
+                    peer => ends.push(Some(peer)),
+                }
+            }
+        }
+    }
     for end in ends {
-        let peer = end.map(PeerSet::of);
+        let peer = end.map(|end| PeerSet::of(end, certainty));
         let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {
             let origin = Arc::clone(&rule.origin);
             into.push(BasicRule { peer, protocol, ports, verdict, origin });
@@ -168,12 +274,19 @@ fn expand(
                     }
                 }
                 (PortSpec::Name(name), Direction::Egress) => {
-                    let Some(pods) = PodPeers::of(end) else { continue };
-                    for number in names.numbers(&pods, name, port.protocol) {
+                    let Some(pods) = PodPeers::of(end, certainty) else { continue };
+                    let mut calling = |number: Option<u16>, ports: PortRange| {
                         let port =
                             NamedPort { name: Arc::clone(name), protocol: port.protocol, number };
                         let set = PodPeers { port: Some(port), ..pods.clone() };
-                        add(Some(PeerSet::Pods(set)), protocol, PortRange::one(number));
+                        add(Some(PeerSet::Pods(set)), protocol, ports);
+                    };
+                    for number in names.numbers(&pods, name, port.protocol) {
+                        calling(Some(number), PortRange::one(number));
+                    }
+                    if certainty == Certainty::Possible {
+                        // What a pod that could not be read calls so may be any.
+                        calling(None, PortRange::ANY);
                     }
                 }
             }

@@ -14,12 +14,11 @@ use acl::{PeerSetId, Rule};
 use ahash::RandomState;
 
 use crate::cache::{Cache, Change};
-use crate::configurator::{self, Policies};
+use crate::configurator::{self, ClusterWide, Policies, Selecting};
 use crate::membership::{Membership, NameId};
-use crate::model::{
-    ClusterNetworkPolicy, Direction, EndpointSlice, NetworkPolicy, Pod, Service, Tier,
-};
+use crate::model::{Direction, EndpointSlice, NetworkPolicy, Pod, Service, Tier};
 use crate::render::{self, Followed};
+use crate::services;
 use crate::session_rules::Nets;
 use crate::tables::Tables;
 use crate::{Kind, Object, ObjectRef, PodKey, View};
@@ -45,6 +44,7 @@ pub struct Control {
     /// Local pods, or pods that were, to be configured anew.
     dirty: BTreeSet<PodKey>,
     nodes_changed: bool,
+    services: services::Pending,
     pub(crate) view: Arc<View>,
 }
 
@@ -82,6 +82,7 @@ impl Control {
             local: BTreeMap::new(),
             dirty: BTreeSet::new(),
             nodes_changed: false,
+            services: services::Pending::default(),
             view: Arc::new(View::default()),
         }
     }
@@ -89,15 +90,27 @@ impl Control {
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
         let before = self.addresses_before(&object.reference());
+        let was_uncertain = self.cache.is_uncertain();
         let change = self.cache.apply(object);
         self.process(change, &before);
+        self.note_uncertainty(was_uncertain);
     }
 
     /// Removes an object, if it is known.
     pub fn delete(&mut self, reference: &ObjectRef) {
         let before = self.addresses_before(reference);
+        let was_uncertain = self.cache.is_uncertain();
         let change = self.cache.delete(reference);
         self.process(change, &before);
+        self.note_uncertainty(was_uncertain);
+    }
+
+    /// Whether denials have to reckon with objects that could be read only in part changes what
+    /// every cluster policy comes to.
+    fn note_uncertainty(&mut self, before: bool) {
+        if self.cache.is_uncertain() != before {
+            self.dirty.extend(self.local.keys().cloned());
+        }
     }
 
     /// Makes the known objects exactly these. Those that could not be read keep their last
@@ -125,10 +138,11 @@ impl Control {
     }
 
     /// Tells the addresses of a pod on this cluster node, which win over those in its
-    /// status. A pod that is not known yet waits for its object.
-    pub fn bind_address(&mut self, pod: PodKey, addresses: Vec<IpAddr>) {
+    /// status. A pod that is not known yet waits for its object; with a `uid`, it waits for the
+    /// one with that uid, and an earlier or later pod of its name has no addresses.
+    pub fn bind_address(&mut self, pod: PodKey, uid: Option<&str>, addresses: Vec<IpAddr>) {
         let before = self.cache.addresses(&pod).to_vec();
-        if self.cache.bind(&pod, addresses) {
+        if self.cache.bind(&pod, uid.map(Arc::from), addresses) {
             self.process(Change::Pod(pod), &before);
         }
     }
@@ -178,14 +192,16 @@ impl Control {
             true => self.nodes(),
             false => Arc::clone(&self.view.nodes),
         };
+        let services = self.services.work_out(&self.cache, &self.view.services);
         let same = Arc::ptr_eq(&addresses, &self.view.addresses)
             && Arc::ptr_eq(&pods, &self.view.pods)
-            && Arc::ptr_eq(&nodes, &self.view.nodes);
+            && Arc::ptr_eq(&nodes, &self.view.nodes)
+            && Arc::ptr_eq(&services, &self.view.services);
         if same {
             return None;
         }
         let generation = self.view.generation + 1;
-        self.view = Arc::new(View { generation, addresses, pods, nodes });
+        self.view = Arc::new(View { generation, addresses, pods, nodes, services });
         Some(self.view())
     }
 
@@ -204,9 +220,31 @@ impl Control {
         self.cache.pod(key)
     }
 
+    /// Whether the pod of this name that is known is another one than the one bound: an earlier
+    /// one whose end, or a later one whose beginning, was told first.
+    pub fn is_namesake(&self, key: &PodKey) -> bool {
+        self.cache.is_namesake(key)
+    }
+
     /// All objects known, one at a time.
     pub fn objects(&self) -> impl Iterator<Item = Object> {
         self.cache.objects()
+    }
+
+    /// How many objects of each kind are known; kinds without any are left out.
+    pub fn counts(&self) -> BTreeMap<Kind, usize> {
+        self.cache.counts()
+    }
+
+    /// The pod that has this address, on whatever cluster node; of several that claim it, the
+    /// one that counts.
+    pub fn pod_at(&self, address: IpAddr) -> Option<&PodKey> {
+        self.membership.owner(address)
+    }
+
+    /// Every address that a pod has, with that pod.
+    pub fn pods_by_address(&self) -> impl Iterator<Item = (IpAddr, &PodKey)> {
+        self.membership.owners()
     }
 
     /// Figures about the pipeline.
@@ -238,8 +276,21 @@ impl Control {
     /// The processor: who is affected by a change, before it and after it.
     fn process(&mut self, change: Change, addresses_before: &[IpAddr]) {
         match change {
-            Change::None | Change::Service => {}
+            Change::None => {}
+            Change::Service(keys) => {
+                if self.cache.find_api_server(&keys) && !self.cache.firewalls().is_empty() {
+                    self.dirty.extend(self.local.keys().cloned());
+                }
+                keys.into_iter().for_each(|key| self.services.service_changed(key));
+            }
+            Change::ClusterEgressFirewall(before, after) => {
+                self.mark(|pod, namespace| {
+                    let mut either = before.iter().chain(&after);
+                    either.any(|firewall| firewall.may_select(namespace, &pod.labels))
+                });
+            }
             Change::Pod(key) => {
+                self.services.pod_changed();
                 self.membership.pod_changed(&self.cache, &key, addresses_before);
                 if self.local.contains_key(&key) || self.is_local(&key) {
                     self.dirty.insert(key);
@@ -248,7 +299,8 @@ impl Control {
             Change::Namespace(name) => {
                 self.membership.namespace_changed(&self.cache, &name);
                 // Cluster policies may select the pods in it, or no longer do.
-                if !self.cache.cluster_policies().is_empty() {
+                let policies = self.cache.cluster_policies().len() + self.cache.firewalls().len();
+                if policies > 0 {
                     self.mark(|pod, _| pod.key.namespace == name);
                 }
             }
@@ -262,7 +314,7 @@ impl Control {
             Change::ClusterNetworkPolicy(before, after) => {
                 self.mark(|pod, namespace| {
                     let mut either = before.iter().chain(&after);
-                    either.any(|policy| policy.selects(namespace, &pod.labels))
+                    either.any(|policy| policy.may_select(namespace, &pod.labels))
                 });
             }
             Change::Node(name) => {
@@ -287,6 +339,10 @@ impl Control {
     /// Whether the pod gets tables: it is in scope and takes part in policies.
     fn is_local(&self, key: &PodKey) -> bool {
         let Some(pod) = self.cache.pod(key) else { return false };
+        // What it is could not be read, so what may reach it is not known.
+        if !pod.complete {
+            return false;
+        }
         let in_scope = match &self.scope {
             Scope::All => true,
             Scope::Node(name) => pod.node.as_ref() == Some(name) || self.cache.is_bound(key),
@@ -330,23 +386,35 @@ impl Control {
         let Some(entry) = self.cache.namespaces().get(&pod.key.namespace) else {
             return Policies::default();
         };
+        let (namespace, pod_labels) = (&entry.labels, &pod.labels);
         let cluster = |tier: Tier| {
-            let mut list: Vec<Arc<ClusterNetworkPolicy>> = self
-                .cache
-                .cluster_policies()
-                .values()
-                .filter(|it| it.tier == tier && it.selects(&entry.labels, &pod.labels))
-                .cloned()
+            let policies = self.cache.cluster_policies().values();
+            let mut list: Vec<Selecting> = policies
+                .filter(|it| it.tier == tier && it.may_select(namespace, pod_labels))
+                .map(|policy| Selecting {
+                    policy: ClusterWide::Policy(Arc::clone(policy)),
+                    certain: policy.selects(namespace, pod_labels),
+                })
                 .collect();
             // Stable: equal priorities stay in the order of their names.
-            list.sort_by_key(|policy| policy.priority);
+            list.sort_by_key(|it| it.policy.priority());
             list
         };
+        let firewalls = self.cache.firewalls().values();
+        let firewalls = firewalls.filter(|it| it.may_select(namespace, pod_labels));
         let namespaced = entry.policies.values().filter(|it| it.selector.matches(&pod.labels));
         Policies {
+            firewalls: firewalls
+                .map(|firewall| Selecting {
+                    policy: ClusterWide::Firewall(Arc::clone(firewall)),
+                    certain: firewall.selects(namespace, pod_labels),
+                })
+                .collect(),
             admin: cluster(Tier::Admin),
             namespaced: namespaced.cloned().collect(),
             baseline: cluster(Tier::Baseline),
+            uncertain: self.cache.is_uncertain(),
+            api_server: Arc::clone(self.cache.api_server()),
         }
     }
 }

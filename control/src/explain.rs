@@ -10,8 +10,9 @@ use std::sync::Arc;
 use acl::{Action, Address, End, Key, PortRange, Rule};
 use serde::Serialize;
 
+use crate::configurator::Selecting;
 use crate::model::{Direction, Namespaces, Selector};
-use crate::peers::{PeerSet, PodPeers};
+use crate::peers::{Certainty, PeerSet, PodPeers};
 use crate::{Control, PodGate, PodKey, View};
 
 /// One end of a connection.
@@ -126,17 +127,19 @@ impl Control {
     fn selecting(&self, pod: &PodKey, direction: Direction) -> Vec<String> {
         let Some(pod) = self.pod(pod) else { return Vec::new() };
         let policies = self.policies_of(pod);
-        let has_rules = |name: &Arc<str>, count: usize| {
-            (count > 0).then(|| format!("ClusterNetworkPolicy {name}"))
-        };
-        let cluster = |list: &[Arc<crate::model::ClusterNetworkPolicy>]| -> Vec<String> {
-            list.iter()
-                .filter_map(|it| has_rules(&it.name, it.direction(direction).len()))
-                .collect()
+        let cluster = |list: &[Selecting]| -> Vec<String> {
+            let mut names = Vec::new();
+            for Selecting { policy, .. } in list {
+                if !policy.direction(direction).is_empty() {
+                    names.push(policy.to_string());
+                }
+            }
+            names
         };
         let namespaced = policies.namespaced.iter();
         let namespaced = namespaced.filter(|it| it.direction(direction).is_some());
-        let mut names = cluster(&policies.admin);
+        let mut names = cluster(&policies.firewalls);
+        names.extend(cluster(&policies.admin));
         names.extend(namespaced.map(|it| format!("NetworkPolicy {}", it.key)));
         names.extend(cluster(&policies.baseline));
         names
@@ -227,8 +230,13 @@ impl fmt::Display for PeerSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pods(pods) => pods.fmt(f),
-            Self::Nodes(selector) if selector.is_everything() => f.write_str("all cluster nodes"),
-            Self::Nodes(selector) => write!(f, "cluster nodes {selector}"),
+            Self::Nodes(selector, _) if selector.is_everything() => {
+                f.write_str("all cluster nodes")
+            }
+            Self::Nodes(selector, Certainty::Certain) => write!(f, "cluster nodes {selector}"),
+            Self::Nodes(selector, Certainty::Possible) => {
+                write!(f, "cluster nodes {selector} (or unreadable)")
+            }
             Self::Block(net, except) => block(f, net, except),
             Self::All(parts) => {
                 for (index, part) in parts.iter().enumerate() {
@@ -258,7 +266,15 @@ impl fmt::Display for PodPeers {
             block(f, net, except)?;
         }
         if let Some(port) = &self.port {
-            write!(f, " that call {} {} {:?}", port.protocol, port.number, port.name)?;
+            match port.number {
+                Some(number) => {
+                    write!(f, " that call {} {number} {:?}", port.protocol, port.name)?;
+                }
+                None => write!(f, " whose port names could not be read")?,
+            }
+        }
+        if self.certainty == Certainty::Possible {
+            f.write_str(" (or unreadable)")?;
         }
         Ok(())
     }

@@ -19,6 +19,11 @@ impl FieldFault {
     pub(crate) fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into() }
     }
+
+    /// The same with the object it is in.
+    pub fn of(self, object: ObjectRef) -> Fault {
+        Fault { file: None, document: None, object: Some(object), fault: self }
+    }
 }
 
 impl fmt::Display for FieldFault {

@@ -17,6 +17,7 @@
 //! | configurator: policies to basic rules, tiers, port names | `configurator.rs` |
 //! | renderer cache: equal rules share a table | `tables.rs` |
 //! | renderers | `render.rs`, `session_rules.rs` |
+//! | services and their endpoints | `services.rs` |
 //! | publish | `publish.rs`, [`View`] |
 //! | asking why | [`explain`] |
 //!
@@ -39,6 +40,7 @@ pub mod objects;
 mod peers;
 mod publish;
 mod render;
+mod services;
 mod session_rules;
 pub mod state;
 mod tables;
@@ -47,4 +49,6 @@ mod view;
 pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault};
 pub use objects::{Kind, Object, ObjectRef};
+pub use services::{ServiceEndpoint, ServiceView, slice_target};
+pub use session_rules::SessionRules;
 pub use view::{ClusterNode, PodGate, PodKey, PodView, View};

@@ -18,7 +18,7 @@ pub(crate) enum PeerSet {
     /// The addresses of pods.
     Pods(PodPeers),
     /// The addresses of cluster nodes by their labels.
-    Nodes(Selector),
+    Nodes(Selector, Certainty),
     /// A network less its exceptions.
     Block(IpNet, Vec<IpNet>),
     /// What is in all of these, none of which is a `Block` alone or an `All`; sorted.
@@ -36,6 +36,26 @@ pub(crate) struct PodPeers {
     pub(crate) within: Option<(IpNet, Vec<IpNet>)>,
     /// With a container port of this name and protocol, of this number.
     pub(crate) port: Option<NamedPort>,
+    /// Whether those that may be meant are meant.
+    pub(crate) certainty: Certainty,
+}
+
+/// Whom a set holds where objects could be read only in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Certainty {
+    /// Those that are meant for certain: for what permits.
+    Certain,
+    /// Those that may be meant, too: for what denies.
+    Possible,
+}
+
+impl Certainty {
+    fn selects(self, selector: &Selector, labels: &Labels) -> bool {
+        match self {
+            Self::Certain => selector.matches(labels),
+            Self::Possible => selector.may_match(labels),
+        }
+    }
 }
 
 /// A port name and what it stands for.
@@ -43,40 +63,45 @@ pub(crate) struct PodPeers {
 pub(crate) struct NamedPort {
     pub(crate) name: Arc<str>,
     pub(crate) protocol: Protocol,
-    pub(crate) number: u16,
+    /// `None` stands for pods whose port names could not be read.
+    pub(crate) number: Option<u16>,
 }
 
 impl PodPeers {
     /// The pods that a policy's peer can mean; `None` is anybody, and peers that mean no
     /// pods mean none.
-    pub(crate) fn of(peer: Option<&Peer>) -> Option<Self> {
+    pub(crate) fn of(peer: Option<&Peer>, certainty: Certainty) -> Option<Self> {
         let everywhere = || Namespaces::Selected(Selector::default());
         let (namespaces, pods, within) = match peer {
             Some(Peer::Pods { namespaces, pods }) => (namespaces.clone(), pods.clone(), None),
             Some(Peer::Block(net, except)) => {
                 (everywhere(), Selector::default(), Some((*net, except.clone())))
             }
-            Some(Peer::Nodes(_)) => return None,
+            Some(Peer::Nodes(_) | Peer::ApiServer) => return None,
             None => (everywhere(), Selector::default(), None),
         };
-        Some(Self { namespaces, pods, within, port: None })
+        Some(Self { namespaces, pods, within, port: None, certainty })
     }
 
     /// Whether the namespace is one of those meant.
     pub(crate) fn covers_namespace(&self, name: &str, labels: &Labels) -> bool {
         match &self.namespaces {
             Namespaces::Own(own) => &**own == name,
-            Namespaces::Selected(selector) => selector.matches(labels),
+            Namespaces::Selected(selector) => self.certainty.selects(selector, labels),
         }
     }
 
     /// Whether a pod of such a namespace is meant, some of its addresses at least.
     pub(crate) fn covers_pod(&self, pod: &Pod) -> bool {
-        self.pods.matches(&pod.labels)
-            && self
-                .port
-                .as_ref()
-                .is_none_or(|it| pod.named_port(&it.name, it.protocol) == Some(it.number))
+        let has = |port: &NamedPort| match pod.complete {
+            false => port.number.is_none(),
+            true => {
+                port.number.is_some() && pod.named_port(&port.name, port.protocol) == port.number
+            }
+        };
+        self.certainty.selects(&self.pods, &pod.labels)
+            && (pod.complete || self.certainty == Certainty::Possible)
+            && self.port.as_ref().is_none_or(has)
     }
 
     /// Whether one of that pod's addresses is meant.
@@ -91,16 +116,22 @@ fn holds(net: &IpNet, except: &[IpNet], address: IpAddr) -> bool {
 
 impl PeerSet {
     /// The set that a peer without port names stands for.
-    pub(crate) fn of(peer: &Peer) -> Self {
+    pub(crate) fn of(peer: &Peer, certainty: Certainty) -> Self {
         match peer {
             Peer::Pods { namespaces, pods } => Self::Pods(PodPeers {
                 namespaces: namespaces.clone(),
                 pods: pods.clone(),
                 within: None,
                 port: None,
+                certainty,
             }),
             Peer::Block(net, except) => Self::Block(*net, except.clone()),
-            Peer::Nodes(selector) => Self::Nodes(selector.clone()),
+            Peer::Nodes(selector) => Self::Nodes(selector.clone(), certainty),
+            // Written out as addresses before it comes here; by itself it is nobody.
+            Peer::ApiServer => {
+                let nobody = IpNet::from(IpAddr::from([0; 4]));
+                Self::Block(nobody, vec![nobody])
+            }
         }
     }
 
@@ -119,7 +150,7 @@ impl PeerSet {
 
     /// Whether cluster nodes can be in it.
     pub(crate) fn is_of_nodes(&self) -> bool {
-        self.parts().iter().any(|part| matches!(part, Self::Nodes(_)))
+        self.parts().iter().any(|part| matches!(part, Self::Nodes(..)))
     }
 
     /// The one namespace that its pods can be in, if there is only one.
@@ -144,7 +175,7 @@ impl PeerSet {
             && self.parts().iter().all(|part| match part {
                 Self::Pods(pods) => pods.covers_pod(pod) && pods.covers_address(address),
                 Self::Block(net, except) => holds(net, except, address),
-                Self::Nodes(_) | Self::All(_) => false,
+                Self::Nodes(..) | Self::All(_) => false,
             })
     }
 
@@ -152,7 +183,7 @@ impl PeerSet {
     pub(crate) fn holds_node(&self, node: &Node, address: IpAddr) -> bool {
         self.is_of_nodes()
             && self.parts().iter().all(|part| match part {
-                Self::Nodes(selector) => selector.matches(&node.labels),
+                Self::Nodes(selector, certainty) => certainty.selects(selector, &node.labels),
                 Self::Block(net, except) => holds(net, except, address),
                 Self::Pods(_) | Self::All(_) => false,
             })
@@ -180,7 +211,7 @@ impl PeerSet {
         parts.sort();
         parts.dedup();
         let pods = parts.iter().any(|part| matches!(part, Self::Pods(_)));
-        let nodes = parts.iter().any(|part| matches!(part, Self::Nodes(_)));
+        let nodes = parts.iter().any(|part| matches!(part, Self::Nodes(..)));
         match (pods && nodes, parts.len()) {
             // Pods on the host network are no pods to policies, so no address is both.
             (true, _) => None,
@@ -227,8 +258,8 @@ mod tests {
 
     #[test]
     fn pods_and_nodes_never_meet_and_equal_sets_are_one() {
-        let pods = PeerSet::Pods(PodPeers::of(None).unwrap());
-        let nodes = PeerSet::Nodes(Selector::default());
+        let pods = PeerSet::Pods(PodPeers::of(None, Certainty::Certain).unwrap());
+        let nodes = PeerSet::Nodes(Selector::default(), Certainty::Certain);
         assert_eq!(pods.and(&nodes), None);
         assert_eq!(pods.and(&pods), Some(pods.clone()));
         let within = pods.and(&block("10.0.0.0/8", &[])).unwrap();

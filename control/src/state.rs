@@ -14,16 +14,48 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
+use serde::Serialize;
+
+use crate::model::{
+    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
+    Pod, Service,
+};
 use crate::{Control, Object};
 
 const HEAD: &str = "podgate-state 1";
 
-/// Writes all objects that `control` knows.
+/// Everything a [`Control`] knew at one moment, to be written by another thread: it shares the
+/// objects, so taking it is quick.
+#[derive(Debug)]
+pub struct Kept(Vec<KeptObject>);
+
+/// An [`Object`], shared; reads and writes the same.
+#[derive(Debug, Serialize)]
+pub(crate) enum KeptObject {
+    Namespace(Namespace),
+    Pod(Arc<Pod>),
+    Node(Arc<Node>),
+    Service(Arc<Service>),
+    EndpointSlice(Arc<EndpointSlice>),
+    NetworkPolicy(Arc<NetworkPolicy>),
+    ClusterNetworkPolicy(Arc<ClusterNetworkPolicy>),
+    ClusterEgressFirewall(Arc<ClusterEgressFirewall>),
+}
+
+impl Kept {
+    /// What `control` knows now.
+    pub fn of(control: &Control) -> Self {
+        Self(control.cache.kept().collect())
+    }
+}
+
+/// Writes what was kept.
 ///
 /// # Errors
 /// When the file cannot be written or renamed; an earlier file is then still whole.
-pub fn save(control: &Control, path: &Path) -> io::Result<()> {
+pub fn save(kept: &Kept, path: &Path) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".new");
     let aside = Path::new(&aside);
@@ -32,8 +64,8 @@ pub fn save(control: &Control, path: &Path) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     writeln!(out, "{HEAD}")?;
     let (mut count, mut sum) = (0_u64, Sum::new());
-    for object in control.objects() {
-        let line = serde_json::to_vec(&object)?;
+    for object in &kept.0 {
+        let line = serde_json::to_vec(object)?;
         sum.add(&line);
         out.write_all(&line)?;
         out.write_all(b"\n")?;
@@ -128,6 +160,9 @@ mod tests {
                 "metadata": {"name": "c"}, "spec": {"tier": "Admin", "priority": 1,
                     "subject": {"namespaces": {}}, "egress": [{"action": "Deny",
                         "to": [{"nodes": {}}]}]}}),
+            json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+                "metadata": {"name": "f"}, "spec": {"egress": [{"action": "Deny",
+                    "to": [{"apiServer": {}}]}]}}),
             json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
                 "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "targetPort": "http"}]}}),
         ] {
@@ -141,12 +176,12 @@ mod tests {
         let folder = TempDir::new("state-again");
         let path = folder.path().join("state");
         let control = cluster();
-        save(&control, &path).unwrap();
-        save(&control, &path).unwrap();
+        save(&Kept::of(&control), &path).unwrap();
+        save(&Kept::of(&control), &path).unwrap();
         let mut again = Control::new(Scope::All);
         again.resync(load(&path).unwrap());
         assert!(again.objects().eq(control.objects()));
-        assert_eq!(again.objects().count(), 6);
+        assert_eq!(again.objects().count(), 7);
     }
 
     #[test]
@@ -154,7 +189,7 @@ mod tests {
         let folder = TempDir::new("state-damage");
         let path = folder.path().join("state");
         assert_eq!(load(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
-        save(&cluster(), &path).unwrap();
+        save(&Kept::of(&cluster()), &path).unwrap();
         let good = fs::read(&path).unwrap();
         for at in (0..good.len()).step_by(5) {
             let mut bad = good.clone();

@@ -9,6 +9,9 @@ use acl::{AddressMap, Table};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::model::Key;
+use crate::services::ServiceView;
+
 /// Namespace and name of a pod; printed as `ns/pod`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodKey {
@@ -70,4 +73,6 @@ pub struct View {
     pub pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
     /// All cluster nodes.
     pub nodes: Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>>,
+    /// All services with their endpoints.
+    pub services: Arc<BTreeMap<Key, Arc<ServiceView>>>,
 }

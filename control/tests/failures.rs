@@ -5,27 +5,12 @@ mod common;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use common::{ICMP, SCTP, TCP, UDP, control, egress, faulty, gate, ingress, key, object};
-use control::{Control, Kind, Object, ObjectRef, PodGate, Scope};
+use common::{
+    ICMP, SCTP, TCP, UDP, control, egress, faulty, gate, ingress, key, object, pod, policy,
+    with_ports,
+};
+use control::{Control, Kind, ObjectRef, PodGate, Scope};
 use serde_json::{Value, json};
-
-fn pod(name: &str, address: &str, labels: Value) -> Value {
-    with_ports(name, address, labels, json!([]))
-}
-
-fn with_ports(name: &str, address: &str, labels: Value, ports: Value) -> Value {
-    let (namespace, name) = name.split_once('/').unwrap();
-    json!({"apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": namespace, "name": name, "labels": labels},
-        "spec": {"nodeName": "n1", "containers": [{"name": "c", "ports": ports}]},
-        "status": {"phase": "Running", "podIPs": [{"ip": address}]}})
-}
-
-fn policy(name: &str, spec: Value) -> Value {
-    let (namespace, name) = name.split_once('/').unwrap();
-    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": {"namespace": namespace, "name": name}, "spec": spec})
-}
 
 fn permits(control: &Control, from: &str, to: &str, protocol: u8, port: u16) -> bool {
     let view = control.view();
@@ -93,7 +78,7 @@ fn a_recreated_pod_keeps_nothing_of_its_predecessor() {
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
     control.apply(object(policy("x/p", spec)));
     control.apply(object(pod("x/db", "10.0.0.1", json!({"app": "db"}))));
-    control.bind_address(key("x/web"), vec!["10.0.0.2".parse().unwrap()]);
+    control.bind_address(key("x/web"), None, vec!["10.0.0.2".parse().unwrap()]);
     control.apply(object(pod("x/web", "10.0.0.2", json!({"app": "web"}))));
     control.commit();
     assert!(ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
@@ -102,13 +87,45 @@ fn a_recreated_pod_keeps_nothing_of_its_predecessor() {
     control.delete(&ObjectRef { kind: Kind::Pod, namespace: Some("x".into()), name: "web".into() });
     control.commit();
     assert!(!ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
-    control.bind_address(key("x/web"), vec!["10.0.0.3".parse().unwrap()]);
+    control.bind_address(key("x/web"), None, vec!["10.0.0.3".parse().unwrap()]);
     control.apply(object(pod("x/web", "10.0.0.9", json!({}))));
     let view = control.commit().unwrap();
     assert_eq!(view.pods[&key("x/web")].addresses, ["10.0.0.3".parse::<IpAddr>().unwrap()]);
     for address in ["10.0.0.2", "10.0.0.3", "10.0.0.9"] {
         assert!(!ingress(&view, address, "x/db", TCP, 80).0, "{address}");
     }
+}
+
+#[test]
+fn a_pod_made_again_under_its_name_is_not_judged_as_its_predecessor() {
+    let made = |uid: &str, labels: Value| {
+        let mut pod = pod("x/web", "10.0.0.2", labels);
+        pod["metadata"]["uid"] = json!(uid);
+        pod
+    };
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
+    let mut control = Control::new(Scope::Node("n1".into()));
+    control.apply(object(policy("x/p", spec)));
+    control.apply(object(pod("x/db", "10.0.0.1", json!({"app": "db"}))));
+    control.apply(object(made("1", json!({"app": "web"}))));
+    // The new one is attached before its object is told.
+    control.bind_address(key("x/web"), Some("2"), vec!["10.0.0.3".parse().unwrap()]);
+    control.commit();
+    assert!(control.is_namesake(&key("x/web")));
+    let view = control.view();
+    assert!(!view.pods.contains_key(&key("x/web")), "it has no gates yet");
+    assert!(!ingress(&view, "10.0.0.3", "x/db", TCP, 80).0, "nor its predecessor's place");
+    control.apply(object(made("2", json!({}))));
+    control.commit();
+    let view = control.view();
+    assert!(view.pods.contains_key(&key("x/web")) && !control.is_namesake(&key("x/web")));
+    assert!(!ingress(&view, "10.0.0.3", "x/db", TCP, 80).0);
+    // Its successor's object is told before it is detached.
+    control.apply(object(made("3", json!({"app": "web"}))));
+    control.commit();
+    assert!(!control.view().pods.contains_key(&key("x/web")));
+    assert!(!ingress(&control.view(), "10.0.0.3", "x/db", TCP, 80).0);
 }
 
 #[test]
@@ -313,72 +330,10 @@ fn every_ipv4_address_is_not_every_address() {
 }
 
 #[test]
-fn an_invalid_update_leaves_the_last_valid_version_in_force() {
-    let good = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]});
-    let bad = json!({"podSelector": {}, "ingress": [{"ports": [{"port": 80}]},
-        {"ports": [{"port": 90, "endPort": 80}]}, {"from": [{"ipBlock": {"cidr": "x"}}]}]});
-    let mut control = control([pod("x/a", "10.0.0.1", json!({})), policy("x/p", good.clone())]);
-    control.apply(faulty(policy("x/p", bad.clone())));
-    assert!(control.commit().is_none(), "nothing changed");
-    // Also when everything is told anew.
-    control.resync(vec![
-        object(pod("x/a", "10.0.0.1", json!({}))),
-        faulty(policy("x/p", bad.clone())),
-    ]);
-    assert!(control.commit().is_none(), "nothing changed");
-    // A pod that cannot be read any more keeps its tables and its place in peers.
-    let mut unreadable = pod("x/a", "not an address", json!({}));
-    unreadable["metadata"]["labels"] = json!({"app": "other"});
-    control.resync(vec![faulty(unreadable), object(policy("x/p", good))]);
-    assert!(control.commit().is_none(), "nothing changed");
-}
-
-#[test]
-fn an_object_that_was_never_valid_closes_what_it_selects() {
-    let bad_selector = json!({"podSelector": {"matchLabels": {"app": "db"},
-        "matchExpressions": [{"key": "k", "operator": "Like", "values": ["v"]}]},
-        "ingress": [{}]});
-    let mut control = control([
-        pod("x/db", "10.0.0.1", json!({"app": "db"})),
-        pod("x/web", "10.0.0.2", json!({"app": "web"})),
-    ]);
-    control.apply(faulty(policy("x/p", bad_selector)));
-    control.apply(faulty(policy("x/q", json!({"podSelector": 7, "policyTypes": ["Egress"]}))));
-    control.apply(faulty(policy("y/r", json!(null))));
-    let view = control.commit().unwrap();
-    assert!(!egress(&view, "x/web", "x/db", TCP, 80).0, "whom x/q selects is not known: everybody");
-    assert!(ingress(&view, "x/db", "x/web", TCP, 80).0, "x/p is about app=db at most");
-    assert!(matches!(view.pods[&key("x/db")].to_pod, PodGate::Table(_)));
-    // A valid version then counts.
-    control.apply(object(policy(
-        "x/q",
-        json!({"podSelector": {}, "policyTypes": ["Egress"],
-        "egress": [{}]}),
-    )));
-    control.commit();
-    assert!(egress(&control.view(), "x/web", "x/db", TCP, 80).0);
-}
-
-#[test]
-fn a_pod_that_was_never_readable_is_nobodys_peer() {
-    let mut control = control([
-        pod("x/a", "10.0.0.1", json!({})),
-        policy("x/p", json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {}}]}]})),
-    ]);
-    let mut bad = pod("x/b", "10.0.0.2", json!({}));
-    bad["metadata"]["labels"] = json!({"app": 5});
-    let bad = faulty(bad);
-    assert!(matches!(bad, Object::Unreadable(_)));
-    control.apply(bad);
-    control.commit();
-    assert!(!ingress(&control.view(), "10.0.0.2", "x/a", TCP, 80).0);
-}
-
-#[test]
 fn a_pod_bound_before_its_object_waits_and_is_then_judged_at_once() {
     let mut control = Control::new(Scope::Node("n1".into()));
     control.apply(object(policy("x/p", json!({"podSelector": {}}))));
-    control.bind_address(key("x/a"), vec!["10.0.0.1".parse().unwrap()]);
+    control.bind_address(key("x/a"), None, vec!["10.0.0.1".parse().unwrap()]);
     assert!(control.commit().is_none_or(|view| view.pods.is_empty()));
     let mut early = pod("x/a", "10.0.0.1", json!({}));
     early["status"] = json!({"phase": "Pending"});
@@ -428,7 +383,7 @@ fn an_address_that_two_pods_claim_is_the_later_ones() {
         let mut control = control(objects.into_iter().chain([policy("x/p", spec.clone())]));
         assert!(!ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
         // The one that was bound here is the one that is here.
-        control.bind_address(key("x/old"), vec!["10.0.0.2".parse().unwrap()]);
+        control.bind_address(key("x/old"), None, vec!["10.0.0.2".parse().unwrap()]);
         control.commit();
         assert!(ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
     }

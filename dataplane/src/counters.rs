@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::graph::Node;
+use crate::graph::{NODES, Node};
 use crate::{OUTCOMES, Outcome};
 
 /// A counter with one writer: adding needs no atomic read-modify-write.
@@ -60,7 +60,7 @@ pub struct PortCounters {
 #[derive(Debug)]
 pub struct Counters {
     outcomes: [Cell; OUTCOMES],
-    nodes: [NodeCounters; Node::ALL.len()],
+    nodes: [NodeCounters; NODES],
     /// Rounds of the worker's loop that found something to do.
     pub busy_rounds: Cell,
     /// Rounds that found nothing.

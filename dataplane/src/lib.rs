@@ -12,6 +12,7 @@ mod outcome;
 pub mod packet;
 mod policy;
 pub mod port;
+pub mod services;
 pub mod session;
 mod snapshot;
 pub mod switch;
@@ -25,6 +26,8 @@ pub use graph::{Graph, SWITCH_MAC};
 pub use outcome::{OUTCOMES, Outcome, Verdict};
 pub use packet::{Packet, VECTOR};
 pub use policy::{DEFAULT_ALLOW, Deciders, Judgement, RuleAt, judge};
-pub use snapshot::{Gate, PortId, PortKind, PortState, Snapshot};
+pub use snapshot::{
+    Gate, Hop, Leads, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay,
+};
 pub use switch::Switch;
 pub use worker::Worker;

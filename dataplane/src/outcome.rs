@@ -108,8 +108,18 @@ outcomes! {
     NoRoute = Drop "no-route",
     /// Came from the uplink and would leave through it again.
     NotLocal = Drop "not-local",
-    /// The time to live ran out.
+    /// The time to live ran out; the sender is told.
     TtlExpired = Drop "ttl-expired",
+    /// Larger than the way out takes; the sender is told.
+    TooBig = Drop "too-big",
+    /// A service without endpoints, or a port that the service does not have; the sender is told.
+    NoEndpoint = Drop "no-endpoint",
+    /// No port is left that a translated connection could seem to come from.
+    NoTranslationPort = Drop "no-translation-port",
+    /// The next hop towards another cluster node is not known (yet).
+    NoNeighbour = Drop "no-neighbour",
+    /// A tunnel packet that no other cluster node of the overlay can have sent.
+    TunnelRefused = Drop "tunnel-refused",
     /// Every session of the table is taken.
     SessionTableFull = Drop "session-table-full",
     /// The pod that opens the connection has used up its share of the sessions.
@@ -120,6 +130,13 @@ outcomes! {
     PortGone = Drop "port-gone",
     /// The ring towards the worker that owns the output port was full.
     HandoffFull = Drop "handoff-full",
+}
+
+impl Outcome {
+    /// Whether the sender of a packet that ended so may be told why.
+    pub const fn is_told(self) -> bool {
+        matches!(self, Self::TtlExpired | Self::TooBig | Self::NoEndpoint)
+    }
 }
 
 /// How many outcomes there are.

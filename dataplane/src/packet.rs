@@ -1,7 +1,8 @@
 //! A packet on its way through the graph.
 
+use crate::session::Guess;
 use crate::wire::Headers;
-use crate::{Deciders, Frame, Outcome, PortId};
+use crate::{Deciders, Frame, Hop, Outcome, PortId, Verdict};
 
 /// Packets that travel the graph together.
 pub const VECTOR: usize = 256;
@@ -13,12 +14,22 @@ pub struct Packet {
     pub frame: Frame,
     /// Where it came in.
     pub in_port: PortId,
-    /// Where it leaves, once that is known; also set for answers of the switch itself.
+    /// The cluster node whose tunnel it came out of; see [`Hop::peer`].
+    pub from_peer: Hop,
+    /// Where it goes, once that is known.
+    pub hop: Hop,
+    /// The port it leaves by, once that is known; also set for answers of the switch itself.
     pub out_port: PortId,
+    /// Whether the frame now holds the switch's answer to the packet.
+    pub is_answered: bool,
     /// What became of it; `None` while it is under way.
     pub outcome: Option<Outcome>,
+    /// What is to be rewritten: a place in the vector's translations, or [`Packet::AS_IT_IS`].
+    pub(crate) translation: u16,
     /// Hash of the flow, the same for both directions; 0 until the session node.
     pub hash: u64,
+    /// Where its session most likely is.
+    pub(crate) guess: Guess,
     /// What its headers say.
     pub headers: Headers,
     /// The rules that decided about its connection, if one was judged.
@@ -26,15 +37,23 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Not rewritten.
+    pub(crate) const AS_IT_IS: u16 = u16::MAX;
+
     /// A packet that just came in.
     #[inline]
     pub fn new(frame: Frame, in_port: PortId) -> Self {
         Self {
             frame,
             in_port,
+            from_peer: Hop::NONE,
+            hop: Hop::NONE,
             out_port: PortId::NONE,
+            is_answered: false,
+            translation: Self::AS_IT_IS,
             outcome: None,
             hash: 0,
+            guess: Guess::default(),
             headers: Headers::default(),
             by: Deciders::default(),
         }
@@ -43,8 +62,8 @@ impl Packet {
     /// Whether it (or the switch's answer in its frame) is to be sent out of `out_port`.
     #[inline]
     pub fn leaves(&self) -> bool {
-        self.out_port != PortId::NONE
-            && !self.outcome.is_some_and(|outcome| outcome.verdict() == crate::Verdict::Drop)
+        let is_dropped = self.outcome.is_some_and(|it| it.verdict() == Verdict::Drop);
+        self.out_port != PortId::NONE && (self.is_answered || !is_dropped)
     }
 }
 
@@ -55,6 +74,6 @@ mod tests {
     /// A vector of packets should leave room for anything else in a 32 KiB cache of data.
     #[test]
     fn a_packet_takes_little_room() {
-        assert!(size_of::<Packet>() <= 144, "{} bytes", size_of::<Packet>());
+        assert!(size_of::<Packet>() <= 160, "{} bytes", size_of::<Packet>());
     }
 }

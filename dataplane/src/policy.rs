@@ -77,6 +77,15 @@ pub fn judge(snapshot: &Snapshot, flow: &Flow) -> Judgement {
     verdict(Outcome::PolicyAllowed, by)
 }
 
+/// What one gate says to a connection: why it refuses, and the rule that decides.
+pub(crate) fn ask_for(
+    snapshot: &Snapshot,
+    gate: &Gate,
+    flow: &Flow,
+) -> (Option<Outcome>, Option<u32>) {
+    ask(gate, &key(snapshot, flow))
+}
+
 /// Why the gate refuses (`None`: it does not) and the rule that says so.
 fn ask(gate: &Gate, key: &Key) -> (Option<Outcome>, Option<u32>) {
     match gate {

@@ -112,8 +112,8 @@ impl Worker {
     ) -> Self {
         Self::new(Parts {
             number: 0,
+            free: FreeList::new(&memory, frames),
             memory,
-            free: FreeList::new(frames),
             sessions,
             counters: Arc::default(),
             orders: Orders::new(),
@@ -287,6 +287,7 @@ impl Worker {
                     self.note_places();
                 }
                 Order::RemovePort(id) => self.remove_port(id),
+                Order::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
                 Order::Call(call) => call(),
             }
         }

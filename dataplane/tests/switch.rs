@@ -7,7 +7,7 @@ use acl::{Action, AddressMap, PortRange, Rule, Table};
 use dataplane::port::memory::Wire;
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::protocol;
-use dataplane::{Gate, Memory, Outcome, PortId, PortKind, PortState, Snapshot, Switch};
+use dataplane::{Gate, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch};
 use testkit::packet::{tcp, udp};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,18 +26,12 @@ fn table(permitted: &[u16]) -> Gate {
 
 fn pod(name: &str, address: &str, to_pod: Gate, from_pod: Gate) -> Option<PortState> {
     let address: std::net::IpAddr = address.parse().unwrap();
-    Some(PortState {
-        name: name.into(),
-        kind: PortKind::Pod,
-        mac: None,
-        addresses: vec![address.into()],
-        to_pod,
-        from_pod,
-    })
+    let addresses = vec![address.into()];
+    Some(PortState { addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
 }
 
 fn snapshot(generation: u64, ports: Vec<Option<PortState>>) -> Arc<Snapshot> {
-    Arc::new(Snapshot::new(generation, ports, Arc::default(), &[], &[]))
+    Arc::new(Snapshot::new(Parts { generation, ports, ..Parts::default() }))
 }
 
 struct Rig {

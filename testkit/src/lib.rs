@@ -1,5 +1,6 @@
 //! Helpers for tests that move real packets.
 //!
+//! - [`api_server`]: an API server double,
 //! - [`packet`]: frames, built in one line each,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
 //! - [`Process`]: a program that ends with the test, its output kept,
@@ -31,6 +32,7 @@
 //! nothing may be skipped (continuous integration), the environment variable
 //! `PODGATE_REFUSE_SKIPS=1` makes the same test fail instead.
 
+pub mod api_server;
 mod namespace;
 pub mod packet;
 mod process;

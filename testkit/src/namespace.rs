@@ -1,6 +1,7 @@
 //! Network namespaces that end with the test.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -42,6 +43,23 @@ impl Namespace {
     /// The file that stands for it.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Calls `work` on a thread of its own that is inside; sockets opened there stay inside.
+    ///
+    /// # Panics
+    /// If the thread cannot enter, or if `work` panics.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+        let inside = || {
+            let file = std::fs::File::open(&self.path)
+                .unwrap_or_else(|error| panic!("open {}: {error}", self.path.display()));
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                .unwrap_or_else(|error| panic!("enter {}: {error}", self.name));
+            work()
+        };
+        let done = std::thread::scope(|scope| scope.spawn(inside).join());
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// A command that will run inside.

@@ -21,8 +21,9 @@ use serde_json::json;
 
 use super::answer::{Answer, ApiError, ErrorKind};
 use super::frame::{FrameError, REQUEST_BYTES, read_line, write_line};
-use super::request::Request;
+use super::request::{Request, TraceAdd};
 use crate::run::{Board, Event, Status, make_folder, show};
+use crate::trace;
 use crate::verdicts::Filter;
 
 /// Connections at a time.
@@ -187,6 +188,7 @@ fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 Err(error) => error.into(),
                 Ok(filter) => return observe(reader, &mut writer, shared, filter),
             },
+            Ok(Request::TraceShow) => return show_trace(&mut writer, &shared.board),
             Ok(request) => answer(request, shared),
         };
         write_line(&mut writer, &answer)?;
@@ -197,16 +199,28 @@ fn answer(request: Request, shared: &Shared) -> Answer {
     let board = &shared.board;
     match request {
         Request::Status => Answer::result(&Status::of(board)),
-        Request::Show(wanted) => match show(board, &wanted.what) {
-            Ok(table) => Answer::Result(table),
-            Err(error) => error.into(),
+        Request::Show(wanted) => {
+            let events = lock(&shared.events).clone();
+            match show(board, &events, &wanted.what, wanted.pod.as_deref()) {
+                Ok(table) => Answer::Result(table),
+                Err(error) => error.into(),
+            }
+        }
+        Request::TraceAdd(wanted) => match begin_trace(board, &wanted) {
+            Ok(()) => Answer::Result(json!({})),
+            Err(text) => ApiError::new(ErrorKind::BadRequest, format!("trace-add: {text}")).into(),
         },
+        Request::TraceClear => {
+            board.trace.clear(&board.switch);
+            Answer::Result(json!({}))
+        }
         Request::Ready if board.is_ready() && board.ailments().is_empty() => {
             Answer::Result(json!({}))
         }
         Request::Ready => {
             let ailments = board.ailments().join("; ");
-            let why = if ailments.is_empty() { "podgate is starting" } else { &ailments };
+            let why =
+                if ailments.is_empty() { board.unready().unwrap_or("busy") } else { &ailments };
             ApiError::new(ErrorKind::NotReady, why).into()
         }
         other => {
@@ -220,6 +234,25 @@ fn answer(request: Request, shared: &Shared) -> Answer {
             }
         }
     }
+}
+
+fn begin_trace(board: &Board, wanted: &TraceAdd) -> Result<(), String> {
+    if !(1..=trace::MOST).contains(&wanted.count) {
+        return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
+    }
+    let filter = trace::parse(&wanted.filter, |pod| board.hub.addresses_of(pod))?;
+    board.trace.begin(&board.switch, filter, wanted.count);
+    Ok(())
+}
+
+/// Sends the packets followed so far.
+fn show_trace(writer: &mut UnixStream, board: &Board) -> io::Result<()> {
+    let (lines, wanted) = board.trace.lines(&board.switch);
+    for line in &lines {
+        write_line(writer, &Answer::result(line))?;
+    }
+    let end = json!({ "followed": lines.len(), "wanted": wanted });
+    write_line(writer, &Answer::Result(end))
 }
 
 /// Sends events until the switch or the observer ends, or there are no more to send.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use control::api_server::Access;
 use dataplane::port::af_xdp::{AfXdpError, Umem, UmemConfig};
 use log::LevelFilter;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -24,8 +25,12 @@ where the options have the same names without the dashes in front.
 The switch ends on SIGTERM or SIGINT. Pods that are attached then are cut off, and are taken up \
 again by the next start.
 
+Objects come from one source: the API server (--kubeconfig, or the service account inside a pod) or \
+manifests. Both together are refused.
+
 Example:
-  podgate run --node-name node-a --manifests /etc/podgate/manifests --cores 2,3
+  podgate run --node node-a --kubeconfig /etc/podgate/kubeconfig --cores 2,3
+  podgate run --node node-a --manifests /etc/podgate/manifests
 
 Example of a file:
   node-name: node-a
@@ -64,8 +69,12 @@ pub fn run(args: &Args) -> ExitCode {
         Err(StartError::Failed(error)) => return fail(NO, error),
         Ok(running) => {
             let config = &running.board().config;
+            let state = match running.board().unready() {
+                None => "ready".to_owned(),
+                Some(why) => format!("running, but {why}"),
+            };
             log::info!(
-                "ready: cluster node {}, local API at {}, http://{}/metrics",
+                "{state}: cluster node {}, local API at {}, http://{}/metrics",
                 config.node_name,
                 config.socket.display(),
                 running.http_address()
@@ -83,12 +92,17 @@ fn read(args: &Args) -> Result<Config, ConfigError> {
         options.manifests = manifests_of(std::env::var_os("PODGATE_MANIFESTS"));
     }
     let file = args.config.as_deref().map(read_file).transpose()?;
-    Config::resolve(options.over(file.unwrap_or_default()), &host_name(), &online_cores())
+    let options = options.over(file.unwrap_or_default());
+    let mut config = Config::resolve(options, &host_name(), &online_cores())?;
+    if config.api_server.is_none() && config.manifests.is_empty() {
+        config.api_server = Access::in_cluster();
+    }
+    Ok(config)
 }
 
 fn switch(config: Config) -> Result<crate::run::Running, StartError> {
-    if config.manifests.is_empty() {
-        log::warn!("no manifests: no pod is known, so every pod stays closed");
+    if config.manifests.is_empty() && config.api_server.is_none() {
+        log::warn!("no kubeconfig and no manifests: no pod is known, so every pod stays closed");
     }
     let failed = |error: AfXdpError| {
         let hint = match error.cause.kind() {

@@ -1,12 +1,12 @@
 //! Metrics in Prometheus' text format, version 0.0.4.
 
 use std::fmt::{Display, Write};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use dataplane::Outcome;
 use dataplane::graph::Node;
 
-use crate::run::{Board, PortStatus, Status};
+use crate::run::{Board, PortStatus, Restored, Status, WatchState};
 
 /// What the format is called in HTTP.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -49,6 +49,7 @@ pub(super) fn text(board: &Board) -> String {
     }
     page.family("policy_faults", "gauge", "What is wrong with the objects read.");
     page.sample(&[], status.faults.len());
+    source(&mut page, board);
     page.family("pods_waiting", "gauge", "Pods whose attachment waits for their policies.");
     page.sample(&[], status.waiting.len());
     page.family("verdict_events_lost_total", "counter", "Verdicts no observer was told of.");
@@ -56,6 +57,40 @@ pub(super) fn text(board: &Board) -> String {
     workers(&mut page, &status);
     nodes(&mut page, board);
     page.text
+}
+
+fn source(page: &mut Page, board: &Board) {
+    let state = board.state();
+    let source = &state.source;
+    let seconds = |at: Option<SystemTime>| {
+        at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0.0, |it| it.as_secs_f64())
+    };
+    page.family("source_info", "gauge", "Always 1; where objects come from is in the labels.");
+    page.sample(&[("kind", source.kind), ("place", &source.place)], 1);
+    page.family("source_synced", "gauge", "Whether everything has been told at least once.");
+    page.sample(&[], u8::from(source.synced));
+    page.family("source_restored", "gauge", "Whether a saved state was read at the start.");
+    page.sample(&[], u8::from(matches!(source.restored, Restored::From(_))));
+    page.family("source_last_event_seconds", "gauge", "When it last told anything, in Unix time.");
+    page.sample(&[], seconds(source.last_event));
+    page.family("source_strange_events_total", "counter", "Events that named no object.");
+    page.sample(&[], source.strange);
+    page.family("watch_up", "gauge", "Whether the watch is answered.");
+    for (kind, watch) in &source.watches {
+        page.sample(&[("kind", kind.name())], u8::from(watch.state == WatchState::Watching));
+    }
+    page.family("watch_installed", "gauge", "Whether the API server has the kind.");
+    for (kind, watch) in &source.watches {
+        page.sample(&[("kind", kind.name())], u8::from(watch.state != WatchState::Absent));
+    }
+    page.family("watch_retries_total", "counter", "Requests that failed and were tried again.");
+    for (kind, watch) in &source.watches {
+        page.sample(&[("kind", kind.name())], watch.retries);
+    }
+    page.family("state_saved_seconds", "gauge", "When the state was last saved, in Unix time.");
+    page.sample(&[], seconds(source.saved_at));
+    page.family("state_save_failed", "gauge", "Whether it could not be saved the last time.");
+    page.sample(&[], u8::from(source.save_error.is_some()));
 }
 
 fn ports(page: &mut Page, ports: &[PortStatus]) {

@@ -159,8 +159,10 @@ fn answer(head: &str, board: &Board) -> Reply {
             ailments => Reply::text(503, &format!("{}\n", ailments.join("\n"))),
         },
         "/readyz" => match board.ailments().as_slice() {
-            [] if board.is_ready() => Reply::text(200, "ok\n"),
-            [] => Reply::text(503, "starting\n"),
+            [] => match board.unready() {
+                None => Reply::text(200, "ok\n"),
+                Some(why) => Reply::text(503, &format!("{why}\n")),
+            },
             ailments => Reply::text(503, &format!("{}\n", ailments.join("\n"))),
         },
         "/metrics" => Reply { code: 200, kind: metrics::CONTENT_TYPE, body: metrics::text(board) },

@@ -1,13 +1,31 @@
-//! Interfaces that come, change and vanish.
+//! What changes in a namespace's network by other hands: interfaces, neighbours, routes.
 
+use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use netlink_packet_route::RouteNetlinkMessage;
 
 use super::error::Error;
 use super::link::Link;
+use super::neighbour::{Neighbour, read_neighbour};
 use super::netlink::Netlink;
+use crate::MacAddress;
+
+/// A kind of event, and how the kernel tells it.
+pub trait Event: Sized {
+    /// The multicast groups that tell it, a bit mask of `RTMGRP_…`.
+    const GROUPS: u32;
+    /// What it is about, for errors.
+    const ABOUT: &'static str;
+
+    /// The event that a message tells.
+    fn read(message: RouteNetlinkMessage) -> Option<Self>;
+
+    /// Events came faster than they were read.
+    fn missed() -> Self;
+}
 
 /// What happened to an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,33 +39,54 @@ pub enum LinkEvent {
     Missed,
 }
 
-/// The events of a namespace's interfaces from the moment it is opened
-/// (`RTMGRP_LINK`, rtnetlink(7)).
+/// What happened to the ways out of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathEvent {
+    /// A neighbour's Ethernet address was found, changed, or is not known any more.
+    Neighbour {
+        /// Number of the interface that leads to it.
+        link: u32,
+        /// Its address.
+        address: IpAddr,
+        /// Where frames for it go.
+        mac: Option<MacAddress>,
+    },
+    /// Some route came or went.
+    Routes,
+    /// Events came faster than they were read: everything has to be asked again.
+    Missed,
+}
+
+/// The events of a namespace from the moment this is opened (rtnetlink(7)).
 ///
 /// As an iterator it blocks for the next event and never ends by itself; with
 /// [`next_within`](Self::next_within) a loop can look after other things.
 #[derive(Debug)]
-pub struct LinkEvents {
+pub struct Events<E> {
     netlink: Netlink,
-    waiting: std::collections::VecDeque<LinkEvent>,
+    waiting: VecDeque<E>,
 }
 
-impl LinkEvents {
+/// The events of interfaces.
+pub type LinkEvents = Events<LinkEvent>;
+/// The events of neighbours and routes.
+pub type PathEvents = Events<PathEvent>;
+
+impl<E: Event> Events<E> {
     /// Listens in the calling thread's network namespace. To miss nothing, open
-    /// this first and list the interfaces afterwards.
+    /// this first and ask for the present state afterwards.
     ///
     /// # Errors
     /// If the kernel gives no socket.
     pub fn open() -> Result<Self, Error> {
-        let netlink = Netlink::open_for(libc::RTMGRP_LINK as u32)?;
-        Ok(Self { netlink, waiting: Default::default() })
+        Ok(Self { netlink: Netlink::open_for(E::GROUPS)?, waiting: VecDeque::new() })
     }
 
     /// The next event, or `None` if there is none within `timeout`.
     ///
     /// # Errors
     /// If the socket fails; that is final.
-    pub fn next_within(&mut self, timeout: Duration) -> Result<Option<LinkEvent>, Error> {
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Option<E>, Error> {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(event) = self.waiting.pop_front() {
@@ -64,25 +103,25 @@ impl LinkEvents {
         match self.netlink.heard(timeout) {
             Ok(None) => Ok(false),
             Ok(Some(messages)) => {
-                self.waiting.extend(messages.into_iter().filter_map(event));
+                self.waiting.extend(messages.into_iter().filter_map(E::read));
                 Ok(true)
             }
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                self.waiting.push_back(LinkEvent::Missed);
+                self.waiting.push_back(E::missed());
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                log::warn!("interface events: {error}");
-                self.waiting.push_back(LinkEvent::Missed);
+                log::warn!("{} events: {error}", E::ABOUT);
+                self.waiting.push_back(E::missed());
                 Ok(true)
             }
-            Err(error) => Err(Error::new("listen to interface events", error)),
+            Err(error) => Err(Error::new(format!("listen to {} events", E::ABOUT), error)),
         }
     }
 }
 
-impl Iterator for LinkEvents {
-    type Item = Result<LinkEvent, Error>;
+impl<E: Event> Iterator for Events<E> {
+    type Item = Result<E, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -96,10 +135,46 @@ impl Iterator for LinkEvents {
     }
 }
 
-fn event(message: RouteNetlinkMessage) -> Option<LinkEvent> {
-    match message {
-        RouteNetlinkMessage::NewLink(link) => Some(LinkEvent::Changed(Link::from_message(&link))),
-        RouteNetlinkMessage::DelLink(link) => Some(LinkEvent::Gone(Link::from_message(&link))),
-        _ => None,
+impl Event for LinkEvent {
+    const GROUPS: u32 = libc::RTMGRP_LINK as u32;
+    const ABOUT: &'static str = "interface";
+
+    fn read(message: RouteNetlinkMessage) -> Option<Self> {
+        match message {
+            RouteNetlinkMessage::NewLink(link) => Some(Self::Changed(Link::from_message(&link))),
+            RouteNetlinkMessage::DelLink(link) => Some(Self::Gone(Link::from_message(&link))),
+            _ => None,
+        }
+    }
+
+    fn missed() -> Self {
+        Self::Missed
+    }
+}
+
+impl Event for PathEvent {
+    const GROUPS: u32 =
+        (libc::RTMGRP_NEIGH | libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_ROUTE) as u32;
+    const ABOUT: &'static str = "neighbour and route";
+
+    fn read(message: RouteNetlinkMessage) -> Option<Self> {
+        match message {
+            RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => {
+                Some(Self::Routes)
+            }
+            RouteNetlinkMessage::NewNeighbour(message) => {
+                let Neighbour { link, address, mac } = read_neighbour(&message)?;
+                Some(Self::Neighbour { link, address, mac })
+            }
+            RouteNetlinkMessage::DelNeighbour(message) => {
+                let Neighbour { link, address, .. } = read_neighbour(&message)?;
+                Some(Self::Neighbour { link, address, mac: None })
+            }
+            _ => None,
+        }
+    }
+
+    fn missed() -> Self {
+        Self::Missed
     }
 }

@@ -156,7 +156,7 @@ fn read(message: &RouteMessage) -> Option<Route> {
     Some(route)
 }
 
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
+pub(super) fn ip(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
         RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),

@@ -13,7 +13,7 @@ use super::opening::{LARGEST, Opening};
 use super::switch::{self, BATCH, HOST, Step, Switch, UPLINK};
 use super::world::{Spot, World};
 use super::{Answer, Protocol, Verdict};
-use crate::node;
+use crate::node::{self, Surroundings};
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,10 @@ impl Cluster {
             let keys: Vec<PodKey> = on_it.iter().map(|(key, _)| (*key).clone()).collect();
             let ports = switch::ports(on_it)
                 .ok_or_else(|| format!("Node {name}: has more pods than a switch has ports"))?;
-            let snapshot = node::snapshot(view, name, &[], view.generation.max(1), &ports);
+            // Which endpoint of a service is asked about is the question's business.
+            let alone = Surroundings::default();
+            let generation = view.generation.max(1);
+            let snapshot = node::snapshot(view, name, alone, generation, &ports);
             let pod_ports =
                 ports.iter().map(|port| port.id).filter(|id| ![HOST, UPLINK].contains(id));
             pods.extend(keys.into_iter().zip(pod_ports.map(|id| (n, id))));

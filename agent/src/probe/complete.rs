@@ -80,6 +80,7 @@ fn add_mentioned_nodes(objects: &mut Vec<Object>) {
             labels: Arc::new(Labels::default()),
             addresses: without_repetition(addresses),
             pod_cidrs: Vec::new(),
+            complete: true,
         })
     }));
 }

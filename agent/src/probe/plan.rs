@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::model::{Endpoint as Backend, EndpointSlice, Pod, Service, ServicePort, TargetPort};
+use control::model::{Endpoint as Backend, Pod, Service, ServicePort, TargetPort};
 
 use super::answer::reason;
 use super::cluster::{Connection, End};
@@ -145,7 +145,7 @@ fn backends(
     let service_port = service_port(question, service)?;
     let (mut asked, mut seen, mut found) = (Vec::new(), HashSet::new(), false);
     for slice in world.slices(&service.key) {
-        let Some(target) = slice_port(slice, service_port) else { continue };
+        let Some(target) = control::slice_target(slice, service_port) else { continue };
         for endpoint in slice.endpoints.iter().filter(|it| it.ready) {
             // The addresses of one endpoint all mean the same; the API wants the first used.
             let Some(address) = endpoint.addresses.first().copied().filter(|it| is_wanted(*it))
@@ -194,19 +194,6 @@ fn service_port<'a>(
             ports.find(|it| it.name == *name).ok_or_else(|| Answer::deny(reason::UNKNOWN_PORT_NAME))
         }
     }
-}
-
-/// Where a service port leads at the endpoints of a slice: the slice's port of the same name
-/// and protocol. A slice without any ports leaves it to the service.
-fn slice_port(slice: &EndpointSlice, service_port: &ServicePort) -> Option<TargetPort> {
-    if slice.ports.is_empty() {
-        return Some(service_port.target.clone());
-    }
-    let port = slice
-        .ports
-        .iter()
-        .find(|it| it.name == service_port.name && it.protocol == service_port.protocol)?;
-    Some(port.port.map_or_else(|| service_port.target.clone(), TargetPort::Number))
 }
 
 fn number_at(

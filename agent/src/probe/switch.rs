@@ -50,16 +50,14 @@ pub struct Switch {
 pub fn ports<'a>(
     pods: impl IntoIterator<Item = (&'a PodKey, Vec<std::net::IpAddr>)>,
 ) -> Option<Vec<NodePort>> {
-    let mut ports = vec![
-        NodePort { id: HOST, mac: None, leads_to: LeadsTo::Host },
-        NodePort { id: UPLINK, mac: None, leads_to: LeadsTo::Uplink },
-    ];
+    let mut ports =
+        vec![NodePort::new(HOST, LeadsTo::Host), NodePort::new(UPLINK, LeadsTo::Uplink)];
     for (n, (key, addresses)) in pods.into_iter().enumerate() {
         let id = PortId(u16::try_from(n).ok()?.checked_add(FIRST_POD)?);
         if id == PortId::NONE {
             return None;
         }
-        ports.push(NodePort { id, mac: None, leads_to: LeadsTo::Pod(key.clone(), addresses) });
+        ports.push(NodePort::new(id, LeadsTo::Pod(key.clone(), addresses)));
     }
     Some(ports)
 }

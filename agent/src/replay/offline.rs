@@ -1,26 +1,28 @@
 //! A cluster node's switch with ports that lead to memory.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use control::View;
 use dataplane::capture::Record;
 use dataplane::frame::XDP_HEADROOM;
+use dataplane::graph::trace::{Filter, Tracing, Way};
 use dataplane::orders::Order;
 use dataplane::port::memory::Wire;
 use dataplane::session::Sessions;
 use dataplane::switch::Config;
 use dataplane::wire::Flow;
 use dataplane::worker::{Inspect, Worker};
-use dataplane::{Memory, Now, Outcome, Packet, PortId, Snapshot, Verdict};
+use dataplane::{Hop, Memory, Now, Outcome, Packet, PortId, Snapshot, Verdict};
 
-use crate::node::{LeadsTo, NodePort, snapshot};
+use crate::node::{LeadsTo, NodePort, ServiceMaker, Surroundings, snapshot};
 
 /// The longest frame a capture can hold, in bytes.
 const LONGEST: usize = 262_144;
 /// Frames under way at once: the packet itself, and as many again for good measure.
 const FRAMES: u32 = 8;
+/// Ways that one packet can make at most, its own among them.
+const WAYS: usize = 1024;
 
 /// What became of a packet.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub(super) struct Passed {
     pub(super) by: Vec<Arc<str>>,
     /// Both ends, as far as its headers could be read.
     pub(super) flow: Option<Flow>,
+    /// Its way through the graph, if packets are followed.
+    pub(super) ways: Vec<Way>,
 }
 
 /// The switch took a packet and gave no verdict.
@@ -52,6 +56,7 @@ pub(super) struct Offline {
     /// The outer end of each port, by number.
     wires: Vec<(Arc<str>, Wire)>,
     last: Arc<Mutex<Option<Passed>>>,
+    tracing: Option<Arc<Tracing>>,
 }
 
 impl Offline {
@@ -63,16 +68,17 @@ impl Offline {
         let pods = view.pods.iter().filter(|(_, pod)| &*pod.node == node);
         let pods = pods.map(|(key, pod)| LeadsTo::Pod(key.clone(), pod.addresses.clone()));
         let ends: Vec<LeadsTo> = pods.chain([LeadsTo::Host, LeadsTo::Uplink]).collect();
-        let most = usize::from(PortId::NONE.0);
+        let most = usize::from(Hop::MOST_PORTS);
         if ends.len() > most {
             return Err(most - 2);
         }
         let numbered = (0..).zip(ends);
-        let ports: Vec<NodePort> = numbered
-            .map(|(id, leads_to)| NodePort { id: PortId(id), mac: None, leads_to })
-            .collect();
-        let none: &[IpAddr] = &[];
-        let snapshot = Arc::new(snapshot(view, node, none, view.generation.max(1), &ports));
+        let ports: Vec<NodePort> =
+            numbered.map(|(id, leads_to)| NodePort::new(PortId(id), leads_to)).collect();
+        let services = ServiceMaker::default().services(view, node);
+        let surroundings = Surroundings { services, ..Surroundings::default() };
+        let snapshot = snapshot(view, node, surroundings, view.generation.max(1), &ports);
+        let snapshot = Arc::new(snapshot);
 
         let config = Config::default();
         let (memory, frames) = Memory::heap(XDP_HEADROOM + LONGEST, FRAMES);
@@ -88,7 +94,7 @@ impl Offline {
             wires.push((Arc::clone(&port.name), wire));
         }
         worker.orders().give(Order::Snapshot(Arc::clone(&snapshot)));
-        Ok(Self { worker, snapshot, wires, last })
+        Ok(Self { worker, snapshot, wires, last, tracing: None })
     }
 
     /// What the switch decides by.
@@ -108,7 +114,18 @@ impl Offline {
         wire.send(&record.data[..]);
         self.worker.round(now);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.take().ok_or(lost)
+        let mut passed = last.take().ok_or(lost)?;
+        if let Some(tracing) = &self.tracing {
+            passed.ways.extend(std::iter::from_fn(|| tracing.take()));
+        }
+        Ok(passed)
+    }
+
+    /// Has packets followed from now on.
+    pub(super) fn follow(&mut self) {
+        let tracing = Arc::new(Tracing::endless(Filter::default(), WAYS));
+        self.worker.orders().give(Order::Trace(Some(Arc::clone(&tracing))));
+        self.tracing = Some(tracing);
     }
 
     /// Gives every frame that left since the last call, with the name of its port.
@@ -142,6 +159,7 @@ impl Inspect for Watch {
             outcome,
             by: packet.by.origins(snapshot, outcome),
             flow: (flow != Flow::default()).then_some(flow),
+            ways: Vec::new(),
         };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(passed);
     }
@@ -231,6 +249,8 @@ mod tests {
                 })?;
                 let most = match passed.outcome.verdict() {
                     Verdict::Forward | Verdict::Consume => 1,
+                    // The sender is told why.
+                    Verdict::Drop if passed.outcome.is_told() => 1,
                     Verdict::Drop => 0,
                 };
                 prop_assert!(left.len() <= most, "{passed:?}");

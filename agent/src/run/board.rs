@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::{PortId, Snapshot, Switch};
 
+use super::source::SourceInfo;
 use crate::config::Config;
 use crate::verdicts::Hub;
 
@@ -19,12 +20,15 @@ pub struct Board {
     pub switch: Arc<Switch>,
     /// The stream of verdicts.
     pub hub: Arc<Hub>,
+    /// Packets that are followed.
+    pub trace: crate::trace::Store,
     /// When it started, by the clock on the wall.
     pub started_at: SystemTime,
     /// Ports whose interfaces vanished under them.
     pub ports_lost: AtomicU64,
     started: Instant,
     ready: AtomicBool,
+    deciding: AtomicBool,
     stalled: AtomicBool,
     /// Milliseconds after the start at which the control loop last went round.
     heartbeat_ms: AtomicU64,
@@ -46,8 +50,10 @@ pub struct State {
     pub objects: BTreeMap<String, usize>,
     /// Documents of other kinds in the manifests, by kind.
     pub skipped: BTreeMap<String, usize>,
-    /// What is wrong with the manifests.
+    /// What is wrong with the source's objects.
     pub faults: Vec<String>,
+    /// Where objects come from.
+    pub source: SourceInfo,
 }
 
 /// A port as people see it.
@@ -89,10 +95,12 @@ impl Board {
             config,
             switch,
             hub,
+            trace: crate::trace::Store::default(),
             started_at: SystemTime::now(),
             ports_lost: AtomicU64::new(0),
             started: Instant::now(),
             ready: AtomicBool::new(false),
+            deciding: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             heartbeat_ms: AtomicU64::new(0),
             state: Mutex::default(),
@@ -104,9 +112,18 @@ impl Board {
         self.started.elapsed()
     }
 
-    /// Whether pods can be attached.
+    /// Whether pods can be attached: it has started, and knows a whole cluster to decide by.
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+        self.ready.load(Ordering::Acquire) && self.deciding.load(Ordering::Acquire)
+    }
+
+    /// Why pods cannot be attached, if they cannot.
+    pub fn unready(&self) -> Option<&'static str> {
+        match (self.ready.load(Ordering::Acquire), self.deciding.load(Ordering::Acquire)) {
+            (false, _) => Some("podgate is starting"),
+            (true, false) => Some("the API server has not told everything yet"),
+            (true, true) => None,
+        }
     }
 
     /// What the control loop last worked out.
@@ -132,6 +149,10 @@ impl Board {
 
     pub(super) fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
+    }
+
+    pub(super) fn set_deciding(&self, deciding: bool) {
+        self.deciding.store(deciding, Ordering::Release);
     }
 
     pub(super) fn set_stalled(&self, stalled: bool) {

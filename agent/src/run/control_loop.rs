@@ -2,6 +2,9 @@
 
 mod attach;
 mod ports;
+mod reports;
+mod source;
+mod uplink;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -9,19 +12,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use control::{Control, Fault, Object, PodKey, Scope};
+use control::api_server::Gathering;
+use control::{Control, PodKey, Scope};
 use dataplane::port::PortGone;
 use dataplane::{PortId, Switch};
 
 use super::board::{Board, LostPort, PortInfo, State};
 use super::interfaces::Interfaces;
-use super::manifests::{self, Manifests, Reading};
 use super::pods::{PodPort, Pods};
 use super::records::Records;
+use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
 use crate::api::{Answer, ApiError, ErrorKind, Request};
 use crate::linux::host_port::{self, HostPortConfig};
-use crate::node::{HOST, LeadsTo, NodePort, snapshot};
+use crate::linux::masquerade;
+use crate::node::{HOST, LeadsTo, NodePort, ServiceMaker, UPLINK, snapshot};
 use crate::verdicts::Names;
 
 /// The loop's own state; nobody else touches it.
@@ -31,11 +36,20 @@ pub(super) struct ControlLoop {
     interfaces: Box<dyn Interfaces>,
     heard: Receiver<Event>,
     control: Control,
-    /// Watches for as long as the loop lives.
-    _manifests: Manifests,
+    services: ServiceMaker,
+    /// Tells for as long as the loop lives.
+    source: Source,
+    source_info: SourceInfo,
+    /// What the API server told so far, until it has told everything.
+    gathering: Option<Gathering>,
+    saver: Option<Saver>,
+    reports: reports::Reports,
     records: Records,
     pods: Pods,
     host: Option<HostPort>,
+    uplink: Option<uplink::UplinkPort>,
+    /// What the kernel was told to masquerade.
+    masquerade: Option<masquerade::Rules>,
     /// Of the last snapshot published.
     generation: u64,
     /// Reports of workers that were fetched but not handled yet.
@@ -43,9 +57,8 @@ pub(super) struct ControlLoop {
     lost: VecDeque<LostPort>,
     /// Number of the last reading of the manifests.
     reading: u64,
-    objects: Vec<Object>,
     skipped: std::collections::BTreeMap<String, usize>,
-    faults: Vec<Fault>,
+    faults: source::Faults,
     workers: Vec<WorkerCheck>,
     next_check: Instant,
 }
@@ -73,6 +86,10 @@ const CHECK: Duration = Duration::from_secs(1);
 const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
 /// When a port that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Events that come all the time are worked in at least this often.
+const LONGEST_TAKING: Duration = Duration::from_millis(20);
+/// Faults shown at most.
+const MOST_FAULTS: usize = 200;
 /// Lost ports remembered for people.
 const LOST: usize = 16;
 
@@ -80,56 +97,59 @@ impl ControlLoop {
     pub(super) fn new(
         board: Arc<Board>,
         interfaces: Box<dyn Interfaces>,
-        manifests: Manifests,
+        source: Source,
         heard: Receiver<Event>,
     ) -> Result<Self, StartError> {
+        let config = &board.config;
+        let mut source_info = SourceInfo::default();
+        (source_info.kind, source_info.place) = match &source {
+            Source::Nothing => ("nothing", String::new()),
+            Source::Manifests(_) => {
+                let paths = config.manifests.iter().map(|path| path.display().to_string());
+                ("manifests", paths.collect::<Vec<_>>().join(", "))
+            }
+            Source::ApiServer(api_server) => (API_SERVER, api_server.server.clone()),
+        };
+        let asks = matches!(source, Source::ApiServer(_));
+        let saver = if asks { Some(Saver::start(&config.state_dir)?) } else { None };
         let records = Records::open(&board.config.state_dir)
             .map_err(|error| StartError::Failed(format!("state-dir: {error}")))?;
         let switch = Arc::clone(&board.switch);
         let check = || WorkerCheck { rounds: 0, seen: Instant::now() };
         Ok(Self {
             control: Control::new(Scope::Node(board.config.node_name.as_str().into())),
+            services: ServiceMaker::default(),
             workers: switch.counters().map(|_| check()).collect(),
             switch,
             board,
             interfaces,
             heard,
-            _manifests: manifests,
+            source,
+            source_info,
+            gathering: asks.then(Gathering::default),
+            saver,
+            reports: reports::Reports::default(),
             records,
             pods: Pods::default(),
             host: None,
+            uplink: None,
+            masquerade: None,
             generation: 0,
             gone: VecDeque::new(),
             lost: VecDeque::new(),
             reading: 0,
-            objects: Vec::new(),
             skipped: std::collections::BTreeMap::new(),
-            faults: Vec::new(),
+            faults: source::Faults::default(),
             next_check: Instant::now(),
         })
-    }
-
-    /// Takes over what the manifests say now.
-    pub(super) fn take_manifests(&mut self, reading: Reading) {
-        if reading.number <= self.reading {
-            return;
-        }
-        self.reading = reading.number;
-        let loaded = reading.loaded;
-        for fault in loaded.faults.iter().filter(|fault| !self.faults.contains(fault)) {
-            log::warn!("manifests: {fault}");
-        }
-        self.skipped = loaded.skipped;
-        self.faults = loaded.faults;
-        self.objects.clone_from(&loaded.objects);
-        self.control.resync(loaded.objects);
     }
 
     /// Puts the first snapshot in force on every worker, before there is any port.
     pub(super) fn first_snapshot(&mut self, patience: Duration) -> Result<(), StartError> {
         self.control.commit();
         let node = self.board.config.node_name.as_str();
-        if !self.control.view().nodes.contains_key(node) {
+        let is_known = self.control.view().nodes.contains_key(node);
+        if !is_known && matches!(self.source, Source::Manifests(_)) {
             log::warn!(
                 "the manifests have no Node {node}: its addresses are unknown until it appears"
             );
@@ -152,30 +172,56 @@ impl ControlLoop {
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let mut manifests = None;
+            let mut told = false;
             let mut stop = false;
+            let began = Instant::now();
             while let Some(event) = next {
                 match event {
                     // Of several versions only the last matters.
                     Event::Manifests(reading) => manifests = Some(reading),
+                    Event::Source(event) => {
+                        self.source_event(event);
+                        told = true;
+                    }
                     Event::Request(request, reply) => self.request(request, reply),
-                    Event::Interface(event) => self.interface_event(&event),
+                    Event::SessionRules(pod, reply) => {
+                        let view = self.control.view();
+                        let is_known = pod.as_ref().is_none_or(|pod| view.pods.contains_key(pod));
+                        let source = || self.control.session_rule_source(pod.as_ref());
+                        // Who has gone away meanwhile does not need the answer.
+                        let _ = reply.send(is_known.then(source));
+                    }
+                    Event::Interface(event) => {
+                        self.path_event(&event);
+                        self.interface_event(&event);
+                    }
                     Event::Stop => stop = true,
                 }
-                next = self.heard.try_recv().ok();
+                // What is worked in is not to wait for what comes all the time.
+                next = match began.elapsed() < LONGEST_TAKING {
+                    true => self.heard.try_recv().ok(),
+                    false => None,
+                };
             }
             if stop {
                 break;
             }
             if let Some(reading) = manifests {
                 self.take_manifests(reading);
+                told = true;
+            }
+            if told {
                 self.commit();
             }
+            self.look_after_saving();
+            self.write_reports();
             self.fetch_gone();
             if Instant::now() >= self.next_check {
                 self.next_check = Instant::now() + CHECK;
                 self.check_workers();
                 self.open_failed_ports();
             }
+            self.refresh_next_hops();
             self.settle();
         }
         self.end();
@@ -209,18 +255,24 @@ impl ControlLoop {
         if let Some(host) = &self.host
             && let PodPort::Open { id, .. } = host.port
         {
-            ports.push(NodePort { id, mac: Some(host.mac), leads_to: LeadsTo::Host });
+            ports.push(NodePort { mac: Some(host.mac), ..NodePort::new(id, LeadsTo::Host) });
         }
         for attached in self.pods.iter().filter(|attached| self.pods.counts(attached)) {
             if let Some(id) = attached.port_id() {
                 let leads_to = LeadsTo::Pod(attached.key.clone(), attached.pod.addresses.clone());
-                ports.push(NodePort { id, mac: Some(attached.pod.mac.0), leads_to });
+                let mac = Some(attached.pod.mac.0);
+                ports.push(NodePort { mac, ..NodePort::new(id, leads_to) });
             }
         }
-        let node = &self.board.config.node_name;
-        let snapshot =
-            Arc::new(snapshot(&view, node, &self.node_addresses(), self.generation, &ports));
+        ports.extend(self.uplink_port());
+        let node = self.board.config.node_name.clone();
+        let surroundings = self.surroundings(&view);
+        let services = Arc::clone(&surroundings.services);
+        let snapshot = Arc::new(snapshot(&view, &node, surroundings, self.generation, &ports));
         self.switch.publish(&snapshot);
+        // What it now knows how to handle.
+        self.set_uplink_filter(&services);
+        self.update_masquerade();
         log::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.tell_with(snapshot);
     }
@@ -246,13 +298,18 @@ impl ControlLoop {
     }
 
     fn tell_with(&self, snapshot: Arc<dataplane::Snapshot>) {
-        let mut names: Names = manifests::pod_names(&self.objects).into_iter().collect();
+        let told = self.gathering.is_none();
+        let mut names = Names::new();
         let mut ports = Vec::new();
         let mut waiting = Vec::new();
         if let Some(host) = &self.host {
             let addresses = host.config.gateways.iter().map(IpAddr::to_string).collect();
             let interface = &host.config.switch_interface;
             ports.push(port_info(HOST.to_owned(), interface, &host.port, addresses, false));
+        }
+        if let Some(uplink) = &self.uplink {
+            let own = self.own_addresses().iter().map(IpAddr::to_string).collect();
+            ports.push(port_info(UPLINK.to_owned(), &uplink.interface, &uplink.port, own, false));
         }
         let view = self.control.view();
         for attached in self.pods.iter() {
@@ -265,20 +322,30 @@ impl ControlLoop {
             let interface = &attached.pod.host_interface;
             ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
             if let Some(wait) = &attached.waiting {
-                waiting.push((name, wait.reason(&attached.key, &self.control)));
+                waiting.push((name, wait.reason(&attached.key, &self.control, told)));
             }
         }
-        ports.sort_by(|a: &PortInfo, b| (a.name != HOST, &a.name).cmp(&(b.name != HOST, &b.name)));
+        let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
+        ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
         self.board.hub.set_names(names);
+        let counts = self.control.counts().into_iter();
+        let mut faults: Vec<String> =
+            self.faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
+        match self.faults.iter().count().saturating_sub(MOST_FAULTS) {
+            0 => {}
+            more => faults.push(format!("and {more} more")),
+        }
         self.board.set_state(State {
             snapshot,
             ports,
             waiting,
             lost: self.lost.iter().cloned().collect(),
-            objects: manifests::counts(&self.objects),
+            objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
             skipped: self.skipped.clone(),
-            faults: self.faults.iter().map(Fault::to_string).collect(),
+            faults,
+            source: self.source_info.clone(),
         });
+        self.board.set_deciding(self.source_info.decides());
     }
 
     fn request(&mut self, request: Request, reply: std::sync::mpsc::Sender<Answer>) {
@@ -313,6 +380,14 @@ impl ControlLoop {
     }
 
     fn end(mut self) {
+        if let Err(error) = self.interfaces.release_uplink() {
+            log::warn!("uplink: {error}");
+        }
+        // Nobody is told anything more.
+        self.source = Source::Nothing;
+        if let Some(saver) = self.saver.take() {
+            saver.finish(&self.control);
+        }
         for attached in self.pods.iter_mut() {
             if let Some(waiting) = attached.waiting.take() {
                 let error = ApiError::new(ErrorKind::NotReady, "podgate is ending");
@@ -345,12 +420,14 @@ fn port_info(
     PortInfo { id, name, interface: interface.to_owned(), mode, addresses, closed }
 }
 
-/// The host port that follows from the cluster node's pod networks and the pods attached.
+/// The host port that follows from the cluster node's pod networks, the pods attached, and the
+/// networks `beyond` that are reached through the switch as well.
 fn host_port_config(
     control: &Control,
     node: &str,
     mtu: u32,
     attached: &[(PodKey, Vec<IpAddr>)],
+    beyond: impl IntoIterator<Item = ipnet::IpNet>,
 ) -> HostPortConfig {
     let view = control.view();
     let networks = view.nodes.get(node).map_or(&[][..], |node| &node.pod_cidrs);
@@ -358,6 +435,7 @@ fn host_port_config(
     let addresses = attached.iter().flat_map(|(_, addresses)| addresses);
     let outside = addresses.filter(|address| !networks.iter().any(|net| net.contains(*address)));
     routes.extend(outside.map(|address| ipnet::IpNet::from(*address)));
+    routes.extend(beyond);
     routes.sort_unstable();
     routes.dedup();
     HostPortConfig { mtu, gateways: host_port::gateways(networks), routes, ..Default::default() }

@@ -1,12 +1,17 @@
 //! What the running switch needs from the kernel: one trait, so that the whole of it can run
 //! without root over ports that tests hold in their hands.
 
-use dataplane::port::Port;
-use dataplane::port::af_xdp::{Fallback, PortOptions, Umem};
+use std::net::IpAddr;
+
+use dataplane::port::af_xdp::{Fallback, PortOptions, Umem, Uplink, UplinkFilter};
+use dataplane::port::{Port, Queues};
 use dataplane::wire::Mac;
 
 use crate::linux::host_port::{self, HostPortConfig};
-use crate::linux::{LinkEvent, LinkEvents, Netlink};
+use crate::linux::masquerade;
+use crate::linux::{
+    Error, Event, Events, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
+};
 
 /// A port that was opened on an interface.
 pub struct Opened {
@@ -18,12 +23,27 @@ pub struct Opened {
     pub index: u32,
 }
 
-/// What happened to interfaces.
+/// An uplink that was opened.
+pub struct OpenedUplink {
+    /// The port over all of its queues.
+    pub port: Opened,
+    /// Its own MAC address.
+    pub mac: Mac,
+    /// Bytes of the largest IP packet that it takes.
+    pub mtu: u32,
+}
+
+/// What happened to interfaces and the ways out of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InterfaceEvent {
     /// The interface with this number is gone.
     Gone(u32),
-    /// Something was missed: look at all of them.
+    /// This is known about a neighbour now: its interface's number, its address, and its MAC
+    /// address unless that is unknown.
+    Neighbour(u32, IpAddr, Option<Mac>),
+    /// Some route came or went: next hops have to be asked for again.
+    Routes,
+    /// Something was missed: look at all of them, and ask for next hops again.
     Missed,
 }
 
@@ -59,6 +79,46 @@ pub trait Interfaces: Send {
     /// In words.
     fn release_host_port(&mut self, interface: &str) -> Result<(), String>;
 
+    /// The name of the interface by which the cluster node is reached: that with one of its
+    /// addresses, else that of its default route.
+    ///
+    /// # Errors
+    /// In words, if the kernel does not answer or there is no such interface.
+    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String>;
+
+    /// Opens a port on an interface that stays the kernel's as well. Nothing is taken from the
+    /// kernel before a filter is set. There is at most one such interface.
+    ///
+    /// # Errors
+    /// In words, with the interface.
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String>;
+
+    /// Takes exactly this from the uplink from now on; a filter that is the same costs nothing.
+    ///
+    /// # Errors
+    /// In words. Setting it again goes on from what was reached.
+    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String>;
+
+    /// Leaves the uplink to the kernel again.
+    ///
+    /// # Errors
+    /// In words, with the interface.
+    fn release_uplink(&mut self) -> Result<(), String>;
+
+    /// Where packets to `address` go first. If the neighbour's MAC address is not known, the
+    /// kernel is asked to find it out, and an event tells it. Asking again now and then keeps
+    /// the answer fresh: what the switch sends, the kernel does not see.
+    ///
+    /// # Errors
+    /// In words, with the address, if there is no way there.
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
+
+    /// Has the kernel masquerade what pods send to the world.
+    ///
+    /// # Errors
+    /// In words.
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
+
     /// Calls `tell` for whatever happens from now on.
     ///
     /// # Errors
@@ -71,6 +131,13 @@ pub struct KernelInterfaces {
     umem: Umem,
     frames_per_port: u32,
     netlink: Netlink,
+    uplink: Option<OpenUplink>,
+}
+
+/// The uplink's program, and what it was told last.
+struct OpenUplink {
+    program: Uplink,
+    filter: Option<UplinkFilter>,
 }
 
 impl KernelInterfaces {
@@ -81,7 +148,7 @@ impl KernelInterfaces {
     /// If the kernel gives no netlink socket.
     pub fn new(umem: Umem, frames_per_port: u32) -> Result<Self, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
-        Ok(Self { umem, frames_per_port, netlink })
+        Ok(Self { umem, frames_per_port, netlink, uplink: None })
     }
 }
 
@@ -113,23 +180,97 @@ impl Interfaces for KernelInterfaces {
         Umem::detach(interface).map_err(|error| error.to_string())
     }
 
-    fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
-        let events = LinkEvents::open().map_err(|error| error.to_string())?;
-        let listen = move || {
-            for event in events {
-                match event {
-                    Ok(LinkEvent::Gone(link)) => tell(InterfaceEvent::Gone(link.index)),
-                    Ok(LinkEvent::Changed(_)) => {}
-                    Ok(LinkEvent::Missed) => tell(InterfaceEvent::Missed),
-                    Err(error) => {
-                        // Workers still notice, only later.
-                        log::error!("interfaces are no longer watched: {error}");
-                        return;
-                    }
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("interfaces".into()).spawn(listen);
-        thread.map(drop).map_err(|error| format!("start a thread: {error}"))
+    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String> {
+        let link = self.netlink.uplink(node_addresses).map_err(|error| error.to_string())?;
+        link.map(|link| link.name).ok_or_else(|| {
+            "no interface has one of the cluster node's addresses, nor is there a default route"
+                .to_owned()
+        })
     }
+
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
+        let opened = self.umem.open_uplink(interface, self.frames_per_port);
+        let (program, ports) = opened.map_err(|error| error.to_string())?;
+        let mode = match ports.len() {
+            1 => program.mode().to_string(),
+            queues => format!("{}, {queues} queues", program.mode()),
+        };
+        let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+        self.uplink = Some(OpenUplink { program, filter: None });
+        let port = Opened { port: Box::new(Queues::new(ports)), mode, index: link.index };
+        Ok(OpenedUplink { port, mac, mtu: link.mtu })
+    }
+
+    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
+        let uplink = self.uplink.as_mut().ok_or("there is no uplink")?;
+        if uplink.filter.as_ref() != Some(filter) {
+            uplink.filter = None;
+            uplink.program.set(filter).map_err(|error| error.to_string())?;
+            uplink.filter = Some(filter.clone());
+        }
+        Ok(())
+    }
+
+    fn release_uplink(&mut self) -> Result<(), String> {
+        match self.uplink.take() {
+            Some(uplink) => uplink.program.detach().map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
+        self.netlink.next_hop(address).map_err(|error| error.to_string())
+    }
+
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
+        masquerade::set_up(rules)
+    }
+
+    fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
+        let links = LinkEvents::open().map_err(|error| error.to_string())?;
+        let paths = PathEvents::open().map_err(|error| error.to_string())?;
+        let tell: Tell = std::sync::Arc::new(std::sync::Mutex::new(tell));
+        listen("interfaces", links, &tell, |event| match event {
+            LinkEvent::Gone(link) => Some(InterfaceEvent::Gone(link.index)),
+            LinkEvent::Changed(_) => None,
+            LinkEvent::Missed => Some(InterfaceEvent::Missed),
+        })?;
+        listen("neighbours", paths, &tell, |event| {
+            Some(match event {
+                PathEvent::Neighbour { link, address, mac } => {
+                    InterfaceEvent::Neighbour(link, address, mac.map(|mac| mac.0))
+                }
+                PathEvent::Routes => InterfaceEvent::Routes,
+                PathEvent::Missed => InterfaceEvent::Missed,
+            })
+        })
+    }
+}
+
+type Tell = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
+
+/// Passes events on, on a thread of their own.
+fn listen<E: Event + Send + 'static>(
+    what: &'static str,
+    events: Events<E>,
+    tell: &Tell,
+    translate: impl Fn(E) -> Option<InterfaceEvent> + Send + 'static,
+) -> Result<(), String> {
+    let tell = Tell::clone(tell);
+    let pass_on = move |event: Result<E, Error>| -> Result<(), Error> {
+        if let Some(event) = translate(event?) {
+            tell.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(event);
+        }
+        Ok(())
+    };
+    let listen = move || {
+        if let Err(error) = events.into_iter().try_for_each(pass_on) {
+            // Workers still notice interfaces that vanish, only later.
+            log::error!("{what} are no longer watched: {error}");
+        }
+    };
+    let thread = std::thread::Builder::new().name(what.into()).spawn(listen);
+    thread.map(drop).map_err(|error| format!("start a thread: {error}"))
 }

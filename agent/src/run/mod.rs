@@ -1,7 +1,7 @@
 //! The running switch.
 //!
 //! ```text
-//! manifests ──▶ ┐                              ┌──▶ workers (dataplane::Switch)
+//! source ─────▶ ┐                              ┌──▶ workers (dataplane::Switch)
 //! local API ──▶ ├─ events ─▶ control loop ─────┤
 //! interfaces ─▶ │   (one thread: Control,      └──▶ Board ─▶ status, metrics, show
 //! signals ────▶ ┘    pods, ports)
@@ -13,9 +13,11 @@
 //!
 //! The order of the start keeps everything closed until it is judged:
 //!
-//! 1. manifests are read and the first snapshot is in force on every worker,
+//! 1. manifests (or the state saved last) are read and the first snapshot is in force on every
+//!    worker,
 //! 2. the host port, and the pods that an earlier process had attached, get their ports,
-//! 3. the local API answers, and `/readyz` says so.
+//! 3. the local API answers and the API server is watched; `/readyz` says so once a whole cluster
+//!    is known.
 //!
 //! Before, and after the process has ended in whatever way, the XDP programs on the pods'
 //! interfaces drop everything: a pod without a switch is closed.
@@ -23,16 +25,17 @@
 //! - `control_loop`: the loop and what it does for each event,
 //! - `pods`, `records`: the attached pods, in memory and on disk,
 //! - `interfaces`: the way to the kernel, replaced in tests,
-//! - `manifests`: the source of objects,
+//! - `source`: where objects come from,
 //! - `board`: what others may know; `status` and `show` put it into words.
 
 mod board;
 mod control_loop;
 mod interfaces;
-mod manifests;
 mod pods;
 mod records;
+mod session_rules;
 mod show;
+mod source;
 mod status;
 
 use std::fs;
@@ -44,6 +47,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use control::{PodKey, SessionRules};
+use dataplane::session::Sessions;
 use dataplane::switch;
 use dataplane::{Frame, Memory, Switch};
 
@@ -53,9 +58,12 @@ use crate::http;
 use crate::verdicts::Hub;
 
 pub use board::{Board, LostPort, PortInfo, State};
-pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened};
-pub use show::{TABLES, Table, show};
-pub use status::{PortStatus, Status};
+pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
+pub(crate) use show::show;
+pub use show::{TABLES, Table};
+use source::{ApiServer, Manifests, Source};
+pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
+pub use status::{PortStatus, SourceStatus, Status, WatchStatus};
 
 /// Why the switch did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,9 +79,13 @@ pub enum StartError {
 /// What the control loop hears.
 pub(crate) enum Event {
     /// The manifests, after a change.
-    Manifests(manifests::Reading),
+    Manifests(source::Reading),
+    /// The API server told something.
+    Source(control::api_server::Event),
     /// Somebody wants something.
     Request(Request, Sender<Answer>),
+    /// Somebody wants the session rules of a pod, or of all; they are worked out on their side.
+    SessionRules(Option<PodKey>, Sender<Option<SessionRules>>),
     /// Something happened to interfaces.
     Interface(InterfaceEvent),
     /// The end.
@@ -110,27 +122,44 @@ pub fn start(
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
     let (events, heard) = channel();
     let tell = events.clone();
-    let manifests = manifests::Manifests::watch(&config.manifests, move |reading| {
-        // After the loop has ended nobody needs to know.
-        let _ = tell.send(Event::Manifests(reading));
-    })?;
+    let mut reading = None;
+    let source = match (&config.api_server, config.manifests.is_empty()) {
+        (Some(access), _) => {
+            let tell = move |event| tell.send(Event::Source(event)).is_ok();
+            Source::ApiServer(ApiServer::watch(access.clone(), tell)?)
+        }
+        (None, true) => Source::Nothing,
+        (None, false) => {
+            let manifests = Manifests::watch(&config.manifests, move |reading| {
+                // After the loop has ended nobody needs to know.
+                let _ = tell.send(Event::Manifests(reading));
+            })?;
+            reading = Some(manifests.first()?);
+            Source::Manifests(manifests)
+        }
+    };
     let tell = events.clone();
     interfaces
         .watch(Box::new(move |event| {
             let _ = tell.send(Event::Interface(event));
         }))
         .map_err(StartError::Failed)?;
-    let reading = manifests.first()?;
     let hub = Hub::new(&config.node_name, config.workers);
     let switch = start_workers(&config, memory, frames, &hub)?;
     let board = Arc::new(Board::new(config, Arc::new(switch), Arc::clone(&hub)));
     let http = http::Server::start(listener, Arc::clone(&board))
         .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
     let mut control_loop =
-        control_loop::ControlLoop::new(Arc::clone(&board), interfaces, manifests, heard)?;
-    control_loop.take_manifests(reading);
+        control_loop::ControlLoop::new(Arc::clone(&board), interfaces, source, heard)?;
+    if let Some(reading) = reading {
+        control_loop.take_manifests(reading);
+    }
+    if board.config.api_server.is_some() {
+        control_loop.take_saved();
+    }
     control_loop.first_snapshot(FIRST_SNAPSHOT)?;
     control_loop.set_up_host_port()?;
+    control_loop.set_up_uplink()?;
     control_loop.take_up_pods()?;
     let failed = |error| StartError::Failed(format!("start a thread: {error}"));
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -186,6 +215,7 @@ fn start_workers(
     frames: Vec<Frame>,
     hub: &Arc<Hub>,
 ) -> Result<Switch, StartError> {
+    let file = config.state_dir.join("sessions");
     let config = switch::Config {
         workers: config.workers,
         cores: config.cores.clone(),
@@ -194,7 +224,12 @@ fn start_workers(
         ports: config.max_ports,
         timeouts: config.timeouts,
     };
-    Switch::start(&config, memory, frames, |worker| hub.inspector(worker))
+    let sessions = Sessions::in_file(&file, config.sessions, config.ports, config.timeouts);
+    let sessions = sessions.unwrap_or_else(|error| {
+        log::warn!("connections will not outlive this process: {}: {error}", file.display());
+        Sessions::new(config.sessions, config.ports, config.timeouts)
+    });
+    Switch::start_over(&config, sessions, memory, frames, |worker| hub.inspector(worker))
         .map_err(|error| StartError::Failed(format!("start the workers: {error}")))
 }
 

@@ -1,5 +1,6 @@
 //! What the switch is doing, in one object for people and scripts.
 
+mod source;
 mod text;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::board::Board;
 use crate::time::Utc;
 
+pub use source::{SourceStatus, WatchStatus};
 pub(super) use text::port_table;
 
 /// The answer to `status`; the names of its fields are fixed.
@@ -44,8 +46,11 @@ pub struct Status {
     pub objects: BTreeMap<String, usize>,
     /// Documents of other kinds in the manifests, by kind.
     pub skipped: BTreeMap<String, usize>,
-    /// What is wrong with the manifests.
+    /// What is wrong with them.
     pub faults: Vec<String>,
+    /// Where they come from.
+    #[serde(default)]
+    pub source: SourceStatus,
     /// All ports.
     pub ports: Vec<PortStatus>,
     /// Pods whose attachment waits.
@@ -169,6 +174,7 @@ impl Status {
             objects: state.objects.clone(),
             skipped: state.skipped.clone(),
             faults: state.faults.clone(),
+            source: SourceStatus::of(&state.source),
             ports: ports(board),
             waiting: state
                 .waiting

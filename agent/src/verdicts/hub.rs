@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use dataplane::wire::protocol;
@@ -29,7 +29,10 @@ const PERIOD: Duration = Duration::from_millis(20);
 pub struct Hub {
     node: Arc<str>,
     queues: Vec<Arc<Queue>>,
+    /// Of the pods attached here; these count first.
     names: Mutex<Arc<Names>>,
+    /// Of all pods known.
+    cluster: RwLock<Names>,
     inner: Mutex<Inner>,
     stopped: AtomicBool,
 }
@@ -67,6 +70,7 @@ impl Hub {
             node: node.into(),
             queues: (0..workers).map(|_| Queue::new()).collect(),
             names: Mutex::default(),
+            cluster: RwLock::default(),
             inner: Mutex::default(),
             stopped: AtomicBool::new(false),
         })
@@ -78,9 +82,35 @@ impl Hub {
         Some(Box::new(Inspector::new(Arc::clone(queue))))
     }
 
-    /// Sets the names that events get from now on.
+    /// Sets the names of the pods attached here.
     pub fn set_names(&self, names: Names) {
         *lock(&self.names) = Arc::new(names);
+    }
+
+    /// Sets the names of all pods known.
+    pub fn set_cluster_names(&self, names: Names) {
+        let old = std::mem::replace(&mut *write(&self.cluster), names);
+        drop(old);
+    }
+
+    /// Sets whose an address is, among all pods known.
+    pub fn set_cluster_name(&self, address: IpAddr, name: Option<Arc<str>>) {
+        let mut names = write(&self.cluster);
+        match name {
+            Some(name) => names.insert(address, name),
+            None => names.remove(&address),
+        };
+    }
+
+    /// Addresses of the pod with this name, `ns/pod`.
+    pub fn addresses_of(&self, pod: &str) -> Vec<IpAddr> {
+        let here = Arc::clone(&lock(&self.names));
+        let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+        let all = here.iter().chain(cluster.iter()).filter(|(_, name)| &***name == pod);
+        let mut addresses: Vec<IpAddr> = all.map(|(address, _)| *address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
     }
 
     /// Verdicts that were lost because they came faster than they could be handed on.
@@ -130,7 +160,10 @@ impl Hub {
         }
         seen.sort_by_key(|seen| seen.time);
         for seen in seen {
-            let event = Arc::new(self.event(seen, &names));
+            let event = {
+                let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+                Arc::new(self.event(seen, |ip| names.get(ip).or_else(|| cluster.get(ip)).cloned()))
+            };
             inner.hand_out(&event);
             if inner.history.len() == HISTORY {
                 inner.history.pop_front();
@@ -140,9 +173,9 @@ impl Hub {
         inner
     }
 
-    fn event(&self, seen: Seen, names: &Names) -> Event {
+    fn event(&self, seen: Seen, name: impl Fn(&IpAddr) -> Option<Arc<str>>) -> Event {
         let end = |ip: Option<IpAddr>, port, pod_port: Option<Arc<str>>| End {
-            pod: pod_port.or_else(|| ip.and_then(|ip| names.get(&ip).cloned())),
+            pod: pod_port.or_else(|| ip.and_then(|ip| name(&ip))),
             ip,
             port,
         };
@@ -177,6 +210,11 @@ impl Hub {
     }
 }
 
+/// Nothing that can fail runs under this lock.
+fn write(names: &RwLock<Names>) -> std::sync::RwLockWriteGuard<'_, Names> {
+    names.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Inner {
     fn hand_out(&mut self, event: &Arc<Event>) {
         self.observers.retain(|observer| {
@@ -208,7 +246,7 @@ pub(crate) fn protocol_name(number: u8) -> String {
 }
 
 /// RFC 9293, section 3.1.
-fn flag_names(flags: u8) -> String {
+pub(crate) fn flag_names(flags: u8) -> String {
     const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
     let set = NAMES.iter().enumerate().filter(|(bit, _)| flags >> bit & 1 == 1);
     set.map(|(_, name)| *name).collect::<Vec<_>>().join(",")

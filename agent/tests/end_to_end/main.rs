@@ -1,9 +1,12 @@
 //! The whole product on one machine: `podgate run` with AF_XDP ports in a namespace that plays
 //! the cluster node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
 
+mod api_server;
 mod cluster_node;
 mod connections;
+mod lan;
 mod policies;
+mod several_nodes;
 mod trouble;
 
 use cluster_node::ClusterNode;

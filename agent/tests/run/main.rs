@@ -1,6 +1,7 @@
 //! The whole running switch, over ports that the tests hold in their hands: the real local API,
 //! HTTP, manifests in a folder, workers in threads. No root, no kernel interfaces.
 
+mod api_server;
 mod attach;
 mod looking;
 mod node;

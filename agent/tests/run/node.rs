@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -12,9 +12,13 @@ use agent::MacAddress;
 use agent::api::{AttachPod, AttachedPod, Client, ClientError, ObserveFilters, Request, Show};
 use agent::config::{Config, Options};
 use agent::linux::host_port::HostPortConfig;
-use agent::run::{InterfaceEvent, Interfaces, Opened, Running, StartError, Status, Table, start};
+use agent::linux::{NextHop, masquerade};
+use agent::run::{
+    InterfaceEvent, Interfaces, Opened, OpenedUplink, Running, StartError, Status, Table, start,
+};
 use agent::verdicts::Event;
 use dataplane::Memory;
+use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use testkit::TempDir;
 use testkit::packet::{Packet, SWITCH_MAC, mac_of};
@@ -100,6 +104,15 @@ impl NodeFiles {
 
     pub(crate) fn remove(&self, name: &str) {
         std::fs::remove_file(self.0.path().join("manifests").join(name)).unwrap();
+    }
+
+    /// Changes a byte in the middle of a file.
+    pub(crate) fn damage(&self, name: &str) {
+        let path = self.0.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(path, bytes).unwrap();
     }
 
     /// The records of attached pods.
@@ -201,6 +214,30 @@ impl Interfaces for Kernel {
 
     fn release_host_port(&mut self, _interface: &str) -> Result<(), String> {
         Ok(())
+    }
+
+    fn find_uplink(&mut self, _node_addresses: &[IpAddr]) -> Result<String, String> {
+        Err("no interface is the uplink".to_owned())
+    }
+
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
+        Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2], mtu: 1500 })
+    }
+
+    fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn set_uplink_filter(&mut self, _filter: &UplinkFilter) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn release_uplink(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
+        Err(format!("there is no way to {address}"))
     }
 
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
@@ -308,7 +345,13 @@ impl Node {
 
     /// A table as people see it.
     pub(crate) fn show(&self, what: &str) -> Result<String, ClientError> {
-        let value = self.client().call(&Request::Show(Show { what: what.to_owned() }))?;
+        self.show_of(what, None)
+    }
+
+    /// The same, of one pod.
+    pub(crate) fn show_of(&self, what: &str, pod: Option<&str>) -> Result<String, ClientError> {
+        let show = Show { what: what.to_owned(), pod: pod.map(str::to_owned) };
+        let value = self.client().call(&Request::Show(show))?;
         Ok(match value {
             serde_json::Value::String(text) => text,
             value => serde_json::from_value::<Table>(value).unwrap().to_string(),

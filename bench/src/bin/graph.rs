@@ -15,8 +15,8 @@ use bench::{Samples, print_table};
 use dataplane::graph::Node;
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::{
-    Counters, Gate, Graph, Memory, Now, Outcome, Packet, PortId, PortKind, PortState, Snapshot,
-    VECTOR,
+    Counters, Gate, Graph, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState,
+    Snapshot, VECTOR,
 };
 
 const ROUNDS: usize = 7;
@@ -190,18 +190,13 @@ fn snapshot() -> Snapshot {
     rules.push(Rule::new(Action::Deny, "the rest"));
     let table = Arc::new(Table::compile(rules.into(), &map));
     let pod = |name: &str, address: u32, to_pod| {
-        Some(PortState {
-            name: name.into(),
-            kind: PortKind::Pod,
-            mac: None,
-            addresses: vec![acl::Address::from_v4_bits(address)],
-            to_pod,
-            from_pod: Gate::Open,
-        })
+        let addresses = vec![acl::Address::from_v4_bits(address)];
+        let from_pod = Gate::Open;
+        Some(PortState { addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
     };
     let ports = vec![
         pod("default/client", CLIENT, Gate::Open),
         pod("default/server", SERVER, Gate::Table(table)),
     ];
-    Snapshot::new(1, ports, map, &[], &[])
+    Snapshot::new(Parts { generation: 1, ports, addresses: map, ..Parts::default() })
 }

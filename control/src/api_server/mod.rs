@@ -15,73 +15,73 @@
 //!
 //! While the API server is away nothing is sent, so what was known stays in force.
 
+mod access;
+mod gather;
+mod report;
+mod trouble;
 mod watch;
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{AsyncBufRead, AsyncBufReadExt};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+pub use access::{Access, AccessError, Connection, connect};
+pub use gather::Gathering;
 pub use kube::Client;
-use watch::{Next, Trouble, Watch};
+pub use report::report;
+use trouble::Trouble;
+use watch::{Next, Watch};
 
-use crate::{Control, Fault, Kind, Object, ObjectRef};
+use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};
 
-/// What a source tells.
+/// What the API server's watches tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// All objects of a kind, after a list.
-    Resync(Kind, Vec<Object>),
-    /// An object came or changed.
-    Apply(Object),
+    /// All objects of a kind, after a list, and what is wrong with them.
+    Resync(Kind, Vec<Object>, Vec<Fault>),
+    /// An object came or changed, and what is wrong with it.
+    Apply(Object, Vec<FieldFault>),
     /// An object went.
     Delete(ObjectRef),
-    /// Something in an object that could not be read.
+    /// Something that could not be told to be any object.
     Fault(Fault),
+    /// A request is answered: at first, and after trouble.
+    Connected(Kind),
+    /// The kind is not installed; it is looked for again by and by.
+    Absent(Kind),
     /// A request failed; it is tried again by itself.
     Trouble(Kind, String),
+    /// A condition was written into an object's status.
+    Reported(ObjectRef),
+    /// It could not be, and is tried again.
+    NotReported(ObjectRef, String),
     /// Every kind has been listed once: what was told so far is a whole cluster, and only
     /// from here on may it decide about packets.
     Synced,
 }
 
 impl Control {
-    /// Works in what a source told; whether it was [`Event::Synced`].
+    /// Works in what a watch told; whether it was [`Event::Synced`].
     pub fn handle(&mut self, event: Event) -> bool {
         match event {
-            Event::Resync(kind, objects) => self.resync_kind(kind, objects),
-            Event::Apply(object) => self.apply(object),
+            Event::Resync(kind, objects, _) => self.resync_kind(kind, objects),
+            Event::Apply(object, _) => self.apply(object),
             Event::Delete(reference) => self.delete(&reference),
-            Event::Fault(fault) => log::warn!("{fault}"),
-            Event::Trouble(kind, trouble) => log::warn!("watch of {}: {trouble}", kind.name()),
             Event::Synced => return true,
+            Event::Fault(_)
+            | Event::Connected(_)
+            | Event::Absent(_)
+            | Event::Trouble(..)
+            | Event::Reported(_)
+            | Event::NotReported(..) => {}
         }
         false
     }
-}
-
-/// A client for this kubeconfig file; without one, for the file `KUBECONFIG` names, the one in
-/// the home folder, or the pod's own service account.
-///
-/// # Errors
-/// When the configuration cannot be read or names no usable credentials.
-pub async fn client(
-    kubeconfig: Option<&Path>,
-) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
-    let config = match kubeconfig {
-        None => kube::Config::infer().await?,
-        Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path)?;
-            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
-        }
-    };
-    Ok(Client::try_from(config)?)
 }
 
 /// Waits between tries.
@@ -119,6 +119,7 @@ pub fn watch(client: &Client, pace: Pace, events: &mpsc::Sender<Event>) -> JoinS
             unsynced: Arc::clone(&unsynced),
             watch: Watch::new(kind),
             synced: false,
+            connected: false,
         };
         tasks.spawn(driver.run());
     }
@@ -136,6 +137,8 @@ struct Driver {
     unsynced: Arc<AtomicUsize>,
     watch: Watch,
     synced: bool,
+    /// The last request was answered, and that was told.
+    connected: bool,
 }
 
 impl Driver {
@@ -153,8 +156,11 @@ impl Driver {
                 Next::AtOnce | Next::BackOff => self.back_off(tries),
                 Next::After(wait) => wait,
                 Next::WhenInstalled => {
+                    self.connected = false;
+                    let kind = self.watch.kind();
                     if self.watch.is_gone()
-                        && !self.tell(Event::Resync(self.watch.kind(), Vec::new())).await
+                        && !(self.tell(Event::Absent(kind)).await
+                            && self.tell(Event::Resync(kind, Vec::new(), Vec::new())).await)
                     {
                         return;
                     }
@@ -162,6 +168,7 @@ impl Driver {
                 }
             };
             if let Some(trouble) = trouble.filter(Trouble::is_news) {
+                self.connected = false;
                 let event = Event::Trouble(self.watch.kind(), trouble.to_string());
                 if !self.tell(event).await {
                     return;
@@ -183,7 +190,12 @@ impl Driver {
             .map_err(|error| Trouble::Other(error.to_string()))?;
         let answer = self.client.request_stream(request);
         let body = match tokio::time::timeout(watch::SILENCE, answer).await {
-            Ok(Ok(body)) => body,
+            Ok(Ok(body)) => {
+                if !std::mem::replace(&mut self.connected, true) {
+                    self.tell(Event::Connected(self.watch.kind())).await;
+                }
+                body
+            }
             Ok(Err(kube::Error::Api(status))) => {
                 let seconds = status.details.as_ref().map_or(0, |it| it.retry_after_seconds);
                 return Err(Trouble::status(status.code, &status.message, seconds));

@@ -4,19 +4,19 @@
 //! changes" and "Streaming lists".
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::Event;
+use super::trouble::Trouble;
 use crate::objects::{Read, read};
 use crate::{Fault, FieldFault, Kind, Object, ObjectRef};
 
 /// The API server is asked to end a watch after this time.
 const WATCH_SECONDS: u64 = 290;
 /// Bookmarks come about once a minute: longer silence is a dead connection.
-pub(super) const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS + 30);
+pub(super) const SILENCE: Duration = Duration::from_secs(150);
 /// Objects on a page, where lists come in pages.
 const PAGE: usize = 500;
 /// So many refusals in a row until a kind that was there counts as uninstalled.
@@ -41,32 +41,18 @@ pub(super) struct Watch {
 #[derive(Debug)]
 enum State {
     /// Listing; what came so far. Pages are held as text until they are whole.
-    List { found: BTreeMap<ObjectRef, Object>, page: Vec<u8>, next: String },
+    List { found: Found, page: Vec<u8>, next: String },
     /// Watching from this resource version on.
     From(String),
 }
 
+/// Objects with what is wrong with them.
+type Found = BTreeMap<ObjectRef, (Object, Vec<FieldFault>)>;
+
 impl State {
     fn list() -> Self {
-        Self::List { found: BTreeMap::new(), page: Vec::new(), next: String::new() }
+        Self::List { found: Found::new(), page: Vec::new(), next: String::new() }
     }
-}
-
-/// Why a request did not do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// What we have is older than what the API server remembers.
-    Expired,
-    /// Try again after so many seconds.
-    Later(String, u64),
-    /// The kind is not installed.
-    Absent,
-    /// Streaming lists are not known.
-    NotStreaming(String),
-    /// Nothing came for [`SILENCE`].
-    Silent,
-    /// Anything else.
-    Other(String),
 }
 
 /// When to ask again.
@@ -76,40 +62,6 @@ pub(super) enum Next {
     BackOff,
     After(Duration),
     WhenInstalled,
-}
-
-impl Trouble {
-    /// What an HTTP status or an ERROR event means.
-    pub(super) fn status(code: u16, message: &str, retry_after: u32) -> Self {
-        let seconds = u64::from(retry_after.min(60));
-        match code {
-            410 => Self::Expired,
-            404 => Self::Absent,
-            400 | 422 if message.contains("sendInitialEvents") => {
-                Self::NotStreaming(message.to_owned())
-            }
-            429 | 500..=599 if seconds > 0 => Self::Later(format!("{code} {message}"), seconds),
-            _ => Self::Other(format!("{code} {message}")),
-        }
-    }
-
-    /// Whether anybody needs to hear of it.
-    pub(super) fn is_news(&self) -> bool {
-        !matches!(self, Self::Expired | Self::Absent | Self::NotStreaming(_))
-    }
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expired => f.write_str("the version held has expired"),
-            Self::Absent => f.write_str("the kind is not installed"),
-            Self::Silent => f.write_str("the connection fell silent"),
-            Self::Later(text, _) | Self::NotStreaming(text) | Self::Other(text) => {
-                f.write_str(text)
-            }
-        }
-    }
 }
 
 impl Watch {
@@ -170,7 +122,8 @@ impl Watch {
         }
         let Ok(mut event) = serde_json::from_slice::<Value>(line) else {
             // The next one may be fine, and coming back would only bring this one again.
-            return Ok(vec![self.fault(None, FieldFault::new("", "a watch event is no JSON"))]);
+            let fault = self.fault(None, FieldFault::new("", "a watch event is no JSON"));
+            return Ok(vec![Event::Fault(fault)]);
         };
         let object = event.get_mut("object").map(Value::take).unwrap_or(Value::Null);
         self.absent = 0;
@@ -186,7 +139,7 @@ impl Watch {
             Some("DELETED") => Ok(self.told(object, false)),
             other => {
                 let problem = format!("a watch event has the unknown type {other:?}");
-                Ok(vec![self.fault(None, FieldFault::new("", problem))])
+                Ok(vec![Event::Fault(self.fault(None, FieldFault::new("", problem)))])
             }
         }
     }
@@ -259,10 +212,10 @@ impl Watch {
                 if metadata["annotations"]["k8s.io/initial-events-end"] != "true" {
                     return Vec::new();
                 }
-                let objects = std::mem::take(found).into_values().collect();
+                let found = std::mem::take(found);
                 self.state = State::From(version);
                 self.synced = true;
-                vec![Event::Resync(self.kind, objects)]
+                vec![resync(self.kind, found)]
             }
         }
     }
@@ -270,21 +223,27 @@ impl Watch {
     fn told(&mut self, object: Value, exists: bool) -> Vec<Event> {
         self.progress += 1;
         let version = version(&object["metadata"]);
-        let (object, mut events) = self.read(object);
+        let told = self.read(object);
         if let (State::From(held), Some(version)) = (&mut self.state, version) {
             *held = version;
         }
-        let Some(object) = object else { return events };
+        let (object, faults) = match told {
+            Ok(told) => told,
+            Err(fault) => return vec![Event::Fault(*fault)],
+        };
         match (&mut self.state, exists) {
-            (State::List { found, .. }, true) => drop(found.insert(object.reference(), object)),
-            (State::List { found, .. }, false) => drop(found.remove(&object.reference())),
-            (State::From(_), true) => events.push(Event::Apply(object)),
-            (State::From(_), false) => {
-                // What is wrong with it does not matter any more.
-                events = vec![Event::Delete(object.reference())];
+            (State::List { found, .. }, true) => {
+                found.insert(object.reference(), (object, faults));
+                Vec::new()
             }
+            (State::List { found, .. }, false) => {
+                found.remove(&object.reference());
+                Vec::new()
+            }
+            (State::From(_), true) => vec![Event::Apply(object, faults)],
+            // What is wrong with it does not matter any more.
+            (State::From(_), false) => vec![Event::Delete(object.reference())],
         }
-        events
     }
 
     /// A page of a list.
@@ -301,17 +260,17 @@ impl Watch {
         self.progress += 1;
         self.absent = 0;
         let mut events = Vec::new();
-        let mut objects = Vec::new();
+        let mut told = Found::new();
         for item in items {
-            let (object, faults) = self.read(item);
-            events.extend(faults);
-            objects.extend(object);
+            match self.read(item) {
+                Ok((object, faults)) => drop(told.insert(object.reference(), (object, faults))),
+                Err(fault) => events.push(Event::Fault(*fault)),
+            }
         }
         if let State::List { found, next, .. } = &mut self.state {
-            found.extend(objects.into_iter().map(|object| (object.reference(), object)));
+            found.extend(told);
             if rest.is_empty() {
-                let objects = std::mem::take(found).into_values().collect();
-                events.push(Event::Resync(self.kind, objects));
+                events.push(resync(self.kind, std::mem::take(found)));
                 self.state = State::From(version);
                 (self.synced, self.whole) = (true, false);
             } else {
@@ -321,8 +280,8 @@ impl Watch {
         Ok(events)
     }
 
-    /// An object of this kind, and what was wrong with it.
-    fn read(&self, mut value: Value) -> (Option<Object>, Vec<Event>) {
+    /// An object of this kind, and what is wrong with it; or why it is none.
+    fn read(&self, mut value: Value) -> Result<(Object, Vec<FieldFault>), Box<Fault>> {
         if let Value::Object(fields) = &mut value {
             // Items of lists leave these out.
             fields.entry("kind").or_insert_with(|| self.kind.name().into());
@@ -330,26 +289,35 @@ impl Watch {
         }
         match read(value) {
             Read::Object(object, faults) if object.reference().kind == self.kind => {
-                let reference = object.reference();
-                let faults = faults.into_iter();
-                let events = faults.map(|it| self.fault(Some(reference.clone()), it)).collect();
-                (Some(object), events)
+                Ok((object, faults))
             }
             Read::Object(object, _) => {
                 let problem = format!("is no {}", self.kind.name());
-                (None, vec![self.fault(Some(object.reference()), FieldFault::new("kind", problem))])
+                Err(Box::new(
+                    self.fault(Some(object.reference()), FieldFault::new("kind", problem)),
+                ))
             }
             Read::OtherKind(kind) => {
                 let problem = format!("{kind:?} where {} is expected", self.kind.name());
-                (None, vec![self.fault(None, FieldFault::new("kind", problem))])
+                Err(Box::new(self.fault(None, FieldFault::new("kind", problem))))
             }
-            Read::Nothing(fault) | Read::Refused(fault) => (None, vec![self.fault(None, fault)]),
+            Read::Nothing(fault) | Read::Refused(fault) => Err(Box::new(self.fault(None, fault))),
         }
     }
 
-    fn fault(&self, object: Option<ObjectRef>, fault: FieldFault) -> Event {
-        Event::Fault(Fault { file: None, document: None, object, fault })
+    fn fault(&self, object: Option<ObjectRef>, fault: FieldFault) -> Fault {
+        Fault { file: None, document: None, object, fault }
     }
+}
+
+/// Everything there is of a kind, with what is wrong with it.
+fn resync(kind: Kind, found: Found) -> Event {
+    let (mut objects, mut faults) = (Vec::with_capacity(found.len()), Vec::new());
+    for (reference, (object, wrong)) in found {
+        faults.extend(wrong.into_iter().map(|fault| fault.of(reference.clone())));
+        objects.push(object);
+    }
+    Event::Resync(kind, objects, faults)
 }
 
 /// A resource version, which must not be interpreted; letters and digits so far.
@@ -374,145 +342,4 @@ fn escaped(token: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn line(watch: &mut Watch, kind: &str, object: Value) -> Result<Vec<Event>, Trouble> {
-        watch.line(json!({"type": kind, "object": object}).to_string().as_bytes())
-    }
-
-    fn namespace(name: &str, version: u32) -> Value {
-        json!({"apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": name, "resourceVersion": version.to_string()}})
-    }
-
-    fn bookmark(version: u32, end: bool) -> Value {
-        let mut object = json!({"kind": "Namespace", "apiVersion": "v1",
-            "metadata": {"resourceVersion": version.to_string()}});
-        if end {
-            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-        }
-        object
-    }
-
-    /// A watch that has listed one namespace `a` at version 5.
-    fn listed() -> Watch {
-        let mut watch = Watch::new(Kind::Namespace);
-        assert!(watch.path().contains("sendInitialEvents=true"));
-        assert_eq!(line(&mut watch, "ADDED", namespace("a", 3)), Ok(vec![]));
-        let events = line(&mut watch, "BOOKMARK", bookmark(5, true)).unwrap();
-        assert!(matches!(&events[..], [Event::Resync(Kind::Namespace, all)] if all.len() == 1));
-        assert!(watch.path().ends_with("resourceVersion=5"));
-        watch
-    }
-
-    #[test]
-    fn a_streaming_list_ends_with_its_bookmark_and_the_watch_goes_on_from_there() {
-        let mut watch = listed();
-        let events = line(&mut watch, "MODIFIED", namespace("b", 7)).unwrap();
-        assert!(matches!(events[..], [Event::Apply(_)]));
-        assert!(watch.path().ends_with("resourceVersion=7"));
-        assert_eq!(line(&mut watch, "BOOKMARK", bookmark(9, false)), Ok(vec![]));
-        assert!(watch.path().ends_with("resourceVersion=9"));
-        assert!(matches!(
-            line(&mut watch, "DELETED", namespace("b", 10)).unwrap()[..],
-            [Event::Delete(_)]
-        ));
-        assert_eq!((watch.end(), watch.next_after(None)), (Ok(vec![]), Next::AtOnce));
-    }
-
-    #[test]
-    fn a_bookmark_is_never_taken_for_a_policy_that_selects_everything() {
-        let mut watch = Watch::new(Kind::NetworkPolicy);
-        let empty = json!({"kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1",
-            "metadata": {"resourceVersion": "4"}, "spec": {"podSelector": {}}});
-        assert_eq!(line(&mut watch, "BOOKMARK", empty.clone()), Ok(vec![]));
-        let mut end = empty;
-        end["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-        let events = line(&mut watch, "BOOKMARK", end).unwrap();
-        assert_eq!(events, [Event::Resync(Kind::NetworkPolicy, vec![])]);
-    }
-
-    #[test]
-    fn an_expired_version_lists_anew_whether_by_status_or_by_event() {
-        let mut watch = listed();
-        let expired = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "old"});
-        let trouble = line(&mut watch, "ERROR", expired).unwrap_err();
-        assert_eq!(trouble, Trouble::Expired);
-        assert_eq!(watch.next_after(Some(&trouble)), Next::AtOnce);
-        assert!(watch.path().contains("sendInitialEvents=true"));
-        assert_eq!(Trouble::status(410, "", 0), Trouble::Expired);
-    }
-
-    #[test]
-    fn a_version_that_is_too_large_is_waited_for() {
-        let mut watch = listed();
-        let trouble = Trouble::status(504, "Too large resource version", 1);
-        assert_eq!(watch.next_after(Some(&trouble)), Next::After(Duration::from_secs(1)));
-        assert!(watch.path().ends_with("resourceVersion=5"), "the watch goes on where it was");
-    }
-
-    #[test]
-    fn a_list_that_breaks_off_tells_nothing_and_begins_anew() {
-        let mut watch = Watch::new(Kind::Namespace);
-        line(&mut watch, "ADDED", namespace("a", 3)).unwrap();
-        let trouble = watch.end().unwrap_err();
-        assert_eq!(watch.next_after(Some(&trouble)), Next::BackOff);
-        let events = line(&mut watch, "BOOKMARK", bookmark(5, true)).unwrap();
-        assert_eq!(events, [Event::Resync(Kind::Namespace, vec![])]);
-    }
-
-    #[test]
-    fn an_older_server_is_listed_by_pages_and_an_expired_page_asks_for_all() {
-        let mut watch = Watch::new(Kind::Namespace);
-        let refused = Trouble::status(422, "sendInitialEvents: Forbidden: not enabled", 0);
-        assert_eq!(watch.next_after(Some(&refused)), Next::AtOnce);
-        assert!(watch.path().ends_with("/namespaces?limit=500"));
-        let page = |rest: &str, name: &str| {
-            json!({"kind": "NamespaceList", "metadata": {"resourceVersion": "8", "continue": rest},
-                "items": [{"metadata": {"name": name}}]})
-            .to_string()
-        };
-        watch.line(page("a/b", "a").as_bytes()).unwrap();
-        assert_eq!(watch.end(), Ok(vec![]));
-        assert!(watch.path().ends_with("limit=500&continue=a%2Fb"));
-        assert_eq!(watch.next_after(Some(&Trouble::Expired)), Next::AtOnce);
-        assert!(watch.path().ends_with("/namespaces?"));
-        watch.line(page("", "b").as_bytes()).unwrap();
-        let events = watch.end().unwrap();
-        assert!(matches!(&events[..], [Event::Resync(_, all)] if all.len() == 1));
-        assert!(watch.path().ends_with("resourceVersion=8"));
-    }
-
-    #[test]
-    fn a_kind_that_is_not_installed_is_empty_at_first_but_not_at_once_later() {
-        let mut watch = Watch::new(Kind::ClusterNetworkPolicy);
-        assert_eq!(watch.next_after(Some(&Trouble::Absent)), Next::WhenInstalled);
-        assert!(watch.is_gone());
-        line(&mut watch, "BOOKMARK", bookmark(5, true)).unwrap();
-        assert!(!watch.is_gone());
-        for gone in [false, false, true] {
-            assert_eq!(watch.next_after(Some(&Trouble::Absent)), Next::WhenInstalled);
-            assert_eq!(watch.is_gone(), gone);
-        }
-        let mut core = Watch::new(Kind::Pod);
-        assert_eq!(core.next_after(Some(&Trouble::Absent)), Next::BackOff);
-        assert!(!core.is_gone());
-    }
-
-    #[test]
-    fn nonsense_is_told_and_passed_over() {
-        let mut watch = listed();
-        for bad in ["{", "[]", "{\"type\":\"WHAT\"}", "{\"type\":\"ADDED\"}"] {
-            assert!(matches!(watch.line(bad.as_bytes()).unwrap()[..], [Event::Fault(_)]), "{bad}");
-        }
-        let bad = json!({"apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": "c", "resourceVersion": "11", "labels": {"a": 1}}});
-        let events = line(&mut watch, "ADDED", bad).unwrap();
-        assert!(matches!(&events[..], [Event::Fault(_), Event::Apply(Object::Unreadable(_))]));
-        let evil = json!({"metadata": {"resourceVersion": "1&watch=0"}});
-        assert_eq!(line(&mut watch, "BOOKMARK", evil), Ok(vec![]));
-        assert!(watch.path().ends_with("resourceVersion=11"));
-    }
-}
+mod tests;

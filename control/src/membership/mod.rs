@@ -134,6 +134,16 @@ impl Membership {
         pods.into_iter().collect()
     }
 
+    /// The pod that an address is taken for.
+    pub(crate) fn owner(&self, address: IpAddr) -> Option<&PodKey> {
+        self.hosts.get(&address).map(|host| &host.owner)
+    }
+
+    /// Every address that is a pod's.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (IpAddr, &PodKey)> {
+        self.hosts.iter().map(|(address, host)| (*address, &host.owner))
+    }
+
     /// A pod changed in the cache; `before` are the addresses it had.
     pub(crate) fn pod_changed(&mut self, cache: &Cache, key: &PodKey, before: &[IpAddr]) {
         let now = cache.addresses(key);

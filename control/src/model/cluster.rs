@@ -14,7 +14,8 @@ use crate::PodKey;
 pub struct Namespace {
     /// Its name.
     pub name: Arc<str>,
-    /// Its labels; `kubernetes.io/metadata.name` is always among them.
+    /// Its labels; `kubernetes.io/metadata.name` is always among them. Partial if the object
+    /// could not be read.
     pub labels: Arc<Labels>,
 }
 
@@ -34,6 +35,10 @@ impl Namespace {
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
+    /// What tells it from a pod that had the same name before: `metadata.uid`, or where the
+    /// kubelet made the pod out of a file, what the kubelet calls it
+    /// (annotation `kubernetes.io/config.hash`). `None` where absent.
+    pub uid: Option<Arc<str>>,
     /// Labels; shared between pods with the same ones.
     pub labels: Arc<Labels>,
     /// `spec.nodeName`; `None` while not scheduled.
@@ -49,6 +54,9 @@ pub struct Pod {
     pub created: i64,
     /// Named ports of the containers.
     pub ports: Arc<[ContainerPort]>,
+    /// Whether all of the object could be read. If not, no gate of its own opens for it, nothing
+    /// that permits means it, and everything that denies does, as far as it may.
+    pub complete: bool,
 }
 
 /// A named container port.
@@ -90,4 +98,7 @@ pub struct Node {
     pub addresses: Vec<IpAddr>,
     /// `spec.podCIDRs`, or `spec.podCIDR` where the list is absent.
     pub pod_cidrs: Vec<IpNet>,
+    /// Whether all of the object could be read. If not, its labels are partial, and addresses
+    /// and networks are those that could be read.
+    pub complete: bool,
 }

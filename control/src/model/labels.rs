@@ -5,28 +5,44 @@ use std::sync::Arc;
 
 /// A set of labels, sorted by key; keys are unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);
+pub struct Labels {
+    known: Box<[(Arc<str>, Arc<str>)]>,
+    /// The object says more than could be read: a label that is not known may still exist.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    partial: bool,
+}
 
 impl Labels {
     /// The value of `key`, if the label exists.
     pub fn value(&self, key: &str) -> Option<&str> {
         // A handful of labels: a walk beats a search.
-        self.0.iter().find(|(have, _)| &**have == key).map(|(_, value)| &**value)
+        self.known.iter().find(|(have, _)| &**have == key).map(|(_, value)| &**value)
+    }
+
+    /// Whether there may be labels beyond these, which could not be read.
+    pub fn is_partial(&self) -> bool {
+        self.partial
+    }
+
+    /// These labels, and maybe more that could not be read.
+    #[must_use]
+    pub fn and_maybe_more(mut self) -> Self {
+        self.partial = true;
+        self
     }
 
     /// All labels, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
-        self.0.iter().map(|(key, value)| (key, value))
+        self.known.iter().map(|(key, value)| (key, value))
     }
 
     /// The same labels with `key` set to `value`.
     #[must_use]
     pub fn with(&self, key: &str, value: &str) -> Self {
-        self.iter()
-            .map(|(key, value)| (Arc::clone(key), Arc::clone(value)))
-            .filter(|(have, _)| &**have != key)
-            .chain([(key.into(), value.into())])
-            .collect()
+        let others = self.iter().filter(|(have, _)| &***have != key);
+        let others = others.map(|(key, value)| (Arc::clone(key), Arc::clone(value)));
+        let all: Self = others.chain([(key.into(), value.into())]).collect();
+        Self { partial: self.partial, ..all }
     }
 }
 
@@ -35,7 +51,7 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(labels: T) -> Self {
         let sorted: std::collections::BTreeMap<Arc<str>, Arc<str>> =
             labels.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
-        Self(sorted.into_iter().collect())
+        Self { known: sorted.into_iter().collect(), partial: false }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{ObjectRef, reader};
@@ -11,14 +12,99 @@ use crate::{FieldFault, PodKey};
 
 type Faults = Vec<FieldFault>;
 
-pub(super) fn namespace(reference: &ObjectRef, value: Value) -> Result<Namespace, Faults> {
-    let object: api::Namespace = reader::typed(value, "").map_err(|fault| vec![fault])?;
-    let labels: Labels = object.metadata.labels.into_iter().flatten().collect();
-    Ok(Namespace::new(Arc::clone(&reference.name), &labels))
+/// The namespace as far as it could be read, and what could not be.
+pub(super) fn namespace(reference: &ObjectRef, value: &Value) -> (Namespace, Faults) {
+    let (labels, faults) = match reader::typed::<api::Namespace>(value, "") {
+        Ok(object) => (object.metadata.labels.into_iter().flatten().collect(), Vec::new()),
+        Err(fault) => (readable_labels(value), vec![fault]),
+    };
+    (Namespace::new(Arc::clone(&reference.name), &labels), faults)
 }
 
-pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
-    let object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
+/// The pod as far as it could be read, and what could not be.
+pub(super) fn pod(reference: &ObjectRef, value: &Value) -> (Pod, Faults) {
+    match whole_pod(reference, value) {
+        Ok(pod) => (pod, Vec::new()),
+        Err(faults) => (readable_pod(reference, value), faults),
+    }
+}
+
+/// The cluster node as far as it could be read, and what could not be.
+pub(super) fn node(reference: &ObjectRef, value: &Value) -> (Node, Faults) {
+    match whole_node(reference, value) {
+        Ok(node) => (node, Vec::new()),
+        Err(faults) => (readable_node(reference, value), faults),
+    }
+}
+
+/// Labels that are text; there may be more.
+fn readable_labels(value: &Value) -> Labels {
+    let labels = value["metadata"]["labels"].as_object().into_iter().flatten();
+    let labels = labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+    labels.collect::<Labels>().and_maybe_more()
+}
+
+/// Addresses among these texts.
+fn readable<'v, T>(
+    texts: impl Iterator<Item = &'v Value>,
+    read: impl Fn(&str) -> Result<T, FieldFault>,
+) -> Vec<T> {
+    texts.filter_map(|text| read(text.as_str()?).ok()).collect()
+}
+
+fn elements(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
+    let (spec, status) = (&value["spec"], &value["status"]);
+    let texts = elements(&status["podIPs"]).map(|entry| &entry["ip"]);
+    let mut addresses =
+        readable(texts.chain([&status["podIP"]]), |text| reader::address(text, String::new));
+    addresses.sort_unstable();
+    addresses.dedup();
+    Pod {
+        key: key(reference),
+        uid: value["metadata"]["uid"].as_str().map(Arc::from),
+        labels: Arc::new(readable_labels(value)),
+        node: spec["nodeName"].as_str().filter(|name| !name.is_empty()).map(Arc::from),
+        addresses,
+        host_network: spec["hostNetwork"] == true,
+        finished: matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")),
+        created: 0,
+        ports: Arc::default(),
+        complete: false,
+    }
+}
+
+fn readable_node(reference: &ObjectRef, value: &Value) -> Node {
+    let addresses = elements(&value["status"]["addresses"]).map(|entry| &entry["address"]);
+    let cidrs = elements(&value["spec"]["podCIDRs"]);
+    Node {
+        name: Arc::clone(&reference.name),
+        labels: Arc::new(readable_labels(value)),
+        addresses: readable(addresses, |text| reader::address(text, String::new)),
+        pod_cidrs: readable(cidrs, |text| reader::network(text, String::new)),
+        complete: false,
+    }
+}
+
+fn key(reference: &ObjectRef) -> PodKey {
+    PodKey {
+        namespace: reference.namespace.clone().unwrap_or_else(|| "default".into()),
+        name: Arc::clone(&reference.name),
+    }
+}
+
+/// By what the kubelet, and so the runtime, knows the pod.
+fn uid(metadata: &mut ObjectMeta) -> Option<Arc<str>> {
+    let annotations = metadata.annotations.as_mut();
+    let of_file = annotations.and_then(|it| it.remove("kubernetes.io/config.hash"));
+    of_file.or(metadata.uid.take()).filter(|uid| !uid.is_empty()).map(Arc::from)
+}
+
+fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
+    let mut object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
     let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
     let mut faults = Vec::new();
     let mut addresses = Vec::new();
@@ -44,10 +130,8 @@ pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
         return Err(faults);
     }
     Ok(Pod {
-        key: PodKey {
-            namespace: reference.namespace.clone().unwrap_or_else(|| "default".into()),
-            name: Arc::clone(&reference.name),
-        },
+        key: key(reference),
+        uid: uid(&mut object.metadata),
         labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
         node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
         addresses,
@@ -55,6 +139,7 @@ pub(super) fn pod(reference: &ObjectRef, value: Value) -> Result<Pod, Faults> {
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         created: object.metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
         ports,
+        complete: true,
     })
 }
 
@@ -88,7 +173,7 @@ fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPo
     ports.into()
 }
 
-pub(super) fn node(reference: &ObjectRef, value: Value) -> Result<Node, Faults> {
+fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
     let object: api::Node = reader::typed(value, "").map_err(|fault| vec![fault])?;
     let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
     let mut faults = Vec::new();
@@ -128,6 +213,7 @@ pub(super) fn node(reference: &ObjectRef, value: Value) -> Result<Node, Faults> 
             labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
             addresses,
             pod_cidrs,
+            complete: true,
         }),
         false => Err(faults),
     }
@@ -176,6 +262,18 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_made_from_a_file_is_known_by_the_kubelets_name_for_it() {
+        let uid = |annotations: Value| match object(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p", "uid": "u-1", "annotations": annotations}}))
+        {
+            Object::Pod(pod) => pod.uid.unwrap().to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(uid(json!({})), "u-1");
+        assert_eq!(uid(json!({"kubernetes.io/config.hash": "0f"})), "0f");
+    }
+
+    #[test]
     fn a_finished_pod_is_known_as_such() {
         for (phase, finished) in [("Succeeded", true), ("Failed", true), ("Running", false)] {
             let Object::Pod(pod) = object(json!({"apiVersion": "v1", "kind": "Pod",
@@ -194,7 +292,9 @@ mod tests {
         else {
             panic!()
         };
-        assert!(matches!(object, Object::Unreadable(_)));
+        let Object::Pod(pod) = object else { panic!() };
+        assert!(!pod.complete && pod.labels.is_partial());
+        assert_eq!(pod.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
         assert_eq!(faults[0].field, "status.podIPs[1].ip");
     }
 

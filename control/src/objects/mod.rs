@@ -9,16 +9,24 @@
 //!   be read. The cache keeps the last complete version where it has one.
 //! - A **ClusterNetworkPolicy** likewise: an `Accept` rule that could not be read matches
 //!   nothing, any other becomes deny-all; if tier, priority or subject could not be read,
-//!   only denials are left, for the subject as far as it could be.
+//!   only denials are left, for the subject as far as it could be. So does a
+//!   **ClusterEgressFirewall**.
+//! - A **Pod**, **Namespace** or **Node** becomes what could be read of it, marked as such: the
+//!   cache keeps the last whole version where it has one. Where there was none, a pod has no
+//!   gates that open, is no peer of what permits, and is one of everything that denies by what
+//!   could not be read; so are the pods of a namespace without readable labels.
 //! - Every other kind becomes [`Object::Unreadable`]: the cache keeps the last valid version
-//!   where it has one; a pod it never knew has no tables and is in nobody's peers.
+//!   where it has one.
 //!
 //! Each fault names its field.
 
 mod cluster;
 mod cluster_policy;
+mod cluster_rules;
+mod egress_firewall;
 mod policy;
 mod reader;
+mod report;
 mod service;
 
 use std::fmt;
@@ -29,7 +37,8 @@ use serde_json::Value;
 
 use crate::FieldFault;
 use crate::model::{
-    ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service,
+    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
+    Pod, Service,
 };
 
 /// A parsed object of any supported kind.
@@ -49,6 +58,8 @@ pub enum Object {
     NetworkPolicy(NetworkPolicy),
     /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
     ClusterNetworkPolicy(ClusterNetworkPolicy),
+    /// podgate.io/v1alpha1 ClusterEgressFirewall.
+    ClusterEgressFirewall(ClusterEgressFirewall),
     /// An object that exists but could not be read; what was known of it stays.
     Unreadable(ObjectRef),
 }
@@ -73,7 +84,22 @@ impl Object {
                 of(Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
             }
             Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
+            Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
             Self::Unreadable(reference) => reference.clone(),
+        }
+    }
+
+    /// Whether all of it could be read.
+    pub fn is_whole(&self) -> bool {
+        match self {
+            Self::Namespace(it) => !it.labels.is_partial(),
+            Self::Pod(it) => it.complete,
+            Self::Node(it) => it.complete,
+            Self::NetworkPolicy(it) => it.complete,
+            Self::ClusterNetworkPolicy(it) => it.complete,
+            Self::ClusterEgressFirewall(it) => it.complete,
+            Self::Service(_) | Self::EndpointSlice(_) => true,
+            Self::Unreadable(_) => false,
         }
     }
 }
@@ -95,11 +121,13 @@ pub enum Kind {
     NetworkPolicy,
     /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
     ClusterNetworkPolicy,
+    /// podgate.io/v1alpha1 ClusterEgressFirewall.
+    ClusterEgressFirewall,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Namespace,
         Self::Pod,
         Self::Node,
@@ -107,6 +135,7 @@ impl Kind {
         Self::EndpointSlice,
         Self::NetworkPolicy,
         Self::ClusterNetworkPolicy,
+        Self::ClusterEgressFirewall,
     ];
 
     /// `kind`, as objects spell it.
@@ -119,6 +148,7 @@ impl Kind {
             Self::EndpointSlice => "EndpointSlice",
             Self::NetworkPolicy => "NetworkPolicy",
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Self::ClusterEgressFirewall => "ClusterEgressFirewall",
         }
     }
 
@@ -129,6 +159,7 @@ impl Kind {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::NetworkPolicy => "networking.k8s.io/v1",
             Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
+            Self::ClusterEgressFirewall => "podgate.io/v1alpha1",
         }
     }
 
@@ -142,17 +173,21 @@ impl Kind {
             Self::EndpointSlice => "endpointslices",
             Self::NetworkPolicy => "networkpolicies",
             Self::ClusterNetworkPolicy => "clusternetworkpolicies",
+            Self::ClusterEgressFirewall => "clusteregressfirewalls",
         }
     }
 
     /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
     pub const fn may_be_absent(self) -> bool {
-        matches!(self, Self::ClusterNetworkPolicy)
+        matches!(self, Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall)
     }
 
     /// Whether objects of this kind live in namespaces.
     pub const fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Namespace | Self::Node | Self::ClusterNetworkPolicy)
+        !matches!(
+            self,
+            Self::Namespace | Self::Node | Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall
+        )
     }
 }
 
@@ -236,26 +271,39 @@ fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
 
 fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
     let kind = reference.kind;
-    if kind == Kind::NetworkPolicy {
-        let (policy, faults) = policy::network_policy(&reference, &value);
-        return (Object::NetworkPolicy(policy), faults);
-    }
-    if kind == Kind::ClusterNetworkPolicy {
-        let (policy, faults) = cluster_policy::cluster_network_policy(&reference, &value);
-        return (Object::ClusterNetworkPolicy(policy), faults);
-    }
-    let object = match kind {
-        Kind::Namespace => cluster::namespace(&reference, value).map(Object::Namespace),
-        Kind::Pod => cluster::pod(&reference, value).map(Object::Pod),
-        Kind::Node => cluster::node(&reference, value).map(Object::Node),
-        Kind::Service => service::service(&reference, value).map(Object::Service),
-        Kind::EndpointSlice | Kind::NetworkPolicy | Kind::ClusterNetworkPolicy => {
-            service::endpoint_slice(&reference, value).map(Object::EndpointSlice)
-        }
-    };
-    match object {
+    let or_unreadable = |object: Result<Object, Vec<FieldFault>>| match object {
         Ok(object) => (object, Vec::new()),
-        Err(faults) => (Object::Unreadable(reference), faults),
+        Err(faults) => (Object::Unreadable(reference.clone()), faults),
+    };
+    match kind {
+        Kind::Namespace => {
+            let (namespace, faults) = cluster::namespace(&reference, &value);
+            (Object::Namespace(namespace), faults)
+        }
+        Kind::Pod => {
+            let (pod, faults) = cluster::pod(&reference, &value);
+            (Object::Pod(pod), faults)
+        }
+        Kind::Node => {
+            let (node, faults) = cluster::node(&reference, &value);
+            (Object::Node(node), faults)
+        }
+        Kind::NetworkPolicy => {
+            let (policy, faults) = policy::network_policy(&reference, &value);
+            (Object::NetworkPolicy(policy), faults)
+        }
+        Kind::ClusterNetworkPolicy => {
+            let (policy, faults) = cluster_policy::cluster_network_policy(&reference, &value);
+            (Object::ClusterNetworkPolicy(policy), faults)
+        }
+        Kind::ClusterEgressFirewall => {
+            let (firewall, faults) = egress_firewall::cluster_egress_firewall(&reference, &value);
+            (Object::ClusterEgressFirewall(firewall), faults)
+        }
+        Kind::Service => or_unreadable(service::service(&reference, value).map(Object::Service)),
+        Kind::EndpointSlice => {
+            or_unreadable(service::endpoint_slice(&reference, value).map(Object::EndpointSlice))
+        }
     }
 }
 

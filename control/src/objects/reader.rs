@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use serde::Deserializer;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -34,7 +35,10 @@ pub(super) fn reference(kind: Kind, value: &Value) -> Result<ObjectRef, FieldFau
 }
 
 /// Reads a whole value as one of the API's types; `field` is where the value stands.
-pub(super) fn typed<T: DeserializeOwned>(value: Value, field: &str) -> Result<T, FieldFault> {
+pub(super) fn typed<'de, T: DeserializeOwned>(
+    value: impl Deserializer<'de, Error = serde_json::Error>,
+    field: &str,
+) -> Result<T, FieldFault> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = match (field, path.as_str()) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use acl::{Action, Address, Key, linear};
 use control::objects::{Read, read};
 use control::{Control, Kind, Object, ObjectRef, PodGate, PodKey, PodView, Scope, View};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// IP protocol numbers.
 pub(crate) const TCP: u8 = 6;
@@ -131,6 +131,27 @@ pub(crate) fn egress_at(view: &View, from: IpAddr, to: IpAddr, protocol: u8, por
 
 fn at(view: &View, address: IpAddr) -> Option<&Arc<PodView>> {
     view.pods.values().find(|pod| pod.addresses.contains(&address))
+}
+
+/// A running pod on `n1`.
+pub(crate) fn pod(name: &str, address: &str, labels: Value) -> Value {
+    with_ports(name, address, labels, json!([]))
+}
+
+/// The same with container ports.
+pub(crate) fn with_ports(name: &str, address: &str, labels: Value, ports: Value) -> Value {
+    let (namespace, name) = name.split_once('/').unwrap();
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "ports": ports}]},
+        "status": {"phase": "Running", "podIPs": [{"ip": address}]}})
+}
+
+/// A NetworkPolicy.
+pub(crate) fn policy(name: &str, spec: Value) -> Value {
+    let (namespace, name) = name.split_once('/').unwrap();
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": namespace, "name": name}, "spec": spec})
 }
 
 pub(crate) fn reference_of(kind: &str, namespace: &str, name: &str) -> ObjectRef {

@@ -8,6 +8,7 @@ use ahash::RandomState;
 
 use super::{Context, Next, session};
 use crate::packet::Packet;
+use crate::session::Sight;
 use crate::wire::{Flow, Fragment};
 use crate::{Now, Outcome, PortId};
 
@@ -27,7 +28,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     };
     packet.headers.flow = flow;
     packet.hash = context.sessions.hash(&flow);
-    match context.sessions.find(packet.hash, &flow, context.now.seconds()) {
+    match context.sessions.find(packet.hash, &flow, Sight::Entering, context.now.seconds()) {
         Some(found) => session::go_on(context, packet, &found, Outcome::Fragment),
         None => Next::End(Outcome::FragmentUnknown),
     }
@@ -82,7 +83,7 @@ impl Fragments {
     }
 
     /// The flow of the first fragment of a later fragment's datagram.
-    fn find(&self, packet: &Packet, identification: u32, now: Now) -> Option<Flow> {
+    pub(super) fn find(&self, packet: &Packet, identification: u32, now: Now) -> Option<Flow> {
         if self.places.is_empty() {
             return None;
         }

@@ -1,93 +1,102 @@
 //! The graph: stages that each handle a whole vector.
 //!
 //! ```text
-//! parse ─┬─▶ security ─┬─▶ session ─┬─▶ policy ──▶ rewrite ─▶ (out)
-//!        │             │            └───────────────▲
-//!        │             └─▶ fragment ────────────────┘
+//! parse ─┬─▶ security ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ rewrite ─┬─▶ (out)
+//!        │      │      │            ├────────────────▲        ▲   └─▶ encapsulate ─▶ (out)
+//!        │      │      └─▶ fragment ┴─────────────────────────┘          ▲
+//!        │      └─▶ decapsulate ─▶ (session, fragment)        answer ────┴─▶ (out)
 //!        └─▶ neighbour ─▶ (out)
 //! ```
+//!
+//! Every node but `neighbour` and `encapsulate` may send packets to `answer`, which tells their
+//! senders why they go no further.
 //!
 //! A node takes packets one after the other from its list and says for each where it goes: to
 //! another node or to its end, an [`Outcome`]. Nodes only send packets forward, so one pass in
 //! the order of [`Node::ALL`] is enough.
 
+mod answer;
+mod decapsulate;
+mod encapsulate;
 mod fragment;
 mod neighbour;
 mod policy;
 mod rewrite;
 mod security;
+mod service;
 mod session;
+pub mod trace;
 
 use std::fmt::Write;
+use std::sync::Arc;
 
+use answer::Notices;
 pub use fragment::Fragments;
+use trace::{Tracer, Tracing};
 
 use crate::Now;
 use crate::counters::Counters;
 use crate::cpu::clocks;
 use crate::packet::{Packet, VECTOR};
-use crate::session::Sessions;
-use crate::wire::{self, Headers, Kind, Mac};
-use crate::{Memory, Outcome, PortId, Snapshot};
+use crate::session::{Sessions, Views};
+use crate::wire::{self, Flow, Headers, Kind, Mac};
+use crate::{Hop, Memory, Outcome, Snapshot};
 
 /// The switch's own MAC address on every port: locally administered, "podgt".
 pub const SWITCH_MAC: Mac = [0x02, b'p', b'o', b'd', b'g', b't'];
 
-/// A stage of the graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Node {
-    /// Checks the headers.
-    Parse,
-    /// Answers ARP and neighbour solicitations.
-    Neighbour,
-    /// Holds ports to their own addresses.
-    Security,
-    /// Finds the connection a packet belongs to.
-    Session,
-    /// Routes and judges packets that open a connection.
-    Policy,
-    /// Finds the connection of later fragments through their first.
-    Fragment,
-    /// Prepares a packet for its way out.
-    Rewrite,
+macro_rules! nodes {
+    ($($(#[doc = $doc:literal])* $node:ident $name:literal to [$($next:ident),*],)*) => {
+        /// How many nodes there are.
+        pub const NODES: usize = [$($name,)*].len();
+
+        /// A stage of the graph.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Node {
+            $($(#[doc = $doc])* $node,)*
+        }
+
+        impl Node {
+            /// All nodes, each before those it sends packets to.
+            pub const ALL: [Self; NODES] = [$(Self::$node,)*];
+
+            /// The name used in every output.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$node => $name,)* }
+            }
+
+            /// Where it may send packets.
+            pub const fn next(self) -> &'static [Self] {
+                match self { $(Self::$node => &[$(Self::$next,)*],)* }
+            }
+        }
+    };
 }
 
-impl Node {
-    /// All nodes, each before those it sends packets to.
-    pub const ALL: [Self; 7] = [
-        Self::Parse,
-        Self::Neighbour,
-        Self::Security,
-        Self::Session,
-        Self::Policy,
-        Self::Fragment,
-        Self::Rewrite,
-    ];
-
-    /// The name used in every output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Parse => "parse",
-            Self::Neighbour => "neighbour",
-            Self::Security => "security",
-            Self::Session => "session",
-            Self::Policy => "policy",
-            Self::Fragment => "fragment",
-            Self::Rewrite => "rewrite",
-        }
-    }
-
-    /// Where it may send packets.
-    pub const fn next(self) -> &'static [Self] {
-        match self {
-            Self::Parse => &[Self::Neighbour, Self::Security],
-            Self::Security => &[Self::Session, Self::Fragment],
-            Self::Session => &[Self::Policy, Self::Rewrite],
-            Self::Policy | Self::Fragment => &[Self::Rewrite],
-            Self::Neighbour | Self::Rewrite => &[],
-        }
-    }
+nodes! {
+    /// Checks the headers.
+    Parse "parse" to [Neighbour, Security],
+    /// Answers ARP and neighbour solicitations.
+    Neighbour "neighbour" to [],
+    /// Holds ports to their own addresses.
+    Security "security" to [Decapsulate, Session, Fragment, Answer],
+    /// Takes packets out of tunnels, and holds tunnels to the addresses behind them.
+    Decapsulate "decapsulate" to [Session, Fragment, Answer],
+    /// Finds the connection a packet belongs to.
+    Session "session" to [Service, Policy, Rewrite],
+    /// Gives connections to services a backend.
+    Service "service" to [Policy, Answer],
+    /// Routes and judges packets that open a connection.
+    Policy "policy" to [Rewrite],
+    /// Finds the connection of later fragments through their first.
+    Fragment "fragment" to [Rewrite],
+    /// Prepares a packet for its way out.
+    Rewrite "rewrite" to [Answer, Encapsulate],
+    /// Tells senders why their packets go no further.
+    Answer "answer" to [Encapsulate],
+    /// Puts packets into tunnels.
+    Encapsulate "encapsulate" to [],
 }
 
 /// The graph in Graphviz' language.
@@ -114,7 +123,22 @@ pub(crate) struct Context<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) sessions: &'a Sessions,
     pub(crate) fragments: &'a mut Fragments,
+    pub(crate) notices: &'a mut Notices,
+    translations: &'a mut Vec<Translation>,
     pub(crate) now: Now,
+}
+
+/// What is to be rewritten of one packet of the vector.
+#[derive(Clone, Copy, Debug)]
+struct Translation {
+    /// Both sights of its connection.
+    views: Views,
+    /// The packet's own ends, as they are to be.
+    to: Flow,
+    /// The same for the packet that it quotes.
+    quoted: Option<Flow>,
+    /// Whether it goes back to where the connection was opened from.
+    returns: bool,
 }
 
 /// Indices of the packets that wait for a node.
@@ -131,21 +155,39 @@ impl List {
         self.items[self.length] = index;
         self.length += 1;
     }
+
+    fn ends_with(&self, index: u8) -> bool {
+        self.items[..self.length].last() == Some(&index)
+    }
 }
 
 /// One worker's graph.
 pub struct Graph {
-    lists: [List; Node::ALL.len()],
+    lists: [List; NODES],
     fragments: Fragments,
+    notices: Notices,
+    translations: Vec<Translation>,
+    tracer: Option<Box<Tracer>>,
 }
 
 impl Default for Graph {
     fn default() -> Self {
-        Self { lists: [List::EMPTY; Node::ALL.len()], fragments: Fragments::default() }
+        Self {
+            lists: [List::EMPTY; NODES],
+            fragments: Fragments::default(),
+            notices: Notices::default(),
+            translations: Vec::with_capacity(VECTOR),
+            tracer: None,
+        }
     }
 }
 
 impl Graph {
+    /// Follows packets from the next vector on, or no longer; `worker` is the name it goes by.
+    pub fn follow(&mut self, worker: u16, tracing: Option<Arc<Tracing>>) {
+        self.tracer = tracing.map(|tracing| Box::new(Tracer::new(worker, tracing)));
+    }
+
     /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards.
     pub fn run(
         &mut self,
@@ -157,8 +199,14 @@ impl Graph {
         now: Now,
     ) {
         assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
-        let Self { lists, fragments } = self;
-        let mut context = Context { snapshot, memory, sessions, fragments, now };
+        let Self { lists, fragments, notices, translations, tracer } = self;
+        translations.clear();
+        let mut context =
+            Context { snapshot, memory, sessions, fragments, notices, translations, now };
+        let mut follower = tracer.as_deref_mut();
+        if let Some(tracer) = &mut follower {
+            tracer.begin(&context, packets);
+        }
         (0..packets.len()).for_each(|index| lists[Node::Parse as usize].push(index as u8));
         for node in Node::ALL {
             let input = std::mem::replace(&mut lists[node as usize].length, 0);
@@ -170,41 +218,100 @@ impl Graph {
                 let items = &lists[node as usize].items[..input];
                 session::prepare(&context, packets, items);
             }
-            for n in 0..input {
-                let index = lists[node as usize].items[n];
-                let packet = &mut packets[usize::from(index)];
-                match step(node, &mut context, packet) {
-                    Next::Node(next) => {
-                        debug_assert!(node.next().contains(&next));
-                        lists[next as usize].push(index);
+            let mut at = 0;
+            while at < input {
+                let mut until = input;
+                // Who follows packets sees them one at a time.
+                if let Some(tracer) = &mut follower {
+                    let index = lists[node as usize].items[at];
+                    tracer.before(node, &context, index, &packets[usize::from(index)]);
+                    until = at + 1;
+                }
+                let work = Work { node, from: at, until, counters };
+                match node {
+                    Node::Parse => work.each(lists, packets, &mut context, parse),
+                    Node::Neighbour => work.each(lists, packets, &mut context, neighbour::step),
+                    Node::Security => work.each(lists, packets, &mut context, security::step),
+                    Node::Decapsulate => {
+                        work.each(lists, packets, &mut context, decapsulate::step);
                     }
-                    Next::End(outcome) => {
-                        packet.outcome = Some(outcome);
-                        counters.count(outcome);
+                    Node::Session => work.each(lists, packets, &mut context, session::step),
+                    Node::Service => work.each(lists, packets, &mut context, service::step),
+                    Node::Policy => work.each(lists, packets, &mut context, policy::step),
+                    Node::Fragment => work.each(lists, packets, &mut context, fragment::step),
+                    Node::Rewrite => work.each(lists, packets, &mut context, rewrite::step),
+                    Node::Answer => work.each(lists, packets, &mut context, answer::step),
+                    Node::Encapsulate => {
+                        work.each(lists, packets, &mut context, encapsulate::step);
                     }
                 }
+                if let Some(tracer) = &mut follower {
+                    let index = lists[node as usize].items[at];
+                    let next = node.next().iter().copied();
+                    let next = next.rev().find(|next| lists[*next as usize].ends_with(index));
+                    tracer.after(node, &context, index, &packets[usize::from(index)], next);
+                }
+                at = until;
             }
             counters.count_node(node, input, clocks().wrapping_sub(started));
+        }
+        if let Some(follower) = follower {
+            follower.finish(&context, packets);
+            if follower.is_over() {
+                *tracer = None;
+            }
+        }
+    }
+}
+
+/// The part of a node's list that it works on.
+struct Work<'a> {
+    node: Node,
+    from: usize,
+    until: usize,
+    counters: &'a Counters,
+}
+
+/// Packets ahead of the one worked on whose bytes are asked for. (Frames of a power of two in size
+/// compete for few places in the cache, so that a vector of them does not stay there.)
+const AHEAD: usize = 6;
+
+impl Work<'_> {
+    /// Takes the packets one after the other through `step`: a loop of its own for each node.
+    #[inline(always)]
+    fn each<'c>(
+        &self,
+        lists: &mut [List; NODES],
+        packets: &mut [Packet],
+        context: &mut Context<'c>,
+        step: impl Fn(&mut Context<'c>, &mut Packet) -> Next,
+    ) {
+        let reads_frames = matches!(self.node, Node::Parse | Node::Rewrite);
+        for n in self.from..self.until {
+            if reads_frames && n + AHEAD < self.until {
+                let index = lists[self.node as usize].items[n + AHEAD];
+                context.memory.prefetch(&packets[usize::from(index)].frame);
+            }
+            let index = lists[self.node as usize].items[n];
+            let packet = &mut packets[usize::from(index)];
+            match step(context, packet) {
+                Next::Node(next) => {
+                    debug_assert!(self.node.next().contains(&next));
+                    lists[next as usize].push(index);
+                }
+                Next::End(outcome) => {
+                    packet.outcome = Some(outcome);
+                    self.counters.count(outcome);
+                }
+            }
         }
     }
 }
 
 #[inline]
-fn step(node: Node, context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    match node {
-        Node::Parse => parse(context, packet),
-        Node::Neighbour => neighbour::step(context, packet),
-        Node::Security => security::step(context, packet),
-        Node::Session => session::step(context, packet),
-        Node::Policy => policy::step(context, packet),
-        Node::Fragment => fragment::step(context, packet),
-        Node::Rewrite => rewrite::step(context, packet),
-    }
-}
-
-#[inline]
-fn parse(context: &Context<'_>, packet: &mut Packet) -> Next {
-    match wire::parse_into(context.memory.bytes(&packet.frame), &mut packet.headers) {
+fn parse(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    match wire::parse_into(frame, length, &mut packet.headers) {
         Err(outcome) => {
             // Nobody may take half-read headers for what the packet is.
             packet.headers = Headers::default();
@@ -220,12 +327,26 @@ fn parse(context: &Context<'_>, packet: &mut Packet) -> Next {
 impl Context<'_> {
     /// Where a packet for `destination` leaves, if it may leave there at all.
     #[inline]
-    fn route(&self, packet: &Packet, destination: acl::Address) -> Result<PortId, Outcome> {
-        match self.snapshot.route(destination) {
-            None => Err(Outcome::NoRoute),
-            Some(port) if port == packet.in_port => Err(Outcome::NotLocal),
-            Some(port) => Ok(port),
-        }
+    fn route(&self, packet: &Packet, destination: acl::Address) -> Result<Hop, Outcome> {
+        let Some(hop) = self.snapshot.route(destination) else { return Err(Outcome::NoRoute) };
+        let Some((port, _)) = self.snapshot.way(hop) else { return Err(Outcome::PortGone) };
+        let goes_back = port == packet.in_port && !self.translates(packet);
+        if goes_back { Err(Outcome::NotLocal) } else { Ok(hop) }
+    }
+
+    #[inline]
+    fn translates(&self, packet: &Packet) -> bool {
+        packet.translation != Packet::AS_IT_IS
+    }
+
+    /// Has the packet rewritten on its way out.
+    fn translate(&mut self, packet: &mut Packet, translation: Translation) {
+        packet.translation = self.translations.len() as u16;
+        self.translations.push(translation);
+    }
+
+    fn translation(&self, packet: &Packet) -> Option<&Translation> {
+        self.translations.get(usize::from(packet.translation))
     }
 }
 

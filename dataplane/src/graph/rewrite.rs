@@ -1,27 +1,87 @@
 //! Prepares a packet that leaves: tags off, time to live, checksums, addresses of the link.
 
-use super::{Context, Next, SWITCH_MAC};
-use crate::Outcome;
+use super::{Context, Next, Node};
 use crate::packet::Packet;
-use crate::wire::{Mac, checksum};
+use crate::snapshot::Leads;
+use crate::wire::{Fragment, Mac, checksum, crc32c, protocol, translate};
+use crate::{Outcome, Underlay};
 
 /// Where frames go whose receiver's MAC address is unknown (only captures have such ports).
 const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
 
 #[inline]
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
-    let Some(port) = context.snapshot.port(packet.out_port) else {
-        return Next::End(Outcome::PortGone);
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let snapshot = context.snapshot;
+    let (port_id, peer) = match packet.hop.leads() {
+        Leads::Port(port) => (port, None),
+        Leads::Peer(_) => match snapshot.way(packet.hop) {
+            Some(way) => way,
+            None => return Next::End(Outcome::PortGone),
+        },
     };
+    let Some(port) = snapshot.port(port_id) else { return Next::End(Outcome::PortGone) };
+    if port.mtu > 0 && packet.headers.end - packet.headers.l3 > snapshot.mtu(packet.hop) {
+        packet.outcome = Some(Outcome::TooBig);
+        return Next::Node(Node::Answer);
+    }
+    let is_plain = packet.headers.vlan_tags == 0
+        && packet.translation == Packet::AS_IT_IS
+        && peer.is_none()
+        && !packet.frame.is_chain();
+    if is_plain {
+        // Most packets: nothing is looked at twice.
+        let headers = &packet.headers;
+        let frame = context.memory.bytes_mut(&mut packet.frame);
+        checksum::decrement_ttl(frame, headers);
+        checksum::complete(frame, headers);
+        frame[..6].copy_from_slice(port.mac.as_ref().unwrap_or(&UNKNOWN_MAC));
+        frame[6..12].copy_from_slice(&port.own_mac);
+        packet.out_port = port_id;
+        return Next::End(packet.outcome.expect("decided by the node before"));
+    }
     if packet.headers.vlan_tags > 0 {
         remove_tags(context, packet);
     }
     let headers = packet.headers;
+    let translation = context.translation(packet);
+    let is_chain = packet.frame.is_chain();
+    if is_chain {
+        checksum::complete_chain(context.memory, &mut packet.frame, &headers);
+    }
     let frame = context.memory.bytes_mut(&mut packet.frame);
     checksum::decrement_ttl(frame, &headers);
-    checksum::complete(frame, &headers);
-    frame[..6].copy_from_slice(&port.mac.unwrap_or(UNKNOWN_MAC));
-    frame[6..12].copy_from_slice(&SWITCH_MAC);
+    if !is_chain {
+        checksum::complete(frame, &headers);
+    }
+    let mut receiver = port.mac.unwrap_or(UNKNOWN_MAC);
+    if let Some(translation) = translation {
+        match &translation.quoted {
+            None => translate::rewrite(frame, &headers, &translation.to),
+            Some(quoted) => translate::rewrite_error(frame, &headers, &translation.to, quoted),
+        }
+        if translation.returns {
+            receiver = translation.views.return_mac;
+        }
+    }
+    let has_crc = is_chain && headers.flow.protocol == protocol::SCTP;
+    if has_crc && packet.translation != Packet::AS_IT_IS && headers.fragment == Fragment::Whole {
+        crc32c::finish_chain(context.memory, &mut packet.frame, &headers);
+    }
+    let frame = context.memory.bytes_mut(&mut packet.frame);
+    let mut encapsulates = false;
+    if let Some(peer) = peer {
+        encapsulates = matches!(snapshot.underlay(), Underlay::Overlay(_));
+        match peer.next_hop {
+            Some(next_hop) => receiver = next_hop,
+            None => return Next::End(Outcome::NoNeighbour),
+        }
+    }
+    frame[..6].copy_from_slice(&receiver);
+    frame[6..12].copy_from_slice(&port.own_mac);
+    if encapsulates {
+        return Next::Node(Node::Encapsulate);
+    }
+    packet.out_port = port_id;
     Next::End(packet.outcome.expect("decided by the node before"))
 }
 

@@ -2,11 +2,11 @@
 
 use super::{Context, Next, Node};
 use crate::packet::Packet;
-use crate::wire::Fragment;
-use crate::{Outcome, PortKind};
+use crate::wire::{Fragment, protocol};
+use crate::{Outcome, PortKind, Underlay};
 
 #[inline]
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let Some(port) = snapshot.port(packet.in_port) else {
         return Next::End(Outcome::PortGone);
@@ -27,14 +27,36 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
         PortKind::Host if snapshot.pod_of(source).is_some() => {
             return Next::End(Outcome::SpoofedAddress);
         }
-        PortKind::Uplink if snapshot.owner(source).is_some() => {
-            return Next::End(Outcome::SpoofedAddress);
+        PortKind::Host => {}
+        PortKind::Uplink => {
+            if snapshot.owner(source).is_some() {
+                return Next::End(Outcome::SpoofedAddress);
+            }
+            if let Underlay::Overlay(overlay) = snapshot.underlay() {
+                let flow = &packet.headers.flow;
+                let is_tunnel = flow.protocol == protocol::UDP
+                    && flow.destination_port == overlay.port
+                    && snapshot.is_own_node(flow.destination);
+                if is_tunnel && packet.headers.fragment == Fragment::Whole {
+                    return Next::Node(Node::Decapsulate);
+                }
+                // Other cluster nodes' pods only speak through tunnels.
+                if snapshot.routes().is_pod(source) {
+                    return Next::End(Outcome::SpoofedAddress);
+                }
+            }
         }
-        _ => {}
     }
+    onward(packet)
+}
+
+/// Where a packet goes whose sender is who it says it is.
+#[inline]
+pub(super) fn onward(packet: &mut Packet) -> Next {
     // The switch is a router; a packet that ends here makes no session.
     if packet.headers.ttl <= 1 {
-        return Next::End(Outcome::TtlExpired);
+        packet.outcome = Some(Outcome::TtlExpired);
+        return Next::Node(Node::Answer);
     }
     match packet.headers.fragment {
         Fragment::Later(_) => Next::Node(Node::Fragment),

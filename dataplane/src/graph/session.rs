@@ -8,12 +8,12 @@
 //!
 //! "Goes on" means: the session is of the snapshot's generation, or is judged again now.
 
-use super::{Context, Next, Node};
+use super::{Context, Next, Node, Translation, service};
 use crate::packet::Packet;
 use crate::policy::{Judgement, judge};
-use crate::session::Found;
-use crate::wire::{self, Role, protocol};
-use crate::{Outcome, PortId, PortKind, Verdict};
+use crate::session::{Found, Sight, Views};
+use crate::wire::{self, Flow, Fragment, Mac, Role, protocol};
+use crate::{Hop, Outcome, PortKind, Verdict};
 
 /// Gives every packet its hash and asks for the cache lines that the step will read.
 #[inline]
@@ -24,7 +24,8 @@ pub(super) fn prepare(context: &Context<'_>, packets: &mut [Packet], items: &[u8
         context.sessions.prefetch(packet.hash);
     }
     for index in items {
-        context.sessions.prefetch_session(packets[usize::from(*index)].hash);
+        let packet = &mut packets[usize::from(*index)];
+        packet.guess = context.sessions.guess(packet.hash);
     }
 }
 
@@ -34,14 +35,24 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return related(context, packet);
     }
     let flow = &packet.headers.flow;
-    match context.sessions.find(packet.hash, flow, context.now.seconds()) {
-        None => Next::Node(Node::Policy),
+    let (hash, now_s) = (packet.hash, context.now.seconds());
+    match context.sessions.find_at(packet.guess, hash, flow, Sight::Entering, now_s) {
+        None => opens(context, packet),
         Some(found)
             if packet.headers.role == Role::Opens && starts_anew(context, packet, &found) =>
         {
-            Next::Node(Node::Policy)
+            opens(context, packet)
         }
         Some(found) => go_on(context, packet, &found, Outcome::Session),
+    }
+}
+
+/// Where a packet goes that no session knows.
+#[inline]
+fn opens(context: &Context<'_>, packet: &Packet) -> Next {
+    match service::is_wanted(context.snapshot, &packet.headers.flow) {
+        true => Next::Node(Node::Service),
+        false => Next::Node(Node::Policy),
     }
 }
 
@@ -67,19 +78,36 @@ pub(super) fn go_on(
     outcome: Outcome,
 ) -> Next {
     let generation = context.snapshot.generation;
-    if !found.is_of(generation)
-        && let Err(next) = judge_again(context, packet, found)
-    {
-        return next;
+    let is_current = found.is_of(generation);
+    if !is_current || found.translated {
+        // The session may have ended since it was found.
+        let Some(views) = context.sessions.views(found) else {
+            return Next::End(Outcome::NoSession);
+        };
+        if !is_current {
+            if let Err(next) = judge_again(context, packet, found, &views) {
+                return next;
+            }
+            if found.forward {
+                context.sessions.charge(found, packet.in_port);
+            }
+        }
+        if found.translated {
+            let (to, returns) = match found.forward {
+                true => (views.receiver, false),
+                false => (views.opener.reversed(), views.return_mac != Mac::default()),
+            };
+            context.translate(packet, Translation { views, to, quoted: None, returns });
+        }
     }
-    let known = found.out_port();
-    packet.out_port = if known != PortId::NONE && found.is_of(generation) {
+    let known = found.hop();
+    packet.hop = if known != Hop::NONE && is_current {
         known
     } else {
-        match context.route(packet, packet.headers.flow.destination) {
-            Ok(port) => {
-                context.sessions.stamp(found, generation, port);
-                port
+        match route(context, packet) {
+            Ok(hop) => {
+                context.sessions.stamp(found, generation, hop);
+                hop
             }
             Err(outcome) => return Next::End(outcome),
         }
@@ -90,43 +118,110 @@ pub(super) fn go_on(
     Next::Node(Node::Rewrite)
 }
 
-/// A policy change reaches connections that live: what is no longer allowed ends here.
-fn judge_again(context: &Context<'_>, packet: &mut Packet, found: &Found) -> Result<(), Next> {
-    let Judgement { outcome, by } = judge(context.snapshot, &found.flow);
-    if outcome.verdict() == Verdict::Forward {
-        return Ok(());
+/// Where a packet of a session leaves, with the addresses it will have then.
+fn route(context: &Context<'_>, packet: &Packet) -> Result<Hop, Outcome> {
+    match context.translation(packet) {
+        None => context.route(packet, packet.headers.flow.destination),
+        Some(translation) if translation.returns => {
+            context.snapshot.uplink().map(Hop::port).ok_or(Outcome::NoRoute)
+        }
+        Some(translation) => context.route(packet, translation.to.destination),
     }
-    context.sessions.end(found);
-    packet.by = by;
-    Err(Next::End(outcome))
+}
+
+/// A policy change reaches connections that live: what is no longer allowed ends here. So does a
+/// flow of datagrams to an endpoint that its service no longer has; it gets another one.
+fn judge_again(
+    context: &Context<'_>,
+    packet: &mut Packet,
+    found: &Found,
+    views: &Views,
+) -> Result<(), Next> {
+    let Judgement { outcome, by } = judge(context.snapshot, &views.judged());
+    if outcome.verdict() != Verdict::Forward {
+        context.sessions.end(found);
+        packet.by = by;
+        return Err(Next::End(outcome));
+    }
+    if has_lost_its_backend(context, views) {
+        context.sessions.end(found);
+        let starts_over = found.forward && !matches!(packet.headers.fragment, Fragment::Later(_));
+        return Err(match starts_over {
+            true => Next::Node(Node::Service),
+            false => Next::End(Outcome::NoSession),
+        });
+    }
+    Ok(())
+}
+
+fn has_lost_its_backend(context: &Context<'_>, views: &Views) -> bool {
+    let Flow { destination: address, destination_port: port, protocol, .. } = views.receiver;
+    // A connection would notice, and opens another one when its endpoint has ended.
+    if protocol != protocol::UDP
+        || (views.opener.destination, views.opener.destination_port) == (address, port)
+    {
+        return false;
+    }
+    let Some(entry) = service::find(context.snapshot, &views.opener) else { return true };
+    let lists = [entry.backends(false), entry.backends(true)];
+    !lists.iter().any(|backends| {
+        backends.list().binary_search(&crate::services::Backend { address, port }).is_ok()
+    })
 }
 
 /// An ICMP error goes to the sender of the packet it quotes, if it comes from where that packet
 /// went (or from this cluster node's kernel, which routes).
-fn related(context: &Context<'_>, packet: &mut Packet) -> Next {
+fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let refused = Next::End(Outcome::NoSession);
+    let snapshot = context.snapshot;
     let quoted = wire::quoted(context.memory.bytes(&packet.frame), &packet.headers);
-    let Some(quoted) = quoted else { return Next::End(Outcome::NoSession) };
+    let Some(quoted) = quoted else { return refused };
     let hash = context.sessions.hash(&quoted);
-    let Some(found) = context.sessions.find(hash, &quoted, context.now.seconds()) else {
-        return Next::End(Outcome::NoSession);
+    let now_s = context.now.seconds();
+    let Some(found) = context.sessions.find(hash, &quoted, Sight::Quoted, now_s) else {
+        return refused;
     };
-    if !found.is_of(context.snapshot.generation)
-        && let Err(next) = judge_again(context, packet, &found)
-    {
-        return next;
+    let Some(views) = context.sessions.views(&found) else { return refused };
+    if !found.is_of(snapshot.generation) {
+        let Judgement { outcome, by } = judge(snapshot, &views.judged());
+        if outcome.verdict() != Verdict::Forward {
+            context.sessions.end(&found);
+            packet.by = by;
+            return Next::End(outcome);
+        }
     }
-    let quoted_went = context.snapshot.route(quoted.destination);
-    let from_host =
-        context.snapshot.port(packet.in_port).is_some_and(|port| port.kind == PortKind::Host);
-    if quoted_went != Some(packet.in_port) && !from_host {
-        return Next::End(Outcome::NoSession);
+    let went = snapshot.route(quoted.destination);
+    let quoted_went = went.and_then(|hop| snapshot.way(hop)).map(|(port, _)| port);
+    let from_host = snapshot.port(packet.in_port).is_some_and(|port| port.kind == PortKind::Host);
+    let returned = !found.forward && views.return_mac != Mac::default();
+    let came_back = quoted_went == Some(packet.in_port)
+        || returned && snapshot.uplink() == Some(packet.in_port);
+    if !came_back && !from_host {
+        return refused;
     }
-    match context.route(packet, packet.headers.flow.destination) {
+    if found.translated {
+        let error = related_translation(&packet.headers.flow, found.forward, views);
+        context.translate(packet, error);
+    }
+    match route(context, packet) {
         Err(outcome) => Next::End(outcome),
-        Ok(port) => {
-            packet.out_port = port;
+        Ok(hop) => {
+            packet.hop = hop;
             packet.outcome = Some(Outcome::Related);
             Next::Node(Node::Rewrite)
         }
     }
+}
+
+/// What an error about a translated packet looks like to whoever sent that.
+fn related_translation(error: &Flow, forward: bool, views: Views) -> Translation {
+    let (sent, left) = match forward {
+        true => (views.opener, views.receiver),
+        false => (views.receiver.reversed(), views.opener.reversed()),
+    };
+    // Routers on the way speak for themselves; the far end is known by another address here.
+    let source = if error.source == left.destination { sent.destination } else { error.source };
+    let to = Flow { source, destination: sent.source, ..*error };
+    let returns = forward && views.return_mac != Mac::default();
+    Translation { views, to, quoted: Some(sent), returns }
 }

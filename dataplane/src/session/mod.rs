@@ -1,22 +1,34 @@
 //! Sessions: connections that were allowed, seen in both directions.
 //!
-//! One table serves all workers. A session is one cache line ([`record`]) found through an
-//! index of buckets ([`table`]) under a hash that is the same for both directions. Finding one
-//! takes no lock; making one takes a lock that only packets of the same few flows contend for.
+//! One table ([`table`]) serves all workers. A session is one cache line ([`record`]) found through
+//! an index of buckets ([`index`]) under a hash that is the same for both directions ([`hash`]).
+//! Finding one takes no lock; making one takes a lock that only packets of the same few flows
+//! contend for.
+//!
+//! A connection to a service looks different at its two ends; its session is found by what
+//! either end sends, and knows both sights ([`translation`]).
 //!
 //! A session holds no verdict but the number of the policy generation that allowed it, so that
 //! a change of policy sweeps nothing: each session is judged again at its next packet.
+//!
+//! The table may stand in a file ([`store`]), so that connections outlive the process.
 //!
 //! The table has a fixed size. Half of it is divided into guarantees, one for each port; the
 //! other half is for whoever comes first. A port that opens connections beyond its guarantee
 //! while the shared half is taken is refused ([`Refusal::Quota`]), so that one pod's flood
 //! leaves every other pod its guarantee.
 
+mod hash;
+mod index;
 mod record;
+mod region;
+mod store;
 mod table;
+mod translation;
 
 pub use record::{Found, SessionId};
-pub use table::{Opening, Refusal, Sessions};
+pub use table::{Guess, Opened, Opening, Refusal, Sessions, Sight};
+pub use translation::Views;
 
 use std::time::Duration;
 

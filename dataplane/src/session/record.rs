@@ -2,23 +2,27 @@
 //!
 //! | word | holds |
 //! |---|---|
-//! | 0 | sequence: even while the session is in use, odd while it is free or being written |
-//! | 1–4 | source and destination address as the opener's packets show them |
-//! | 5 | source port, destination port, protocol, the port that pays for the session |
-//! | 6 | low half of the generation that allowed it; output ports forward and reverse |
+//! | 0 | sequence: odd while the session is in use, even while it is free or being written |
+//! | 1–4 | source and destination address as the opener's packets show them at the receiver |
+//! | 5 | source port, destination port, whether it is translated, protocol, the port that pays |
+//! | 6 | low half of the generation that allowed it; hops forward and reverse |
 //! | 7 | second of the last packet, what was seen of TCP |
 //!
-//! Words 1–5 change only while the sequence is odd; a reader that finds the same even sequence
-//! before and after has read one session whole. Word 6 is replaced whole, so that output ports
-//! always belong to the generation beside them.
+//! Words 1–5 change only while the sequence is even (but for who pays); a reader that finds the
+//! same odd sequence before and after has read one session whole. Zeroed memory is a free record. Word 6 is replaced whole, so that hops always
+//! belong to the generation beside them.
+//!
+//! What a translated session looks like at its opener stands in [`super::translation`], under
+//! the same sequence.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use acl::Address;
 
 use super::TcpState;
-use crate::PortId;
+use super::region::Cells;
 use crate::wire::Flow;
+use crate::{Hop, PortId};
 
 /// A session by its place, and which of the sessions that were ever there it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +36,11 @@ pub struct SessionId {
 pub struct Found {
     /// Which session.
     pub id: SessionId,
-    /// Whether the packet travels in the opener's direction.
+    /// Whether the flow that was looked for is of the opener's direction.
     pub forward: bool,
-    /// The connection as the opener's packets show it.
-    pub flow: Flow,
+    /// Whether packets are rewritten between opener and receiver.
+    pub translated: bool,
+    pub(super) protocol: u8,
     pub(super) judged: u64,
     pub(super) life: u64,
 }
@@ -47,11 +52,11 @@ impl Found {
         (self.judged >> 32) as u32 == generation as u32
     }
 
-    /// The output port of this direction as of the session's generation, or [`PortId::NONE`].
+    /// Where packets of this direction leave as of the session's generation, or [`Hop::NONE`].
     #[inline]
-    pub fn out_port(&self) -> PortId {
+    pub fn hop(&self) -> Hop {
         let shift = if self.forward { 16 } else { 0 };
-        PortId((self.judged >> shift) as u16)
+        Hop((self.judged >> shift) as u16)
     }
 
     /// What was seen of TCP.
@@ -66,52 +71,155 @@ impl Found {
     }
 }
 
+#[inline]
+pub(super) fn judged_word(generation: u64, forward: Hop, reverse: Hop) -> u64 {
+    u64::from(generation as u32) << 32 | u64::from(forward.0) << 16 | u64::from(reverse.0)
+}
+
+#[inline]
+pub(super) fn life_word(seen: u32, state: TcpState) -> u64 {
+    u64::from(seen) << 32 | u64::from(state.0)
+}
+
+/// A flow as records store it, to be compared word by word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    source: [u64; 2],
+    destination: [u64; 2],
+    /// Source port, destination port, 8 bits, protocol, 16 bits.
+    ends: u64,
+}
+
+const PORTS: u64 = 0xffff_ffff << 32;
+const PROTOCOL: u64 = 0xff << 16;
+const TRANSLATED: u64 = 1 << 24;
+
+impl Words {
+    #[inline]
+    pub(super) fn of(flow: &Flow) -> Self {
+        let halves = |address: Address| [(address.bits() >> 64) as u64, address.bits() as u64];
+        Self {
+            source: halves(flow.source),
+            destination: halves(flow.destination),
+            ends: u64::from(flow.source_port) << 48
+                | u64::from(flow.destination_port) << 32
+                | u64::from(flow.protocol) << 16,
+        }
+    }
+
+    #[inline]
+    pub(super) fn flow(&self) -> Flow {
+        let address = |halves: [u64; 2]| {
+            Address::from_bits(u128::from(halves[0]) << 64 | u128::from(halves[1]))
+        };
+        Flow {
+            source: address(self.source),
+            destination: address(self.destination),
+            source_port: (self.ends >> 48) as u16,
+            destination_port: (self.ends >> 32) as u16,
+            protocol: (self.ends >> 16) as u8,
+        }
+    }
+
+    /// Whether `flow` is this (`true`) or its reverse (`false`).
+    #[inline]
+    pub(super) fn direction_of(&self, flow: &Self) -> Option<bool> {
+        let ends = self.ends & (PORTS | PROTOCOL);
+        // Compared without a branch for each word: most records that are looked at match.
+        let same = |a: &[u64; 2], b: &[u64; 2]| (a[0] ^ b[0]) | (a[1] ^ b[1]);
+        let forward = same(&self.source, &flow.source)
+            | same(&self.destination, &flow.destination)
+            | (ends ^ flow.ends);
+        if forward == 0 {
+            return Some(true);
+        }
+        let turned = ends >> 48 << 32 | (ends & PORTS) << 16 | ends & PROTOCOL;
+        let reverse = same(&self.source, &flow.destination)
+            | same(&self.destination, &flow.source)
+            | (turned ^ flow.ends);
+        (reverse == 0).then_some(false)
+    }
+
+    pub(super) fn values(&self) -> [u64; 5] {
+        let [a, b] = self.source;
+        let [c, d] = self.destination;
+        [a, b, c, d, self.ends]
+    }
+
+    #[inline]
+    pub(super) fn from_values([a, b, c, d, ends]: [u64; 5]) -> Self {
+        Self { source: [a, b], destination: [c, d], ends }
+    }
+}
+
+/// What stands in a record that is in use.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) sequence: u64,
+    /// The connection as the receiver sees it.
+    pub(super) words: Words,
+    pub(super) judged: u64,
+    pub(super) life: u64,
+}
+
+impl Seen {
+    #[inline]
+    pub(super) fn is_translated(&self) -> bool {
+        self.words.ends & TRANSLATED != 0
+    }
+
+    pub(super) fn payer(&self) -> PortId {
+        PortId(self.words.ends as u16)
+    }
+
+    #[inline]
+    pub(super) fn found(&self, index: u32, forward: bool) -> Found {
+        Found {
+            id: SessionId { index, sequence: self.sequence },
+            forward,
+            translated: self.is_translated(),
+            protocol: (self.words.ends >> 16) as u8,
+            judged: self.judged,
+            life: self.life,
+        }
+    }
+}
+
 #[repr(align(64))]
+#[derive(Default)]
 pub(super) struct Record {
     words: [AtomicU64; 8],
 }
+
+// SAFETY: atomic integers only, 64 bytes of them.
+#[allow(unsafe_code, reason = "stands in mapped memory")]
+unsafe impl Cells for Record {}
 
 const SEQUENCE: usize = 0;
 const ENDS: usize = 5;
 const JUDGED: usize = 6;
 const LIFE: usize = 7;
 
-pub(super) fn judged_word(generation: u64, forward: PortId, reverse: PortId) -> u64 {
-    u64::from(generation as u32) << 32 | u64::from(forward.0) << 16 | u64::from(reverse.0)
-}
-
-pub(super) fn life_word(seen: u32, state: TcpState) -> u64 {
-    u64::from(seen) << 32 | u64::from(state.0)
-}
-
 impl Record {
-    pub(super) fn free() -> Self {
-        let record = Self { words: Default::default() };
-        record.words[SEQUENCE].store(1, Ordering::Relaxed);
-        record
-    }
-
-    /// Fills a free record that the caller alone knows of.
-    pub(super) fn open(&self, flow: &Flow, payer: PortId, judged: u64, life: u64) -> u64 {
-        let (source, destination) = (flow.source.bits(), flow.destination.bits());
-        let ends = u64::from(flow.source_port) << 48
-            | u64::from(flow.destination_port) << 32
-            | u64::from(flow.protocol) << 16
-            | u64::from(payer.0);
-        let values = [
-            (source >> 64) as u64,
-            source as u64,
-            (destination >> 64) as u64,
-            destination as u64,
-            ends,
-            judged,
-            life,
-        ];
+    /// Fills a free record that the caller alone knows of. `translate` writes what belongs under
+    /// the same sequence; the session is translated if there is such a thing.
+    pub(super) fn open(
+        &self,
+        receiver: &Flow,
+        payer: PortId,
+        judged: u64,
+        life: u64,
+        translate: Option<impl FnOnce()>,
+    ) -> u64 {
+        let mut values = Words::of(receiver).values();
+        let translated = if translate.is_some() { TRANSLATED } else { 0 };
+        values[4] |= translated | u64::from(payer.0);
         // Whoever reads one of the words below must also see that the last session was closed.
         fence(Ordering::Release);
-        for (word, value) in self.words[1..].iter().zip(values) {
+        for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([judged, life])) {
             word.store(value, Ordering::Relaxed);
         }
+        translate.into_iter().for_each(|translate| translate());
         let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) + 1;
         self.words[SEQUENCE].store(sequence, Ordering::Release);
         sequence
@@ -123,29 +231,49 @@ impl Record {
         word.compare_exchange(sequence, sequence + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The session that is here, if any, with the port that pays for it.
+    /// What a record that the caller has just closed held. Nobody can be charged for it any more.
+    pub(super) fn remains(&self) -> Seen {
+        let mut seen = self.load(self.words[SEQUENCE].load(Ordering::Relaxed));
+        seen.words.ends = self.words[ENDS].swap(0, Ordering::AcqRel);
+        seen
+    }
+
+    /// Has another port pay; `true` for the one caller that brought it about.
+    pub(super) fn charge(&self, seen: &Seen, payer: PortId) -> bool {
+        let old = seen.words.ends;
+        let new = old & !0xffff | u64::from(payer.0);
+        let word = &self.words[ENDS];
+        word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Has the session judged again at its next packet, whatever allowed it before.
+    pub(super) fn forget_judgement(&self) {
+        self.words[JUDGED].store(judged_word(0, Hop::NONE, Hop::NONE), Ordering::Relaxed);
+    }
+
+    /// The session that is here, if any.
     #[inline]
-    pub(super) fn read(&self, index: u32) -> Option<(Found, PortId)> {
+    pub(super) fn read(&self) -> Option<Seen> {
         let sequence = self.words[SEQUENCE].load(Ordering::Acquire);
-        if sequence & 1 == 1 {
+        if sequence & 1 == 0 {
             return None;
         }
-        let word = |n: usize| self.words[n].load(Ordering::Relaxed);
-        let address =
-            |n: usize| Address::from_bits(u128::from(word(n)) << 64 | u128::from(word(n + 1)));
-        let ends = word(ENDS);
-        let flow = Flow {
-            source: address(1),
-            destination: address(3),
-            source_port: (ends >> 48) as u16,
-            destination_port: (ends >> 32) as u16,
-            protocol: (ends >> 16) as u8,
-        };
-        let (judged, life) = (word(JUDGED), word(LIFE));
+        let seen = self.load(sequence);
+        self.is_still(sequence).then_some(seen)
+    }
+
+    /// Whether what was read since the session was `sequence` is of that session.
+    #[inline]
+    pub(super) fn is_still(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
-        let unchanged = self.words[SEQUENCE].load(Ordering::Relaxed) == sequence;
-        let id = SessionId { index, sequence };
-        unchanged.then_some((Found { id, forward: true, flow, judged, life }, PortId(ends as u16)))
+        self.words[SEQUENCE].load(Ordering::Relaxed) == sequence
+    }
+
+    #[inline]
+    fn load(&self, sequence: u64) -> Seen {
+        let word = |n: usize| self.words[n].load(Ordering::Relaxed);
+        let words = Words::from_values([word(1), word(2), word(3), word(4), word(5)]);
+        Seen { sequence, words, judged: word(JUDGED), life: word(LIFE) }
     }
 
     /// Replaces the judgement, unless another worker did meanwhile (then it will do).
@@ -160,6 +288,39 @@ impl Record {
         if old != new {
             let _ =
                 self.words[LIFE].compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn words_tell_a_flow_from_its_reverse(
+            a in any::<u128>(), b in any::<u128>(), from in any::<u16>(), to in any::<u16>(),
+            protocol in any::<u8>(), payer in any::<u16>(), flip in 0..5_usize,
+        ) {
+            let flow = Flow {
+                source: Address::from_bits(a),
+                destination: Address::from_bits(b),
+                source_port: from,
+                destination_port: to,
+                protocol,
+            };
+            let mut stored = Words::of(&flow);
+            stored.ends |= TRANSLATED | u64::from(payer);
+            prop_assert_eq!(stored.flow(), flow);
+            prop_assert_eq!(stored.direction_of(&Words::of(&flow)), Some(true));
+            let reversed = Words::of(&flow.reversed());
+            prop_assert_eq!(stored.direction_of(&reversed), Some(flow == flow.reversed()));
+            let mut other = Words::of(&flow).values();
+            other[flip] ^= 1 << 40;
+            let other = Words::from_values(other);
+            let is_reverse = other == reversed;
+            prop_assert_eq!(stored.direction_of(&other), is_reverse.then_some(false));
         }
     }
 }

@@ -1,20 +1,22 @@
 //! The session table: records, the index that finds them, and who may have how many.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ahash::RandomState;
-
-use super::record::{Record, judged_word, life_word};
-use super::{Found, SessionId, TcpState, Timeouts};
-use crate::PortId;
+use super::hash::FlowHash;
+use super::index::{ELSEWHERE, Index, NOTHING};
+use super::record::{Record, Seen, Words, judged_word, life_word};
+use super::region::Array;
+use super::store::Store;
+use super::translation::Translation;
+use super::{Found, SessionId, TcpState, Timeouts, Views};
 use crate::cpu;
+use crate::services::Affinities;
 use crate::wire::{Flow, protocol};
+use crate::{Hop, PortId};
 
-/// Slots of a bucket: one cache line.
-const SLOTS: usize = 8;
-/// Buckets a session may be in. Half-full buckets of eight overflow rarely, eight in a row never.
-const PROBES: usize = 8;
 /// Locks that makers of sessions spread over.
 const STRIPES: usize = 1024;
 
@@ -25,26 +27,52 @@ pub enum Refusal {
     Full,
     /// The port has used its guarantee and the shared half is taken.
     Quota,
+    /// The receiver could not tell the connection from another one.
+    Taken,
 }
 
-#[repr(align(64))]
-#[derive(Default)]
-struct Bucket([AtomicU64; SLOTS]);
+/// What became of an attempt to make a session.
+#[derive(Clone, Copy, Debug)]
+pub enum Opened {
+    /// It was made.
+    New(SessionId),
+    /// Another packet of the connection made it before.
+    Known(Found),
+}
+
+/// Where a flow that is looked for was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// On a packet that entered the switch.
+    Entering,
+    /// In an ICMP error, which quotes a packet as it left the switch.
+    Quoted,
+}
+
+/// Where a session most likely is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guess(u32);
+
+impl Default for Guess {
+    /// Anywhere.
+    fn default() -> Self {
+        Self(ELSEWHERE)
+    }
+}
 
 /// The sessions of a switch, shared by its workers.
 pub struct Sessions {
-    records: Box<[Record]>,
-    buckets: Box<[Bucket]>,
-    /// A bit for each bucket that was once too full for a session of its own, so that most
-    /// packets without a session look into one bucket only.
-    overflowed: Box<[AtomicU64]>,
+    records: Array<Record>,
+    translations: Array<Translation>,
+    index: Index,
     stripes: Box<[Mutex<()>]>,
     free: Mutex<Free>,
     used: AtomicU32,
     used_by: Box<[AtomicU32]>,
     guarantee: AtomicU32,
     timeouts: Timeouts,
-    hasher: RandomState,
+    hash: FlowHash,
+    affinities: Affinities,
 }
 
 struct Free {
@@ -55,21 +83,85 @@ struct Free {
 
 impl Sessions {
     /// A table for `capacity` sessions opened from `ports` ports (numbers below that).
+    ///
+    /// # Panics
+    /// If there is no memory for it.
     pub fn new(capacity: u32, ports: u16, timeouts: Timeouts) -> Arc<Self> {
-        let capacity = capacity.max(1);
-        let buckets = (2 * capacity as usize / SLOTS).next_power_of_two().max(PROBES);
-        Arc::new(Self {
-            records: (0..capacity).map(|_| Record::free()).collect(),
-            buckets: (0..buckets).map(|_| Bucket::default()).collect(),
-            overflowed: (0..buckets.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+        let store = Store::in_memory(capacity.max(1) as usize);
+        let sessions = store.and_then(|store| Self::over(store, ports, timeouts));
+        Arc::new(sessions.expect("memory for the sessions"))
+    }
+
+    /// The same in a file, with the sessions that an earlier process of this boot left in it. Each
+    /// of them is judged again at its next packet, and nobody is charged for it until then.
+    ///
+    /// Nobody else may use the file meanwhile.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, made large enough or mapped.
+    pub fn in_file(
+        path: &Path,
+        capacity: u32,
+        ports: u16,
+        timeouts: Timeouts,
+    ) -> io::Result<Arc<Self>> {
+        let store = Store::in_file(path, capacity.max(1) as usize)?;
+        let mut sessions = Self::over(store, ports, timeouts)?;
+        sessions.take_up();
+        Ok(Arc::new(sessions))
+    }
+
+    fn over(store: Store, ports: u16, timeouts: Timeouts) -> io::Result<Self> {
+        let Store { records, translations } = store;
+        let capacity = records.len();
+        Ok(Self {
+            records,
+            translations,
+            index: Index::new(capacity)?,
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             free: Mutex::new(Free { returned: Vec::new(), fresh: 0 }),
             used: AtomicU32::new(0),
-            used_by: (0..ports.max(1)).map(|_| AtomicU32::new(0)).collect(),
-            guarantee: AtomicU32::new(capacity),
+            // One more, for sessions that nobody pays for.
+            used_by: (0..=ports.max(1)).map(|_| AtomicU32::new(0)).collect(),
+            guarantee: AtomicU32::new(capacity as u32),
             timeouts,
-            hasher: RandomState::new(),
+            hash: FlowHash::new(),
+            affinities: Affinities::default(),
         })
+    }
+
+    /// Finds the sessions that are in the records already.
+    fn take_up(&mut self) {
+        let mut free = Vec::new();
+        let mut last = 0;
+        for index in 0..self.capacity() {
+            let record = &self.records[index as usize];
+            let Some(seen) = record.read() else {
+                free.push(index);
+                continue;
+            };
+            record.forget_judgement();
+            let paid_by_nobody = record.charge(&seen, PortId::NONE);
+            let views = self.views_of(index, &seen);
+            let placed = self.index.insert(self.hash(&views.receiver), index)
+                && (!seen.is_translated() || self.index.insert(self.hash(&views.opener), index));
+            self.used.fetch_add(1, Ordering::Relaxed);
+            self.payer(PortId::NONE).fetch_add(u32::from(paid_by_nobody), Ordering::Relaxed);
+            if !placed {
+                self.close(seen.found(index, true).id);
+            }
+            last = index + 1;
+        }
+        // Places behind the last one in use count as never used.
+        free.retain(|index| *index < last);
+        let list = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
+        list.fresh = last;
+        list.returned.extend(free);
+    }
+
+    /// Which backends clients had last.
+    pub fn affinities(&self) -> &Affinities {
+        &self.affinities
     }
 
     /// How many sessions fit.
@@ -96,57 +188,90 @@ impl Sessions {
     /// A hash that is the same for both directions of a connection, keyed at random.
     #[inline]
     pub fn hash(&self, flow: &Flow) -> u64 {
-        let source = (flow.source, flow.source_port);
-        let destination = (flow.destination, flow.destination_port);
-        let (low, high) =
-            if source <= destination { (source, destination) } else { (destination, source) };
-        let rest = u64::from(low.1) << 32 | u64::from(high.1) << 16 | u64::from(flow.protocol);
-        self.hasher.hash_one((low.0.bits(), high.0.bits(), rest))
+        self.hash.of(flow)
     }
 
     /// Asks for the cache line where the search for this hash begins.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        cpu::prefetch(self.first_bucket(hash));
+        self.index.prefetch(hash);
     }
 
-    /// Asks for the session that this hash most likely leads to; the bucket should have arrived.
+    /// Where the session of this hash most likely is, for [`Self::find_at`]; asks for its cache
+    /// line. The bucket should have arrived.
     #[inline]
-    pub fn prefetch_session(&self, hash: u64) {
-        let tag = tag(hash);
-        let slots = &self.first_bucket(hash).0;
-        let found = slots.iter().map(|slot| slot.load(Ordering::Relaxed));
-        if let Some(value) = found.into_iter().find(|value| value >> 32 == tag)
-            && let Some(record) = self.records.get((value as u32).wrapping_sub(1) as usize)
-        {
+    pub fn guess(&self, hash: u64) -> Guess {
+        let guess = self.index.guess(hash);
+        if let Some(record) = self.records.get(guess as usize) {
             cpu::prefetch(record);
         }
+        Guess(guess)
     }
 
-    /// The live session that `flow` is a packet of.
+    /// The live session that `flow` belongs to.
     #[inline]
-    pub fn find(&self, hash: u64, flow: &Flow, now_s: u32) -> Option<Found> {
-        self.find_any(hash, flow).filter(|found| !self.is_idle(found, now_s))
+    pub fn find(&self, hash: u64, flow: &Flow, sight: Sight, now_s: u32) -> Option<Found> {
+        self.find_at(self.guess(hash), hash, flow, sight, now_s)
     }
 
-    /// Makes a session for `flow`, or finds the one another packet made meanwhile.
-    ///
-    /// `payer` is the port that opens it; `out_port` is where its packets leave.
-    pub fn open(
+    /// The same, with the guess made before.
+    #[inline]
+    pub fn find_at(
         &self,
+        guess: Guess,
         hash: u64,
         flow: &Flow,
-        opening: &Opening,
+        sight: Sight,
         now_s: u32,
-    ) -> Result<SessionId, Refusal> {
-        let stripe = &self.stripes[hash as usize % STRIPES];
-        // Nothing under the lock can fail half-way, so a poisoned lock protects nothing.
-        let _guard = stripe.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = self.find_any(hash, flow) {
-            if !self.is_idle(&found, now_s) {
-                return Ok(found.id);
-            }
-            self.close(hash, found.id);
+    ) -> Option<Found> {
+        if guess.0 == NOTHING {
+            return None;
+        }
+        let words = Words::of(flow);
+        if let Some(record) = self.records.get(guess.0 as usize)
+            && let Some(seen) = record.read()
+            && !seen.is_translated()
+            && let Some(forward) = seen.words.direction_of(&words)
+        {
+            let found = seen.found(guess.0, forward);
+            return (!self.is_idle(&found, now_s)).then_some(found);
+        }
+        self.find_slowly(hash, &words, sight, now_s)
+    }
+
+    #[inline(never)]
+    fn find_slowly(&self, hash: u64, flow: &Words, sight: Sight, now_s: u32) -> Option<Found> {
+        let found = self.search(hash, |index, seen| self.travels(index, seen, flow, sight))?;
+        (!self.is_idle(&found, now_s)).then_some(found)
+    }
+
+    /// Both sights of a session, if it still is there.
+    pub fn views(&self, found: &Found) -> Option<Views> {
+        let record = &self.records[found.id.index as usize];
+        let seen = record.read().filter(|seen| seen.sequence == found.id.sequence)?;
+        let views = self.views_of(found.id.index, &seen);
+        record.is_still(found.id.sequence).then_some(views)
+    }
+
+    /// Makes a session, or finds the one another packet made meanwhile.
+    ///
+    /// # Errors
+    /// See [`Refusal`]. A connection that its receiver could not tell from another one (a client
+    /// that uses one port for a service and for the pod behind it) may be tried again as seen
+    /// from another port.
+    pub fn open(&self, views: &Views, opening: &Opening, now_s: u32) -> Result<Opened, Refusal> {
+        let receiver_hash = self.hash(&views.receiver);
+        let translated = views.is_translated();
+        let opener_hash = if translated { self.hash(&views.opener) } else { receiver_hash };
+        let _guards = self.lock(receiver_hash, opener_hash);
+        let (opener, receiver) = (Words::of(&views.opener), Words::of(&views.receiver));
+        let enters = |index, seen: &Seen| self.travels(index, seen, &opener, Sight::Entering);
+        if let Some(known) = self.search_live(opener_hash, now_s, enters) {
+            return Ok(Opened::Known(known));
+        }
+        let shows = |index, seen: &Seen| self.is_any(index, seen, &receiver);
+        if self.search_live(receiver_hash, now_s, shows).is_some() {
+            return Err(Refusal::Taken);
         }
         if self.used() >= self.capacity() {
             return Err(Refusal::Full);
@@ -158,57 +283,66 @@ impl Sessions {
             return Err(Refusal::Quota);
         }
         let index = self.take_free().ok_or(Refusal::Full)?;
-        let judged = judged_word(opening.generation, opening.out_port, PortId::NONE);
+        let judged = judged_word(opening.generation, opening.hop, Hop::NONE);
         let life = life_word(now_s, TcpState::default().after(opening.tcp_flags, true));
-        let sequence = self.records[index as usize].open(flow, opening.payer, judged, life);
-        let value = tag(hash) << 32 | u64::from(index + 1);
-        let placed = self.probes(hash).any(|bucket| {
-            let placed = self.buckets[bucket].0.iter().any(|slot| {
-                slot.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            });
-            if !placed {
-                // Before a session can be in the next one, it must be looked for there.
-                self.overflowed[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::AcqRel);
-            }
-            placed
-        });
+        let translation = &self.translations[index as usize];
+        let translate = || translation.write(&views.opener, views.return_mac);
+        let translate = translated.then_some(translate);
+        let record = &self.records[index as usize];
+        let sequence = record.open(&views.receiver, opening.payer, judged, life, translate);
+        let placed = self.index.insert(receiver_hash, index)
+            && (!translated || self.index.insert(opener_hash, index));
         if !placed {
-            self.records[index as usize].close(sequence);
+            record.close(sequence);
+            self.index.remove(receiver_hash, index);
             self.give_back(index);
             return Err(Refusal::Full);
         }
         self.used.fetch_add(1, Ordering::Relaxed);
         payer.fetch_add(1, Ordering::Relaxed);
-        Ok(SessionId { index, sequence })
+        Ok(Opened::New(SessionId { index, sequence }))
     }
 
     /// Notes that a packet of the session passed.
     #[inline]
     pub fn touch(&self, found: &Found, tcp_flags: u8, now_s: u32) {
-        let state = match found.flow.protocol {
+        let state = match found.protocol {
             protocol::TCP => found.state().after(tcp_flags, found.forward),
             _ => TcpState::default(),
         };
         self.records[found.id.index as usize].set_life(found.life, life_word(now_s, state));
     }
 
-    /// Stamps the session with the generation that allowed it again, and the output port of the
-    /// direction it was judged in; the other direction's is looked up at its next packet.
+    /// Stamps the session with the generation that allowed it again, and the hop of the direction
+    /// it was judged in; the other direction's is looked up at its next packet.
     #[inline]
-    pub fn stamp(&self, found: &Found, generation: u64, out_port: PortId) {
+    pub fn stamp(&self, found: &Found, generation: u64, hop: Hop) {
         let (forward, reverse) = match (found.forward, found.is_of(generation)) {
-            (true, true) => (out_port, PortId(found.judged as u16)),
-            (false, true) => (PortId((found.judged >> 16) as u16), out_port),
-            (true, false) => (out_port, PortId::NONE),
-            (false, false) => (PortId::NONE, out_port),
+            (true, true) => (hop, Hop(found.judged as u16)),
+            (false, true) => (Hop((found.judged >> 16) as u16), hop),
+            (true, false) => (hop, Hop::NONE),
+            (false, false) => (Hop::NONE, hop),
         };
         let new = judged_word(generation, forward, reverse);
         self.records[found.id.index as usize].set_judged(found.judged, new);
     }
 
+    /// Has `port`, which a packet of the opener came in by, pay for a session that nobody pays
+    /// for: one of an earlier process.
+    pub fn charge(&self, found: &Found, port: PortId) {
+        let record = &self.records[found.id.index as usize];
+        let Some(seen) = record.read().filter(|seen| seen.sequence == found.id.sequence) else {
+            return;
+        };
+        if seen.payer() == PortId::NONE && record.charge(&seen, port) {
+            self.payer(port).fetch_add(1, Ordering::Relaxed);
+            self.payer(PortId::NONE).fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Ends a session.
     pub fn end(&self, found: &Found) {
-        self.close(self.hash(&found.flow), found.id);
+        self.close(found.id);
     }
 
     /// Ends idle sessions among `count` records from `from` on; returns where to go on.
@@ -216,10 +350,11 @@ impl Sessions {
         let capacity = self.capacity();
         let end = from.saturating_add(count).min(capacity);
         for index in from..end {
-            if let Some((found, _)) = self.records[index as usize].read(index)
-                && self.is_idle(&found, now_s)
-            {
-                self.end(&found);
+            if let Some(seen) = self.records[index as usize].read() {
+                let found = seen.found(index, true);
+                if self.is_idle(&found, now_s) {
+                    self.close(found.id);
+                }
             }
         }
         if end == capacity { 0 } else { end }
@@ -228,99 +363,126 @@ impl Sessions {
     /// Ends all sessions that `port` opened, once it opens no more: whoever gets its number next
     /// has all of its room, and a port that is gone takes nobody else's.
     pub fn end_of(&self, port: PortId) {
-        let used = self.free.lock().unwrap_or_else(PoisonError::into_inner).fresh;
+        let used = self.free_list().fresh;
         for index in 0..used {
-            if let Some((found, payer)) = self.records[index as usize].read(index)
-                && payer == port
+            if let Some(seen) = self.records[index as usize].read()
+                && seen.payer() == port
             {
-                self.end(&found);
+                self.close(seen.found(index, true).id);
             }
         }
     }
 
     /// The sessions there are, as a picture taken while they change.
-    pub fn iter(&self) -> impl Iterator<Item = Found> + '_ {
-        let numbered = self.records.iter().enumerate();
-        numbered.filter_map(|(index, record)| record.read(index as u32).map(|(found, _)| found))
+    pub fn iter(&self) -> impl Iterator<Item = (Found, Views)> + '_ {
+        let used = self.free_list().fresh;
+        (0..used).filter_map(|index| {
+            let record = &self.records[index as usize];
+            let seen = record.read()?;
+            let views = self.views_of(index, &seen);
+            record.is_still(seen.sequence).then(|| (seen.found(index, true), views))
+        })
     }
 
-    fn close(&self, hash: u64, id: SessionId) {
-        let record = &self.records[id.index as usize];
-        let payer = record.read(id.index).map(|(_, payer)| payer);
-        if !record.close(id.sequence) {
-            return;
+    fn views_of(&self, index: u32, seen: &Seen) -> Views {
+        let views = Views::plain(seen.words.flow());
+        if !seen.is_translated() {
+            return views;
         }
-        let value = tag(hash) << 32 | u64::from(id.index + 1);
-        let mut slots = self.buckets_in_use(hash).flat_map(|bucket| &self.buckets[bucket].0);
-        slots.any(|slot| {
-            slot.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
-        self.used.fetch_sub(1, Ordering::Relaxed);
-        if let Some(payer) = payer {
-            self.payer(payer).fetch_sub(1, Ordering::Relaxed);
-        }
-        self.give_back(id.index);
+        let translation = &self.translations[index as usize];
+        let opener = translation.opener().flow();
+        Views { opener, return_mac: translation.return_mac(), ..views }
     }
 
-    /// The session that `flow` is a packet of, be it idle.
+    /// The first record under this hash about which `test` says a direction.
     #[inline]
-    fn find_any(&self, hash: u64, flow: &Flow) -> Option<Found> {
-        let tag = tag(hash);
-        for bucket in self.buckets_in_use(hash) {
-            for slot in &self.buckets[bucket].0 {
-                let value = slot.load(Ordering::Acquire);
-                if value >> 32 != tag {
-                    continue;
-                }
-                let index = (value as u32).wrapping_sub(1);
-                let Some(record) = self.records.get(index as usize) else { continue };
-                let Some((mut found, _)) = record.read(index) else { continue };
-                if found.flow != *flow {
-                    if found.flow != flow.reversed() {
-                        continue;
-                    }
-                    found.forward = false;
-                }
-                return Some(found);
+    fn search(&self, hash: u64, test: impl Fn(u32, &Seen) -> Option<bool>) -> Option<Found> {
+        for index in self.index.records(hash) {
+            let Some(record) = self.records.get(index as usize) else { continue };
+            let Some(seen) = record.read() else { continue };
+            if let Some(forward) = test(index, &seen)
+                && (!seen.is_translated() || record.is_still(seen.sequence))
+            {
+                return Some(seen.found(index, forward));
             }
         }
         None
     }
 
+    /// The same among sessions that are not idle; idle ones that are in the way end.
+    fn search_live(
+        &self,
+        hash: u64,
+        now_s: u32,
+        test: impl Fn(u32, &Seen) -> Option<bool>,
+    ) -> Option<Found> {
+        loop {
+            let found = self.search(hash, &test)?;
+            if !self.is_idle(&found, now_s) {
+                return Some(found);
+            }
+            self.close(found.id);
+        }
+    }
+
+    /// The direction of a flow that belongs to the session where it was seen.
+    ///
+    /// Of a translated session, what enters is the opener's sight of what it sends and the
+    /// receiver's of what that sends; what has left, the other way round.
+    #[inline]
+    fn travels(&self, index: u32, seen: &Seen, flow: &Words, sight: Sight) -> Option<bool> {
+        let at_receiver = seen.words.direction_of(flow);
+        if !seen.is_translated() {
+            return at_receiver;
+        }
+        let forward_at_receiver = sight == Sight::Quoted;
+        if at_receiver == Some(forward_at_receiver) {
+            return at_receiver;
+        }
+        let at_opener = self.translations[index as usize].opener().direction_of(flow);
+        at_opener.filter(|forward| *forward != forward_at_receiver)
+    }
+
+    /// The direction of a flow that either end of the session may show.
+    fn is_any(&self, index: u32, seen: &Seen, flow: &Words) -> Option<bool> {
+        let at_receiver = seen.words.direction_of(flow);
+        if at_receiver.is_some() || !seen.is_translated() {
+            return at_receiver;
+        }
+        self.translations[index as usize].opener().direction_of(flow)
+    }
+
+    /// Holds up whoever would make a session with the same hashes.
+    fn lock(&self, one: u64, other: u64) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        // Nothing under the lock can fail half-way, so a poisoned lock protects nothing.
+        let lock = |n: usize| self.stripes[n].lock().unwrap_or_else(PoisonError::into_inner);
+        let (one, other) = (one as usize % STRIPES, other as usize % STRIPES);
+        // Always in the same order, so that two makers never wait for each other.
+        let first = lock(one.min(other));
+        (first, (one != other).then(|| lock(one.max(other))))
+    }
+
+    fn close(&self, id: SessionId) {
+        let record = &self.records[id.index as usize];
+        if !record.close(id.sequence) {
+            return;
+        }
+        // Until it is given back, the record is this caller's.
+        let seen = record.remains();
+        let views = self.views_of(id.index, &seen);
+        self.index.remove(self.hash(&views.receiver), id.index);
+        if seen.is_translated() {
+            self.index.remove(self.hash(&views.opener), id.index);
+        }
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        self.payer(seen.payer()).fetch_sub(1, Ordering::Relaxed);
+        self.give_back(id.index);
+    }
+
     #[inline]
     fn is_idle(&self, found: &Found, now_s: u32) -> bool {
         let idle_s = now_s.saturating_sub(found.last_seen());
-        idle_s > self.timeouts.seconds(found.flow.protocol, found.state())
-    }
-
-    /// The buckets that a session of this hash may be put into, in order.
-    #[inline]
-    fn probes(&self, hash: u64) -> impl Iterator<Item = usize> {
-        let mask = self.buckets.len() - 1;
-        // Odd, so that no bucket comes twice.
-        let step = (hash >> 32) as usize | 1;
-        (0..PROBES).map(move |n| (hash as usize).wrapping_add(n * step) & mask)
-    }
-
-    /// The buckets that may hold one: each after the first only if the one before overflowed.
-    #[inline]
-    fn buckets_in_use(&self, hash: u64) -> impl Iterator<Item = usize> {
-        let mut goes_on = true;
-        self.probes(hash).take_while(move |bucket| {
-            let this_one = goes_on;
-            goes_on = this_one && self.has_overflowed(*bucket);
-            this_one
-        })
-    }
-
-    #[inline]
-    fn has_overflowed(&self, bucket: usize) -> bool {
-        self.overflowed[bucket / 64].load(Ordering::Acquire) >> (bucket % 64) & 1 == 1
-    }
-
-    #[inline]
-    fn first_bucket(&self, hash: u64) -> &Bucket {
-        &self.buckets[hash as usize & (self.buckets.len() - 1)]
+        idle_s > self.timeouts.seconds(found.protocol, found.state())
     }
 
     fn payer(&self, port: PortId) -> &AtomicU32 {
@@ -328,7 +490,7 @@ impl Sessions {
     }
 
     fn take_free(&self) -> Option<u32> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free_list();
         free.returned.pop().or_else(|| {
             let index = free.fresh;
             (index < self.capacity()).then(|| {
@@ -339,7 +501,11 @@ impl Sessions {
     }
 
     fn give_back(&self, index: u32) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).returned.push(index);
+        self.free_list().returned.push(index);
+    }
+
+    fn free_list(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -349,17 +515,11 @@ pub struct Opening {
     /// The port that opens the connection and whose share it counts against.
     pub payer: PortId,
     /// Where the opener's packets leave.
-    pub out_port: PortId,
+    pub hop: Hop,
     /// The generation that allowed it.
     pub generation: u64,
     /// TCP flags of the opening packet, or 0.
     pub tcp_flags: u8,
-}
-
-/// Never 0, so that an empty slot matches nobody.
-#[inline]
-fn tag(hash: u64) -> u64 {
-    (hash >> 32) | 1 << 31
 }
 
 #[cfg(test)]
@@ -378,15 +538,22 @@ mod tests {
     }
 
     fn opening(port: u16) -> Opening {
-        Opening { payer: PortId(port), out_port: PortId(9), generation: 1, tcp_flags: SYN }
+        Opening { payer: PortId(port), hop: Hop(9), generation: 1, tcp_flags: SYN }
+    }
+
+    fn id(opened: Opened) -> SessionId {
+        match opened {
+            Opened::New(id) => id,
+            Opened::Known(found) => found.id,
+        }
     }
 
     fn open(sessions: &Sessions, flow: &Flow, port: u16) -> Result<SessionId, Refusal> {
-        sessions.open(sessions.hash(flow), flow, &opening(port), 0)
+        sessions.open(&Views::plain(*flow), &opening(port), 0).map(id)
     }
 
     fn find(sessions: &Sessions, flow: &Flow, now_s: u32) -> Option<Found> {
-        sessions.find(sessions.hash(flow), flow, now_s)
+        sessions.find(sessions.hash(flow), flow, Sight::Entering, now_s)
     }
 
     #[test]
@@ -397,7 +564,7 @@ mod tests {
         let reverse = find(&sessions, &flow(1).reversed(), 0).unwrap();
         assert!(forward.forward && !reverse.forward);
         assert_eq!(forward.id, reverse.id);
-        assert_eq!((forward.out_port(), reverse.out_port()), (PortId(9), PortId::NONE));
+        assert_eq!((forward.hop(), reverse.hop()), (Hop(9), Hop::NONE));
         assert!(find(&sessions, &flow(2), 0).is_none());
     }
 
@@ -406,12 +573,12 @@ mod tests {
         let sessions = Sessions::new(16, 1, Timeouts::default());
         open(&sessions, &flow(1), 0).unwrap();
         let back = flow(1).reversed();
-        sessions.stamp(&find(&sessions, &back, 0).unwrap(), 1, PortId(4));
-        assert_eq!(find(&sessions, &flow(1), 0).unwrap().out_port(), PortId(9));
-        assert_eq!(find(&sessions, &back, 0).unwrap().out_port(), PortId(4));
-        sessions.stamp(&find(&sessions, &back, 0).unwrap(), 2, PortId(5));
+        sessions.stamp(&find(&sessions, &back, 0).unwrap(), 1, Hop(4));
+        assert_eq!(find(&sessions, &flow(1), 0).unwrap().hop(), Hop(9));
+        assert_eq!(find(&sessions, &back, 0).unwrap().hop(), Hop(4));
+        sessions.stamp(&find(&sessions, &back, 0).unwrap(), 2, Hop(5));
         let forward = find(&sessions, &flow(1), 0).unwrap();
-        assert!(forward.is_of(2) && forward.out_port() == PortId::NONE);
+        assert!(forward.is_of(2) && forward.hop() == Hop::NONE);
     }
 
     #[test]
@@ -503,5 +670,132 @@ mod tests {
         });
         assert!(opened.iter().all(|ids| *ids == opened[0]));
         assert_eq!(sessions.used(), 1000);
+    }
+
+    /// A client's connection to a service, as the client and the pod behind it see it.
+    fn service(n: u32) -> Views {
+        let opener = flow(n);
+        let receiver = Flow {
+            destination: acl::Address::from_v4_bits(0x0a01_0009),
+            destination_port: 8080,
+            ..opener
+        };
+        Views { opener, receiver, return_mac: [1, 2, 3, 4, 5, 6] }
+    }
+
+    #[test]
+    fn a_translated_session_is_found_where_its_packets_enter_and_where_they_left() {
+        let sessions = Sessions::new(16, 1, Timeouts::default());
+        let Views { opener, receiver, .. } = service(1);
+        sessions.open(&service(1), &opening(0), 0).unwrap();
+        let find = |flow: &Flow, sight| {
+            let found = sessions.find(sessions.hash(flow), flow, sight, 0)?;
+            assert_eq!(sessions.views(&found), Some(service(1)));
+            Some(found.forward)
+        };
+        let cases = [
+            (opener, Some(true), None),
+            (opener.reversed(), None, Some(false)),
+            (receiver, None, Some(true)),
+            (receiver.reversed(), Some(false), None),
+        ];
+        for (flow, entering, quoted) in cases {
+            assert_eq!(find(&flow, Sight::Entering), entering, "{flow:?}");
+            assert_eq!(find(&flow, Sight::Quoted), quoted, "{flow:?}");
+        }
+        assert_eq!(sessions.iter().map(|(_, views)| views).collect::<Vec<_>>(), [service(1)]);
+        sessions.end_of(PortId(0));
+        assert_eq!(find(&opener, Sight::Entering), None);
+        assert_eq!(sessions.used(), 0);
+        // Nothing of it is left in the index either: its room can be used again.
+        for n in 0..16 {
+            sessions.open(&service(n), &opening(0), 0).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_receiver_can_tell_its_connections_apart() {
+        let sessions = Sessions::new(16, 1, Timeouts::default());
+        sessions.open(&service(1), &opening(0), 0).unwrap();
+        let direct = service(1).receiver;
+        assert_eq!(open(&sessions, &direct, 0), Err(Refusal::Taken));
+        let reply = sessions.open(&Views::plain(direct.reversed()), &opening(0), 0);
+        assert!(matches!(reply, Ok(Opened::Known(found)) if !found.forward));
+        // The same connection is found, not made twice.
+        let again = sessions.open(&service(1), &opening(0), 0);
+        assert!(matches!(again, Ok(Opened::Known(_))));
+        // As seen from another port it can be told apart.
+        let elsewhere = Flow { source_port: 999, ..direct };
+        let views = Views { receiver: elsewhere, ..Views::plain(direct) };
+        assert!(matches!(sessions.open(&views, &opening(0), 0), Ok(Opened::New(_))));
+        let found = find(&sessions, &direct, 0).unwrap();
+        assert_eq!(sessions.views(&found), Some(views));
+        // What is idle is in nobody's way.
+        let later = sessions.open(&Views::plain(direct), &opening(0), 100_000);
+        assert!(matches!(later, Ok(Opened::New(_))));
+    }
+
+    #[test]
+    fn sessions_outlive_the_process() {
+        let folder = testkit::TempDir::new("sessions");
+        let path = folder.path().join("sessions");
+        let open = |capacity| Sessions::in_file(&path, capacity, 4, Timeouts::default()).unwrap();
+        let sessions = open(100);
+        for n in 0..20 {
+            super::tests::open(&sessions, &flow(n), 1).unwrap();
+        }
+        sessions.open(&service(40), &opening(2), 0).unwrap();
+        sessions.end(&find(&sessions, &flow(3), 0).unwrap());
+        drop(sessions);
+
+        let sessions = open(100);
+        assert_eq!((sessions.used(), sessions.used_by(PortId(1))), (20, 0));
+        assert!(find(&sessions, &flow(3), 0).is_none());
+        let found = find(&sessions, &flow(7).reversed(), 0).unwrap();
+        assert!(!found.is_of(1) && found.hop() == Hop::NONE, "to be judged again");
+        let translated = find(&sessions, &service(40).opener, 0).unwrap();
+        assert_eq!(sessions.views(&translated), Some(service(40)));
+        sessions.charge(&found, PortId(1));
+        sessions.charge(&found, PortId(2));
+        assert_eq!((sessions.used_by(PortId(1)), sessions.used_by(PortId(2))), (1, 0));
+        sessions.end(&find(&sessions, &flow(7), 0).unwrap());
+        sessions.end(&find(&sessions, &flow(8), 0).unwrap());
+        assert_eq!((sessions.used(), sessions.used_by(PortId(1))), (18, 0));
+        // There is room for the rest, and no place is given twice.
+        for n in 100..182 {
+            super::tests::open(&sessions, &flow(n), 3).unwrap();
+        }
+        assert_eq!(super::tests::open(&sessions, &flow(200), 3), Err(Refusal::Full));
+        assert!((100..182).all(|n| find(&sessions, &flow(n), 0).is_some()));
+        drop(sessions);
+        // Another size is another table.
+        assert_eq!(open(50).used(), 0);
+        std::fs::write(&path, vec![0xff; 20_000]).unwrap();
+        assert_eq!(open(100).used(), 0);
+    }
+
+    /// Whatever stands in the records, the table is sound: everything in use can be ended, and
+    /// then there is room for as many sessions as ever.
+    #[test]
+    fn a_damaged_file_loses_sessions_and_nothing_else() {
+        let folder = testkit::TempDir::new("sessions");
+        let path = folder.path().join("sessions");
+        let open = || Sessions::in_file(&path, 64, 4, Timeouts::default()).unwrap();
+        drop(open());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let mut state = 1_u64;
+        for byte in &mut bytes[4096..] {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let sessions = open();
+        assert!(sessions.used() > 0);
+        let found: Vec<Found> = sessions.iter().map(|(found, _)| found).collect();
+        found.iter().for_each(|found| sessions.end(found));
+        assert_eq!(sessions.used(), 0);
+        for n in 0..64 {
+            super::tests::open(&sessions, &flow(n), 1).unwrap();
+        }
     }
 }

@@ -4,10 +4,12 @@
 //! the identifier; an error belongs to the connection whose packet it quotes.
 //! Anything else opens nothing.
 
-use super::{Flow, Fragment, Headers, Role, be16, ip, neighbour, transport};
+use super::{
+    Flow, Fragment, Headers, Kind, Role, be16, checksum, ip, neighbour, protocol, transport,
+};
 use crate::Outcome;
 
-const HEADER: usize = 8;
+pub(super) const HEADER: usize = 8;
 
 const V4_ECHO_REPLY: u8 = 0;
 const V4_ECHO: u8 = 8;
@@ -76,11 +78,28 @@ pub(super) fn echo_ports(message: &[u8]) -> Option<(u16, u16)> {
 
 fn quote(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     headers.role = Role::Quotes;
+    // Errors are short (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
+    if message.len() < headers.payload() {
+        return Err(Outcome::MalformedTransport);
+    }
     quoted(message, headers).map(|_| ()).ok_or(Outcome::NoSession)
 }
 
 /// An error goes to the one who sent the quoted packet, or it is about nothing.
 pub(super) fn quoted(message: &[u8], headers: &Headers) -> Option<Flow> {
-    let flow = ip::parse_quote(message.get(HEADER..)?, headers.kind)?;
+    let (flow, _) = ip::parse_quote(message.get(HEADER..)?, headers.kind)?;
     (flow.source == headers.flow.destination).then_some(flow)
+}
+
+/// Writes the checksum of the ICMP message that begins at `l4` and ends with `packet`.
+pub(super) fn finish(packet: &mut [u8], l3: usize, l4: usize, kind: Kind) {
+    packet[l4 + 2..l4 + 4].fill(0);
+    let length = packet.len() - l4;
+    let pseudo = match kind {
+        Kind::Ipv4 => 0,
+        // The next header of the pseudo header is ICMPv6 behind whatever extensions.
+        _ => checksum::pseudo(&packet[l3 + 8..l3 + 40], protocol::ICMPV6, length),
+    };
+    let sum = !checksum::fold(pseudo + checksum::sum(&packet[l4..]));
+    packet[l4 + 2..l4 + 4].copy_from_slice(&sum.to_be_bytes());
 }

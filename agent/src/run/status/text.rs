@@ -12,7 +12,7 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let health = match (self.ailments.as_slice(), self.ready) {
             ([], true) => "ready".to_owned(),
-            ([], false) => "starting".to_owned(),
+            ([], false) => "not ready".to_owned(),
             (ailments, _) => ailments.join("; "),
         };
         let uptime = for_people(Duration::from_secs(self.uptime_s));
@@ -34,6 +34,7 @@ impl fmt::Display for Status {
         writeln!(f, "State:      {health}, up {uptime}")?;
         writeln!(f, "Workers:    {} {}{cores}", self.workers.len(), self.rx_mode)?;
         writeln!(f, "Generation: {} ({in_force})", self.generation)?;
+        writeln!(f, "Source:     {}", self.source.line())?;
         writeln!(f, "Objects:    {}", counts(&self.objects))?;
         if !self.skipped.is_empty() {
             writeln!(f, "Skipped:    {}", counts(&self.skipped))?;
@@ -68,7 +69,8 @@ impl fmt::Display for Status {
             .iter()
             .map(|lost| format!("{} {} ({}): {}", lost.when, lost.name, lost.interface, lost.why));
         list("Ports lost", lost.collect())?;
-        list("Faults in manifests", self.faults.clone())
+        list("Source", self.source.troubles())?;
+        list("Faults in objects", self.faults.clone())
     }
 }
 
@@ -115,7 +117,7 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::status::{SessionStatus, WorkerStatus};
+    use crate::run::status::{SessionStatus, SourceStatus, WorkerStatus};
 
     #[test]
     fn for_people_and_for_scripts() {
@@ -165,6 +167,14 @@ mod tests {
             objects: BTreeMap::from([("Pod".into(), 4)]),
             skipped: BTreeMap::new(),
             faults: vec!["a.yaml: document 1: is no YAML".into()],
+            source: SourceStatus {
+                kind: "manifests".into(),
+                place: "/etc/podgate".into(),
+                state: "in-sync".into(),
+                synced: true,
+                save_error: Some("disk full".into()),
+                ..SourceStatus::default()
+            },
             ports: vec![port, down],
             waiting: vec![],
             lost: vec![],
@@ -177,6 +187,7 @@ Node:       node-a (podgate 0.1.0)
 State:      ready, up 1m 5s
 Workers:    1 adaptive
 Generation: 7 (in force)
+Source:     manifests /etc/podgate (in sync)
 Objects:    Pod 4
 Sessions:   2 of 100
 Packets:    5 forwarded, 0 dropped, 0 for the switch itself
@@ -185,7 +196,10 @@ PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  
 1     default/db   pg1        native, copy            0       10.1.0.2  5   6   0        0       2         up
 -     default/web  pg1        failed: no such device  -       10.1.0.2  5   6   0        0       2         down
 
-Faults in manifests:
+Source:
+  state not saved: disk full
+
+Faults in objects:
   a.yaml: document 1: is no YAML
 ";
         assert_eq!(text, expected);

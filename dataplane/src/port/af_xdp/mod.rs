@@ -13,16 +13,21 @@
 
 #![allow(unsafe_code, reason = "rings and memory are shared with the kernel")]
 
+mod map;
 mod program;
+mod queue;
+mod ring;
 mod socket;
 mod umem;
+mod uplink;
 
 use std::fmt;
 use std::io;
 
 pub use program::{Attached, Fallback};
-pub use socket::AfXdpPort;
+pub use queue::AfXdpPort;
 pub use umem::{Umem, UmemConfig};
+pub use uplink::{Uplink, UplinkFilter, UplinkService};
 
 /// How a port is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
-use libxdp_sys as sys;
+use libbpf_sys as sys;
 
-use super::AfXdpError;
+use super::{AfXdpError, map};
 
 /// What becomes of frames while no socket is there to take them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +41,32 @@ impl fmt::Display for Attached {
 const GENERIC_MODE: u32 = 1 << 1;
 const DRIVER_MODE: u32 = 1 << 2;
 
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
+/// A compiled object file, and the program in it that is wanted.
+pub(super) struct Source {
+    object: &'static [u8],
+    program: &'static CStr,
+}
 
-/// A loaded program with its map of sockets. The program itself lives as long as it is attached.
+/// Every frame to the socket of its queue, by what happens where there is none.
+pub(super) const fn everything(fallback: Fallback) -> Source {
+    let object = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
+    let program = match fallback {
+        Fallback::Drop => c"else_drop",
+        Fallback::Pass => c"else_pass",
+    };
+    Source { object, program }
+}
+
+/// What is the switch's to its sockets, the rest to the kernel.
+pub(super) const UPLINK: Source = Source {
+    object: include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o")),
+    program: c"uplink",
+};
+
+/// The names of all programs here, as the kernel tells them.
+const OURS: [&CStr; 3] = [c"else_drop", c"else_pass", c"uplink"];
+
+/// A loaded program with its maps. The program itself lives as long as it is attached.
 pub(super) struct Program {
     object: NonNull<sys::bpf_object>,
     program: RawFd,
@@ -54,14 +77,11 @@ pub(super) struct Program {
 unsafe impl Send for Program {}
 
 impl Program {
-    pub(super) fn load(fallback: Fallback) -> Result<Self, AfXdpError> {
-        let name = match fallback {
-            Fallback::Drop => c"else_drop",
-            Fallback::Pass => c"else_pass",
-        };
+    pub(super) fn load(source: &Source) -> Result<Self, AfXdpError> {
+        let bytes = source.object;
         // SAFETY: the object file is a static slice; libbpf copies what it needs.
         let object = unsafe {
-            sys::bpf_object__open_mem(OBJECT.as_ptr().cast(), OBJECT.len() as _, std::ptr::null())
+            sys::bpf_object__open_mem(bytes.as_ptr().cast(), bytes.len() as _, std::ptr::null())
         };
         let object = NonNull::new(object)
             .ok_or_else(|| AfXdpError::last("open the XDP program's object"))?;
@@ -72,7 +92,7 @@ impl Program {
             let cause = io::Error::from_raw_os_error(-error);
             return Err(AfXdpError::new("load the XDP program", cause));
         }
-        loaded.program = loaded.program_named(name)?;
+        loaded.program = loaded.program_named(source.program)?;
         loaded.sockets = loaded.map_named(c"sockets")?;
         Ok(loaded)
     }
@@ -95,18 +115,8 @@ impl Program {
 
     /// Sends the frames of a queue to a socket.
     pub(super) fn serve(&self, queue: u32, socket: RawFd) -> Result<(), AfXdpError> {
-        let (queue, socket) = (queue, socket as u32);
-        // SAFETY: key and value are 32-bit numbers, as the map's are, and outlive the call.
-        let error = unsafe {
-            sys::bpf_map_update_elem(
-                self.sockets,
-                std::ptr::from_ref(&queue).cast(),
-                std::ptr::from_ref(&socket).cast(),
-                0,
-            )
-        };
-        let cause = io::Error::from_raw_os_error(-error);
-        if error == 0 { Ok(()) } else { Err(AfXdpError::new("enter a socket in its map", cause)) }
+        map::put(self.sockets, &queue, &(socket as u32))
+            .map_err(|cause| AfXdpError::new("enter a socket in its map", cause))
     }
 
     fn program_named(&self, name: &CStr) -> Result<RawFd, AfXdpError> {
@@ -119,7 +129,8 @@ impl Program {
         (found >= 0).then_some(found).ok_or_else(|| missing(name))
     }
 
-    fn map_named(&self, name: &CStr) -> Result<RawFd, AfXdpError> {
+    /// The descriptor of one of the object's maps; open for as long as `self` is.
+    pub(super) fn map_named(&self, name: &CStr) -> Result<RawFd, AfXdpError> {
         // SAFETY: the object is open and the name a C string.
         let found = unsafe {
             let map = sys::bpf_object__find_map_by_name(self.object.as_ptr(), name.as_ptr());
@@ -155,4 +166,35 @@ pub(super) fn detach(interface: &str, index: u32) -> Result<(), AfXdpError> {
         }
     }
     Ok(())
+}
+
+/// The name of the XDP program that somebody else has attached to an interface.
+pub(super) fn foreign(index: u32) -> Option<String> {
+    let mut id = 0;
+    // SAFETY: the number outlives the call.
+    let error = unsafe { sys::bpf_xdp_query_id(index as i32, 0, &raw mut id) };
+    if error != 0 || id == 0 {
+        return None;
+    }
+    let name = name_of(id).unwrap_or_else(|| format!("number {id}").into());
+    let is_ours = OURS.iter().any(|ours| ours.to_bytes() == name.as_bytes());
+    (!is_ours).then(|| name.to_string())
+}
+
+fn name_of(program: u32) -> Option<Box<str>> {
+    // SAFETY: takes a plain number; a descriptor it returns is new and ours.
+    let descriptor = unsafe {
+        let descriptor = sys::bpf_prog_get_fd_by_id(program);
+        (descriptor >= 0).then(|| OwnedFd::from_raw_fd(descriptor))?
+    };
+    // SAFETY: zero is a valid value of every field.
+    let mut info: sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: the structure and its length outlive the call, and the kernel writes no more.
+    let error = unsafe {
+        let info = (&raw mut info).cast();
+        sys::bpf_obj_get_info_by_fd(descriptor.as_raw_fd(), info, &raw mut length)
+    };
+    let name: Vec<u8> = info.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    (error == 0).then(|| String::from_utf8_lossy(&name).into())
 }

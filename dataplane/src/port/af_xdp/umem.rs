@@ -1,18 +1,17 @@
 //! The memory that all AF_XDP sockets of a switch share.
 
 use std::io;
-use std::num::NonZeroU32;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use xsk_rs::config::{
-    BindFlags, FrameSize, Interface, LibxdpFlags, QueueSize, SocketConfig, UmemConfig as XskUmem,
-};
-use xsk_rs::umem::frame::FrameDesc;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
-use super::program::{self, Fallback, Program};
-use super::{AfXdpError, AfXdpPort, PortOptions};
-use crate::frame::XDP_HEADROOM;
+use super::program::{self, Fallback, Program, everything};
+use super::queue::AfXdpPort;
+use super::socket::Socket;
+use super::{AfXdpError, PortOptions, XdpMode};
 use crate::{Frame, Memory};
 
 /// Bytes of a frame, headroom included: a page holds two, and an Ethernet frame of the usual
@@ -20,6 +19,9 @@ use crate::{Frame, Memory};
 pub(super) const FRAME_SIZE: usize = 2048;
 /// Descriptors of each ring.
 pub(super) const RING: u32 = 2048;
+/// Descriptors of the rings that see no packet.
+const ANCHOR_RING: u32 = 8;
+const HUGEPAGE: usize = 2 << 20;
 
 /// How large the memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,51 +34,65 @@ pub struct UmemConfig {
 
 /// A UMEM and what new sockets over it need.
 pub struct Umem {
-    pub(super) umem: xsk_rs::Umem,
-    /// The descriptor of each frame, with its usual start; xsk-rs makes them only here.
-    pub(super) descriptors: Arc<[FrameDesc]>,
-    /// The socket that the kernel knows the UMEM by. It is bound to the loopback interface,
+    pub(super) frames: u32,
+    /// The socket that brought the UMEM to the kernel. It is bound to the loopback interface,
     /// which never goes away, and sees no frame: were it a pod's, then no port could be opened
     /// any more once that pod is gone.
-    _anchor: (xsk_rs::TxQueue, xsk_rs::RxQueue, Option<(xsk_rs::FillQueue, xsk_rs::CompQueue)>),
+    pub(super) anchor: Socket,
+    /// Brings the same memory again, for interfaces that write into it themselves.
+    pub(super) registration: XdpUmemReg,
+    /// What `registration` names.
+    _region: Arc<Region>,
 }
 
 impl Umem {
     /// Maps and registers the memory.
     pub fn create(config: &UmemConfig) -> Result<(Self, Arc<Memory>, Vec<Frame>), AfXdpError> {
         lift_memory_limit();
-        let count = NonZeroU32::new(config.frames).ok_or_else(|| {
-            AfXdpError::new("create a UMEM of no frames", io::ErrorKind::InvalidInput.into())
+        let UmemConfig { frames: count, hugepages } = *config;
+        let failed = |cause| {
+            let pages = if hugepages { " in hugepages" } else { "" };
+            let attempt = format!("create a UMEM of {count} frames of {FRAME_SIZE} bytes{pages}");
+            AfXdpError::new(attempt, cause)
+        };
+        if count == 0 {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        let length = FRAME_SIZE * count as usize;
+        let region = Arc::new(Region::map(length, hugepages).map_err(failed)?);
+        let registration = XdpUmemReg {
+            addr: region.base.as_ptr() as u64,
+            len: length as u64,
+            chunk_size: FRAME_SIZE as u32,
+            // Beyond what XDP keeps itself.
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        let anchor = Socket::new(ANCHOR_RING, Some(registration)).map_err(failed)?;
+        // The kernel gives every socket of a shared UMEM the mode of the first; pod interfaces
+        // (veth) have copy mode only. Before Linux 6.6 no packet stretches over several frames.
+        let (lo, copy) = (index_of("lo")?, SocketAddrXdpFlags::XDP_COPY);
+        let bound = anchor.bind(lo, 0, copy | SocketAddrXdpFlags::XDP_USE_SG);
+        let bound = bound.or_else(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => anchor.bind(lo, 0, copy),
+            _ => Err(error),
+        });
+        bound.map_err(|cause| {
+            let why = match cause.kind() {
+                io::ErrorKind::ResourceBusy => {
+                    ", which another switch or program with AF_XDP has in this network namespace"
+                }
+                _ => "",
+            };
+            AfXdpError::new(format!("bind the UMEM's own socket to lo{why}"), cause)
         })?;
-        let attempt = format!("create a UMEM of {count} frames of {FRAME_SIZE} bytes");
-        let size = |frames: u32| QueueSize::new(frames).expect("a power of two");
-        let layout = XskUmem::builder()
-            .frame_size(FrameSize::new(FRAME_SIZE as u32).expect("a power of two"))
-            .fill_queue_size(size(RING))
-            .comp_queue_size(size(RING))
-            .build()
-            .expect("no headroom beyond XDP's");
-        let (umem, descriptors) = xsk_rs::Umem::new(layout, count, config.hugepages)
-            .map_err(|error| AfXdpError::new(attempt, cause_of(&error)))?;
-        let interface = Interface::new(c"lo".to_owned());
-        // SAFETY: no program is loaded by the library (`socket_config`).
-        let anchor = unsafe { xsk_rs::Socket::new(socket_config(), &umem, &interface, 0) }
-            .map_err(|error| {
-                let cause = cause_of(&error);
-                let why = match cause.kind() {
-                    io::ErrorKind::ResourceBusy => {
-                        ", which another switch or program with AF_XDP has in this network namespace"
-                    }
-                    _ => "",
-                };
-                AfXdpError::new(format!("bind the UMEM's own socket to lo{why}"), cause)
-            })?;
-        let base = base_of(&umem, descriptors[0]);
-        // SAFETY: the region has exactly this layout, is mapped for as long as `umem` lives,
+        let base = region.base;
+        // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives,
         // and is reached by nobody but the holders of frames and, through the rings, the kernel.
         let (memory, frames) =
-            unsafe { Memory::from_raw(base, FRAME_SIZE, config.frames, Box::new(umem.clone())) };
-        let this = Self { umem, descriptors: descriptors.into(), _anchor: anchor };
+            unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
+        let this = Self { frames: count, anchor, registration, _region: region };
         Ok((this, memory, frames))
     }
 
@@ -86,15 +102,22 @@ impl Umem {
     /// [`PortOptions::fallback`] says.
     pub fn open(&self, interface: &str, options: &PortOptions) -> Result<AfXdpPort, AfXdpError> {
         let index = index_of(interface)?;
-        let program = Program::load(options.fallback)?;
+        let program = Program::load(&everything(options.fallback))?;
         let attached = program.attach(interface, index)?;
-        AfXdpPort::open(self, interface, program, attached, options)
+        let socket = Socket::new(RING, None)
+            .and_then(|socket| socket.bind_shared(index, 0, &self.anchor).map(|()| socket))
+            .map_err(|cause| {
+                AfXdpError::new(format!("bind an AF_XDP socket to {interface}"), cause)
+            })?;
+        program.serve(0, socket.as_fd().as_raw_fd())?;
+        let mode = XdpMode { attached, zero_copy: false };
+        Ok(AfXdpPort::new(self, interface, socket, mode, options.fill))
     }
 
     /// Closes an interface: what arrives is dropped until a port is opened on it.
     pub fn close(interface: &str) -> Result<(), AfXdpError> {
         let index = index_of(interface)?;
-        Program::load(Fallback::Drop)?.attach(interface, index).map(drop)
+        Program::load(&everything(Fallback::Drop))?.attach(interface, index).map(drop)
     }
 
     /// Takes the XDP program off an interface: frames reach the kernel again.
@@ -103,38 +126,38 @@ impl Umem {
     }
 }
 
-pub(super) fn socket_config() -> SocketConfig {
-    SocketConfig::builder()
-        .rx_queue_size(QueueSize::new(RING).expect("a power of two"))
-        .tx_queue_size(QueueSize::new(RING).expect("a power of two"))
-        .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-        // The kernel gives every socket of a shared UMEM the mode of the first; pod
-        // interfaces (veth) have copy mode only.
-        .bind_flags(BindFlags::XDP_COPY | BindFlags::XDP_USE_NEED_WAKEUP)
-        .build()
+/// The mapped memory.
+struct Region {
+    base: NonNull<u8>,
+    length: usize,
 }
 
-/// The library wraps the system's error into its own.
-pub(super) fn cause_of(error: &dyn std::error::Error) -> io::Error {
-    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-    match source.and_then(io::Error::raw_os_error) {
-        Some(code) => io::Error::from_raw_os_error(code),
-        None => io::Error::other(error.to_string()),
+impl Region {
+    fn map(length: usize, hugepages: bool) -> io::Result<Self> {
+        let length = if hugepages { length.next_multiple_of(HUGEPAGE) } else { length };
+        let kind = if hugepages { MapFlags::HUGETLB } else { MapFlags::empty() };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE | kind;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, flags) }?;
+        Ok(Self { base: NonNull::new(base.cast()).expect("nothing is mapped at 0"), length })
     }
 }
 
-fn base_of(umem: &xsk_rs::Umem, mut first: FrameDesc) -> NonNull<u8> {
-    let start = first.addr();
-    debug_assert_eq!(start, XDP_HEADROOM);
-    // SAFETY: the descriptor is of this UMEM, and no frame is in use yet.
-    let mut data = unsafe { umem.data_mut(&mut first) };
-    data.cursor().set_pos(1);
-    let data = data.contents_mut().as_mut_ptr();
-    // SAFETY: the packet starts `start` bytes into the region.
-    NonNull::new(unsafe { data.sub(start) }).expect("a mapped region is not at 0")
+// SAFETY: the value only keeps the region mapped.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map`, unmapped once. The kernel holds the pages of a UMEM for as
+        // long as a socket uses it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
 }
 
-fn index_of(interface: &str) -> Result<u32, AfXdpError> {
+pub(super) fn index_of(interface: &str) -> Result<u32, AfXdpError> {
     let attempt = || format!("find interface {interface}");
     let name = std::ffi::CString::new(interface)
         .map_err(|_| AfXdpError::new(attempt(), io::ErrorKind::InvalidInput.into()))?;

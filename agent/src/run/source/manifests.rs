@@ -1,17 +1,15 @@
 //! The source of objects: a folder of manifests, read at start and whenever it changes.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use control::Fault;
 use control::manifests::{Loaded, Source, Watcher};
-use control::{Fault, Object};
 
-use super::StartError;
+use crate::run::StartError;
 
 /// Manifests under watch.
-pub(super) struct Manifests {
+pub(in crate::run) struct Manifests {
     source: Arc<Mutex<Numbered>>,
     _watcher: Option<Watcher>,
 }
@@ -19,8 +17,8 @@ pub(super) struct Manifests {
 /// What the manifests said at one moment. A later reading has a higher number, so that one
 /// that was overtaken on its way does not undo it.
 pub(crate) struct Reading {
-    pub(super) number: u64,
-    pub(super) loaded: Loaded,
+    pub(in crate::run) number: u64,
+    pub(in crate::run) loaded: Loaded,
 }
 
 struct Numbered {
@@ -30,7 +28,7 @@ struct Numbered {
 
 impl Manifests {
     /// Watches `paths` from now on; `tell` gets everything that is in them after each change.
-    pub(super) fn watch(
+    pub(in crate::run) fn watch(
         paths: &[PathBuf],
         tell: impl Fn(Reading) + Send + 'static,
     ) -> Result<Self, StartError> {
@@ -52,7 +50,7 @@ impl Manifests {
     /// What cannot be read at all has no last version that could stay in force, and nobody can
     /// tell what it would deny: with such a fault the switch does not start. An object that is
     /// there but wrong is told and treated as [`control::objects`] says, which opens nothing.
-    pub(super) fn first(&self) -> Result<Reading, StartError> {
+    pub(in crate::run) fn first(&self) -> Result<Reading, StartError> {
         let reading = load(&self.source);
         let hides = |fault: &&Fault| fault.object.is_none();
         let hiding: Vec<String> =
@@ -65,27 +63,4 @@ fn load(source: &Mutex<Numbered>) -> Reading {
     let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
     source.read += 1;
     Reading { number: source.read, loaded: source.source.load() }
-}
-
-/// How many objects of each kind there are.
-pub(super) fn counts(objects: &[Object]) -> BTreeMap<String, usize> {
-    let mut counts = BTreeMap::new();
-    for object in objects {
-        *counts.entry(object.reference().kind.name().to_owned()).or_default() += 1;
-    }
-    counts
-}
-
-/// The pods of all cluster nodes by address.
-pub(super) fn pod_names(objects: &[Object]) -> Vec<(IpAddr, Arc<str>)> {
-    let mut names = Vec::new();
-    for object in objects {
-        if let Object::Pod(pod) = object
-            && pod.is_on_pod_network()
-        {
-            let name: Arc<str> = pod.key.to_string().into();
-            names.extend(pod.addresses.iter().map(|address| (*address, Arc::clone(&name))));
-        }
-    }
-    names
 }

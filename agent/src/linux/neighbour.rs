@@ -1,0 +1,95 @@
+//! Neighbours on a link: addresses and the Ethernet addresses behind them (ARP, RFC 826;
+//! neighbour discovery, RFC 4861).
+
+use std::net::IpAddr;
+
+use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::error::Error;
+use super::netlink::Netlink;
+use crate::MacAddress;
+
+/// An entry of the kernel's neighbour table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Number of the interface that leads to it (`ifindex`).
+    pub link: u32,
+    /// Its address.
+    pub address: IpAddr,
+    /// Where frames for it go; `None` while the kernel does not know.
+    pub mac: Option<MacAddress>,
+}
+
+impl Netlink {
+    /// What the kernel knows about a neighbour; `None` if it has never been asked for.
+    ///
+    /// # Errors
+    /// If the kernel refuses to answer.
+    pub fn neighbour(&mut self, link: u32, address: IpAddr) -> Result<Option<Neighbour>, Error> {
+        let what = format!("look up neighbour {address} on interface {link}");
+        match self.one(&what, RouteNetlinkMessage::GetNeighbour(message(link, address))) {
+            Ok(RouteNetlinkMessage::NewNeighbour(message)) => Ok(read_neighbour(&message)),
+            Ok(_) => Err(Error::invalid(what, "the kernel answered with something else")),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the kernel find a neighbour out, or make sure that it is still there. It does so as
+    /// if it had a packet for it; what it finds comes as an event.
+    ///
+    /// # Errors
+    /// If the interface is gone or does not ask for neighbours.
+    pub fn resolve(&mut self, link: u32, address: IpAddr) -> Result<(), Error> {
+        let what = format!("resolve neighbour {address} on interface {link}");
+        let mut message = message(link, address);
+        message.header.flags = NeighbourFlags::Use;
+        self.change(&what, RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE)
+    }
+}
+
+fn message(link: u32, address: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    message.header.ifindex = link;
+    message.attributes.push(NeighbourAttribute::Destination(address.into()));
+    message
+}
+
+/// The neighbour a message is about; `None` for entries of bridges and the like.
+pub(super) fn read_neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    let mut address = None;
+    let mut mac = None;
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
+                address = Some(IpAddr::V4(*v4));
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
+                address = Some(IpAddr::V6(*v6));
+            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => {
+                mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddress);
+            }
+            _ => {}
+        }
+    }
+    // Doubted addresses are good until they are refuted.
+    let is_known = matches!(
+        message.header.state,
+        NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Permanent
+    );
+    let link = message.header.ifindex;
+    Some(Neighbour { link, address: address?, mac: mac.filter(|_| is_known) })
+}

@@ -1,0 +1,131 @@
+//! Where the kernel would send a packet.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::error::Error;
+use super::link::Link;
+use super::netlink::Netlink;
+use super::route::ip;
+use crate::MacAddress;
+
+/// The first step on the way to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextHop {
+    /// Number of the interface that packets leave by (`ifindex`).
+    pub link: u32,
+    /// The address this host sends from on that way.
+    pub source: Option<IpAddr>,
+    /// The neighbour that gets the packet: a gateway, or the address itself.
+    pub neighbour: IpAddr,
+    /// Its Ethernet address; `None` while the kernel does not know it, which it then
+    /// is finding out.
+    pub mac: Option<MacAddress>,
+}
+
+impl Netlink {
+    /// The next hop of packets to `address`, by the kernel's own decision (`ip route get`).
+    /// Starts finding out the neighbour's Ethernet address if it is not known.
+    ///
+    /// # Errors
+    /// If there is no way there, or the address is this host's own.
+    pub fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, Error> {
+        let what = format!("find the way to {address}");
+        let mut query = RouteMessage::default();
+        let (family, bits) = match address {
+            IpAddr::V4(_) => (AddressFamily::Inet, 32),
+            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+        };
+        query.header.address_family = family;
+        query.header.destination_prefix_length = bits;
+        query.attributes.push(RouteAttribute::Destination(address.into()));
+        let RouteNetlinkMessage::NewRoute(route) =
+            self.one(&what, RouteNetlinkMessage::GetRoute(query))?
+        else {
+            return Err(Error::invalid(what, "the kernel answered with something else"));
+        };
+        if route.header.kind != RouteType::Unicast {
+            let why = format!("the kernel's route is of kind {:?}", route.header.kind);
+            return Err(Error::invalid(what, why));
+        }
+        let mut hop = NextHop { link: 0, source: None, neighbour: address, mac: None };
+        for attribute in &route.attributes {
+            match attribute {
+                RouteAttribute::Oif(link) => hop.link = *link,
+                RouteAttribute::PrefSource(source) => hop.source = ip(source),
+                RouteAttribute::Gateway(gateway) => hop.neighbour = ip(gateway).unwrap_or(address),
+                // A gateway of the other family (RFC 5549).
+                RouteAttribute::Via(RouteVia::Inet(gateway)) => hop.neighbour = (*gateway).into(),
+                RouteAttribute::Via(RouteVia::Inet6(gateway)) => hop.neighbour = (*gateway).into(),
+                _ => {}
+            }
+        }
+        hop.mac = self.neighbour(hop.link, hop.neighbour)?.and_then(|found| found.mac);
+        if hop.mac.is_none() {
+            self.resolve(hop.link, hop.neighbour)?;
+        }
+        Ok(hop)
+    }
+
+    /// The interface by which this host is reached: that with one of `addresses`, the first
+    /// that is found in their order, else that of the default route with the lowest metric,
+    /// IPv4 before IPv6. `None` if there is neither.
+    ///
+    /// # Errors
+    /// If the kernel refuses to answer.
+    pub fn uplink(&mut self, addresses: &[IpAddr]) -> Result<Option<Link>, Error> {
+        let own = self.addresses()?;
+        let with_address = addresses
+            .iter()
+            .find_map(|wanted| own.iter().find(|found| found.address.addr() == *wanted))
+            .map(|found| found.link);
+        let index = match with_address {
+            Some(index) => Some(index),
+            None => self.default_link()?,
+        };
+        Ok(self.links()?.into_iter().find(|link| Some(link.index) == index))
+    }
+
+    fn default_link(&mut self) -> Result<Option<u32>, Error> {
+        let query = RouteNetlinkMessage::GetRoute(RouteMessage::default());
+        let answers = self.all("list routes", query)?;
+        let ways = answers.iter().filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewRoute(message) => default_way(message),
+            _ => None,
+        });
+        Ok(ways.min().map(|(_, _, link)| link))
+    }
+}
+
+/// For a default route of the main table: whether it is IPv6's, its metric, its interface.
+fn default_way(route: &RouteMessage) -> Option<(bool, u32, u32)> {
+    let header = &route.header;
+    let is_default = header.destination_prefix_length == 0
+        && header.table == RouteHeader::RT_TABLE_MAIN
+        && header.kind == RouteType::Unicast;
+    let is_v6 = match header.address_family {
+        AddressFamily::Inet => false,
+        AddressFamily::Inet6 => true,
+        _ => return None,
+    };
+    let (mut metric, mut link) = (0, None);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Priority(priority) => metric = *priority,
+            RouteAttribute::Oif(index) => link = Some(*index),
+            // The first of several equal ways.
+            RouteAttribute::MultiPath(ways) => {
+                link = link.or(ways.first().map(|way| way.interface_index));
+            }
+            RouteAttribute::Destination(RouteAddress::Inet(_) | RouteAddress::Inet6(_)) => {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    is_default.then_some((is_v6, metric, link?))
+}

@@ -1,0 +1,133 @@
+//! One cluster node's snapshot: what the control side published, on the ports that are there.
+//!
+//! Used by everything that runs the graph: the live switch, replayed captures and probes.
+
+mod services;
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use control::{PodGate, PodKey, View};
+use dataplane::services::Services;
+use dataplane::wire::Mac;
+use dataplane::{Gate, Parts, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
+
+pub use services::ServiceMaker;
+
+/// Name of the port towards this cluster node's kernel.
+pub const HOST: &str = "host";
+/// Name of the port towards other cluster nodes.
+pub const UPLINK: &str = "uplink";
+
+/// A port and whom it leads to.
+#[derive(Clone, Debug)]
+pub struct NodePort {
+    /// Its number in the dataplane.
+    pub id: PortId,
+    /// MAC address of the other end, where it is known.
+    pub mac: Option<Mac>,
+    /// The port's own, where it is not the switch's.
+    pub own_mac: Option<Mac>,
+    /// Bytes of the largest packet that it takes; 0 if it takes any.
+    pub mtu: u16,
+    /// Whom it leads to.
+    pub leads_to: LeadsTo,
+}
+
+impl NodePort {
+    /// A port of which no more is known.
+    pub fn new(id: PortId, leads_to: LeadsTo) -> Self {
+        Self { id, mac: None, own_mac: None, mtu: 0, leads_to }
+    }
+}
+
+/// What a cluster node has around it, beside its ports.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Addresses of the cluster node beyond those of its object (the host port's gateway address,
+    /// say).
+    pub node_addresses: Vec<IpAddr>,
+    /// Services, as this cluster node sees them.
+    pub services: Arc<Services>,
+    /// Other cluster nodes.
+    pub routes: Arc<Routes>,
+    /// How they are reached.
+    pub underlay: Underlay,
+    /// Whether pods leave the cluster directly, as the cluster node.
+    pub masquerade: bool,
+    /// Ports of the cluster node for translated connections; see [`Parts`].
+    pub translation_ports: Option<RangeInclusive<u16>>,
+}
+
+/// Whom a port leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeadsTo {
+    /// A pod with the addresses it was given.
+    Pod(PodKey, Vec<IpAddr>),
+    /// This cluster node's kernel.
+    Host,
+    /// Other cluster nodes.
+    Uplink,
+}
+
+/// The snapshot of cluster node `node`. A pod that the view does not know is closed.
+pub fn snapshot(
+    view: &View,
+    node: &str,
+    surroundings: Surroundings,
+    generation: u64,
+    ports: &[NodePort],
+) -> Snapshot {
+    let most = ports.iter().map(|port| usize::from(port.id.0) + 1).max().unwrap_or(0);
+    let mut states: Vec<Option<PortState>> = vec![None; most];
+    for port in ports {
+        states[usize::from(port.id.0)] = Some(state(view, port));
+    }
+    let cluster_node = view.nodes.get(node);
+    let mut own: Vec<IpAddr> = Vec::new();
+    // Known first by what its object says, in that order.
+    let object = cluster_node.iter().flat_map(|node| &node.addresses);
+    for address in object.chain(&surroundings.node_addresses) {
+        if !own.contains(address) {
+            own.push(*address);
+        }
+    }
+    Snapshot::new(Parts {
+        generation,
+        ports: states,
+        addresses: Arc::clone(&view.addresses),
+        node_addresses: own,
+        local_networks: cluster_node.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
+        services: surroundings.services,
+        routes: surroundings.routes,
+        underlay: surroundings.underlay,
+        masquerade: surroundings.masquerade,
+        translation_ports: surroundings.translation_ports,
+    })
+}
+
+fn state(view: &View, port: &NodePort) -> PortState {
+    let (name, kind): (Arc<str>, _) = match &port.leads_to {
+        LeadsTo::Pod(key, _) => (key.to_string().into(), PortKind::Pod),
+        LeadsTo::Host => (HOST.into(), PortKind::Host),
+        LeadsTo::Uplink => (UPLINK.into(), PortKind::Uplink),
+    };
+    let mut state = PortState { mac: port.mac, mtu: port.mtu, ..PortState::new(name, kind) };
+    state.own_mac = port.own_mac.unwrap_or(state.own_mac);
+    if let LeadsTo::Pod(key, addresses) = &port.leads_to {
+        state.addresses = addresses.iter().map(|address| (*address).into()).collect();
+        if let Some(pod) = view.pods.get(key) {
+            state.to_pod = gate(&pod.to_pod);
+            state.from_pod = gate(&pod.from_pod);
+        }
+    }
+    state
+}
+
+fn gate(gate: &PodGate) -> Gate {
+    match gate {
+        PodGate::Open => Gate::Open,
+        PodGate::Table(table) => Gate::Table(Arc::clone(table)),
+    }
+}

@@ -1,0 +1,263 @@
+//! What the source tells, worked in.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use control::api_server::Event;
+use control::{Fault, Kind, Object, ObjectRef, PodKey};
+
+use super::ControlLoop;
+use crate::run::source::{Reading, Restored, WatchInfo, WatchState, load};
+use crate::verdicts::Names;
+
+/// What is wrong with the source's objects.
+#[derive(Default)]
+pub(super) struct Faults {
+    /// Of manifests, as they were read last.
+    manifests: Vec<Fault>,
+    /// Of the API server's objects.
+    objects: BTreeMap<ObjectRef, Vec<Fault>>,
+}
+
+impl Faults {
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Fault> {
+        self.manifests.iter().chain(self.objects.values().flatten())
+    }
+
+    /// Those of one object of the API server.
+    pub(super) fn of(&self, object: &ObjectRef) -> &[Fault] {
+        self.objects.get(object).map_or(&[], Vec::as_slice)
+    }
+
+    /// Takes over those of one object; tells whether any is new.
+    fn set(&mut self, object: ObjectRef, faults: Vec<Fault>) {
+        let known = self.objects.get(&object);
+        let is_new = |fault: &&Fault| known.is_none_or(|known| !known.contains(fault));
+        faults.iter().filter(is_new).for_each(|fault| log::warn!("{fault}"));
+        match faults.is_empty() {
+            true => drop(self.objects.remove(&object)),
+            false => drop(self.objects.insert(object, faults)),
+        }
+    }
+
+    /// Takes over those of all objects of a kind.
+    fn set_kind(&mut self, kind: Kind, faults: Vec<Fault>) {
+        let mut by_object: BTreeMap<ObjectRef, Vec<Fault>> = BTreeMap::new();
+        for fault in faults {
+            if let Some(object) = fault.object.clone() {
+                by_object.entry(object).or_default().push(fault);
+            }
+        }
+        self.objects.retain(|object, _| object.kind != kind || by_object.contains_key(object));
+        by_object.into_iter().for_each(|(object, faults)| self.set(object, faults));
+    }
+}
+
+/// Whether judgements of this kind are written into objects' status.
+fn is_reported(kind: Kind) -> bool {
+    matches!(kind, Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall)
+}
+
+impl ControlLoop {
+    /// Takes over what the manifests say now.
+    pub(in crate::run) fn take_manifests(&mut self, reading: Reading) {
+        if reading.number <= self.reading {
+            return;
+        }
+        self.reading = reading.number;
+        let loaded = reading.loaded;
+        let known = &self.faults.manifests;
+        for fault in loaded.faults.iter().filter(|fault| !known.contains(fault)) {
+            log::warn!("manifests: {fault}");
+        }
+        self.skipped = loaded.skipped;
+        self.faults.manifests = loaded.faults;
+        self.control.resync(loaded.objects);
+        self.source_info.synced = true;
+        self.source_info.last_event = Some(SystemTime::now());
+        self.rename_all();
+    }
+
+    /// Puts the saved state into place, if there is one that can be used.
+    pub(in crate::run) fn take_saved(&mut self) {
+        let (objects, restored) = load(&self.board.config.state_dir);
+        match &restored {
+            Restored::From(at) => {
+                let at = crate::time::Utc::from(*at);
+                let count = objects.len();
+                log::info!(
+                    "state of {at} ({count} objects) counts until the API server tells more"
+                );
+            }
+            Restored::Nothing => log::info!("no saved state: pods wait for the API server"),
+            Restored::Refused(why) => log::error!(
+                "state-dir: {why}; it is not used, and pods stay closed until the API server has \
+                 told everything"
+            ),
+        }
+        self.source_info.restored = restored;
+        self.control.resync(objects);
+        self.rename_all();
+    }
+
+    /// Works in what the API server told.
+    pub(super) fn source_event(&mut self, event: Event) {
+        self.note(&event);
+        let Some(gathering) = &mut self.gathering else {
+            self.handle(event);
+            return;
+        };
+        if !gathering.take(event) {
+            return;
+        }
+        if let Some(gathering) = self.gathering.take() {
+            gathering.work_in(&mut self.control);
+        }
+        self.source_info.synced = true;
+        self.rename_all();
+        self.save_after(true);
+        let count: usize = self.control.counts().values().sum();
+        log::info!("the API server has told everything: {count} objects");
+    }
+
+    fn handle(&mut self, event: Event) {
+        let pod = match &event {
+            Event::Apply(Object::Pod(pod), _) => Some(pod.key.clone()),
+            Event::Delete(ObjectRef { kind: Kind::Pod, namespace: Some(namespace), name }) => {
+                Some(PodKey { namespace: namespace.clone(), name: name.clone() })
+            }
+            _ => None,
+        };
+        let kind = match &event {
+            Event::Apply(object, _) => Some(object.reference().kind),
+            Event::Delete(reference) => Some(reference.kind),
+            Event::Resync(kind, ..) => Some(*kind),
+            _ => None,
+        };
+        let all_pods = matches!(event, Event::Resync(Kind::Pod, ..));
+        let mut addresses = pod.iter().flat_map(|pod| self.addresses(pod)).collect::<Vec<_>>();
+        self.control.handle(event);
+        addresses.extend(pod.iter().flat_map(|pod| self.addresses(pod)));
+        addresses.into_iter().for_each(|address| self.rename(address));
+        if all_pods {
+            self.rename_all();
+        }
+        if let Some(kind) = kind {
+            self.save_after(!matches!(kind, Kind::Pod | Kind::EndpointSlice));
+        }
+    }
+
+    fn addresses(&self, pod: &PodKey) -> Vec<IpAddr> {
+        self.control.pod(pod).map(|pod| pod.addresses.clone()).unwrap_or_default()
+    }
+
+    fn rename(&self, address: IpAddr) {
+        let name = self.control.pod_at(address).map(|pod| pod.to_string().into());
+        self.board.hub.set_cluster_name(address, name);
+    }
+
+    fn rename_all(&self) {
+        let names: Names = self
+            .control
+            .pods_by_address()
+            .map(|(address, pod)| (address, pod.to_string().into()))
+            .collect();
+        self.board.hub.set_cluster_names(names);
+    }
+
+    /// Notes what people may want to know of an event.
+    fn note(&mut self, event: &Event) {
+        let now = SystemTime::now();
+        let info = &mut self.source_info;
+        let mut become_ = |kind: Kind, state: WatchState| {
+            let unknown = WatchInfo { state: WatchState::Asking, since: now, retries: 0 };
+            let watch = info.watches.entry(kind).or_insert(unknown);
+            if matches!(state, WatchState::Failing(_)) {
+                watch.retries += 1;
+                info.retries += 1;
+            }
+            if std::mem::discriminant(&watch.state) != std::mem::discriminant(&state) {
+                watch.since = now;
+                let name = kind.name();
+                match (&watch.state, &state) {
+                    (_, WatchState::Failing(why)) => log::warn!("watch of {name}: {why}"),
+                    (WatchState::Failing(_), _) => log::info!("watch of {name}: answered again"),
+                    (_, WatchState::Absent) => log::info!("{name} is not installed"),
+                    (_, WatchState::Watching) => log::debug!("watch of {name}: answered"),
+                    (_, WatchState::Asking) => {}
+                }
+            }
+            watch.state = state;
+        };
+        match event {
+            Event::Connected(kind) => become_(*kind, WatchState::Watching),
+            Event::Absent(kind) => become_(*kind, WatchState::Absent),
+            Event::Trouble(kind, why) => become_(*kind, WatchState::Failing(why.clone())),
+            Event::Fault(fault) => {
+                log::warn!("API server: {fault}");
+                info.strange += 1;
+            }
+            Event::Reported(_) => info.report_error = None,
+            Event::NotReported(object, why) => {
+                let why = format!("{object}: {why}");
+                if info.report_error.as_ref() != Some(&why) {
+                    log::warn!("write the status of {why}");
+                }
+                info.report_error = Some(why);
+            }
+            Event::Synced => self.report_soon(),
+            Event::Apply(object, faults) => {
+                info.last_event = Some(now);
+                self.reports.note(object);
+                if is_reported(object.reference().kind) {
+                    self.report_soon();
+                }
+                if !faults.is_empty() || !self.faults.objects.is_empty() {
+                    let object = object.reference();
+                    let faults = faults.iter().map(|it| it.clone().of(object.clone())).collect();
+                    self.faults.set(object, faults);
+                }
+            }
+            Event::Delete(reference) => {
+                info.last_event = Some(now);
+                self.faults.objects.remove(reference);
+                self.reports.forget(reference);
+            }
+            Event::Resync(kind, objects, faults) => {
+                info.last_event = Some(now);
+                self.reports.forget_if(|object| object.kind == *kind);
+                objects.iter().for_each(|object| self.reports.note(object));
+                if is_reported(*kind) {
+                    self.report_soon();
+                }
+                self.faults.set_kind(*kind, faults.clone());
+            }
+        }
+    }
+
+    fn save_after(&mut self, soon: bool) {
+        if let Some(saver) = &mut self.saver {
+            saver.changed(soon);
+        }
+    }
+
+    /// Begins to save the state if it is time to, and notes what came of the last time.
+    pub(super) fn look_after_saving(&mut self) {
+        let Some(saver) = &mut self.saver else { return };
+        saver.begin_if_due(&self.control);
+        let Some(result) = saver.take_result() else { return };
+        match result {
+            Ok(at) => {
+                self.source_info.saved_at = Some(at);
+                self.source_info.save_error = None;
+            }
+            Err(error) => {
+                log::error!("state-dir: {error}");
+                self.source_info.save_error = Some(error);
+            }
+        }
+        self.tell();
+    }
+}

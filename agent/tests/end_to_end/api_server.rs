@@ -1,0 +1,81 @@
+//! Policies from an API server, and what becomes of pods while it is away.
+
+use serde_json::{Value, json};
+
+use crate::{ClusterNode, requires_the_machine};
+
+/// Lets only pods of this role in to `db`.
+fn policy(role: &str) -> Value {
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"role": "db"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": role}}}]}]}})
+}
+
+#[test]
+fn policies_of_the_api_server_hold_while_it_is_away_and_over_a_restart() {
+    requires_the_machine!("ping");
+    let mut node = ClusterNode::with_api_server();
+    let names = ["db", "a", "b"];
+    // The pods outlive the borrow of the node; they are detached by hand at the end.
+    let pods = names.map(|name| {
+        let pod = std::mem::ManuallyDrop::new(node.pod(name, name));
+        (pod.v4(), pod.namespace.name().to_owned())
+    });
+    let ping = |from: usize, to: usize| {
+        let to = pods[to].0.to_string();
+        let ping = ["netns", "exec", &pods[from].1, "ping", "-c", "1", "-W", "1", to.as_str()];
+        std::process::Command::new("ip").args(ping).output().unwrap().status.success()
+    };
+    let apply = |node: &ClusterNode, object: Value| {
+        let before = node.status()["generation"].as_u64().unwrap();
+        node.api_server().apply(object);
+        node.eventually("the policy", || {
+            (node.status()["generation_in_force"].as_u64().unwrap() > before).then_some(())
+        });
+    };
+    assert!(ping(1, 0) && ping(2, 0));
+    apply(&node, policy("a"));
+    assert!(ping(1, 0) && !ping(2, 0));
+    node.eventually("the state to be saved", || {
+        let saved = node.status()["source"]["saved"].as_str().map(str::to_owned);
+        let known = node.status()["source"]["last_event"].as_str().map(str::to_owned);
+        (saved > known).then_some(())
+    });
+
+    node.api_server_mut().go_away();
+    node.eventually("the outage to be noticed", || {
+        (node.status()["source"]["state"] == "failing").then_some(())
+    });
+    assert!(ping(1, 0) && !ping(2, 0), "the last state stays in force");
+    node.kill_switch();
+    assert!(!ping(1, 0) && !ping(1, 2), "nobody forwards");
+    node.start_switch();
+    let source = node.status()["source"].clone();
+    assert!(source["restored_from"].is_string() && source["synced"] == false, "{source}");
+    assert!(ping(1, 0) && !ping(2, 0), "also over a restart");
+
+    // It comes back with other policies and has forgotten what was before.
+    node.api_server().apply(policy("b"));
+    node.api_server().forget_history();
+    node.api_server_mut().come_back();
+    node.eventually("the return to be in force", || {
+        (node.status()["source"]["state"] == "in-sync").then_some(())
+    });
+    assert!(!ping(1, 0) && ping(2, 0));
+    // While it runs, its history is forgotten: 410.
+    let asked = node.api_server().asked("networkpolicies").len();
+    node.api_server().forget_history();
+    node.eventually("another list", || {
+        (node.api_server().asked("networkpolicies").len() > asked).then_some(())
+    });
+    apply(&node, policy("a"));
+    assert!(ping(1, 0) && !ping(2, 0));
+    assert!(node.metric("podgate_watch_retries_total{kind=\"NetworkPolicy\"}") >= 1.0);
+    assert!(node.metric("podgate_source_synced") == 1.0);
+    for (_, namespace) in &pods {
+        let deleted =
+            std::process::Command::new("ip").args(["netns", "delete", namespace]).status();
+        assert!(deleted.unwrap().success());
+    }
+}

@@ -1,0 +1,285 @@
+//! Objects from an API server: outages, restarts in them, and what may decide when.
+
+use std::time::Duration;
+
+use agent::api::Verdict;
+use control::api_server::Access;
+use serde_json::{Value, json};
+use testkit::api_server::ApiServer;
+
+use crate::node::{Kernel, Node, NodeFiles, Pod, until};
+use crate::{API, DB, WEB, syn};
+
+fn cluster(server: &ApiServer) {
+    server.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"},
+        "spec": {"podCIDRs": ["10.1.0.0/24"]},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}));
+    server.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}));
+    ["db", "web", "api"].into_iter().for_each(|name| server.apply(pod(name)));
+}
+
+fn pod(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {"role": name}},
+        "spec": {"nodeName": "node-a", "containers": []}})
+}
+
+/// Lets only pods of this role in to `db`.
+fn policy(role: &str) -> Value {
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"role": "db"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": role}}}]}]}})
+}
+
+fn start(files: &NodeFiles, server: &ApiServer, kernel: Kernel) -> Node {
+    let access = Access::Kubeconfig(server.kubeconfig());
+    Node::start_on(files, kernel, |config| {
+        config.manifests.clear();
+        config.api_server = Some(access);
+        config.attach_timeout = Duration::from_secs(20);
+    })
+}
+
+fn ready(node: &Node) -> bool {
+    node.http("GET /readyz HTTP/1.1").0 == 200
+}
+
+fn in_force(node: &Node, what: impl Fn(&agent::run::Status) -> bool) {
+    until(|| {
+        let status = node.status();
+        status.generation == status.generation_in_force && what(&status)
+    });
+}
+
+/// The connection is refused by the policy.
+fn refused(node: &Node, from: &Pod, source: &str, port: u16) {
+    from.send(&syn(source, DB, port));
+    let denied = node.wait_for_event(|event| event.to.port == Some(port));
+    assert_eq!((denied.verdict, denied.reason.as_str()), (Verdict::Dropped, "policy-denied"));
+}
+
+fn watch(node: &Node, kind: &str) -> Option<agent::run::WatchStatus> {
+    node.status().source.watches.into_iter().find(|watch| watch.kind == kind)
+}
+
+#[test]
+fn the_api_server_decides_as_manifests_do() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let files = NodeFiles::new("api-server");
+    let node = start(&files, &server, Kernel::default());
+    until(|| ready(&node));
+    let (db, web, api) = (node.attach("db", DB), node.attach("web", WEB), node.attach("api", API));
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+
+    server.apply(policy("api"));
+    in_force(&node, |status| status.objects.contains_key("NetworkPolicy"));
+    refused(&node, &web, WEB, 81);
+    api.send(&syn(API, DB, 82));
+    db.expects(&syn(API, DB, 82), DB);
+
+    // An object that cannot be read changes nothing, is told, and healed is told no more.
+    let mut bad = policy("web");
+    bad["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]["role"] = json!(7);
+    server.apply(bad);
+    until(|| !node.status().faults.is_empty());
+    let fault = node.status().faults[0].clone();
+    assert!(fault.starts_with("NetworkPolicy default/db: spec.ingress[0]"), "{fault}");
+    refused(&node, &web, WEB, 83);
+    server.apply(policy("web"));
+    in_force(&node, |status| status.faults.is_empty());
+    web.send(&syn(WEB, DB, 84));
+    db.expects(&syn(WEB, DB, 84), DB);
+    refused(&node, &api, API, 85);
+
+    // Versions are forgotten and the policy goes meanwhile: everything is listed again.
+    let asked = server.asked("networkpolicies").len();
+    server.forget_history();
+    server.delete("networkpolicies", Some("default"), "db");
+    until(|| server.asked("networkpolicies").len() > asked);
+    in_force(&node, |status| !status.objects.contains_key("NetworkPolicy"));
+    api.send(&syn(API, DB, 86));
+    db.expects(&syn(API, DB, 86), DB);
+
+    let source = node.status().source;
+    assert_eq!((source.kind.as_str(), source.state.as_str()), ("api-server", "in-sync"));
+    assert_eq!(source.place, format!("http://{}", server.address()));
+    assert!(source.synced && source.last_event.is_some() && source.retries == 0);
+    let metrics = node.http("GET /metrics HTTP/1.1").1;
+    for line in [
+        "podgate_source_synced 1\n",
+        "podgate_watch_up{kind=\"Pod\"} 1\n",
+        "podgate_watch_retries_total{kind=\"Pod\"} 0\n",
+        "podgate_objects{kind=\"Pod\"} 3\n",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+    assert!(node.status().to_string().contains("Source:     API server http://127.0.0.1:"));
+}
+
+#[test]
+fn nothing_is_decided_before_everything_was_told() {
+    let server = ApiServer::new();
+    cluster(&server);
+    server.apply(policy("api"));
+    server.forbid("networkpolicies", true);
+    let files = NodeFiles::new("half-told");
+    let node = start(&files, &server, Kernel::default());
+    until(|| watch(&node, "NetworkPolicy").is_some_and(|watch| watch.state == "failing"));
+    until(|| watch(&node, "Pod").is_some_and(|watch| watch.state == "watching"));
+    let (code, why) = node.http("GET /readyz HTTP/1.1");
+    assert_eq!((code, why.as_str()), (503, "the API server has not told everything yet\n"));
+    let status = node.status();
+    assert!(status.to_string().contains("everything is closed"), "{status}");
+    assert!(status.to_string().contains("watch of NetworkPolicy"), "{status}");
+    let waiting = node.attach_in_background("db", DB);
+    until(|| !node.status().waiting.is_empty());
+    assert_eq!(
+        node.status().waiting[0].reason,
+        "the API server, which has not told everything yet"
+    );
+    server.forbid("networkpolicies", false);
+    waiting.join().unwrap().unwrap();
+    assert!(ready(&node));
+    let web = node.attach("web", WEB);
+    refused(&node, &web, WEB, 80);
+    let retries = watch(&node, "NetworkPolicy").unwrap().retries;
+    assert!(retries > 0 && node.status().source.retries >= retries);
+}
+
+#[test]
+fn the_last_state_stays_in_force_without_the_api_server_also_over_a_restart() {
+    let mut server = ApiServer::new();
+    cluster(&server);
+    server.apply(policy("api"));
+    let files = NodeFiles::new("outage");
+    let node = start(&files, &server, Kernel::default());
+    until(|| ready(&node));
+    let (db, web, api) = (node.attach("db", DB), node.attach("web", WEB), node.attach("api", API));
+    refused(&node, &web, WEB, 80);
+
+    server.go_away();
+    until(|| node.status().source.state == "failing");
+    refused(&node, &web, WEB, 81);
+    api.send(&syn(API, DB, 82));
+    db.expects(&syn(API, DB, 82), DB);
+    assert!(ready(&node), "what is known still decides");
+
+    // It ends and starts again, and nobody can tell it anything.
+    let kernel = node.stop();
+    let node = start(&files, &server, kernel);
+    assert!(ready(&node), "the saved state decides");
+    let source = node.status().source;
+    assert!(!source.synced && source.restored_from.is_some(), "{source:?}");
+    let (db, web, api) =
+        (node.taken_up("db", DB), node.taken_up("web", WEB), node.taken_up("api", API));
+    refused(&node, &web, WEB, 83);
+    api.send(&syn(API, DB, 84));
+    db.expects(&syn(API, DB, 84), DB);
+
+    // Meanwhile the policy changed; what was saved counts until everything is told anew.
+    server.apply(policy("web"));
+    server.forget_history();
+    server.come_back();
+    in_force(&node, |status| status.source.synced);
+    web.send(&syn(WEB, DB, 85));
+    db.expects(&syn(WEB, DB, 85), DB);
+    refused(&node, &api, API, 86);
+    server.apply(policy("api"));
+    let before = node.status().generation;
+    in_force(&node, |status| status.generation > before);
+    refused(&node, &web, WEB, 87);
+}
+
+#[test]
+fn a_damaged_state_is_not_used_and_everything_stays_closed() {
+    let mut server = ApiServer::new();
+    cluster(&server);
+    let files = NodeFiles::new("damaged");
+    let node = start(&files, &server, Kernel::default());
+    until(|| ready(&node));
+    let _pods = (node.attach("db", DB), node.attach("web", WEB));
+    until(|| node.status().source.saved.is_some());
+    server.go_away();
+    let kernel = node.stop();
+    files.damage("state/cluster-state");
+    let node = start(&files, &server, kernel);
+    assert!(!ready(&node));
+    let status = node.status();
+    let why = status.source.restore_error.clone().unwrap();
+    assert!(why.contains("cluster-state"), "{why}");
+    assert!(status.to_string().contains("saved state not used"), "{status}");
+    assert!(status.ports.iter().filter(|port| port.name != "host").all(|port| port.closed));
+    let web = node.taken_up("web", WEB);
+    web.send(&syn(WEB, DB, 80));
+    let cut = node.wait_for_event(|event| event.verdict == Verdict::Dropped);
+    assert_eq!(cut.from.pod.as_deref(), Some("default/web"));
+    server.come_back();
+    until(|| ready(&node));
+    in_force(&node, |status| status.ports.iter().all(|port| !port.closed));
+    web.send(&syn(WEB, DB, 81));
+    node.taken_up("db", DB).expects(&syn(WEB, DB, 81), DB);
+}
+
+#[test]
+fn a_kind_that_is_not_installed_holds_nothing_up() {
+    let server = ApiServer::new();
+    cluster(&server);
+    server.uninstall("clusternetworkpolicies", true);
+    let files = NodeFiles::new("not-installed");
+    let node = start(&files, &server, Kernel::default());
+    until(|| ready(&node));
+    assert_eq!(watch(&node, "ClusterNetworkPolicy").unwrap().state, "not-installed");
+    assert_eq!(node.status().source.state, "in-sync");
+    let metrics = node.http("GET /metrics HTTP/1.1").1;
+    assert!(metrics.contains("podgate_watch_installed{kind=\"ClusterNetworkPolicy\"} 0\n"));
+}
+
+#[test]
+fn the_status_of_cluster_policies_says_what_is_enforced() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let policy = |generation: u32, peer: Value| {
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "names", "generation": generation},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                "egress": [{"action": "Accept", "to": [peer]}]}})
+    };
+    server.apply(policy(1, json!({"domainNames": ["example.org"]})));
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+        "metadata": {"name": "api", "generation": 7},
+        "spec": {"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}}));
+    let files = NodeFiles::new("reports");
+    let node = start(&files, &server, Kernel::default());
+    let condition = |plural: &str, name: &str| {
+        let object = server.object(plural, None, name).unwrap();
+        object["status"]["conditions"][0].clone()
+    };
+    until(|| condition("clusternetworkpolicies", "names")["status"] == "False");
+    let said = condition("clusternetworkpolicies", "names");
+    assert_eq!(said["type"], "podgate.io/Accepted");
+    assert_eq!(said["reason"], "DomainNamesNotSupported");
+    assert_eq!(said["observedGeneration"], 1);
+    assert!(said["message"].as_str().unwrap().starts_with("spec.egress[0].to[0].domainNames"));
+    until(|| condition("clusteregressfirewalls", "api")["status"] == "True");
+    assert_eq!(condition("clusteregressfirewalls", "api")["observedGeneration"], 7);
+    let faults = node.status().faults;
+    assert!(faults[0].starts_with("ClusterNetworkPolicy names: spec.egress[0].to[0].domainNames"));
+
+    // Once it is said it is not said again, also not by the next one who starts.
+    let patches = || {
+        let asked = server.asked("clusternetworkpolicies");
+        asked.iter().filter(|it| it.starts_with("PATCH")).count()
+    };
+    let kernel = node.stop();
+    let before = patches();
+    assert_eq!(before, 1);
+    let node = start(&files, &server, kernel);
+    until(|| ready(&node));
+    server.apply(policy(2, json!({"namespaces": {}})));
+    until(|| condition("clusternetworkpolicies", "names")["status"] == "True");
+    assert_eq!((patches(), node.status().faults.len()), (before + 1, 0));
+    assert_eq!(node.status().source.report_error, None);
+}

@@ -1,0 +1,97 @@
+//! How to reach the API server, and as whom.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// Where address and credentials come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A kubeconfig file: its current context.
+    Kubeconfig(PathBuf),
+    /// The service account that Kubernetes gives to a pod.
+    InCluster,
+}
+
+/// The folder in which a pod finds its service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+impl Access {
+    /// [`Access::InCluster`] if this process is in a pod with a service account.
+    pub fn in_cluster() -> Option<Self> {
+        let has_address = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let has_token = Path::new(SERVICE_ACCOUNT).join("token").exists();
+        (has_address && has_token).then_some(Self::InCluster)
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig(path) => write!(f, "{}", path.display()),
+            Self::InCluster => f.write_str("the pod's service account"),
+        }
+    }
+}
+
+/// Why the API server cannot be reached by this configuration; names the file.
+#[derive(Debug)]
+pub struct AccessError(String);
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for AccessError {}
+
+/// A client, and the address it asks.
+#[derive(Clone)]
+pub struct Connection {
+    /// Asks the API server.
+    pub client: Client,
+    /// The API server's address, as configured.
+    pub server: String,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// Reads the configuration and makes a client; nothing is asked yet. Runs on a tokio runtime.
+///
+/// # Errors
+/// When the configuration cannot be read or names no usable credentials.
+pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
+    let failed = |error: &dyn std::error::Error| {
+        // Causes are where kube says which file it is about.
+        let mut text = format!("{access}: {error}");
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let more = error.to_string();
+            if !text.contains(&more) {
+                text += &format!(": {more}");
+            }
+            cause = error.source();
+        }
+        AccessError(text)
+    };
+    let config = match access {
+        Access::InCluster => Config::incluster().map_err(|error| failed(&error))?,
+        Access::Kubeconfig(path) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
+            let options = KubeConfigOptions::default();
+            Config::from_custom_kubeconfig(kubeconfig, &options)
+                .await
+                .map_err(|error| failed(&error))?
+        }
+    };
+    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let client = Client::try_from(config).map_err(|error| failed(&error))?;
+    Ok(Connection { client, server })
+}

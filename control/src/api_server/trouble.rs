@@ -1,0 +1,54 @@
+//! What can go wrong with a request, and what it means.
+
+use std::fmt;
+
+/// Why a request did not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// What we have is older than what the API server remembers.
+    Expired,
+    /// Try again after so many seconds.
+    Later(String, u64),
+    /// The kind is not installed.
+    Absent,
+    /// Streaming lists are not known.
+    NotStreaming(String),
+    /// Nothing came for [`SILENCE`](super::watch::SILENCE).
+    Silent,
+    /// Anything else.
+    Other(String),
+}
+
+impl Trouble {
+    /// What an HTTP status or an ERROR event means.
+    pub(super) fn status(code: u16, message: &str, retry_after: u32) -> Self {
+        let seconds = u64::from(retry_after.min(60));
+        match code {
+            410 => Self::Expired,
+            404 => Self::Absent,
+            400 | 422 if message.contains("sendInitialEvents") => {
+                Self::NotStreaming(message.to_owned())
+            }
+            429 | 500..=599 if seconds > 0 => Self::Later(format!("{code} {message}"), seconds),
+            _ => Self::Other(format!("{code} {message}")),
+        }
+    }
+
+    /// Whether anybody needs to hear of it.
+    pub(super) fn is_news(&self) -> bool {
+        !matches!(self, Self::Expired | Self::Absent | Self::NotStreaming(_))
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("the version held has expired"),
+            Self::Absent => f.write_str("the kind is not installed"),
+            Self::Silent => f.write_str("the connection fell silent"),
+            Self::Later(text, _) | Self::NotStreaming(text) | Self::Other(text) => {
+                f.write_str(text)
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Services with the endpoints that stand behind them, as the view publishes them.
+//!
+//! A service's view is worked out anew when the service or one of its endpoint slices changes.
+//! (Where a slice names no ports and the service names its target by a container port's name,
+//! also when a pod changes; slices that Kubernetes makes carry numbers.)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::cache::Cache;
+use crate::model::{Endpoint, EndpointSlice, Key, Protocol, Service, ServicePort, TargetPort};
+
+/// A service with its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceView {
+    /// The service itself.
+    pub service: Arc<Service>,
+    /// The endpoints of each of `service.ports`, in the same order; each list in order.
+    pub endpoints: Vec<Vec<ServiceEndpoint>>,
+}
+
+/// One address that a port of a service leads to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServiceEndpoint {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+    /// The cluster node that it is on, as far as its slice says.
+    pub node: Option<Arc<str>>,
+    /// Whether new connections should go there. If not, it is about to end but still serves: for
+    /// those that have no other choice (KEP-1669).
+    pub ready: bool,
+}
+
+/// The views of all services.
+pub(crate) type ServiceViews = BTreeMap<Key, Arc<ServiceView>>;
+
+/// Which services are to be worked out anew.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    changed: BTreeSet<Key>,
+    /// Services whose target is the name of a pod's port.
+    by_name: BTreeSet<Key>,
+}
+
+impl Pending {
+    pub(crate) fn service_changed(&mut self, key: Key) {
+        self.changed.insert(key);
+    }
+
+    pub(crate) fn pod_changed(&mut self) {
+        self.changed.extend(self.by_name.iter().cloned());
+    }
+
+    /// The views after what has changed; the same ones if that makes no difference.
+    pub(crate) fn work_out(
+        &mut self,
+        cache: &Cache,
+        before: &Arc<ServiceViews>,
+    ) -> Arc<ServiceViews> {
+        let mut after = Arc::clone(before);
+        for key in std::mem::take(&mut self.changed) {
+            let view = cache.services().get(&key).map(|service| view(cache, service));
+            let by_name = view.as_ref().is_some_and(|(_, by_name)| *by_name);
+            match by_name {
+                true => self.by_name.insert(key.clone()),
+                false => self.by_name.remove(&key),
+            };
+            let view = view.map(|(view, _)| view);
+            if after.get(&key).map(|known| &**known) == view.as_ref() {
+                continue;
+            }
+            let views = Arc::make_mut(&mut after);
+            match view {
+                Some(view) => drop(views.insert(key, Arc::new(view))),
+                None => drop(views.remove(&key)),
+            }
+        }
+        after
+    }
+}
+
+/// The view of a service, and whether names of pods' ports were asked for.
+fn view(cache: &Cache, service: &Arc<Service>) -> (ServiceView, bool) {
+    let mut by_name = false;
+    let slices: Vec<&Arc<EndpointSlice>> = cache.slices_of(&service.key).collect();
+    let endpoints = service.ports.iter().map(|port| {
+        let mut list = BTreeMap::new();
+        for slice in &slices {
+            let Some(target) = slice_target(slice, port) else { continue };
+            for endpoint in &slice.endpoints {
+                let Some(ready) = readiness(endpoint) else { continue };
+                for address in &endpoint.addresses {
+                    let number = match &target {
+                        TargetPort::Number(number) => Some(*number),
+                        TargetPort::Name(name) => {
+                            by_name = true;
+                            named(cache, &service.key.namespace, *address, name, port.protocol)
+                        }
+                    };
+                    let Some(number) = number else { continue };
+                    // Slices may tell of an endpoint twice while it moves between them.
+                    let known = list.entry((*address, number)).or_insert((false, None));
+                    known.0 |= ready;
+                    known.1 = endpoint.node.clone().or(known.1.take());
+                }
+            }
+        }
+        let endpoint =
+            |((address, port), (ready, node))| ServiceEndpoint { address, port, node, ready };
+        list.into_iter().map(endpoint).collect()
+    });
+    let endpoints = endpoints.collect();
+    (ServiceView { service: Arc::clone(service), endpoints }, by_name)
+}
+
+/// Whether an endpoint takes new connections (`true`), only where nobody else does, or never.
+fn readiness(endpoint: &Endpoint) -> Option<bool> {
+    match (endpoint.ready, endpoint.serving && endpoint.terminating) {
+        (true, _) => Some(true),
+        (false, true) => Some(false),
+        (false, false) => None,
+    }
+}
+
+/// Where a service's port leads at the endpoints of a slice: the slice's port of the same name
+/// and protocol. A slice without any ports leaves it to the service.
+pub fn slice_target(slice: &EndpointSlice, port: &ServicePort) -> Option<TargetPort> {
+    if slice.ports.is_empty() {
+        return Some(port.target.clone());
+    }
+    let same =
+        |it: &&crate::model::EndpointPort| it.name == port.name && it.protocol == port.protocol;
+    let found = slice.ports.iter().find(same)?;
+    Some(found.port.map_or_else(|| port.target.clone(), TargetPort::Number))
+}
+
+/// The number that a port's name stands for at the pod of the namespace with this address.
+fn named(
+    cache: &Cache,
+    namespace: &str,
+    address: IpAddr,
+    name: &str,
+    protocol: Protocol,
+) -> Option<u16> {
+    let pods = &cache.namespaces().get(namespace)?.pods;
+    let mut at_address = pods.values().filter(|pod| cache.addresses(&pod.key).contains(&address));
+    at_address.find_map(|pod| pod.named_port(name, protocol))
+}

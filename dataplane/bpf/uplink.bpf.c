@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * What stands in front of an interface that the cluster node itself uses.
+ *
+ * It takes what belongs to the switch and passes everything else to the kernel, as if
+ * it were not there: ARP and neighbour discovery, ssh, tagged frames, whatever it does
+ * not understand. The switch's it drops where no socket is bound (the switch is starting,
+ * or was killed): the kernel would answer with resets, and end connections that go on once
+ * the switch is back. The switch's are:
+ *
+ *   1. VXLAN: UDP to an address of the cluster node and the overlay's port;
+ *   2. packets to addresses inside this cluster node's pod networks;
+ *   3. packets to a service's address, protocol and port;
+ *   4. replies to what left masqueraded: to an address of the cluster node and a port
+ *      (or an echo reply's identifier) of the range set aside for that;
+ *   5. ICMP errors that quote a packet whose replies would be taken by 3 or 4;
+ *   6. later fragments of a datagram whose first fragment was taken.
+ *
+ * Addresses are kept as IPv6, IPv4 among them as ::ffff:a.b.c.d; ports in the order
+ * of the wire.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define QUEUES 256
+#define ADDRESSES 1024
+#define NETWORKS 1024
+#define SERVICES 65536
+#define DATAGRAMS 4096
+#define EXTENSIONS 6
+#define MORE_FRAGMENTS 0x2000
+#define FRAGMENT_OFFSET 0x1fff
+
+struct address {
+	__u32 words[4];
+};
+
+struct settings {
+	/* In host order; 0 is off. */
+	__u16 vxlan_port;
+	__u16 masquerade_first;
+	__u16 masquerade_last;
+	__u16 unused;
+};
+
+struct network {
+	__u32 length;
+	struct address address;
+};
+
+struct service {
+	struct address address;
+	__u16 port;
+	__u8 protocol;
+	__u8 zero;
+};
+
+struct datagram {
+	struct address source;
+	struct address destination;
+	__u32 identification;
+	__u32 protocol;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, QUEUES);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ADDRESSES);
+	__type(key, struct address);
+	__type(value, __u8);
+} node_addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, NETWORKS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct network);
+	__type(value, __u8);
+} pod_networks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SERVICES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct service);
+	__type(value, __u8);
+} services SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, DATAGRAMS);
+	__type(key, struct datagram);
+	__type(value, __u8);
+} datagrams SEC(".maps");
+
+enum place { WHOLE, FIRST, LATER };
+
+struct packet {
+	struct address source;
+	struct address destination;
+	__u32 l4;
+	__u32 identification;
+	enum place place;
+	__u8 protocol;
+};
+
+static __always_inline void mapped(struct address *address, __be32 v4)
+{
+	address->words[0] = 0;
+	address->words[1] = 0;
+	address->words[2] = bpf_htonl(0xffff);
+	address->words[3] = v4;
+}
+
+static __always_inline enum place place_of(__u16 offset, int more)
+{
+	return offset ? LATER : more ? FIRST : WHOLE;
+}
+
+static __always_inline int read_v4(struct xdp_md *context, __u32 at, struct packet *packet)
+{
+	struct iphdr header;
+
+	if (bpf_xdp_load_bytes(context, at, &header, sizeof(header)))
+		return -1;
+	if (header.version != 4 || header.ihl < 5)
+		return -1;
+	mapped(&packet->source, header.saddr);
+	mapped(&packet->destination, header.daddr);
+	packet->protocol = header.protocol;
+	packet->l4 = at + header.ihl * 4;
+	packet->identification = header.id;
+	__u16 word = bpf_ntohs(header.frag_off);
+	packet->place = place_of(word & FRAGMENT_OFFSET, word & MORE_FRAGMENTS);
+	return 0;
+}
+
+static __always_inline int read_v6(struct xdp_md *context, __u32 at, struct packet *packet)
+{
+	struct ipv6hdr header;
+
+	if (bpf_xdp_load_bytes(context, at, &header, sizeof(header)))
+		return -1;
+	if (header.version != 6)
+		return -1;
+	__builtin_memcpy(&packet->source, &header.saddr, sizeof(packet->source));
+	__builtin_memcpy(&packet->destination, &header.daddr, sizeof(packet->destination));
+	packet->protocol = header.nexthdr;
+	packet->place = WHOLE;
+	at += sizeof(header);
+	for (int n = 0; n < EXTENSIONS; n++) {
+		__u8 extension[8];
+
+		switch (packet->protocol) {
+		case IPPROTO_HOPOPTS:
+		case IPPROTO_ROUTING:
+		case IPPROTO_DSTOPTS:
+		case IPPROTO_FRAGMENT:
+			break;
+		default:
+			packet->l4 = at;
+			return 0;
+		}
+		if (bpf_xdp_load_bytes(context, at, extension, sizeof(extension)))
+			return -1;
+		if (packet->protocol == IPPROTO_FRAGMENT) {
+			__u16 word = extension[2] << 8 | extension[3];
+
+			__builtin_memcpy(&packet->identification, extension + 4, 4);
+			packet->place = place_of(word >> 3, word & 1);
+			at += 8;
+		} else {
+			at += 8 + 8 * extension[1];
+		}
+		packet->protocol = extension[0];
+		if (packet->place == LATER) {
+			packet->l4 = at;
+			return 0;
+		}
+	}
+	return -1;
+}
+
+static __always_inline int is_node(const struct address *address)
+{
+	return bpf_map_lookup_elem(&node_addresses, address) != NULL;
+}
+
+static __always_inline int is_pod(const struct address *address)
+{
+	struct network key = { .length = 128, .address = *address };
+
+	return bpf_map_lookup_elem(&pod_networks, &key) != NULL;
+}
+
+static __always_inline int is_service(const struct address *address, __u8 protocol, __be16 port)
+{
+	struct service key = { .address = *address, .port = port, .protocol = protocol };
+
+	return bpf_map_lookup_elem(&services, &key) != NULL;
+}
+
+static __always_inline int is_masqueraded(const struct settings *set,
+					  const struct address *address, __be16 port)
+{
+	__u16 number = bpf_ntohs(port);
+
+	return set->masquerade_first && number >= set->masquerade_first &&
+	       number <= set->masquerade_last && is_node(address);
+}
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
+}
+
+static __always_inline int is_neighbour_discovery(__u8 protocol, __u8 type)
+{
+	return protocol == IPPROTO_ICMPV6 && type >= 133 && type <= 137;
+}
+
+static __always_inline int is_echo_reply(__u8 protocol, __u8 type)
+{
+	return protocol == IPPROTO_ICMP ? type == 0 : type == 129;
+}
+
+static __always_inline int is_error(__u8 protocol, __u8 type)
+{
+	if (protocol == IPPROTO_ICMP)
+		return type == 3 || type == 11 || type == 12;
+	return type >= 1 && type <= 4;
+}
+
+/* The packet that an ICMP error quotes is one of ours if its replies would be. */
+static __always_inline int quotes_ours(struct xdp_md *context, const struct settings *set,
+				       const struct packet *packet)
+{
+	struct packet quote = {};
+	__u32 at = packet->l4 + 8;
+	__be16 ports[4];
+	int bad;
+
+	if (packet->protocol == IPPROTO_ICMP)
+		bad = read_v4(context, at, &quote);
+	else
+		bad = read_v6(context, at, &quote);
+	if (bad || quote.place == LATER)
+		return 0;
+	if (bpf_xdp_load_bytes(context, quote.l4, ports, sizeof(ports)))
+		return 0;
+	if (has_ports(quote.protocol))
+		return is_service(&quote.source, quote.protocol, ports[0]) ||
+		       is_masqueraded(set, &quote.source, ports[0]);
+	if (quote.protocol == IPPROTO_ICMP || quote.protocol == IPPROTO_ICMPV6)
+		return is_masqueraded(set, &quote.source, ports[2]);
+	return 0;
+}
+
+static __always_inline int is_ours(struct xdp_md *context, const struct settings *set,
+				   const struct packet *packet)
+{
+	__be16 ports[4];
+
+	if (packet->protocol == IPPROTO_ICMP || packet->protocol == IPPROTO_ICMPV6) {
+		__u8 type;
+
+		if (bpf_xdp_load_bytes(context, packet->l4, ports, sizeof(ports)))
+			return 0;
+		__builtin_memcpy(&type, ports, 1);
+		if (is_neighbour_discovery(packet->protocol, type))
+			return 0;
+		if (is_pod(&packet->destination))
+			return 1;
+		if (is_echo_reply(packet->protocol, type))
+			return is_masqueraded(set, &packet->destination, ports[2]);
+		return is_error(packet->protocol, type) && quotes_ours(context, set, packet);
+	}
+	if (is_pod(&packet->destination))
+		return 1;
+	if (!has_ports(packet->protocol) ||
+	    bpf_xdp_load_bytes(context, packet->l4, ports, sizeof(ports)))
+		return 0;
+	if (packet->protocol == IPPROTO_UDP && set->vxlan_port &&
+	    bpf_ntohs(ports[1]) == set->vxlan_port && is_node(&packet->destination))
+		return 1;
+	return is_service(&packet->destination, packet->protocol, ports[1]) ||
+	       is_masqueraded(set, &packet->destination, ports[1]);
+}
+
+SEC("xdp.frags")
+int uplink(struct xdp_md *context)
+{
+	struct packet packet = {};
+	struct ethhdr ethernet;
+	__u32 zero = 0;
+	int bad;
+
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	if (!set || bpf_xdp_load_bytes(context, 0, &ethernet, sizeof(ethernet)))
+		return XDP_PASS;
+	switch (bpf_ntohs(ethernet.h_proto)) {
+	case ETH_P_IP:
+		bad = read_v4(context, sizeof(ethernet), &packet);
+		break;
+	case ETH_P_IPV6:
+		bad = read_v6(context, sizeof(ethernet), &packet);
+		break;
+	default:
+		return XDP_PASS;
+	}
+	if (bad)
+		return XDP_PASS;
+
+	struct datagram datagram = {
+		.source = packet.source,
+		.destination = packet.destination,
+		.identification = packet.identification,
+		.protocol = packet.protocol,
+	};
+	if (packet.place == LATER) {
+		if (!is_pod(&packet.destination) &&
+		    !bpf_map_lookup_elem(&datagrams, &datagram))
+			return XDP_PASS;
+	} else {
+		if (!is_ours(context, set, &packet))
+			return XDP_PASS;
+		if (packet.place == FIRST) {
+			__u8 taken = 1;
+
+			bpf_map_update_elem(&datagrams, &datagram, &taken, BPF_ANY);
+		}
+	}
+	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

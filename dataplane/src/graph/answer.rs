@@ -1,0 +1,100 @@
+//! Tells senders why their packets go no further, as a router does.
+//!
+//! A port is told so much a second at most (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4):
+//! beyond, packets are dropped without a word.
+
+use super::{Context, Next, Node};
+use crate::packet::Packet;
+use crate::wire::answer::{self, LONGEST, Notice};
+use crate::{Hop, Now, Outcome, PortId};
+
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let outcome = packet.outcome.unwrap_or(Outcome::NoRoute);
+    let dropped = Next::End(outcome);
+    let notice = match outcome {
+        Outcome::TtlExpired => Notice::TimeExceeded,
+        Outcome::TooBig => Notice::TooBig(context.snapshot.mtu(packet.hop)),
+        Outcome::NoEndpoint => Notice::PortUnreachable,
+        _ => return dropped,
+    };
+    packet.out_port = PortId::NONE;
+    let flow = packet.headers.flow;
+    // Who asked a service gets the service's answer.
+    let from = match notice {
+        Notice::PortUnreachable => Some(flow.destination),
+        _ => context.snapshot.node_address(flow.source),
+    };
+    let Some(from) = from else { return dropped };
+    if !context.notices.may_tell(packet.in_port, context.now) {
+        return dropped;
+    }
+    let mut text = [0; LONGEST];
+    let frame = context.memory.bytes(&packet.frame);
+    let Some(length) = answer::write(notice, frame, &packet.headers, from, &mut text) else {
+        return dropped;
+    };
+    if !context.memory.fill(&mut packet.frame, &text[..length]) {
+        return dropped;
+    }
+    packet.is_answered = true;
+    if packet.from_peer == Hop::NONE {
+        packet.out_port = packet.in_port;
+        return dropped;
+    }
+    packet.hop = packet.from_peer;
+    Next::Node(Node::Encapsulate)
+}
+
+/// Answers that a port may get at once, and a second.
+const BURST: u32 = 50;
+const RATE: u32 = 1000;
+
+/// How many answers each port has got lately.
+#[derive(Default)]
+pub(crate) struct Notices {
+    ports: Vec<Bucket>,
+}
+
+#[derive(Clone, Copy)]
+struct Bucket {
+    left: u32,
+    filled: Now,
+}
+
+impl Notices {
+    fn may_tell(&mut self, port: PortId, now: Now) -> bool {
+        let place = usize::from(port.0);
+        if self.ports.len() <= place {
+            self.ports.resize(place + 1, Bucket { left: BURST, filled: now });
+        }
+        let bucket = &mut self.ports[place];
+        let passed = now.0.saturating_sub(bucket.filled.0);
+        let earned = (passed.as_micros() * u128::from(RATE) / 1_000_000).min(u128::from(BURST));
+        if earned > 0 {
+            *bucket = Bucket { left: (bucket.left + earned as u32).min(BURST), filled: now };
+        }
+        let may = bucket.left > 0;
+        bucket.left -= u32::from(may);
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_port_is_told_so_much_a_second_and_no_other_port_less() {
+        let mut notices = Notices::default();
+        let told = |notices: &mut Notices, port: u16, millis: u64| {
+            let now = Now(Duration::from_millis(millis));
+            (0..10_000).filter(|_| notices.may_tell(PortId(port), now)).count()
+        };
+        assert_eq!(told(&mut notices, 3, 0), 50);
+        assert_eq!(told(&mut notices, 3, 0), 0);
+        assert_eq!(told(&mut notices, 4, 0), 50);
+        assert_eq!(told(&mut notices, 3, 10), 10);
+        assert_eq!(told(&mut notices, 3, 10_000), 50);
+    }
+}

@@ -1,0 +1,34 @@
+//! Takes packets out of tunnels. A cluster node speaks for itself and for its pods, and for
+//! nobody else.
+
+use super::{Context, Next, security};
+use crate::packet::Packet;
+use crate::wire::{self, Headers, Kind, vxlan};
+use crate::{Hop, Outcome, Underlay};
+
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let refused = Next::End(Outcome::TunnelRefused);
+    let Underlay::Overlay(overlay) = context.snapshot.underlay() else { return refused };
+    let outer = packet.headers;
+    let Some(peer) = context.snapshot.routes().peer_at(outer.flow.source) else { return refused };
+    let frame = context.memory.bytes(&packet.frame);
+    let Some(inside) = overlay.inside(frame, &outer) else { return refused };
+    let class = vxlan::class(frame, &outer);
+    context.memory.advance(&mut packet.frame, inside);
+    let length = packet.frame.len();
+    let frame = context.memory.bytes_mut(&mut packet.frame);
+    if let Err(outcome) = wire::parse_into(frame, length, &mut packet.headers) {
+        packet.headers = Headers::default();
+        return Next::End(outcome);
+    }
+    // Neighbours are found on the underlay; inside, there are only routers.
+    if !matches!(packet.headers.kind, Kind::Ipv4 | Kind::Ipv6) {
+        return refused;
+    }
+    if context.snapshot.routes().find(packet.headers.flow.source) != Some(peer) {
+        return Next::End(Outcome::SpoofedAddress);
+    }
+    vxlan::mark_congestion(frame, &packet.headers, class);
+    packet.from_peer = Hop::peer(peer);
+    security::onward(packet)
+}

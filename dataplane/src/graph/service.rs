@@ -1,0 +1,103 @@
+//! Gives a connection to a service one of its backends.
+//!
+//! Only packets without a session come here whose destination is a service's address, or one of
+//! this cluster node's own. What is found is judged and remembered by the policy node.
+
+use super::{Context, Next, Node, Translation};
+use crate::packet::Packet;
+use crate::services::{Backend, Entry};
+use crate::session::Views;
+use crate::wire::{Flow, Mac, Role};
+use crate::{Hop, Outcome, PortKind, Snapshot};
+
+/// Whether a packet without a session may be for a service.
+#[inline]
+pub(super) fn is_wanted(snapshot: &Snapshot, flow: &Flow) -> bool {
+    snapshot.has_services()
+        && (snapshot.services().is_virtual(flow.destination)
+            || snapshot.is_own_node(flow.destination)
+                && snapshot.services().find_node_port(flow).is_some())
+}
+
+/// The service that a flow is for.
+pub(super) fn find<'a>(snapshot: &'a Snapshot, flow: &Flow) -> Option<&'a Entry> {
+    let services = snapshot.services();
+    services.find(flow).or_else(|| {
+        let is_own = snapshot.is_own_node(flow.destination);
+        is_own.then(|| services.find_node_port(flow)).flatten()
+    })
+}
+
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    if packet.headers.role != Role::Opens {
+        return Next::End(Outcome::NoSession);
+    }
+    let opener = packet.headers.flow;
+    let outside = is_outside(context.snapshot, packet);
+    let chosen =
+        find(context.snapshot, &opener).and_then(|entry| choose(context, entry, &opener, outside));
+    let Some(backend) = chosen else {
+        packet.outcome = Some(Outcome::NoEndpoint);
+        return Next::Node(Node::Answer);
+    };
+    let mut receiver =
+        Flow { destination: backend.address, destination_port: backend.port, ..opener };
+    let mut return_mac = Mac::default();
+    if receiver.source == receiver.destination {
+        // A pod that reaches itself would answer itself directly.
+        receiver.source = opener.destination;
+    } else if outside {
+        let in_port = context.snapshot.port(packet.in_port);
+        if in_port.is_some_and(|port| port.kind == PortKind::Uplink) {
+            let frame = context.memory.bytes(&packet.frame);
+            return_mac = frame[6..12].try_into().expect("checked by parse");
+        }
+        // Another cluster node would send the answer straight to the client.
+        if context.snapshot.pod_of(backend.address).is_none() {
+            let Some(own) = context.snapshot.node_address(opener.source) else {
+                return Next::End(Outcome::NoRoute);
+            };
+            receiver.source = own;
+        }
+    }
+    let views = Views { opener, receiver, return_mac };
+    context.translate(packet, Translation { views, to: receiver, quoted: None, returns: false });
+    Next::Node(Node::Policy)
+}
+
+/// Whether the packet comes from outside the cluster.
+fn is_outside(snapshot: &Snapshot, packet: &Packet) -> bool {
+    let source = packet.headers.flow.source;
+    let is_known = packet.from_peer != Hop::NONE
+        || snapshot.owner(source).is_some()
+        || snapshot.is_own_node(source)
+        || snapshot.routes().find(source).is_some();
+    !is_known
+}
+
+fn choose(context: &Context<'_>, entry: &Entry, opener: &Flow, outside: bool) -> Option<Backend> {
+    let backends = entry.backends(outside);
+    let Some(affinity_s) = entry.port.affinity_s else { return backends.choose(hash(opener)) };
+    let (affinities, now_s) = (context.sessions.affinities(), context.now.seconds());
+    let kept = affinities.find(opener, now_s);
+    let kept = kept.filter(|backend| backends.list().binary_search(backend).is_ok());
+    // By the client alone, so that it comes to the same backend where nothing is remembered.
+    let client = Flow { source_port: 0, ..*opener };
+    let backend = kept.or_else(|| backends.choose(hash(&client)))?;
+    affinities.note(opener, backend, affinity_s, now_s);
+    Some(backend)
+}
+
+/// The same on every cluster node. Whoever aims at a backend by it gains nothing.
+fn hash(flow: &Flow) -> u64 {
+    let mix = |hash: u64, word: u64| {
+        let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
+        product as u64 ^ (product >> 64) as u64
+    };
+    let address = flow.source.bits();
+    let ends = u64::from(flow.source_port) << 32
+        | u64::from(flow.destination_port) << 16
+        | u64::from(flow.protocol);
+    let hash = mix(0x2545_f491_4f6c_dd1d, address as u64);
+    mix(mix(mix(hash, (address >> 64) as u64), ends), flow.destination.bits() as u64)
+}

@@ -1,0 +1,307 @@
+//! One queue of an interface as a port.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+
+use super::XdpMode;
+use super::socket::Socket;
+use super::umem::{FRAME_SIZE, RING, Umem};
+use crate::Frame;
+use crate::frame::Chain;
+use crate::port::{Lent, Port, PortGone};
+
+/// Frames lent to the kernel at a time.
+const BATCH: u32 = 64;
+/// Frames the kernel sends for one call, where it lets us choose.
+const SEND_BUDGET: u32 = 256;
+/// Frames of a packet that the kernel sends: the first becomes the head of its own buffer, the
+/// others its fragments (`MAX_SKB_FRAGS`). A longer packet is dropped.
+const MOST_FRAMES: usize = 18;
+/// Rounds without a frame after which the kernel is asked whether the interface still exists.
+const ROUNDS_BEFORE_CHECK: u32 = 256;
+
+/// A port over one queue of an interface.
+pub struct AfXdpPort {
+    interface: String,
+    socket: Socket,
+    in_kernel: InKernel,
+    /// A packet whose last frames have not come out of the rx ring yet.
+    incomplete: Option<Chain>,
+    /// Frames in the fill or rx ring, and how many there should be.
+    filled: u32,
+    fill_level: u32,
+    /// Frames in the tx or completion ring.
+    sending: u32,
+    /// Of these, frames that the kernel has not been asked to send.
+    unsent: u32,
+    send_budget: u32,
+    empty_rounds: u32,
+    mode: XdpMode,
+}
+
+impl AfXdpPort {
+    /// A port over a bound socket.
+    pub(super) fn new(
+        umem: &Umem,
+        interface: &str,
+        socket: Socket,
+        mode: XdpMode,
+        fill: u32,
+    ) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            in_kernel: InKernel::none(umem.frames),
+            incomplete: None,
+            filled: 0,
+            fill_level: fill.clamp(BATCH, RING),
+            sending: 0,
+            unsent: 0,
+            send_budget: socket.raise_send_budget(SEND_BUDGET),
+            empty_rounds: 0,
+            mode,
+            socket,
+        }
+    }
+
+    /// How frames reach the port.
+    pub fn mode(&self) -> XdpMode {
+        self.mode
+    }
+
+    /// Lends the kernel empty frames up to the fill level.
+    #[inline]
+    fn top_up(&mut self, lent: &mut Lent<'_>) {
+        if self.filled + BATCH <= self.fill_level {
+            while self.filled < self.fill_level
+                && let Some(frame) = lent.free.take()
+            {
+                let index = frame.into_index();
+                if !self.socket.fill.push(u64::from(index) * FRAME_SIZE as u64) {
+                    // SAFETY: the handle was given up just above, and to nobody.
+                    lent.free.put(unsafe { lent.memory.reclaim(index, 0, 0) });
+                    break;
+                }
+                self.in_kernel.give(index);
+                self.filled += 1;
+            }
+            self.socket.fill.submit();
+        }
+        if self.socket.fill.needs_wakeup() {
+            let _ = self.socket.poke_receive();
+        }
+    }
+
+    /// Puts one frame into the tx ring, in which there is room.
+    #[inline]
+    fn put(&mut self, lent: &mut Lent<'_>, frame: Frame, goes_on: bool) {
+        let (start, length) = (frame.start() as u64, frame.len() as u32);
+        let index = frame.into_index();
+        let addr = u64::from(index) * FRAME_SIZE as u64 + start;
+        let goes_on = if goes_on { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
+        self.in_kernel.give(index);
+        if self.socket.tx.push(XdpDesc { addr, len: length, options: goes_on }) {
+            self.sending += 1;
+            self.unsent += 1;
+        } else if let Some(frame) = self.in_kernel.take(lent, addr, 0) {
+            // Not reached: `sending` never exceeds the ring.
+            lent.free.put(frame);
+        }
+    }
+
+    /// Puts all frames of a packet into the tx ring; those it does not stretch over are freed.
+    fn put_chain(&mut self, lent: &mut Lent<'_>, mut frame: Frame) {
+        let memory = lent.memory;
+        let mut others = Vec::with_capacity(MOST_FRAMES);
+        let mut left = frame.len();
+        memory.detach(&mut frame, |other| match other.is_empty() {
+            true => lent.free.put(other),
+            false => others.push(other),
+        });
+        if others.len() >= MOST_FRAMES {
+            others.into_iter().chain([frame]).for_each(|frame| lent.free.put(frame));
+            return;
+        }
+        for frame in std::iter::once(frame).chain(others) {
+            left -= frame.len();
+            self.put(lent, frame, left > 0);
+        }
+    }
+
+    /// Takes frames back that have been sent.
+    #[inline]
+    fn reap(&mut self, lent: &mut Lent<'_>) {
+        if self.sending == 0 {
+            return;
+        }
+        while let Some(address) = self.socket.completion.pop() {
+            if let Some(frame) = self.in_kernel.take(lent, address, 0) {
+                lent.free.put(frame);
+            }
+            self.sending = self.sending.saturating_sub(1);
+        }
+        self.socket.completion.release();
+    }
+
+    /// Asks the kernel to send what is in the tx ring.
+    fn kick(&mut self) -> Result<(), PortGone> {
+        while self.unsent > 0 {
+            if !self.socket.tx.needs_wakeup() {
+                self.unsent = 0;
+                break;
+            }
+            match self.socket.poke_send() {
+                Ok(()) => self.unsent = 0,
+                // The budget of one call is used up.
+                Err(libc::EAGAIN) => self.unsent = self.unsent.saturating_sub(self.send_budget),
+                // The peer cannot keep up, or the link is down: later.
+                Err(libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN | libc::EINTR) => break,
+                Err(code) => return Err(self.gone(code)),
+            }
+        }
+        Ok(())
+    }
+
+    fn gone(&self, code: i32) -> PortGone {
+        let cause = io::Error::from_raw_os_error(code);
+        PortGone(format!("interface {} is gone: {cause}", self.interface))
+    }
+}
+
+impl Port for AfXdpPort {
+    fn receive(
+        &mut self,
+        lent: &mut Lent<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        let (mut count, mut taken) = (0, 0);
+        while count < most
+            && let Some(descriptor) = self.socket.rx.pop()
+        {
+            taken += 1;
+            let goes_on = descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
+            let frame = self.in_kernel.take(lent, descriptor.addr, descriptor.len);
+            let frame = match (frame, self.incomplete.take()) {
+                (Some(frame), None) if !goes_on => frame,
+                (Some(frame), None) => {
+                    self.incomplete = Some(Chain::new(frame));
+                    continue;
+                }
+                (frame, Some(mut chain)) => {
+                    frame.into_iter().for_each(|next| chain.push(lent.memory, next));
+                    if goes_on {
+                        self.incomplete = Some(chain);
+                        continue;
+                    }
+                    chain.finish()
+                }
+                (None, None) => continue,
+            };
+            frames.push(frame);
+            count += 1;
+        }
+        if taken > 0 {
+            self.socket.rx.release();
+            self.filled = self.filled.saturating_sub(taken);
+            self.empty_rounds = 0;
+        } else {
+            self.empty_rounds += 1;
+        }
+        self.top_up(lent);
+        if self.empty_rounds >= ROUNDS_BEFORE_CHECK {
+            self.empty_rounds = 0;
+            // An interface that is deleted leaves its socket bound to nothing.
+            if let Err(code @ (libc::ENXIO | libc::EBADF)) = self.socket.poke_receive() {
+                return Err(self.gone(code));
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.reap(lent);
+        let mut room = (RING - self.sending) as usize;
+        let fit = frames.iter().take_while(|frame| {
+            let fits = frame.frames() <= room;
+            room = room.saturating_sub(frame.frames());
+            fits
+        });
+        let fit = fit.count();
+        for frame in frames.drain(..fit) {
+            if frame.frames() == 1 {
+                self.put(lent, frame, false);
+            } else {
+                self.put_chain(lent, frame);
+            }
+        }
+        self.socket.tx.submit();
+        self.kick()
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn is_sending(&self) -> bool {
+        self.sending > 0
+    }
+
+    fn missed(&self) -> u64 {
+        self.socket.missed()
+    }
+
+    fn close(self: Box<Self>, lent: &mut Lent<'_>) {
+        let Self { socket, in_kernel, incomplete, .. } = *self;
+        incomplete.into_iter().for_each(|chain| lent.free.put(chain.finish()));
+        // Without its socket the kernel lets go of the frames.
+        drop(socket);
+        in_kernel.take_all(lent);
+    }
+}
+
+/// Which frames are in one of a socket's rings: a bit for each frame of the UMEM.
+///
+/// Whatever descriptors the kernel returns, a frame's handle is made again only if it had been
+/// given up here.
+struct InKernel {
+    bits: Box<[u64]>,
+}
+
+impl InKernel {
+    fn none(frames: u32) -> Self {
+        Self { bits: vec![0; frames.div_ceil(64) as usize].into() }
+    }
+
+    /// Notes a frame whose handle was just given up.
+    #[inline]
+    fn give(&mut self, index: u32) {
+        self.bits[index as usize / 64] |= 1 << (index % 64);
+    }
+
+    /// The frame of a descriptor that the kernel returned; `None` if it was not lent.
+    #[inline]
+    fn take(&mut self, lent: &Lent<'_>, address: u64, length: u32) -> Option<Frame> {
+        let (index, start) = (address / FRAME_SIZE as u64, address % FRAME_SIZE as u64);
+        let word = self.bits.get_mut(index as usize / 64)?;
+        let bit = 1_u64 << (index % 64);
+        let was_lent = *word & bit != 0;
+        *word &= !bit;
+        let start = start as usize;
+        let length = (length as usize).min(FRAME_SIZE - start);
+        // SAFETY: the bit says that the handle was given up to a ring; it is cleared now.
+        was_lent.then(|| unsafe { lent.memory.reclaim(index as u32, start, length) })
+    }
+
+    /// Frees all frames.
+    fn take_all(self, lent: &mut Lent<'_>) {
+        for (word, bits) in self.bits.iter().enumerate() {
+            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
+                // SAFETY: the bit says that the handle was given up to a ring, and the rings
+                // are gone.
+                lent.free.put(unsafe { lent.memory.reclaim(word as u32 * 64 + bit, 0, 0) });
+            }
+        }
+    }
+}

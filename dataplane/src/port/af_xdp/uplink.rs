@@ -1,0 +1,253 @@
+//! An interface that the cluster node itself uses: the switch takes its own traffic from it and
+//! leaves the rest to the kernel.
+//!
+//! ```text
+//!            ┌─ ours (UplinkFilter) ─▶ sockets, one a queue ─▶ the switch
+//! frames ──▶ uplink.bpf.c
+//!            └─ anything else ─▶ the kernel
+//! ```
+//!
+//! The program passes all until the first filter is set. When the switch ends it is taken off;
+//! when the switch is killed it stays, finds no sockets any more, and drops what was the switch's:
+//! the kernel would answer with resets. The next switch puts its own in its place, which the
+//! interface's driver hardly notices.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use ipnet::IpNet;
+use rustix::net::xdp::SocketAddrXdpFlags;
+
+use super::map::{self, KeySet, Plain};
+use super::program::{self, Program, UPLINK};
+use super::queue::AfXdpPort;
+use super::socket::Socket;
+use super::umem::{RING, Umem, index_of};
+use super::{AfXdpError, XdpMode};
+
+/// What the switch takes from an uplink.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UplinkFilter {
+    /// UDP port of the overlay at the cluster node's addresses.
+    pub vxlan_port: Option<u16>,
+    /// The cluster node's addresses.
+    pub node_addresses: BTreeSet<IpAddr>,
+    /// Networks whose addresses are pods of this cluster node, where the network between cluster
+    /// nodes routes them here.
+    pub pod_networks: BTreeSet<IpNet>,
+    /// Node ports, external and load-balancer addresses.
+    pub services: BTreeSet<UplinkService>,
+    /// First and last of the ports (and identifiers of echo requests) that connections leaving
+    /// under the cluster node's addresses get.
+    pub masquerade_ports: Option<(u16, u16)>,
+}
+
+/// Where a service is reached from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UplinkService {
+    /// An address of the cluster node, or one that is led to it.
+    pub address: IpAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// The port.
+    pub port: u16,
+}
+
+/// The program in front of an uplink, and what it takes.
+pub struct Uplink {
+    interface: String,
+    index: u32,
+    mode: XdpMode,
+    settings: RawFd,
+    node_addresses: KeySet<Key>,
+    pod_networks: KeySet<Network>,
+    services: KeySet<Service>,
+    /// Keeps the maps open.
+    _program: Program,
+}
+
+impl Umem {
+    /// Puts the uplink's program in front of `interface` and opens a port on each of its queues,
+    /// with up to `fill` frames lent to each. Nothing is taken until [`Uplink::set`].
+    ///
+    /// The interface writes into the frames itself (zero copy) if its driver can. An XDP program
+    /// of somebody else on it is left alone, and is an error.
+    pub fn open_uplink(
+        &self,
+        interface: &str,
+        fill: u32,
+    ) -> Result<(Uplink, Vec<AfXdpPort>), AfXdpError> {
+        let index = index_of(interface)?;
+        if let Some(name) = program::foreign(index) {
+            return Err(AfXdpError::new(
+                format!("attach to {interface}, which has the XDP program {name} of somebody else"),
+                io::ErrorKind::AlreadyExists.into(),
+            ));
+        }
+        let program = Program::load(&UPLINK)?;
+        let attached = program.attach(interface, index)?;
+        let opened = self.bind_queues(interface, index).and_then(|(sockets, zero_copy)| {
+            let mode = XdpMode { attached, zero_copy };
+            let port = |(queue, socket): (usize, Socket)| {
+                program.serve(queue as u32, socket.as_fd().as_raw_fd())?;
+                Ok(AfXdpPort::new(self, interface, socket, mode, fill))
+            };
+            let ports: Result<Vec<_>, AfXdpError> =
+                sockets.into_iter().enumerate().map(port).collect();
+            Ok((ports?, mode))
+        });
+        let (ports, mode) = opened.inspect_err(|_| {
+            // It would only pass everything; the first error is the one to tell.
+            let _ = program::detach(interface, index);
+        })?;
+        let uplink = Uplink {
+            interface: interface.to_owned(),
+            index,
+            mode,
+            settings: program.map_named(c"settings")?,
+            node_addresses: KeySet::new(program.map_named(c"node_addresses")?),
+            pod_networks: KeySet::new(program.map_named(c"pod_networks")?),
+            services: KeySet::new(program.map_named(c"services")?),
+            _program: program,
+        };
+        Ok((uplink, ports))
+    }
+
+    /// A socket for each queue, and whether they are zero copy.
+    fn bind_queues(&self, interface: &str, index: u32) -> Result<(Vec<Socket>, bool), AfXdpError> {
+        let failed = |queue: usize| {
+            move |cause| {
+                let attempt = format!("bind an AF_XDP socket to {interface}, queue {queue}");
+                AfXdpError::new(attempt, cause)
+            }
+        };
+        let mut sockets: Vec<Socket> = Vec::new();
+        // The same memory brought a second time: a UMEM has one mode, and that of the pods' is
+        // copying.
+        let own = Socket::new(RING, Some(self.registration)).and_then(|socket| {
+            let mode = SocketAddrXdpFlags::XDP_ZEROCOPY;
+            let bound = socket.bind(index, 0, mode | SocketAddrXdpFlags::XDP_USE_SG);
+            bound.or_else(|_| socket.bind(index, 0, mode)).map(|()| socket)
+        });
+        sockets.extend(own);
+        let zero_copy = !sockets.is_empty();
+        loop {
+            let queue = sockets.len();
+            let owner = if zero_copy { &sockets[0] } else { &self.anchor };
+            let socket = Socket::new(RING, None).map_err(failed(queue))?;
+            match socket.bind_shared(index, queue as u32, owner) {
+                Ok(()) => sockets.push(socket),
+                // There is no such queue.
+                Err(error) if queue > 0 && error.kind() == io::ErrorKind::InvalidInput => break,
+                Err(error) => return Err(failed(queue)(error)),
+            }
+        }
+        Ok((sockets, zero_copy))
+    }
+}
+
+impl Uplink {
+    /// How frames reach the ports.
+    pub fn mode(&self) -> XdpMode {
+        self.mode
+    }
+
+    /// Takes exactly what `filter` says from now on. What stays the same is not touched, so
+    /// connections go on. After an error, calling it again goes on from what was reached.
+    pub fn set(&mut self, filter: &UplinkFilter) -> Result<(), AfXdpError> {
+        let failed = |what: &'static str| {
+            let interface = self.interface.clone();
+            move |cause| {
+                AfXdpError::new(format!("tell {what} to the program of {interface}"), cause)
+            }
+        };
+        let (first, last) = filter.masquerade_ports.unwrap_or_default();
+        let settings = Settings {
+            vxlan_port: filter.vxlan_port.unwrap_or(0),
+            masquerade_first: first,
+            masquerade_last: last,
+            unused: 0,
+        };
+        let addresses = filter.node_addresses.iter().map(|address| Key::of(*address));
+        let networks = filter.pod_networks.iter().map(Network::of);
+        let services = filter.services.iter().map(Service::of);
+        map::put(self.settings, &0_u32, &settings).map_err(failed("ports"))?;
+        self.node_addresses.set(addresses.collect()).map_err(failed("node addresses"))?;
+        self.pod_networks.set(networks.collect()).map_err(failed("pod networks"))?;
+        self.services.set(services.collect()).map_err(failed("services"))
+    }
+
+    /// Takes the program off: all frames reach the kernel again. The ports see nothing any more.
+    /// Interfaces are named by number: call it in the network namespace where it was opened.
+    pub fn detach(self) -> Result<(), AfXdpError> {
+        program::detach(&self.interface, self.index)
+    }
+}
+
+/// `struct settings` of the program; ports in host byte order.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Settings {
+    vxlan_port: u16,
+    masquerade_first: u16,
+    masquerade_last: u16,
+    unused: u16,
+}
+
+/// `struct address`: an IPv6 address, or an IPv4 address mapped to one.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key([u8; 16]);
+
+/// `struct network`; the length in host byte order.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Network {
+    length: u32,
+    address: Key,
+}
+
+/// `struct service`; the port in the order of the wire.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Service {
+    address: Key,
+    port: [u8; 2],
+    protocol: u8,
+    zero: u8,
+}
+
+// SAFETY: the fields fill the structure.
+unsafe impl Plain for Settings {}
+// SAFETY: as above.
+unsafe impl Plain for Key {}
+// SAFETY: as above.
+unsafe impl Plain for Network {}
+// SAFETY: as above.
+unsafe impl Plain for Service {}
+
+impl Key {
+    fn of(address: IpAddr) -> Self {
+        Self(match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        })
+    }
+}
+
+impl Network {
+    fn of(network: &IpNet) -> Self {
+        let outer = if network.addr().is_ipv4() { 96 } else { 0 };
+        let length = outer + u32::from(network.prefix_len());
+        Self { length, address: Key::of(network.network()) }
+    }
+}
+
+impl Service {
+    fn of(service: &UplinkService) -> Self {
+        let UplinkService { address, protocol, port } = *service;
+        Self { address: Key::of(address), port: port.to_be_bytes(), protocol, zero: 0 }
+    }
+}

@@ -1,0 +1,126 @@
+//! Several queues of one interface as one port, for a worker that serves them all.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
+
+use super::{Lent, Port, PortGone};
+use crate::Frame;
+
+/// Ports that make up one.
+///
+/// What is sent leaves through the first: an interface keeps no order between its queues, and
+/// packets of a connection must not overtake each other.
+pub struct Queues {
+    ports: Vec<Box<dyn Port>>,
+    /// The one that is asked first.
+    first: usize,
+    /// Readable when one of them is; `None` if they cannot be waited for.
+    waits: Option<OwnedFd>,
+}
+
+impl Queues {
+    /// One port for these.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
+        assert!(!ports.is_empty(), "a port without queues");
+        let waits = wait_for_any(&ports);
+        Self { ports, first: 0, waits }
+    }
+}
+
+fn wait_for_any(ports: &[Box<dyn Port>]) -> Option<OwnedFd> {
+    let waits = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+    for port in ports {
+        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        epoll::add(&waits, port.readable()?, data, flags).ok()?;
+    }
+    Some(waits)
+}
+
+impl Port for Queues {
+    fn receive(
+        &mut self,
+        lent: &mut Lent<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        let (count, start) = (self.ports.len(), frames.len());
+        for n in 0..count {
+            let left = most - (frames.len() - start);
+            // Even with nothing left a queue is asked: it has the kernel's frames to see to.
+            self.ports[(self.first + n) % count].receive(lent, left, frames)?;
+        }
+        self.first = (self.first + 1) % count;
+        Ok(())
+    }
+
+    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.ports[0].send(lent, frames)
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.waits.as_ref().map(AsFd::as_fd)
+    }
+
+    fn is_sending(&self) -> bool {
+        self.ports[0].is_sending()
+    }
+
+    fn missed(&self) -> u64 {
+        self.ports.iter().map(|port| port.missed()).sum()
+    }
+
+    fn close(self: Box<Self>, lent: &mut Lent<'_>) {
+        self.ports.into_iter().for_each(|port| port.close(lent));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::port::memory::Wire;
+    use crate::{FreeList, Memory};
+
+    #[test]
+    fn all_queues_are_served_and_one_sends() {
+        let (memory, frames) = Memory::heap(2048, 64);
+        let mut free = FreeList::new(&memory, frames);
+        let mut lent = Lent { memory: &memory, free: &mut free };
+        let wires: Vec<Wire> = (0..3).map(|_| Wire::default()).collect();
+        let mut port = Queues::new(wires.iter().map(Wire::port).collect());
+        let is_readable = |port: &Queues| {
+            let mut sources = [PollFd::new(port.waits.as_ref().unwrap(), PollFlags::IN)];
+            poll(&mut sources, Some(&Timespec::try_from(Duration::ZERO).unwrap())).unwrap() > 0
+        };
+        assert!(!is_readable(&port));
+        for (n, wire) in wires.iter().enumerate() {
+            for m in 0..3 {
+                wire.send(vec![n as u8, m]);
+            }
+        }
+        assert!(is_readable(&port));
+        let (mut seen, mut received) = (Vec::new(), Vec::new());
+        while seen.len() < 9 {
+            port.receive(&mut lent, 2, &mut received).unwrap();
+            assert!((1..=2).contains(&received.len()), "{} at once", received.len());
+            seen.extend(received.iter().map(|frame| memory.bytes(frame).to_vec()));
+            port.send(&mut lent, &mut received).unwrap();
+        }
+        assert!(!is_readable(&port));
+        for queue in 0..3 {
+            let of_queue: Vec<u8> = seen.iter().filter(|f| f[0] == queue).map(|f| f[1]).collect();
+            assert_eq!(of_queue, [0, 1, 2], "queue {queue}");
+        }
+        let sent: Vec<Vec<u8>> = std::iter::from_fn(|| wires[0].receive()).collect();
+        assert_eq!(sent, seen);
+        Box::new(port).close(&mut lent);
+        assert_eq!(free.len(), 64);
+    }
+}

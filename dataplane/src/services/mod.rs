@@ -1,0 +1,176 @@
+//! Services: virtual addresses behind which pods stand.
+//!
+//! A connection to a service is given one of its backends when it opens; its session rewrites
+//! every packet after that. Policies judge the connection to the backend.
+
+mod affinity;
+mod maglev;
+
+use std::sync::Arc;
+
+use acl::Address;
+use ahash::AHashMap;
+
+pub use affinity::Affinities;
+
+use crate::wire::Flow;
+use maglev::Maglev;
+
+/// Where a connection to a service may lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Backend {
+    /// The endpoint's address.
+    pub address: Address,
+    /// Its port.
+    pub port: u16,
+}
+
+/// Backends with a consistent choice among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backends {
+    list: Vec<Backend>,
+    choice: Maglev,
+}
+
+impl Backends {
+    /// A choice among these; doubles count once.
+    pub fn new(mut list: Vec<Backend>) -> Self {
+        list.sort_unstable();
+        list.dedup();
+        let choice = Maglev::new(&list);
+        Self { list, choice }
+    }
+
+    /// The backend for a connection with this hash.
+    #[inline]
+    pub fn choose(&self, hash: u64) -> Option<Backend> {
+        self.list.get(self.choice.choose(hash)).copied()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// All of them, in order.
+    pub fn list(&self) -> &[Backend] {
+        &self.list
+    }
+}
+
+/// One port of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicePort {
+    /// `ns/name:port`, for people.
+    pub name: Arc<str>,
+    /// For clients in the cluster that ask for the cluster address.
+    pub internal: Backends,
+    /// For clients in the cluster that ask for one of its other addresses.
+    pub any: Backends,
+    /// For clients outside the cluster.
+    pub external: Backends,
+    /// Seconds that a client keeps its backend (`sessionAffinity: ClientIP`).
+    pub affinity_s: Option<u32>,
+}
+
+/// How a client gets to a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Way {
+    /// By its cluster address.
+    Cluster,
+    /// By an external address, a load balancer's, or a port of the cluster node.
+    External,
+}
+
+/// A service as a destination finds it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The service's port.
+    pub port: Arc<ServicePort>,
+    /// How the client got to it.
+    pub way: Way,
+}
+
+impl Entry {
+    /// The backends for a client outside (or inside) the cluster.
+    #[inline]
+    pub fn backends(&self, outside: bool) -> &Backends {
+        match (self.way, outside) {
+            (Way::Cluster, _) => &self.port.internal,
+            (Way::External, false) => &self.port.any,
+            (Way::External, true) => &self.port.external,
+        }
+    }
+}
+
+/// All services, found by destination.
+#[derive(Clone, Debug, Default)]
+pub struct Services {
+    /// By virtual address, protocol and port.
+    entries: AHashMap<(Address, u8, u16), Entry>,
+    /// Addresses of the entries, and whether nothing else is behind them.
+    addresses: AHashMap<Address, bool>,
+    /// By family (whether IPv6), protocol and port of the cluster node's own addresses.
+    node_ports: AHashMap<(bool, u8, u16), Entry>,
+}
+
+impl Services {
+    /// Has a virtual address lead to a service. The first to claim a destination has it.
+    pub fn add(&mut self, address: Address, protocol: u8, port: u16, entry: Entry) {
+        self.addresses.entry(address).or_insert(false);
+        self.entries.entry((address, protocol, port)).or_insert(entry);
+    }
+
+    /// Keeps a virtual address from leading anywhere else.
+    pub fn claim(&mut self, address: Address) {
+        self.addresses.insert(address, true);
+    }
+
+    /// Has a port of the cluster node's own addresses of a family lead to a service.
+    pub fn add_node_port(&mut self, v6: bool, protocol: u8, port: u16, service: Arc<ServicePort>) {
+        let entry = Entry { port: service, way: Way::External };
+        self.node_ports.entry((v6, protocol, port)).or_insert(entry);
+    }
+
+    /// Whether there are no services.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.node_ports.is_empty()
+    }
+
+    /// Whether an address leads to a service, with some ports at least.
+    #[inline]
+    pub fn is_virtual(&self, address: Address) -> bool {
+        self.addresses.contains_key(&address)
+    }
+
+    /// Whether it leads nowhere else.
+    #[inline]
+    pub fn is_claimed(&self, address: Address) -> bool {
+        self.addresses.get(&address) == Some(&true)
+    }
+
+    /// The service that a virtual address leads to.
+    #[inline]
+    pub fn find(&self, flow: &Flow) -> Option<&Entry> {
+        self.entries.get(&(flow.destination, flow.protocol, flow.destination_port))
+    }
+
+    /// The service that a port of the cluster node leads to.
+    #[inline]
+    pub fn find_node_port(&self, flow: &Flow) -> Option<&Entry> {
+        let v6 = !flow.destination.is_v4();
+        self.node_ports.get(&(v6, flow.protocol, flow.destination_port))
+    }
+
+    /// Every destination with a service: protocol, port, and the address where it is not the
+    /// cluster node's own.
+    pub fn iter(&self) -> impl Iterator<Item = (Option<Address>, u8, u16, &Entry)> {
+        let by_address = self
+            .entries
+            .iter()
+            .map(|((address, protocol, port), entry)| (Some(*address), *protocol, *port, entry));
+        let by_node = self.node_ports.iter();
+        by_address
+            .chain(by_node.map(|((_, protocol, port), entry)| (None, *protocol, *port, entry)))
+    }
+}

@@ -1,0 +1,158 @@
+//! Where addresses are that no local port owns: behind tunnels to other cluster nodes.
+
+use acl::Address;
+use ahash::AHashMap;
+use ipnet::IpNet;
+
+use crate::wire::Mac;
+
+/// Another cluster node, and how its pods are reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Name of the cluster node.
+    pub name: String,
+    /// The cluster node's own addresses; packets from it come from these.
+    pub addresses: Vec<Address>,
+    /// Its pod networks.
+    pub networks: Vec<IpNet>,
+    /// Where its packets are sent on the underlay; the address of the VXLAN tunnel's end, where
+    /// there is an overlay.
+    pub endpoint: Address,
+    /// MAC address of the next hop towards it on the underlay; `None` while it is not known.
+    pub next_hop: Option<Mac>,
+}
+
+/// Longest prefix match over the networks and addresses of other cluster nodes.
+///
+/// Their prefixes have few lengths, so a lookup asks a hash table once for each length.
+#[derive(Clone, Debug, Default)]
+pub struct Routes {
+    peers: Vec<Peer>,
+    /// Prefix lengths of the networks there are, longest first.
+    lengths_v4: Vec<u8>,
+    lengths_v6: Vec<u8>,
+    networks: AHashMap<(Address, u8), u16>,
+}
+
+/// Peers that fit into a hop's number.
+const MOST_PEERS: usize = 1 << 14;
+
+impl Routes {
+    /// Routes to these peers. Of peers that claim the same network the first one has it; peers
+    /// beyond 16,384 are not reached.
+    pub fn new(mut peers: Vec<Peer>) -> Self {
+        peers.truncate(MOST_PEERS);
+        let mut routes = Self::default();
+        for (n, peer) in peers.iter().enumerate() {
+            let own = peer.addresses.iter().chain([&peer.endpoint]);
+            let own = own.map(|address| IpNet::from(address.to_ip()));
+            for network in peer.networks.iter().copied().chain(own) {
+                let length = network.prefix_len();
+                let lengths = match network {
+                    IpNet::V4(_) => &mut routes.lengths_v4,
+                    IpNet::V6(_) => &mut routes.lengths_v6,
+                };
+                if !lengths.contains(&length) {
+                    lengths.push(length);
+                }
+                let key = (Address::from(network.network()), length);
+                routes.networks.entry(key).or_insert(n as u16);
+            }
+        }
+        for lengths in [&mut routes.lengths_v4, &mut routes.lengths_v6] {
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        routes.peers = peers;
+        routes
+    }
+
+    /// All peers, in the order of their numbers.
+    pub fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    /// The peer with this number.
+    #[inline]
+    pub fn peer(&self, n: u16) -> Option<&Peer> {
+        self.peers.get(usize::from(n))
+    }
+
+    /// Number of the peer behind which `address` is.
+    #[inline]
+    pub fn find(&self, address: Address) -> Option<u16> {
+        let (lengths, width) = match address.is_v4() {
+            true => (&self.lengths_v4, 32),
+            false => (&self.lengths_v6, 128),
+        };
+        lengths.iter().find_map(|length| {
+            let masked = masked(address, width - length);
+            self.networks.get(&(masked, *length)).copied()
+        })
+    }
+
+    /// Whether `address` is in another cluster node's pod networks.
+    #[inline]
+    pub fn is_pod(&self, address: Address) -> bool {
+        let Some(peer) = self.find(address).and_then(|n| self.peer(n)) else { return false };
+        peer.endpoint != address && !peer.addresses.contains(&address)
+    }
+
+    /// Number of the peer whose tunnel ends at `endpoint`.
+    pub fn peer_at(&self, endpoint: Address) -> Option<u16> {
+        // A peer's endpoint is one of its addresses, and those are routes as well.
+        let n = self.find(endpoint)?;
+        (self.peers[usize::from(n)].endpoint == endpoint).then_some(n)
+    }
+}
+
+/// `address` without its last `bits` bits. (An IPv4 address stands in the last 32 of 128.)
+#[inline]
+fn masked(address: Address, bits: u8) -> Address {
+    let host = if bits >= 128 { u128::MAX } else { (1 << bits) - 1 };
+    Address::from_bits(address.bits() & !host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(name: &str, address: &str, networks: &[&str]) -> Peer {
+        let address: std::net::IpAddr = address.parse().unwrap();
+        Peer {
+            name: name.to_owned(),
+            addresses: vec![address.into()],
+            networks: networks.iter().map(|net| net.parse().unwrap()).collect(),
+            endpoint: address.into(),
+            next_hop: None,
+        }
+    }
+
+    fn find(routes: &Routes, address: &str) -> Option<u16> {
+        routes.find(address.parse::<std::net::IpAddr>().unwrap().into())
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let routes = Routes::new(vec![
+            peer("a", "192.0.2.1", &["10.1.0.0/16", "fd00:1::/32"]),
+            peer("b", "192.0.2.2", &["10.1.7.0/24", "fd00:1:7::/48", "10.1.0.0/16"]),
+            peer("c", "192.0.2.3", &["::/0"]),
+        ]);
+        let cases = [
+            ("10.1.3.4", Some(0)),
+            ("10.1.7.4", Some(1)),
+            ("10.2.0.1", None),
+            ("fd00:1:3::4", Some(0)),
+            ("fd00:1:7::4", Some(1)),
+            ("2001:db8::1", Some(2)),
+            ("192.0.2.2", Some(1)),
+            ("192.0.2.4", None),
+        ];
+        for (address, peer) in cases {
+            assert_eq!(find(&routes, address), peer, "{address}");
+        }
+        let endpoint = |text: &str| text.parse::<std::net::IpAddr>().unwrap().into();
+        assert_eq!(routes.peer_at(endpoint("192.0.2.2")), Some(1));
+        assert_eq!(routes.peer_at(endpoint("10.1.7.4")), None, "behind it, but not its end");
+    }
+}

@@ -1,0 +1,212 @@
+//! Network address translation (RFC 3022): other addresses and ports, with every checksum that
+//! covers them mended.
+
+use acl::Address;
+
+use super::{Flow, Fragment, Headers, Kind, checksum, icmp, ip, protocol};
+
+/// Rewrites a packet's addresses and ports (or echo identifier) into those of `to`, which has the
+/// same family and protocol. Later fragments have no ports. Of a packet that stretches over
+/// several frames this is the first; SCTP's checksum is then still to be finished.
+pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Flow) {
+    let (l3, l4, end) = (usize::from(headers.l3), usize::from(headers.l4), headers.end_in(frame));
+    let has_ports = !matches!(headers.fragment, Fragment::Later(_));
+    let whole = headers.fragment == Fragment::Whole && end == usize::from(headers.end);
+    let changed = addresses(&mut frame[..end], l3, headers.kind, to);
+    if has_ports {
+        transport(&mut frame[l4..end], headers.kind, to, &changed, whole);
+    }
+}
+
+/// Rewrites an ICMP error: its own addresses into those of `to`, and those of the packet that it
+/// quotes into `quoted`.
+pub fn rewrite_error(frame: &mut [u8], headers: &Headers, to: &Flow, quoted: &Flow) {
+    let (l3, l4, end) =
+        (usize::from(headers.l3), usize::from(headers.l4), usize::from(headers.end));
+    addresses(&mut frame[..end], l3, headers.kind, to);
+    let inner = l4 + icmp::HEADER;
+    let quote = &mut frame[inner..end];
+    if let Some((_, inner_l4)) = ip::parse_quote(quote, headers.kind) {
+        let changed = addresses(quote, 0, headers.kind, quoted);
+        transport(&mut quote[inner_l4..], headers.kind, quoted, &changed, false);
+    }
+    // So much has changed that a new sum is simpler; errors are short and rare.
+    icmp::finish(&mut frame[..end], l3, l4, headers.kind);
+}
+
+/// What became of the addresses: bytes before and after, for checksums that cover them.
+struct Changed {
+    old: [u8; 32],
+    new: [u8; 32],
+}
+
+/// Writes the addresses of an IP header at `l3`.
+fn addresses(packet: &mut [u8], l3: usize, kind: Kind, to: &Flow) -> Changed {
+    let mut changed = Changed { old: [0; 32], new: [0; 32] };
+    if kind == Kind::Ipv4 {
+        let field = &mut packet[l3 + 12..l3 + 20];
+        changed.old[..8].copy_from_slice(field);
+        field[..4].copy_from_slice(&v4(to.source));
+        field[4..].copy_from_slice(&v4(to.destination));
+        changed.new[..8].copy_from_slice(field);
+        let sum = u16::from_be_bytes([packet[l3 + 10], packet[l3 + 11]]);
+        let sum = checksum::replace(sum, &changed.old[..8], &changed.new[..8]);
+        packet[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        let field = &mut packet[l3 + 8..l3 + 40];
+        changed.old.copy_from_slice(field);
+        field[..16].copy_from_slice(&to.source.bits().to_be_bytes());
+        field[16..].copy_from_slice(&to.destination.bits().to_be_bytes());
+        changed.new.copy_from_slice(field);
+    }
+    changed
+}
+
+fn v4(address: Address) -> [u8; 4] {
+    (address.bits() as u32).to_be_bytes()
+}
+
+/// Writes the ports of a transport header, as much of it as is there, and mends its checksum.
+fn transport(segment: &mut [u8], kind: Kind, to: &Flow, changed: &Changed, whole: bool) {
+    let (mut old, mut new) = ([0; 36], [0; 36]);
+    old[..32].copy_from_slice(&changed.old);
+    new[..32].copy_from_slice(&changed.new);
+    let ports = match to.protocol {
+        protocol::TCP | protocol::UDP | protocol::SCTP => 0..4,
+        // The identifier; the sequence number behind it stays.
+        protocol::ICMP | protocol::ICMPV6 => 4..6,
+        _ => return,
+    };
+    let Some(field) = segment.get_mut(ports) else { return };
+    old[32..32 + field.len()].copy_from_slice(field);
+    if field.len() == 4 {
+        field[..2].copy_from_slice(&to.source_port.to_be_bytes());
+        field[2..].copy_from_slice(&to.destination_port.to_be_bytes());
+    } else {
+        // It stands on the asking side; the other one is 0.
+        field.copy_from_slice(&(to.source_port | to.destination_port).to_be_bytes());
+    }
+    new[32..32 + field.len()].copy_from_slice(field);
+    let at = match to.protocol {
+        protocol::TCP => 16,
+        protocol::UDP => 6,
+        protocol::SCTP => {
+            // A CRC over the packet alone; it cannot be mended in parts.
+            if whole && old[32..] != new[32..] {
+                super::crc32c::finish(segment);
+            }
+            return;
+        }
+        _ => 2,
+    };
+    // ICMP's checksum does not cover the addresses.
+    let from = if kind == Kind::Ipv4 && to.protocol == protocol::ICMP { 32 } else { 0 };
+    let Some(field) = segment.get_mut(at..at + 2) else { return };
+    let stated = u16::from_be_bytes([field[0], field[1]]);
+    let is_udp = to.protocol == protocol::UDP;
+    if is_udp && stated == 0 {
+        return;
+    }
+    let sum = checksum::replace(stated, &old[from..], &new[from..]);
+    let sum = if is_udp && sum == 0 { 0xffff } else { sum };
+    field.copy_from_slice(&sum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{parse, quoted};
+    use proptest::prelude::*;
+    use testkit::packet;
+
+    fn flow(frame: &[u8]) -> Flow {
+        parse(frame).unwrap().flow
+    }
+
+    fn translated(mut frame: Vec<u8>, to: &[u8]) -> Vec<u8> {
+        let headers = parse(&frame).unwrap();
+        rewrite(&mut frame, &headers, &flow(to));
+        frame
+    }
+
+    /// Without MAC addresses.
+    fn internet(frame: &[u8]) -> &[u8] {
+        &frame[12..]
+    }
+
+    proptest! {
+        /// A translated packet is, byte for byte, the one that would have been sent with the
+        /// other addresses in the first place.
+        #[test]
+        fn what_comes_out_is_what_would_have_been_sent(
+            a in 1..250_u8, b in 1..250_u8, c in 1..250_u8, d in 1..250_u8,
+            ports in any::<[u16; 4]>(), payload in prop::collection::vec(any::<u8>(), 0..40),
+            v4: bool,
+        ) {
+            prop_assume!(a != b && c != d);
+            let end = |n: u8, port: u16| match v4 {
+                true => format!("10.1.{n}.{n}:{port}"),
+                false => format!("[fd00:{n:x}::{n:x}]:{port}"),
+            };
+            let (from, to) = (end(a, ports[0]), end(b, ports[1]));
+            let (new_from, new_to) = (end(c, ports[2]), end(d, ports[3]));
+            let udp = |from: &str, to: &str| packet::udp(from, to).payload(&payload).build();
+            let tcp = |from: &str, to: &str| packet::tcp(from, to).syn().payload(&payload).build();
+            for (before, after) in [
+                (udp(&from, &to), udp(&new_from, &new_to)),
+                (tcp(&from, &to), tcp(&new_from, &new_to)),
+            ] {
+                let translated = translated(before, &after);
+                prop_assert_eq!(internet(&translated), internet(&after));
+            }
+        }
+    }
+
+    #[test]
+    fn echoes_sctp_and_others_are_translated_whole() {
+        let pairs = [
+            (
+                packet::ping("10.1.0.2", "10.1.0.3", 7, 1).build(),
+                packet::ping("10.9.0.2", "10.9.0.3", 99, 1).build(),
+            ),
+            (
+                packet::ping("fd00::2", "fd00::3", 7, 1).build(),
+                packet::ping("fd09::2", "fd09::3", 99, 1).build(),
+            ),
+            (
+                packet::sctp("10.1.0.2:7", "10.1.0.3:8", 1).build(),
+                packet::sctp("10.9.0.2:9", "10.9.0.3:10", 1).build(),
+            ),
+        ];
+        for (before, after) in pairs {
+            assert_eq!(internet(&translated(before, &after)), internet(&after));
+        }
+    }
+
+    #[test]
+    fn a_udp_packet_without_checksum_stays_without() {
+        let mut frame = packet::udp("10.1.0.2:5", "10.1.0.3:53").payload(b"x").build();
+        frame[40..42].fill(0);
+        let to = packet::udp("10.1.0.2:5", "10.1.0.9:5353").payload(b"x").build();
+        assert_eq!(translated(frame, &to)[40..42], [0, 0]);
+    }
+
+    #[test]
+    fn an_error_quotes_what_its_receiver_sent() {
+        let families = [
+            ("10.1.0.2:5", "10.96.0.1:53", "10.1.0.3:5353", "10.1.0.3", "10.1.0.2", "10.96.0.1", 3),
+            ("[fd00::2]:5", "[fd60::1]:53", "[fd00::3]:5353", "fd00::3", "fd00::2", "fd60::1", 1),
+        ];
+        for (client, service, pod, pod_ip, client_ip, service_ip, kind) in families {
+            let at_pod = packet::udp(client, pod).payload(b"question");
+            let at_client = packet::udp(client, service).payload(b"question");
+            let mut error = packet::icmp_error(pod_ip, client_ip, kind, 3, &at_pod).build();
+            let expected = packet::icmp_error(service_ip, client_ip, kind, 3, &at_client).build();
+            let headers = parse(&error).unwrap();
+            let quote = flow(&at_client.build());
+            rewrite_error(&mut error, &headers, &flow(&expected), &quote);
+            assert_eq!(internet(&error), internet(&expected));
+            assert_eq!(quoted(&error, &parse(&error).unwrap()), Some(quote));
+        }
+    }
+}

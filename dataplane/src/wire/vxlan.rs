@@ -1,0 +1,232 @@
+//! VXLAN (RFC 7348): packets between cluster nodes travel inside UDP.
+//!
+//! ```text
+//! Ethernet │ IPv4 or IPv6 │ UDP │ VXLAN │ Ethernet │ the packet
+//! ```
+//!
+//! The UDP checksum is zero, which is allowed over IPv6 too where both ends agree (RFC 6935).
+//! The outer packet carries the inner one's traffic class, and a mark of congestion that it gets
+//! on its way is handed on (RFC 6040).
+
+use acl::Address;
+
+use super::{ETHERNET, Headers, Kind, Mac, checksum, protocol};
+
+/// The parameters of an overlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Vxlan {
+    /// VXLAN network identifier, 24 bits.
+    pub network: u32,
+    /// UDP port of tunnel ends.
+    pub port: u16,
+    /// Whether the group policy field (draft-smith-vxlan-group-policy) carries the low 16 bits of
+    /// the source's identity.
+    pub group: bool,
+}
+
+const UDP: usize = 8;
+const VXLAN: usize = 8;
+const V4: usize = 20;
+const V6: usize = 40;
+
+/// The network identifier is valid.
+const VALID: u8 = 0x08;
+/// The group policy field is valid.
+const GROUP: u8 = 0x80;
+const HOPS: u8 = 64;
+
+/// The ends of a tunnel for one packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// MAC address of the uplink itself.
+    pub source_mac: Mac,
+    /// MAC address of the next hop.
+    pub next_hop: Mac,
+    /// This cluster node's end.
+    pub source: Address,
+    /// The other cluster node's end, of the same family.
+    pub destination: Address,
+}
+
+impl Vxlan {
+    /// Bytes that stand in front of a frame in a tunnel, the outer Ethernet header included.
+    pub const fn front(v4: bool) -> usize {
+        ETHERNET + if v4 { V4 } else { V6 } + UDP + VXLAN
+    }
+
+    /// Bytes by which the largest packet inside is smaller than the largest one outside.
+    pub const fn overhead(v4: bool) -> usize {
+        Self::front(v4)
+    }
+
+    /// Writes what stands in front of the frame inside; `front` is [`Self::front`] bytes long.
+    ///
+    /// `hash` is the inner connection's: packets of one keep their order on the underlay, others
+    /// may take other ways (RFC 7348, section 4.1). `class` is the inner packet's traffic class.
+    pub fn write(
+        &self,
+        packet: &mut [u8],
+        length: usize,
+        ends: &Ends,
+        hash: u64,
+        class: u8,
+        group: u16,
+    ) {
+        let v4 = ends.destination.is_v4();
+        let front = Self::front(v4);
+        let inside = length - front;
+        packet[..6].copy_from_slice(&ends.next_hop);
+        packet[6..12].copy_from_slice(&ends.source_mac);
+        let udp_length = (UDP + VXLAN + inside) as u16;
+        let udp = if v4 {
+            packet[12..14].copy_from_slice(&[0x08, 0x00]);
+            let header = &mut packet[ETHERNET..ETHERNET + V4];
+            header.fill(0);
+            header[0] = 0x45;
+            header[1] = class;
+            header[2..4].copy_from_slice(&(V4 as u16 + udp_length).to_be_bytes());
+            // The other end does not put fragments together.
+            header[6] = 0x40;
+            header[8] = HOPS;
+            header[9] = protocol::UDP;
+            header[12..16].copy_from_slice(&(ends.source.bits() as u32).to_be_bytes());
+            header[16..20].copy_from_slice(&(ends.destination.bits() as u32).to_be_bytes());
+            let sum = !checksum::fold(checksum::sum(header));
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            ETHERNET + V4
+        } else {
+            packet[12..14].copy_from_slice(&[0x86, 0xdd]);
+            let header = &mut packet[ETHERNET..ETHERNET + V6];
+            header[..4].copy_from_slice(&(6 << 28 | u32::from(class) << 20).to_be_bytes());
+            header[4..6].copy_from_slice(&udp_length.to_be_bytes());
+            header[6] = protocol::UDP;
+            header[7] = HOPS;
+            header[8..24].copy_from_slice(&ends.source.bits().to_be_bytes());
+            header[24..40].copy_from_slice(&ends.destination.bits().to_be_bytes());
+            ETHERNET + V6
+        };
+        // The dynamic ports, 49152 to 65535 (RFC 6335).
+        let source_port = 0xc000 | (hash >> 40) as u16 & 0x3fff;
+        packet[udp..udp + 2].copy_from_slice(&source_port.to_be_bytes());
+        packet[udp + 2..udp + 4].copy_from_slice(&self.port.to_be_bytes());
+        packet[udp + 4..udp + 6].copy_from_slice(&udp_length.to_be_bytes());
+        packet[udp + 6..udp + 8].fill(0);
+        let vxlan = &mut packet[udp + UDP..udp + UDP + VXLAN];
+        vxlan.fill(0);
+        vxlan[0] = VALID;
+        if self.group {
+            vxlan[0] |= GROUP;
+            vxlan[2..4].copy_from_slice(&group.to_be_bytes());
+        }
+        vxlan[4..8].copy_from_slice(&(self.network << 8).to_be_bytes());
+    }
+
+    /// Where the frame inside begins, if the packet is one of this overlay's.
+    pub fn inside(&self, frame: &[u8], headers: &Headers) -> Option<usize> {
+        let is_ours =
+            headers.flow.protocol == protocol::UDP && headers.flow.destination_port == self.port;
+        let at = usize::from(headers.l4) + UDP;
+        let header = frame.get(at..at + VXLAN)?;
+        let network = u32::from_be_bytes([0, header[4], header[5], header[6]]);
+        let inside = at + VXLAN;
+        let is_whole = inside + ETHERNET <= usize::from(headers.end);
+        (is_ours && is_whole && header[0] & VALID != 0 && network == self.network).then_some(inside)
+    }
+}
+
+/// The traffic class (RFC 2474, RFC 3168) of an IP packet.
+pub fn class(frame: &[u8], headers: &Headers) -> u8 {
+    let l3 = usize::from(headers.l3);
+    match headers.kind {
+        Kind::Ipv4 => frame[l3 + 1],
+        _ => frame[l3] << 4 | frame[l3 + 1] >> 4,
+    }
+}
+
+const CONGESTION: u8 = 0b11;
+
+/// Hands on that the outer packet met congestion, to an inner one that can be told.
+pub fn mark_congestion(inner: &mut [u8], headers: &Headers, outer_class: u8) {
+    let old = class(inner, headers);
+    if outer_class & CONGESTION != CONGESTION || old & CONGESTION == 0 {
+        return;
+    }
+    let (l3, new) = (usize::from(headers.l3), old | CONGESTION);
+    match headers.kind {
+        Kind::Ipv4 => {
+            inner[l3 + 1] = new;
+            let sum = u16::from_be_bytes([inner[l3 + 10], inner[l3 + 11]]);
+            let sum = checksum::replace(sum, &[0, old], &[0, new]);
+            inner[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+        }
+        _ => inner[l3 + 1] |= CONGESTION << 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::parse;
+
+    const OVERLAY: Vxlan = Vxlan { network: 0x12_3456, port: 4789, group: true };
+
+    fn ends(source: &str, destination: &str) -> Ends {
+        let address = |text: &str| text.parse::<std::net::IpAddr>().unwrap().into();
+        Ends {
+            source_mac: [2, 0, 0, 0, 0, 1],
+            next_hop: [2, 0, 0, 0, 0, 2],
+            source: address(source),
+            destination: address(destination),
+        }
+    }
+
+    #[test]
+    fn a_frame_comes_out_as_it_went_in() {
+        let inner = testkit::packet::udp("10.1.0.2:5", "10.2.0.3:53").payload(b"question").build();
+        for (source, destination) in [("192.0.2.1", "192.0.2.2"), ("fd00::1", "fd00::2")] {
+            let ends = ends(source, destination);
+            let front = Vxlan::front(ends.destination.is_v4());
+            let mut packet = vec![0xee; front];
+            packet.extend(&inner);
+            let length = packet.len();
+            OVERLAY.write(&mut packet, length, &ends, u64::MAX, 0b10, 0xbeef);
+            let headers = parse(&packet).unwrap();
+            assert_eq!(
+                (headers.flow.source, headers.flow.destination),
+                (ends.source, ends.destination)
+            );
+            assert_eq!((headers.flow.source_port, headers.flow.destination_port), (65_535, 4789));
+            assert_eq!(class(&packet, &headers), 0b10);
+            let inside = OVERLAY.inside(&packet, &headers).unwrap();
+            assert_eq!(packet[inside..], inner);
+            assert_eq!(packet[inside - 8..inside - 4], [0x88, 0, 0xbe, 0xef]);
+            let other = Vxlan { network: 1, ..OVERLAY };
+            assert_eq!(other.inside(&packet, &headers), None);
+            let other = Vxlan { port: 8472, ..OVERLAY };
+            assert_eq!(other.inside(&packet, &headers), None);
+        }
+    }
+
+    #[test]
+    fn congestion_is_handed_on_to_those_who_can_be_told() {
+        for (from, to) in [("10.1.0.2:5", "10.2.0.3:53"), ("[fd00::2]:5", "[fd00::3]:53")] {
+            let plain = testkit::packet::udp(from, to).payload(b"x").build();
+            let headers = parse(&plain).unwrap();
+            let mut told = plain.clone();
+            mark_congestion(&mut told, &headers, 0b11);
+            assert_eq!(told, plain, "not capable of it");
+            let mut capable = plain.clone();
+            match headers.kind {
+                Kind::Ipv4 => {
+                    capable[15] = 0b10;
+                    let sum = u16::from_be_bytes([capable[24], capable[25]]);
+                    let sum = checksum::replace(sum, &[0, 0], &[0, 0b10]);
+                    capable[24..26].copy_from_slice(&sum.to_be_bytes());
+                }
+                _ => capable[15] |= 0b10 << 4,
+            }
+            mark_congestion(&mut capable, &headers, 0b11);
+            assert_eq!(class(&capable, &parse(&capable).unwrap()), 0b11);
+        }
+    }
+}

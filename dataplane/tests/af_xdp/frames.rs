@@ -1,0 +1,121 @@
+//! Frames between a port's rings and whoever holds them.
+
+use dataplane::frame::XDP_HEADROOM;
+
+use crate::pair::{End, FRAMES, Pair, words};
+
+fn packet(payload: &[u8]) -> Vec<u8> {
+    testkit::packet::udp("10.0.0.1:1000", "10.0.0.2:2000").payload(payload).build()
+}
+
+#[test]
+fn a_packet_leaves_from_where_it_starts() {
+    testkit::requires_root!();
+    let pair = Pair::new("start");
+    let mut switch = End::open(&pair.switch, "pod0");
+    let mut pod = End::open(&pair.pod, "eth0");
+    let inner = packet(b"inner");
+
+    pod.send_bytes(&inner);
+    let mut frame = switch.wait();
+    assert_eq!(switch.memory.bytes(&frame), inner);
+    // As an overlay does: an outer header in front, then off again.
+    let outer = packet(&[7; 8]);
+    assert!(switch.memory.prepend(&mut frame, outer.len()));
+    switch.memory.bytes_mut(&mut frame)[..outer.len()].copy_from_slice(&outer);
+    switch.send(frame);
+    let wrapped = pod.wait_bytes();
+    assert_eq!(wrapped, [outer.clone(), inner.clone()].concat());
+
+    pod.send_bytes(&wrapped);
+    let mut frame = switch.wait();
+    switch.memory.advance(&mut frame, outer.len());
+    switch.send(frame);
+    assert_eq!(pod.wait_bytes(), inner);
+
+    // The frame that was moved about is as good as any other afterwards.
+    for n in 0..2 * FRAMES {
+        let bytes = packet(&n.to_be_bytes());
+        pod.send_bytes(&bytes);
+        let mut frame = switch.wait();
+        assert_eq!(switch.memory.bytes(&frame), bytes);
+        assert!(frame.start() >= XDP_HEADROOM);
+        assert!(switch.memory.prepend(&mut frame, 70));
+        switch.send(frame);
+        assert_eq!(pod.wait_bytes()[70..], bytes);
+    }
+}
+
+#[test]
+fn packets_longer_than_a_frame_pass_in_several() {
+    testkit::requires_root!();
+    let pair = Pair::new("long");
+    pair.set_mtu(32_000);
+    let mut switch = End::open(&pair.switch, "pod0");
+    let mut pod = End::open(&pair.pod, "eth0");
+    let (one, several) = (1792, 32_014);
+    for length in [60, one - 1, one, one + 1, 2 * one, 2 * one + 1, 9014, several] {
+        let payload: Vec<u8> = (0..length - 42).map(|n: u32| (n % 251) as u8).collect();
+        let inner = packet(&payload);
+        pod.send_bytes(&inner);
+        let mut frame = switch.wait();
+        assert_eq!((frame.len(), frame.is_chain()), (length as usize, length > one));
+        assert!(switch.memory.prepend(&mut frame, 50));
+        switch.memory.advance(&mut frame, 50);
+        switch.send(frame);
+        assert_eq!(pod.wait_bytes(), inner);
+    }
+    // No frame was lost on the way.
+    for end in [&mut switch, &mut pod] {
+        end.close();
+        assert_eq!(end.free.len(), FRAMES as usize);
+    }
+}
+
+#[test]
+fn a_packet_that_no_ring_takes_is_dropped_alone() {
+    testkit::requires_root!();
+    let pair = Pair::new("too-long");
+    pair.set_mtu(65_000);
+    let mut switch = End::open(&pair.switch, "pod0");
+    let mut pod = End::open(&pair.pod, "eth0");
+    switch.send_bytes(&packet(&[1; 40_000]));
+    switch.send_bytes(&packet(b"the next"));
+    assert_eq!(pod.wait_bytes(), packet(b"the next"));
+    switch.close();
+    assert_eq!(switch.free.len(), FRAMES as usize);
+}
+
+#[test]
+fn a_closed_port_gives_every_frame_back() {
+    testkit::requires_root!();
+    let pair = Pair::new("close");
+    let mut switch = End::open(&pair.switch, "pod0");
+    let mut pod = End::open(&pair.pod, "eth0");
+    for round in 0..3_u32 {
+        for n in 0..100_u32 {
+            pod.send_bytes(&packet(&(round * 100 + n).to_be_bytes()));
+        }
+        // Some of them are still in the rx ring when the port closes.
+        let frame = switch.wait();
+        switch.send(frame);
+        assert!(switch.free.len() < FRAMES as usize);
+        switch.close();
+        assert_eq!(switch.free.len(), FRAMES as usize);
+        switch.reopen(&pair.switch, "pod0");
+    }
+}
+
+#[test]
+fn a_port_whose_interface_is_deleted_says_so() {
+    testkit::requires_root!();
+    let pair = Pair::new("gone");
+    let mut switch = End::open(&pair.switch, "pod0");
+    pair.switch.exec(words("ip link delete pod0"));
+    let rounds = 100_000;
+    let gone = (0..rounds).find_map(|_| switch.try_receive().err());
+    let gone = gone.expect("the port is gone").to_string();
+    assert!(gone.contains("interface pod0 is gone"), "{gone}");
+    switch.close();
+    assert_eq!(switch.free.len(), FRAMES as usize);
+}

@@ -1,0 +1,68 @@
+//! What the switch tells senders whose packets go no further.
+
+use dataplane::wire::{self, protocol};
+use dataplane::{Outcome, Parts};
+use testkit::packet::{ping, udp};
+
+use crate::rig::{Rig, host, ip, pod};
+
+fn rig(mtu: u16) -> Rig {
+    let mut ports = vec![
+        pod("default/client", &["10.1.0.2", "fd01::2"]),
+        pod("default/server", &["10.1.0.3", "fd01::3"]),
+        host(),
+    ];
+    ports[1].as_mut().unwrap().mtu = mtu;
+    let node_addresses = vec![ip("10.1.0.1"), ip("fd01::1")];
+    Rig::new(Parts { generation: 1, ports, node_addresses, ..Parts::default() })
+}
+
+#[test]
+fn traceroute_sees_the_switch() {
+    let mut rig = rig(0);
+    for (client, server, node) in
+        [("10.1.0.2", "10.1.0.3", "10.1.0.1"), ("fd01::2", "fd01::3", "fd01::1")]
+    {
+        assert_eq!(rig.send(0, ping(client, server, 7, 1).ttl(1).build()), Outcome::TtlExpired);
+        let told = rig.receive(0).expect("time exceeded");
+        let headers = wire::parse(&told).unwrap();
+        assert_eq!(headers.flow.source.to_ip(), ip(node));
+        let asked = wire::parse(&ping(client, server, 7, 1).build()).unwrap().flow;
+        assert_eq!(wire::quoted(&told, &headers), Some(asked));
+        assert!(rig.receive(1).is_none());
+    }
+}
+
+#[test]
+fn a_packet_too_large_for_its_way_tells_how_large_it_may_be() {
+    let mut rig = rig(1000);
+    for (from, to, at) in [
+        ("10.1.0.2:5", "10.1.0.3:53", 34 + 6..34 + 8),
+        ("[fd01::2]:5", "[fd01::3]:53", 54 + 4..54 + 8),
+    ] {
+        assert_eq!(rig.send(0, udp(from, to).payload(&[7; 900]).build()), Outcome::PolicyAllowed);
+        assert!(rig.receive(1).is_some());
+        assert_eq!(rig.send(0, udp(from, to).payload(&[7; 990]).build()), Outcome::TooBig);
+        assert!(rig.receive(1).is_none());
+        let told = rig.receive(0).expect("too big");
+        let mtu = told[at].iter().fold(0, |mtu, byte| mtu << 8 | u32::from(*byte));
+        assert_eq!(mtu, 1000);
+    }
+}
+
+#[test]
+fn a_flood_is_answered_a_bounded_number_of_times() {
+    let mut rig = rig(0);
+    for _ in 0..10 {
+        rig.send_all(
+            0,
+            (0..50).map(|_| ping("10.1.0.2", "10.1.0.3", 7, 1).ttl(1).build()).collect(),
+        );
+    }
+    let told = std::iter::from_fn(|| rig.receive(0)).count();
+    assert_eq!(told, 50);
+    // Others are told as ever.
+    rig.send(1, ping("10.1.0.3", "10.1.0.2", 7, 1).ttl(1).build());
+    let told = rig.receive(1).expect("time exceeded");
+    assert_eq!(wire::parse(&told).unwrap().flow.protocol, protocol::ICMP);
+}

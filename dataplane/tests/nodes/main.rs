@@ -1,0 +1,11 @@
+//! What a whole cluster node's switch does with packets: services, tunnels, answers.
+//!
+//! One worker over memory ports, packet by packet; two of them with joined uplinks where the
+//! way leads from one cluster node to another.
+
+mod answers;
+mod long;
+mod overlay;
+mod rig;
+mod services;
+mod trace;

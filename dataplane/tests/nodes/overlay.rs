@@ -1,0 +1,200 @@
+//! Two cluster nodes and the tunnels between them.
+
+use std::sync::Arc;
+
+use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::wire::vxlan::Vxlan;
+use dataplane::wire::{self, protocol};
+use dataplane::{Outcome, Parts, Peer, Routes, Underlay};
+use testkit::packet::{arp_request, ping, tcp, udp};
+
+use crate::rig::{Rig, assert_is, host, ip, pod, uplink};
+
+const POD: u16 = 0;
+const HOST: u16 = 1;
+const UPLINK: u16 = 2;
+const OVERLAY: Vxlan = Vxlan { network: 4096, port: 4789, group: false };
+
+fn mac(n: u8) -> wire::Mac {
+    [2, 0, 0, 0, 0, n]
+}
+
+/// Cluster node 1 or 2, with one pod; the underlay is of either family.
+fn parts(n: u8, v6: bool, services: Services) -> Parts {
+    let other = 3 - n;
+    let node = |n: u8| match v6 {
+        true => format!("2001:db8::{n}"),
+        false => format!("192.0.2.{n}"),
+    };
+    let peer = Peer {
+        name: format!("node{other}"),
+        addresses: vec![ip(&node(other)).into()],
+        networks: vec![
+            format!("10.{other}.0.0/24").parse().unwrap(),
+            format!("fd0{other}::/64").parse().unwrap(),
+        ],
+        endpoint: ip(&node(other)).into(),
+        next_hop: Some(mac(other)),
+    };
+    Parts {
+        generation: 1,
+        ports: vec![
+            pod("default/pod", &[&format!("10.{n}.0.2"), &format!("fd0{n}::2")]),
+            host(),
+            uplink(mac(n), mac(9), 1500),
+        ],
+        node_addresses: vec![ip(&node(n))],
+        local_networks: vec![
+            format!("10.{n}.0.0/24").parse().unwrap(),
+            format!("fd0{n}::/64").parse().unwrap(),
+        ],
+        services: Arc::new(services),
+        routes: Arc::new(Routes::new(vec![peer])),
+        underlay: Underlay::Overlay(OVERLAY),
+        ..Parts::default()
+    }
+}
+
+fn pair(v6: bool) -> (Rig, Rig) {
+    let rig = |n| Rig::new(parts(n, v6, Services::default()));
+    (rig(1), rig(2))
+}
+
+/// Takes what left one uplink into the other.
+fn cross(from: &mut Rig, to: &mut Rig) -> Outcome {
+    let frame = from.receive(UPLINK).expect("a tunnel packet");
+    to.send(UPLINK, frame)
+}
+
+#[test]
+fn pods_of_two_cluster_nodes_talk_through_the_tunnel() {
+    for v6 in [false, true] {
+        let (mut one, mut two) = pair(v6);
+        for (a, b) in [("10.1.0.2:4000", "10.2.0.2:80"), ("[fd01::2]:4000", "[fd02::2]:80")] {
+            let syn = tcp(a, b).syn().build();
+            assert_eq!(one.send(POD, syn.clone()), Outcome::PolicyAllowed);
+            assert_eq!(cross(&mut one, &mut two), Outcome::PolicyAllowed);
+            assert_is(&two.receive(POD).unwrap(), &syn);
+            let syn_ack = tcp(b, a).syn_ack().build();
+            assert_eq!(two.send(POD, syn_ack.clone()), Outcome::Session);
+            assert_eq!(cross(&mut two, &mut one), Outcome::Session);
+            assert_is(&one.receive(POD).unwrap(), &syn_ack);
+        }
+    }
+}
+
+#[test]
+fn a_tunnel_packet_is_one_between_the_cluster_nodes() {
+    let (mut one, _) = pair(false);
+    let frame = one.pass(POD, udp("10.1.0.2:4000", "10.2.0.2:53").payload(b"x").build(), UPLINK);
+    assert_eq!((&frame[..6], &frame[6..12]), (&mac(2)[..], &mac(1)[..]));
+    let outer = wire::parse(&frame).unwrap();
+    assert_eq!(outer.flow.source.to_ip(), ip("192.0.2.1"));
+    assert_eq!(outer.flow.destination.to_ip(), ip("192.0.2.2"));
+    assert_eq!((outer.flow.protocol, outer.flow.destination_port), (protocol::UDP, 4789));
+    // Packets of one connection take one way, so that they keep their order.
+    let again = one.pass(POD, udp("10.1.0.2:4000", "10.2.0.2:53").payload(b"y").build(), UPLINK);
+    assert_eq!(wire::parse(&again).unwrap().flow, outer.flow);
+}
+
+#[test]
+fn a_tunnel_carries_only_what_belongs_to_its_other_end() {
+    let inside = |source: &str| udp(&format!("{source}:1"), "10.1.0.2:53").payload(b"x").build();
+    let tunnel = |inner: &[u8], source: &str, port: u16, network: u32| {
+        let header = [&[0x08, 0, 0, 0][..], &(network << 8).to_be_bytes()].concat();
+        let payload = [&header, inner].concat();
+        udp(&format!("{source}:50000"), &format!("192.0.2.1:{port}")).payload(&payload).build()
+    };
+    let cases = [
+        (tunnel(&inside("10.2.0.2"), "192.0.2.2", 4789, 4096), Outcome::PolicyAllowed),
+        (tunnel(&inside("10.2.0.2"), "192.0.2.3", 4789, 4096), Outcome::TunnelRefused),
+        (tunnel(&inside("10.2.0.2"), "192.0.2.2", 4789, 4097), Outcome::TunnelRefused),
+        (tunnel(&inside("10.2.0.2")[..20], "192.0.2.2", 4789, 4096), Outcome::Truncated),
+        (tunnel(&[], "192.0.2.2", 4789, 4096), Outcome::TunnelRefused),
+        (tunnel(&inside("10.3.0.2"), "192.0.2.2", 4789, 4096), Outcome::SpoofedAddress),
+        (tunnel(&inside("10.1.0.7"), "192.0.2.2", 4789, 4096), Outcome::SpoofedAddress),
+        (tunnel(&inside("192.0.2.1"), "192.0.2.2", 4789, 4096), Outcome::SpoofedAddress),
+        (tunnel(&inside("192.0.2.2"), "192.0.2.2", 4789, 4096), Outcome::PolicyAllowed),
+        (
+            tunnel(&arp_request("10.2.0.2", "10.1.0.2").build(), "192.0.2.2", 4789, 4096),
+            Outcome::TunnelRefused,
+        ),
+        // Outside of the tunnel nobody speaks for another cluster node's pods.
+        (inside("10.2.0.2"), Outcome::SpoofedAddress),
+        (inside("198.51.100.1"), Outcome::PolicyAllowed),
+    ];
+    for (n, (frame, outcome)) in cases.into_iter().enumerate() {
+        let (mut one, _) = pair(false);
+        assert_eq!(one.send(UPLINK, frame), outcome, "case {n}");
+    }
+}
+
+#[test]
+fn packets_too_large_for_the_tunnel_say_so() {
+    for (v6, mtu) in [(false, 1450), (true, 1430)] {
+        let (mut one, mut two) = pair(v6);
+        let fits = udp("10.1.0.2:1", "10.2.0.2:53").payload(&vec![7; mtu - 28]).build();
+        assert_eq!(one.send(POD, fits), Outcome::PolicyAllowed);
+        assert_eq!(cross(&mut one, &mut two), Outcome::PolicyAllowed);
+        let large = udp("10.1.0.2:1", "10.2.0.2:53").payload(&vec![7; mtu - 27]).build();
+        assert_eq!(one.send(POD, large), Outcome::TooBig);
+        // Over IPv6 only, the cluster node has no IPv4 address to answer from.
+        assert_eq!(one.receive(POD).is_some(), !v6);
+    }
+}
+
+#[test]
+fn an_answer_finds_its_way_back_through_the_tunnel() {
+    let (mut one, mut two) = pair(false);
+    // One hop to the first switch, and none left for the second.
+    assert_eq!(
+        one.send(POD, ping("10.1.0.2", "10.2.0.2", 7, 1).ttl(2).build()),
+        Outcome::PolicyAllowed
+    );
+    assert_eq!(cross(&mut one, &mut two), Outcome::TtlExpired);
+    assert_eq!(cross(&mut two, &mut one), Outcome::Related);
+    let told = one.receive(POD).expect("time exceeded");
+    assert_eq!(wire::parse(&told).unwrap().flow.source.to_ip(), ip("192.0.2.2"));
+}
+
+#[test]
+fn a_next_hop_that_is_not_known_yet_loses_packets_and_opens_nothing() {
+    let mut parts = parts(1, false, Services::default());
+    let mut peers = parts.routes.peers().to_vec();
+    peers[0].next_hop = None;
+    parts.routes = Arc::new(Routes::new(peers));
+    let mut one = Rig::new(parts);
+    let question = udp("10.1.0.2:4000", "10.2.0.2:53").payload(b"x").build();
+    assert_eq!(one.send(POD, question), Outcome::NoNeighbour);
+    assert!([POD, HOST, UPLINK].iter().all(|port| one.receive(*port).is_none()));
+}
+
+#[test]
+fn the_cluster_node_itself_reaches_pods_elsewhere_and_is_reached() {
+    let (mut one, mut two) = pair(false);
+    let ask = ping("192.0.2.1", "10.2.0.2", 7, 1).build();
+    assert_eq!(one.send(HOST, ask.clone()), Outcome::NoPolicy);
+    assert_eq!(cross(&mut one, &mut two), Outcome::PolicyAllowed);
+    assert_is(&two.receive(POD).unwrap(), &ask);
+    let ask = ping("10.2.0.2", "192.0.2.1", 8, 1).build();
+    assert_eq!(two.send(POD, ask.clone()), Outcome::PolicyAllowed);
+    assert_eq!(cross(&mut two, &mut one), Outcome::NoPolicy);
+    assert_is(&one.receive(HOST).unwrap(), &ask);
+}
+
+#[test]
+fn a_service_leads_to_a_pod_elsewhere() {
+    let backend = Backend { address: ip("10.2.0.2").into(), port: 8080 };
+    let port = ServicePort { internal: Backends::new(vec![backend]), ..ServicePort::default() };
+    let mut services = Services::default();
+    let entry = Entry { port: Arc::new(port), way: Way::Cluster };
+    services.add(ip("10.96.0.1").into(), protocol::TCP, 80, entry);
+    let mut one = Rig::new(parts(1, false, services));
+    let mut two = Rig::new(parts(2, false, Services::default()));
+    one.send(POD, tcp("10.1.0.2:4000", "10.96.0.1:80").syn().build());
+    cross(&mut one, &mut two);
+    assert_is(&two.receive(POD).unwrap(), &tcp("10.1.0.2:4000", "10.2.0.2:8080").syn().build());
+    two.send(POD, tcp("10.2.0.2:8080", "10.1.0.2:4000").syn_ack().build());
+    cross(&mut two, &mut one);
+    assert_is(&one.receive(POD).unwrap(), &tcp("10.96.0.1:80", "10.1.0.2:4000").syn_ack().build());
+}

@@ -1,0 +1,150 @@
+//! A cluster node's switch that tests hold in their hands.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dataplane::graph::trace::Tracing;
+use dataplane::orders::Order;
+use dataplane::port::memory::Wire;
+use dataplane::session::{Sessions, Timeouts};
+use dataplane::wire::Mac;
+use dataplane::worker::Inspect;
+use dataplane::{
+    Gate, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState, Snapshot, Worker,
+};
+
+/// The switch, with a wire for each port.
+pub(crate) struct Rig {
+    worker: Worker,
+    wires: Vec<Wire>,
+    ends: Arc<Mutex<Vec<Outcome>>>,
+    /// Seconds that have passed.
+    pub(crate) now_s: u64,
+}
+
+impl Rig {
+    /// A switch that decides by these parts; port numbers are places in `parts.ports`.
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self::with_frames(parts, 4096)
+    }
+
+    /// The same with frames of so many bytes.
+    pub(crate) fn with_frames(parts: Parts, frame_size: usize) -> Self {
+        let (memory, frames) = Memory::heap(frame_size, 512);
+        let sessions = Sessions::new(1024, 16, Timeouts::default());
+        let ends = Arc::<Mutex<Vec<Outcome>>>::default();
+        let inspect = Recorder(Arc::clone(&ends));
+        let worker = Worker::alone(memory, frames, sessions, Some(Box::new(inspect)));
+        let wires: Vec<Wire> = parts.ports.iter().map(|_| Wire::default()).collect();
+        for (n, wire) in wires.iter().enumerate() {
+            worker.orders().give(Order::AddPort(PortId(n as u16), wire.port(), Arc::default()));
+        }
+        let mut rig = Self { worker, wires, ends, now_s: 0 };
+        rig.publish(parts);
+        rig
+    }
+
+    /// Has the switch decide by these parts from now on.
+    pub(crate) fn publish(&mut self, parts: Parts) {
+        self.worker.orders().give(Order::Snapshot(Arc::new(Snapshot::new(parts))));
+        self.worker.round(self.now());
+    }
+
+    /// Has it follow packets.
+    pub(crate) fn follow(&mut self, tracing: Option<Arc<Tracing>>) {
+        self.worker.orders().give(Order::Trace(tracing));
+        self.worker.round(self.now());
+    }
+
+    /// Sends a frame in and tells how it ended.
+    pub(crate) fn send(&mut self, port: u16, frame: impl Into<Vec<u8>>) -> Outcome {
+        self.send_all(port, vec![frame.into()]).pop().expect("an outcome for the packet")
+    }
+
+    /// Sends frames in as one vector.
+    pub(crate) fn send_all(&mut self, port: u16, frames: Vec<Vec<u8>>) -> Vec<Outcome> {
+        frames.into_iter().for_each(|frame| self.wires[usize::from(port)].send(frame));
+        self.worker.round(self.now());
+        std::mem::take(&mut self.ends.lock().unwrap())
+    }
+
+    /// The next frame that left by a port.
+    pub(crate) fn receive(&mut self, port: u16) -> Option<Vec<u8>> {
+        self.wires[usize::from(port)].receive()
+    }
+
+    /// Sends a frame in that must leave by another port, and gives it as it left.
+    pub(crate) fn pass(&mut self, from: u16, frame: impl Into<Vec<u8>>, to: u16) -> Vec<u8> {
+        let outcome = self.send(from, frame);
+        self.receive(to).unwrap_or_else(|| panic!("nothing left by port {to}: {outcome}"))
+    }
+
+    /// The sessions it knows.
+    pub(crate) fn sessions(&self) -> &Sessions {
+        self.worker.sessions()
+    }
+
+    fn now(&self) -> Now {
+        Now(Duration::from_secs(self.now_s))
+    }
+}
+
+struct Recorder(Arc<Mutex<Vec<Outcome>>>);
+
+impl Inspect for Recorder {
+    fn done(&mut self, packet: &Packet, _memory: &Memory, _snapshot: &Snapshot) {
+        self.0.lock().unwrap().push(packet.outcome.expect("every packet has an outcome"));
+    }
+}
+
+/// An address from its text.
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A pod that may do everything.
+pub(crate) fn pod(name: &str, addresses: &[&str]) -> Option<PortState> {
+    Some(PortState {
+        addresses: addresses.iter().map(|text| ip(text).into()).collect(),
+        to_pod: Gate::Open,
+        from_pod: Gate::Open,
+        ..PortState::new(name, PortKind::Pod)
+    })
+}
+
+/// The port towards the kernel.
+pub(crate) fn host() -> Option<PortState> {
+    Some(PortState::new("host", PortKind::Host))
+}
+
+/// The port towards other cluster nodes, with its own MAC address and its gateway's.
+pub(crate) fn uplink(own_mac: Mac, gateway: Mac, mtu: u16) -> Option<PortState> {
+    Some(PortState {
+        own_mac,
+        mac: Some(gateway),
+        mtu,
+        ..PortState::new("uplink", PortKind::Uplink)
+    })
+}
+
+/// Frames without their MAC addresses, time to live and IPv4 header checksum, for comparison with
+/// what was built.
+pub(crate) fn essence(frame: &[u8]) -> Vec<u8> {
+    let mut essence = frame[12..].to_vec();
+    match essence[..2] {
+        [0x08, 0x00] => {
+            essence[2 + 8] = 0;
+            essence[2 + 10..2 + 12].fill(0);
+        }
+        _ => essence[2 + 7] = 0,
+    }
+    essence
+}
+
+/// Asserts that a frame is what would have been built, one hop on.
+#[track_caller]
+pub(crate) fn assert_is(frame: &[u8], built: &[u8]) {
+    let show = |frame: &[u8]| dataplane::wire::parse(frame).map(|headers| headers.flow);
+    assert_eq!(essence(frame), essence(built), "{:?} instead of {:?}", show(frame), show(built));
+}

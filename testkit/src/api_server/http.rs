@@ -1,0 +1,236 @@
+//! As much of HTTP/1.1 as the double needs.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+
+use super::store::Refusal;
+use super::{Shared, lock};
+
+/// A connection.
+pub trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
+/// Serves a connection until it ends.
+pub(super) fn begin(stream: TcpStream, shared: &Arc<Shared>, stopped: &Arc<AtomicBool>) {
+    let (shared, stopped) = (Arc::clone(shared), Arc::clone(stopped));
+    let Ok(clone) = stream.try_clone() else { return };
+    lock(&shared.connections).push(clone);
+    std::thread::spawn(move || {
+        // The listener is polled; what it accepts is not.
+        if stream.set_nonblocking(false).is_err() {
+            return;
+        }
+        if let Ok(stream) = (shared.wrap)(stream) {
+            // However it ends, the other side sees it.
+            let _ = serve(BufReader::new(stream), &shared, &stopped);
+        }
+    });
+}
+
+struct Request {
+    method: String,
+    target: String,
+    token: Option<String>,
+    body: Vec<u8>,
+}
+
+fn read(stream: &mut BufReader<Box<dyn Stream>>) -> io::Result<Option<Request>> {
+    let mut line = String::new();
+    if stream.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let mut words = line.split_whitespace().map(str::to_owned);
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (mut length, mut token) = (0, None);
+    loop {
+        let mut header = String::new();
+        stream.read_line(&mut header)?;
+        let Some((name, value)) = header.trim().split_once(':') else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.trim().parse().unwrap_or(0),
+            "authorization" => token = value.trim().strip_prefix("Bearer ").map(str::to_owned),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok(Some(Request { method, target, token, body }))
+}
+
+fn serve(
+    mut stream: BufReader<Box<dyn Stream>>,
+    shared: &Shared,
+    stopped: &AtomicBool,
+) -> io::Result<()> {
+    while let Some(request) = read(&mut stream)? {
+        answer(&request, stream.get_mut(), shared, stopped)?;
+    }
+    Ok(())
+}
+
+fn answer(
+    request: &Request,
+    stream: &mut Box<dyn Stream>,
+    shared: &Shared,
+    stopped: &AtomicBool,
+) -> io::Result<()> {
+    let wanted = lock(&shared.token).clone();
+    if wanted.is_some() && wanted != request.token {
+        return refuse(stream, 401, "Unauthorized");
+    }
+    let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
+    let Some(resource) = Resource::of(path) else { return refuse(stream, 404, "no such path") };
+    let note = format!("{} {}", request.method, request.target);
+    match shared.store.asks(resource.plural, &note) {
+        Some(Refusal::NotFound) => {
+            return refuse(stream, 404, "the server could not find the requested resource");
+        }
+        Some(Refusal::Forbidden) => return refuse(stream, 403, "forbidden"),
+        None => {}
+    }
+    let parameter = |name: &str| {
+        let mut all = query.split('&').filter_map(|it| it.split_once('='));
+        all.find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    match (request.method.as_str(), resource.name) {
+        ("GET", None) if parameter("watch").is_some_and(|it| matches!(it, "1" | "true")) => {
+            watch(stream, &resource, &parameter, shared, stopped)
+        }
+        ("GET", None) => {
+            let (items, version) = shared.store.list(resource.plural);
+            let metadata = json!({"resourceVersion": version.to_string()});
+            whole(stream, 200, &json!({"kind": "List", "metadata": metadata, "items": items}))
+        }
+        ("GET", Some(name)) => {
+            match shared.store.object(resource.plural, resource.namespace, name) {
+                Some(object) => whole(stream, 200, &object),
+                None => refuse(stream, 404, "not found"),
+            }
+        }
+        ("PATCH", Some(name)) => {
+            let patch: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+            // The status subresource changes nothing but the status.
+            let patch = match resource.is_status {
+                true => json!({"status": patch["status"]}),
+                false => patch,
+            };
+            match shared.store.patch(resource.plural, resource.namespace, name, &patch) {
+                Some(object) => whole(stream, 200, &object),
+                None => refuse(stream, 404, "not found"),
+            }
+        }
+        _ => refuse(stream, 405, "not supported"),
+    }
+}
+
+/// What a path is about.
+struct Resource<'p> {
+    plural: &'p str,
+    namespace: Option<&'p str>,
+    name: Option<&'p str>,
+    is_status: bool,
+}
+
+impl<'p> Resource<'p> {
+    fn of(path: &'p str) -> Option<Self> {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let rest = match parts.as_slice() {
+            ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => rest,
+            _ => return None,
+        };
+        let (namespace, rest) = match rest {
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() && rest != ["status"] => {
+                (Some(*namespace), rest)
+            }
+            rest => (None, rest),
+        };
+        let (plural, name, is_status) = match rest {
+            [plural] => (*plural, None, false),
+            [plural, name] => (*plural, Some(*name), false),
+            [plural, name, "status"] => (*plural, Some(*name), true),
+            _ => return None,
+        };
+        Some(Self { plural, namespace, name, is_status })
+    }
+}
+
+fn watch<'q>(
+    stream: &mut Box<dyn Stream>,
+    resource: &Resource<'_>,
+    parameter: &impl Fn(&str) -> Option<&'q str>,
+    shared: &Shared,
+    stopped: &AtomicBool,
+) -> io::Result<()> {
+    head(stream)?;
+    let bookmark = |version: u64| {
+        json!({"type": "BOOKMARK",
+            "object": {"metadata": {"resourceVersion": version.to_string()}}})
+    };
+    let mut version = match parameter("resourceVersion").and_then(|it| it.parse().ok()) {
+        Some(version) => version,
+        None => {
+            let (items, version) = shared.store.list(resource.plural);
+            for object in items {
+                event(stream, &json!({"type": "ADDED", "object": object}))?;
+            }
+            let mut end = bookmark(version);
+            end["object"]["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+            event(stream, &end)?;
+            version
+        }
+    };
+    let mut rounds = 0;
+    while !stopped.load(Ordering::Acquire) {
+        let Some((changes, now)) = shared.store.since(resource.plural, version) else {
+            let object = status(410, "too old resource version");
+            event(stream, &json!({"type": "ERROR", "object": object}))?;
+            return stream.write_all(b"0\r\n\r\n");
+        };
+        for change in changes {
+            event(stream, &json!({"type": change.kind, "object": change.object}))?;
+        }
+        version = now;
+        rounds += 1;
+        // Also tells whether anybody is still there.
+        if rounds % 10 == 0 {
+            event(stream, &bookmark(version))?;
+        }
+    }
+    Err(io::ErrorKind::ConnectionAborted.into())
+}
+
+fn status(code: u16, message: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+        "message": message})
+}
+
+fn refuse(stream: &mut Box<dyn Stream>, code: u16, message: &str) -> io::Result<()> {
+    whole(stream, code, &status(code, message))
+}
+
+fn head(stream: &mut Box<dyn Stream>) -> io::Result<()> {
+    stream.write_all(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+    )
+}
+
+fn event(stream: &mut Box<dyn Stream>, event: &Value) -> io::Result<()> {
+    let line = format!("{event}\n");
+    stream.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())?;
+    stream.flush()
+}
+
+fn whole(stream: &mut Box<dyn Stream>, code: u16, body: &Value) -> io::Result<()> {
+    let body = body.to_string();
+    let head = format!(
+        "HTTP/1.1 {code} Whatever\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + &body).as_bytes())?;
+    stream.flush()
+}

@@ -1,0 +1,228 @@
+//! The double's objects and their history.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// Plural, namespace (empty where there is none) and name.
+type Key = (String, String, String);
+
+/// Everything the double knows.
+#[derive(Default)]
+pub(super) struct Store {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    objects: BTreeMap<Key, Value>,
+    history: Vec<Change>,
+    /// Versions up to this one are forgotten.
+    forgotten: u64,
+    gone: HashSet<String>,
+    forbidden: HashSet<String>,
+    asked: Vec<(String, String)>,
+}
+
+/// Something that happened.
+#[derive(Clone)]
+pub(super) struct Change {
+    pub(super) version: u64,
+    pub(super) kind: &'static str,
+    pub(super) plural: String,
+    pub(super) object: Value,
+}
+
+/// Why a resource is refused.
+pub(super) enum Refusal {
+    NotFound,
+    Forbidden,
+}
+
+impl Store {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn apply(&self, mut object: Value) {
+        let mut state = self.lock();
+        let plural = plural(object["kind"].as_str().expect("a kind"));
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or("").to_owned();
+        let key = (plural.clone(), text("namespace"), text("name"));
+        assert!(!key.2.is_empty() && object["apiVersion"].is_string(), "no object: {object}");
+        state.version += 1;
+        object["metadata"]["resourceVersion"] = state.version.to_string().into();
+        let known = state.objects.insert(key, object.clone());
+        let kind = if known.is_some() { "MODIFIED" } else { "ADDED" };
+        let version = state.version;
+        state.history.push(Change { version, kind, plural, object });
+        self.changed.notify_all();
+    }
+
+    pub(super) fn delete(&self, plural: &str, namespace: Option<&str>, name: &str) {
+        let mut state = self.lock();
+        let Some(mut object) = state.objects.remove(&key(plural, namespace, name)) else { return };
+        state.version += 1;
+        object["metadata"]["resourceVersion"] = state.version.to_string().into();
+        let (version, plural) = (state.version, plural.to_owned());
+        state.history.push(Change { version, kind: "DELETED", plural, object });
+        self.changed.notify_all();
+    }
+
+    /// Merges into an object (RFC 7396); what it became.
+    pub(super) fn patch(
+        &self,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+        patch: &Value,
+    ) -> Option<Value> {
+        let mut object = self.object(plural, namespace, name)?;
+        merge(&mut object, patch);
+        self.apply(object.clone());
+        self.object(plural, namespace, name)
+    }
+
+    pub(super) fn object(
+        &self,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Value> {
+        self.lock().objects.get(&key(plural, namespace, name)).cloned()
+    }
+
+    /// All objects of a resource, and the version they are of.
+    pub(super) fn list(&self, plural: &str) -> (Vec<Value>, u64) {
+        let state = self.lock();
+        let objects = state.objects.iter().filter(|((of, ..), _)| of == plural);
+        (objects.map(|(_, object)| object.clone()).collect(), state.version)
+    }
+
+    /// Changes of a resource after a version, and the version they lead to; waits a moment for
+    /// some. `None` if the version is forgotten.
+    pub(super) fn since(&self, plural: &str, version: u64) -> Option<(Vec<Change>, u64)> {
+        let state = self.lock();
+        let wait = Duration::from_millis(100);
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(state, wait, |it| it.version <= version && it.forgotten <= version)
+            .unwrap_or_else(PoisonError::into_inner);
+        if version < state.forgotten {
+            return None;
+        }
+        let later = state.history.iter().filter(|it| it.version > version && it.plural == plural);
+        Some((later.cloned().collect(), state.version))
+    }
+
+    pub(super) fn forget_history(&self) {
+        let mut state = self.lock();
+        state.version += 1;
+        state.forgotten = state.version;
+        state.history.clear();
+        self.changed.notify_all();
+    }
+
+    pub(super) fn uninstall(&self, plural: &str, gone: bool) {
+        let mut state = self.lock();
+        match gone {
+            true => drop(state.gone.insert(plural.to_owned())),
+            false => drop(state.gone.remove(plural)),
+        }
+    }
+
+    pub(super) fn forbid(&self, plural: &str, forbidden: bool) {
+        let mut state = self.lock();
+        match forbidden {
+            true => drop(state.forbidden.insert(plural.to_owned())),
+            false => drop(state.forbidden.remove(plural)),
+        }
+    }
+
+    /// Notes a request; whether it is refused.
+    pub(super) fn asks(&self, plural: &str, request: &str) -> Option<Refusal> {
+        let mut state = self.lock();
+        state.asked.push((plural.to_owned(), request.to_owned()));
+        match (state.gone.contains(plural), state.forbidden.contains(plural)) {
+            (true, _) => Some(Refusal::NotFound),
+            (_, true) => Some(Refusal::Forbidden),
+            _ => None,
+        }
+    }
+
+    pub(super) fn asked(&self, plural: &str) -> Vec<String> {
+        let state = self.lock();
+        let of = state.asked.iter().filter(|(resource, _)| resource == plural);
+        of.map(|(_, request)| request.clone()).collect()
+    }
+
+    pub(super) fn wake(&self) {
+        self.changed.notify_all();
+    }
+}
+
+fn key(plural: &str, namespace: Option<&str>, name: &str) -> Key {
+    (plural.to_owned(), namespace.unwrap_or("").to_owned(), name.to_owned())
+}
+
+fn plural(kind: &str) -> String {
+    let lower = kind.to_ascii_lowercase();
+    match lower.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{lower}s"),
+    }
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = Value::Object(Map::new());
+    }
+    for (name, value) in patch {
+        match value {
+            Value::Null => drop(into.as_object_mut().and_then(|fields| fields.remove(name))),
+            value => merge(&mut into[name.as_str()], value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn plurals_and_patches() {
+        assert_eq!(plural("NetworkPolicy"), "networkpolicies");
+        assert_eq!(plural("EndpointSlice"), "endpointslices");
+        let mut object = json!({"a": {"b": 1, "c": 2}});
+        merge(&mut object, &json!({"a": {"b": null, "d": [3]}}));
+        assert_eq!(object, json!({"a": {"c": 2, "d": [3]}}));
+    }
+
+    #[test]
+    fn changes_come_in_order_until_they_are_forgotten() {
+        let store = Store::default();
+        let node = |label: &str| {
+            json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "n", "labels": {"l": label}}})
+        };
+        store.apply(node("1"));
+        store.apply(node("2"));
+        store.delete("nodes", None, "n");
+        let (changes, version) = store.since("nodes", 0).unwrap();
+        let kinds: Vec<_> = changes.iter().map(|change| change.kind).collect();
+        assert_eq!((kinds, version), (vec!["ADDED", "MODIFIED", "DELETED"], 3));
+        assert!(store.since("pods", 0).unwrap().0.is_empty());
+        store.forget_history();
+        assert!(store.since("nodes", 3).is_none());
+        assert!(store.since("nodes", 4).unwrap().0.is_empty());
+    }
+}
