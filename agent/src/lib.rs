@@ -15,6 +15,7 @@
 //! - [`probe`]: asks the compiled tables whether a connection may be opened,
 //! - [`run`]: the running switch, told by [`config`],
 //! - [`verdicts`]: the stream of what it decided,
+//! - [`trace`]: packets followed from node to node,
 //! - [`commands`]: the command line of `podgate`.
 
 pub mod api;
@@ -30,6 +31,7 @@ pub mod probe;
 mod replay;
 pub mod run;
 pub mod time;
+pub mod trace;
 pub mod verdicts;
 
 pub use mac::{MacAddress, ParseMacError};

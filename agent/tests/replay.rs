@@ -110,6 +110,33 @@ fn text_has_a_line_for_each_packet_and_the_counts() {
 }
 
 #[test]
+fn a_trace_tells_what_each_node_decided() {
+    let fixture = fixture("redis-policy");
+    let with = |more: &[&str]| {
+        let output = podgate(&fixture, &fixture.capture).args(more).output();
+        text(&output.expect("the binary runs").stdout)
+    };
+    let traced = with(&["--trace", "-o", "json"]);
+    let mut untraced = String::new();
+    for line in traced.lines() {
+        let mut value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let Some(trace) = value.as_object_mut().unwrap().remove("trace") else { continue };
+        let trace = trace.as_array().expect("a list of nodes");
+        assert_eq!(trace[0]["node"], "parse");
+        assert_eq!(trace.last().unwrap()["outcome"], value["reason"], "{line}");
+        // The rest is what it is without.
+        let wanted = lines(&fixture).find(|line| line["n"] == value["n"]).expect("a line");
+        assert_eq!(value, wanted);
+        untraced += line;
+    }
+    assert_eq!(untraced.matches("\"trace\"").count(), 23, "every packet is followed");
+    let text = with(&["--trace"]);
+    for part in ["    parse        TCP 10.1.1.11:", "default/db ingress: rule ", "    session  "] {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+#[test]
 fn the_pace_does_not_change_the_verdicts() {
     let fixture = fixture("redis-policy");
     let with = |more: &[&str]| {

@@ -126,6 +126,11 @@ impl End {
         Ok(end)
     }
 
+    /// A packet in free frames, if there are enough.
+    pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
+        Lent { memory: &self.memory, free: &mut self.free }.filled(packet)
+    }
+
     /// Appends what has arrived.
     pub fn receive(&mut self, frames: &mut Vec<Frame>) -> Result<(), Box<dyn Error>> {
         let mut lent = Lent { memory: &self.memory, free: &mut self.free };

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::counters::PortCounters;
 use crate::exchange::Bell;
+use crate::graph::trace::Tracing;
 use crate::port::{Port, PortGone};
 use crate::{PortId, Snapshot};
 
@@ -24,6 +25,8 @@ pub enum Order {
     AddPort(PortId, Box<dyn Port>, Arc<PortCounters>),
     /// Give this port up.
     RemovePort(PortId),
+    /// Follow packets, or follow no more.
+    Trace(Option<Arc<Tracing>>),
     /// Call this between two vectors.
     Call(Box<dyn FnOnce() + Send>),
 }

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::counters::PortCounters;
 use crate::exchange::{Bell, Exchange};
+use crate::graph::trace::Tracing;
 use crate::orders::{Order, Orders};
 use crate::port::{Port, PortGone};
 use crate::session::{Sessions, Timeouts};
@@ -68,6 +69,7 @@ pub struct Switch {
     exchange: Arc<Exchange>,
     sessions: Arc<Sessions>,
     stop: Arc<AtomicBool>,
+    clock: Clock,
     /// Ports served, with their counters; place n is port n.
     ports: Mutex<Vec<Option<Arc<PortCounters>>>>,
     most_ports: u16,
@@ -109,6 +111,7 @@ impl Switch {
             exchange: Arc::clone(&exchange),
             sessions: Arc::clone(&sessions),
             stop: Arc::clone(&stop),
+            clock,
             ports: Mutex::default(),
             most_ports: config.ports,
         };
@@ -147,6 +150,18 @@ impl Switch {
             worker.orders.give(Order::Snapshot(Arc::clone(snapshot)));
             worker.orders.free_retired();
         }
+    }
+
+    /// Has every worker follow packets, or follow them no more.
+    pub fn follow(&self, tracing: Option<&Arc<Tracing>>) {
+        for worker in &self.workers {
+            worker.orders.give(Order::Trace(tracing.cloned()));
+        }
+    }
+
+    /// The moment now, by the workers' clock.
+    pub fn now(&self) -> Now {
+        self.clock.at(Instant::now())
     }
 
     /// Waits until every worker decides by this generation or a later one.

@@ -287,6 +287,7 @@ impl Worker {
                     self.note_places();
                 }
                 Order::RemovePort(id) => self.remove_port(id),
+                Order::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
                 Order::Call(call) => call(),
             }
         }

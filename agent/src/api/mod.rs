@@ -13,7 +13,7 @@
 //! ← {"result":{…}}                            … until either side closes
 //! ```
 //!
-//! `observe` also sends `{"result":{"lost":N}}` to a reader too slow for `N` verdicts.
+//! `trace-show` answers with one line a packet as well, and ends. `observe` also sends `{"result":{"lost":N}}` to a reader too slow for `N` verdicts.
 //!
 //! A connection carries any number of requests, one after the other. Unknown
 //! fields are ignored, so that a plugin and an agent of different versions
@@ -35,7 +35,7 @@ mod server;
 pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
 pub use client::{Client, ClientError};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
-pub use request::{AttachPod, Attachment, ObserveFilters, Request, Show, Verdict};
+pub use request::{AttachPod, Attachment, ObserveFilters, Request, Show, TraceAdd, Verdict};
 pub use server::Server;
 
 /// Where the agent listens if nothing else is configured.

@@ -35,6 +35,13 @@ pub enum Request {
     Observe(ObserveFilters),
     /// One of the switch's tables, as JSON.
     Show(Show),
+    /// Follows packets from now on, `{}`; those of an earlier trace are forgotten.
+    TraceAdd(TraceAdd),
+    /// The packets followed so far, one answer each, and at last
+    /// `{"followed":N,"wanted":N}`; then the connection ends.
+    TraceShow,
+    /// Ends the trace and forgets it, `{}`.
+    TraceClear,
 }
 
 /// A pod's interface, ready to become a port of the switch.
@@ -120,6 +127,16 @@ pub struct Show {
     pub pod: Option<String>,
 }
 
+/// Which packets to follow, and how many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceAdd {
+    /// How many, 1 to 10,000.
+    pub count: u32,
+    /// Terms such as `in=default/web port=53`; none lets every packet through.
+    #[serde(default)]
+    pub filter: String,
+}
+
 impl Request {
     /// Reads a request from one line.
     ///
@@ -141,6 +158,9 @@ impl Request {
             "ready" => Self::Ready,
             "observe" => Self::Observe(typed(&raw.method, params)?),
             "show" => Self::Show(typed(&raw.method, params)?),
+            "trace-add" => Self::TraceAdd(typed(&raw.method, params)?),
+            "trace-show" => Self::TraceShow,
+            "trace-clear" => Self::TraceClear,
             other => {
                 let other: String = other.chars().take(40).collect();
                 let text = format!("there is no method '{}'", other.escape_debug());
@@ -250,6 +270,9 @@ mod tests {
             Request::Ready,
             Request::Observe(filters),
             Request::Show(Show { what: "session-rules".into(), pod: Some("x/a".into()) }),
+            Request::TraceAdd(TraceAdd { count: 50, filter: "in=default/web".into() }),
+            Request::TraceShow,
+            Request::TraceClear,
         ] {
             let line = serde_json::to_string(&request).unwrap();
             assert_eq!(Request::parse(&line).unwrap(), request, "{line}");

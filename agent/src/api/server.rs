@@ -21,8 +21,9 @@ use serde_json::json;
 
 use super::answer::{Answer, ApiError, ErrorKind};
 use super::frame::{FrameError, REQUEST_BYTES, read_line, write_line};
-use super::request::Request;
+use super::request::{Request, TraceAdd};
 use crate::run::{Board, Event, Status, make_folder, show};
+use crate::trace;
 use crate::verdicts::Filter;
 
 /// Connections at a time.
@@ -187,6 +188,7 @@ fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 Err(error) => error.into(),
                 Ok(filter) => return observe(reader, &mut writer, shared, filter),
             },
+            Ok(Request::TraceShow) => return show_trace(&mut writer, &shared.board),
             Ok(request) => answer(request, shared),
         };
         write_line(&mut writer, &answer)?;
@@ -203,6 +205,14 @@ fn answer(request: Request, shared: &Shared) -> Answer {
                 Ok(table) => Answer::Result(table),
                 Err(error) => error.into(),
             }
+        }
+        Request::TraceAdd(wanted) => match begin_trace(board, &wanted) {
+            Ok(()) => Answer::Result(json!({})),
+            Err(text) => ApiError::new(ErrorKind::BadRequest, format!("trace-add: {text}")).into(),
+        },
+        Request::TraceClear => {
+            board.trace.clear(&board.switch);
+            Answer::Result(json!({}))
         }
         Request::Ready if board.is_ready() && board.ailments().is_empty() => {
             Answer::Result(json!({}))
@@ -224,6 +234,25 @@ fn answer(request: Request, shared: &Shared) -> Answer {
             }
         }
     }
+}
+
+fn begin_trace(board: &Board, wanted: &TraceAdd) -> Result<(), String> {
+    if !(1..=trace::MOST).contains(&wanted.count) {
+        return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
+    }
+    let filter = trace::parse(&wanted.filter, |pod| board.hub.addresses_of(pod))?;
+    board.trace.begin(&board.switch, filter, wanted.count);
+    Ok(())
+}
+
+/// Sends the packets followed so far.
+fn show_trace(writer: &mut UnixStream, board: &Board) -> io::Result<()> {
+    let (lines, wanted) = board.trace.lines(&board.switch);
+    for line in &lines {
+        write_line(writer, &Answer::result(line))?;
+    }
+    let end = json!({ "followed": lines.len(), "wanted": wanted });
+    write_line(writer, &Answer::Result(end))
 }
 
 /// Sends events until the switch or the observer ends, or there are no more to send.

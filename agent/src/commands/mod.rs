@@ -16,6 +16,7 @@ pub mod replay;
 pub mod run;
 pub mod show;
 pub mod status;
+pub mod trace;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -48,6 +49,9 @@ pub enum Command {
     Observe(observe::Args),
     /// Show one of the running switch's tables
     Show(show::Args),
+    /// Follow packets through the running switch
+    #[command(subcommand)]
+    Trace(trace::Command),
     /// Write the completion script of a shell
     Completion(completion::Args),
     /// Send a capture through the switch of a cluster node
@@ -68,6 +72,7 @@ impl Cli {
             Command::Status(args) => status::run(&args),
             Command::Observe(args) => observe::run(&args),
             Command::Show(args) => show::run(&args),
+            Command::Trace(command) => trace::run(&command),
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Policy(args) => policy::run(&args),

@@ -17,6 +17,7 @@ use crate::replay::{Failure, Output, Speed, replay};
 #[command(after_help = "\
 Example:
   podgate replay --manifests cluster/ --node node1 --pcap in.pcapng -o json
+  podgate replay --manifests cluster/ --node node1 --pcap in.pcapng --trace
 
 Exit code: 0 if every packet was replayed, 1 if the output could not be written, 2 if the input
 cannot be used (manifests, capture, name of the cluster node).")]
@@ -40,6 +41,10 @@ pub struct Args {
     /// As fast as possible, or at the pace of the capture
     #[arg(long, value_enum, default_value_t = Speed::Max)]
     pub(crate) speed: Speed,
+
+    /// Tell what each node of the graph decided about each packet
+    #[arg(long)]
+    pub(crate) trace: bool,
 
     /// A table to read, or one line of JSON for each packet and one for the summary
     #[arg(short = 'o', long, value_enum, default_value_t = Output::Text)]

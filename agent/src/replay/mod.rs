@@ -86,6 +86,9 @@ pub(crate) fn replay(
     stdout: &mut impl Write,
 ) -> Result<(), Failure> {
     let mut offline = switch(&args.node, objects)?;
+    if args.trace {
+        offline.follow();
+    }
     let capture = open(&args.pcap)?;
     let mut kept = args.write.as_deref().map(|path| keep(path, &args.pcap)).transpose()?;
     let mut clock = Clock::default();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use control::View;
 use dataplane::capture::Record;
 use dataplane::frame::XDP_HEADROOM;
+use dataplane::graph::trace::{Filter, Tracing, Way};
 use dataplane::orders::Order;
 use dataplane::port::memory::Wire;
 use dataplane::session::Sessions;
@@ -20,6 +21,8 @@ use crate::node::{LeadsTo, NodePort, ServiceMaker, Surroundings, snapshot};
 const LONGEST: usize = 262_144;
 /// Frames under way at once: the packet itself, and as many again for good measure.
 const FRAMES: u32 = 8;
+/// Ways that one packet can make at most, its own among them.
+const WAYS: usize = 1024;
 
 /// What became of a packet.
 #[derive(Clone, Debug)]
@@ -34,6 +37,8 @@ pub(super) struct Passed {
     pub(super) by: Vec<Arc<str>>,
     /// Both ends, as far as its headers could be read.
     pub(super) flow: Option<Flow>,
+    /// Its way through the graph, if packets are followed.
+    pub(super) ways: Vec<Way>,
 }
 
 /// The switch took a packet and gave no verdict.
@@ -51,6 +56,7 @@ pub(super) struct Offline {
     /// The outer end of each port, by number.
     wires: Vec<(Arc<str>, Wire)>,
     last: Arc<Mutex<Option<Passed>>>,
+    tracing: Option<Arc<Tracing>>,
 }
 
 impl Offline {
@@ -88,7 +94,7 @@ impl Offline {
             wires.push((Arc::clone(&port.name), wire));
         }
         worker.orders().give(Order::Snapshot(Arc::clone(&snapshot)));
-        Ok(Self { worker, snapshot, wires, last })
+        Ok(Self { worker, snapshot, wires, last, tracing: None })
     }
 
     /// What the switch decides by.
@@ -108,7 +114,18 @@ impl Offline {
         wire.send(&record.data[..]);
         self.worker.round(now);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.take().ok_or(lost)
+        let mut passed = last.take().ok_or(lost)?;
+        if let Some(tracing) = &self.tracing {
+            passed.ways.extend(std::iter::from_fn(|| tracing.take()));
+        }
+        Ok(passed)
+    }
+
+    /// Has packets followed from now on.
+    pub(super) fn follow(&mut self) {
+        let tracing = Arc::new(Tracing::endless(Filter::default(), WAYS));
+        self.worker.orders().give(Order::Trace(Some(Arc::clone(&tracing))));
+        self.tracing = Some(tracing);
     }
 
     /// Gives every frame that left since the last call, with the name of its port.
@@ -142,6 +159,7 @@ impl Inspect for Watch {
             outcome,
             by: packet.by.origins(snapshot, outcome),
             flow: (flow != Flow::default()).then_some(flow),
+            ways: Vec::new(),
         };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(passed);
     }

@@ -11,6 +11,7 @@ use dataplane::{Now, Verdict};
 use serde::Serialize;
 
 use super::offline::Passed;
+use crate::trace::{Decision, decisions, write_decisions};
 
 /// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -30,6 +31,8 @@ struct Line<'a> {
     verdict: &'static str,
     reason: &'static str,
     by: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<Vec<Decision>>,
 }
 
 /// The last line in JSON.
@@ -69,7 +72,10 @@ impl<'a, W: Write> Report<'a, W> {
         let (entry, exit) = (&*passed.entry, passed.exit.as_deref());
         match self.output {
             Output::Json => {
-                let line = Line { n, r#in: entry, out: exit, verdict: verdict.name(), reason, by };
+                let followed = !passed.ways.is_empty();
+                let trace = followed.then(|| passed.ways.iter().flat_map(decisions).collect());
+                let verdict = verdict.name();
+                let line = Line { n, r#in: entry, out: exit, verdict, reason, by, trace };
                 serde_json::to_writer(&mut *self.to, &line)?;
                 writeln!(self.to)
             }
@@ -82,7 +88,14 @@ impl<'a, W: Write> Report<'a, W> {
                     by => format!("{reason} ({})", by.join("; ")),
                 };
                 let verdict = verdict.name();
-                writeln!(self.to, "{n:>6} {seconds:>12.6}  {way:<36} {flow:<44} {verdict:<8} {why}")
+                writeln!(
+                    self.to,
+                    "{n:>6} {seconds:>12.6}  {way:<36} {flow:<44} {verdict:<8} {why}"
+                )?;
+                let mut trace = String::new();
+                write_decisions(&mut trace, passed.ways.iter().flat_map(decisions))
+                    .map_err(io::Error::other)?;
+                self.to.write_all(trace.as_bytes())
             }
         }
     }

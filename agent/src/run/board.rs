@@ -20,6 +20,8 @@ pub struct Board {
     pub switch: Arc<Switch>,
     /// The stream of verdicts.
     pub hub: Arc<Hub>,
+    /// Packets that are followed.
+    pub trace: crate::trace::Store,
     /// When it started, by the clock on the wall.
     pub started_at: SystemTime,
     /// Ports whose interfaces vanished under them.
@@ -93,6 +95,7 @@ impl Board {
             config,
             switch,
             hub,
+            trace: crate::trace::Store::default(),
             started_at: SystemTime::now(),
             ports_lost: AtomicU64::new(0),
             started: Instant::now(),

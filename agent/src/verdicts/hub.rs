@@ -102,6 +102,17 @@ impl Hub {
         };
     }
 
+    /// Addresses of the pod with this name, `ns/pod`.
+    pub fn addresses_of(&self, pod: &str) -> Vec<IpAddr> {
+        let here = Arc::clone(&lock(&self.names));
+        let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+        let all = here.iter().chain(cluster.iter()).filter(|(_, name)| &***name == pod);
+        let mut addresses: Vec<IpAddr> = all.map(|(address, _)| *address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
     /// Verdicts that were lost because they came faster than they could be handed on.
     pub fn lost(&self) -> u64 {
         self.queues.iter().map(|queue| queue.lost.value()).sum()
@@ -235,7 +246,7 @@ pub(crate) fn protocol_name(number: u8) -> String {
 }
 
 /// RFC 9293, section 3.1.
-fn flag_names(flags: u8) -> String {
+pub(crate) fn flag_names(flags: u8) -> String {
     const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
     let set = NAMES.iter().enumerate().filter(|(bit, _)| flags >> bit & 1 == 1);
     set.map(|(_, name)| *name).collect::<Vec<_>>().join(",")

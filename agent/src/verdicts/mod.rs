@@ -15,6 +15,6 @@ mod inspector;
 
 pub use event::{End, Event};
 pub use filter::Filter;
-pub(crate) use hub::protocol_name;
 pub use hub::{Hub, Names, Observer};
+pub(crate) use hub::{flag_names, protocol_name};
 pub use inspector::Inspector;

@@ -1,7 +1,8 @@
 //! What others can see: HTTP, verdicts, tables, status.
 
-use agent::api::{ObserveFilters, Request, Verdict};
+use agent::api::{ObserveFilters, Request, TraceAdd, Verdict};
 use agent::run::Status;
+use agent::trace::Line;
 use agent::verdicts::Event;
 use testkit::packet;
 
@@ -162,4 +163,63 @@ default/db  global  UDP        10.1.0.2/32  10.1.0.4/32  any          any       
     assert!(unknown.to_string().contains("default/nobody has no tables here"), "{unknown}");
     let misplaced = node.show_of("ports", Some("db")).unwrap_err();
     assert!(misplaced.to_string().contains("'ports' is not shown for one pod"), "{misplaced}");
+}
+
+#[test]
+fn packets_are_followed_from_node_to_node() {
+    let files = NodeFiles::new("trace");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    files.manifest("policy.yaml", POLICY);
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    let add = |count: u32, filter: &str| {
+        node.client().call(&Request::TraceAdd(TraceAdd { count, filter: filter.to_owned() }))
+    };
+    let show = || -> (Vec<Line>, serde_json::Value) {
+        let answers = node.client().stream(&Request::TraceShow).unwrap();
+        let mut answers: Vec<_> = answers.map(|answer| answer.unwrap()).collect();
+        let end = answers.pop().expect("the counts");
+        (answers.into_iter().map(|line| serde_json::from_value(line).unwrap()).collect(), end)
+    };
+    assert_eq!(show(), (vec![], serde_json::json!({"followed": 0, "wanted": 0})));
+    add(2, "in=web, to=db port=6379 verdict=drop").unwrap();
+    web.send(&syn(WEB, DB, 80));
+    web.send(&packet::ping(WEB, "10.2.0.9", 1, 1));
+    for _ in 0..3 {
+        web.send(&syn(WEB, DB, 6379));
+    }
+    until(|| show().0.len() == 2);
+    let (lines, end) = show();
+    assert_eq!(end, serde_json::json!({"followed": 2, "wanted": 2}));
+    let line = &lines[0];
+    assert_eq!((line.n, line.worker, &*line.verdict), (1, 0, "drop"));
+    assert_eq!((line.in_port.as_deref(), line.out.as_deref()), (Some("default/web"), None));
+    let nodes: Vec<&str> = line.trace.iter().map(|decision| &*decision.node).collect();
+    assert_eq!(nodes, ["parse", "security", "session", "policy"]);
+    let (parse, policy) = (&line.trace[0].fields, &line.trace[3].fields);
+    assert_eq!((&parse["source"], &parse["destination-port"]), (&WEB.into(), &6379.into()));
+    assert_eq!(policy["ingress"]["permits"], false);
+    assert_eq!(policy["by"][0], "default-deny of NetworkPolicy default/db");
+    assert_eq!(policy["outcome"], "policy-denied");
+    let text = line.to_string();
+    for part in ["in by default/web", "TCP 10.1.0.3:", "default/db ingress: rule", "= drop"] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    // A new trace forgets the old one; a cleared one follows nothing.
+    add(50, "").unwrap();
+    db.send(&syn(DB, WEB, 80));
+    until(|| show().0.len() == 1);
+    assert_eq!(show().0[0].reason.as_deref(), Some("policy-allowed"));
+    node.client().call(&Request::TraceClear).unwrap();
+    assert_eq!(show().1["wanted"], 0);
+
+    for (count, filter, part) in [
+        (0, "", "count"),
+        (10_001, "", "count"),
+        (1, "colour=red", "colour"),
+        (1, "to=nobody", "nobody"),
+    ] {
+        let error = add(count, filter).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }

@@ -160,6 +160,14 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.pointer(frame), frame.length as usize) }
     }
 
+    /// Asks for the packet's first bytes, which will be read soon.
+    #[inline]
+    pub fn prefetch(&self, frame: &Frame) {
+        if let Some(first) = self.bytes(frame).first() {
+            crate::cpu::prefetch(first);
+        }
+    }
+
     /// The same, to be changed.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {

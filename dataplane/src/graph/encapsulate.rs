@@ -5,7 +5,7 @@ use crate::packet::Packet;
 use crate::wire::vxlan::{self, Ends, Vxlan};
 use crate::{Outcome, Underlay};
 
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let (Underlay::Overlay(overlay), Some((port, Some(peer)))) =
         (snapshot.underlay(), snapshot.way(packet.hop))

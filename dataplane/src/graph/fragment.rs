@@ -83,7 +83,7 @@ impl Fragments {
     }
 
     /// The flow of the first fragment of a later fragment's datagram.
-    fn find(&self, packet: &Packet, identification: u32, now: Now) -> Option<Flow> {
+    pub(super) fn find(&self, packet: &Packet, identification: u32, now: Now) -> Option<Flow> {
         if self.places.is_empty() {
             return None;
         }

@@ -25,11 +25,14 @@ mod rewrite;
 mod security;
 mod service;
 mod session;
+pub mod trace;
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use answer::Notices;
 pub use fragment::Fragments;
+use trace::{Tracer, Tracing};
 
 use crate::Now;
 use crate::counters::Counters;
@@ -152,6 +155,10 @@ impl List {
         self.items[self.length] = index;
         self.length += 1;
     }
+
+    fn ends_with(&self, index: u8) -> bool {
+        self.items[..self.length].last() == Some(&index)
+    }
 }
 
 /// One worker's graph.
@@ -160,6 +167,7 @@ pub struct Graph {
     fragments: Fragments,
     notices: Notices,
     translations: Vec<Translation>,
+    tracer: Option<Box<Tracer>>,
 }
 
 impl Default for Graph {
@@ -169,11 +177,17 @@ impl Default for Graph {
             fragments: Fragments::default(),
             notices: Notices::default(),
             translations: Vec::with_capacity(VECTOR),
+            tracer: None,
         }
     }
 }
 
 impl Graph {
+    /// Follows packets from the next vector on, or no longer; `worker` is the name it goes by.
+    pub fn follow(&mut self, worker: u16, tracing: Option<Arc<Tracing>>) {
+        self.tracer = tracing.map(|tracing| Box::new(Tracer::new(worker, tracing)));
+    }
+
     /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards.
     pub fn run(
         &mut self,
@@ -185,10 +199,14 @@ impl Graph {
         now: Now,
     ) {
         assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
-        let Self { lists, fragments, notices, translations } = self;
+        let Self { lists, fragments, notices, translations, tracer } = self;
         translations.clear();
         let mut context =
             Context { snapshot, memory, sessions, fragments, notices, translations, now };
+        let mut follower = tracer.as_deref_mut();
+        if let Some(tracer) = &mut follower {
+            tracer.begin(&context, packets);
+        }
         (0..packets.len()).for_each(|index| lists[Node::Parse as usize].push(index as u8));
         for node in Node::ALL {
             let input = std::mem::replace(&mut lists[node as usize].length, 0);
@@ -200,44 +218,98 @@ impl Graph {
                 let items = &lists[node as usize].items[..input];
                 session::prepare(&context, packets, items);
             }
-            for n in 0..input {
-                let index = lists[node as usize].items[n];
-                let packet = &mut packets[usize::from(index)];
-                match step(node, &mut context, packet) {
-                    Next::Node(next) => {
-                        debug_assert!(node.next().contains(&next));
-                        lists[next as usize].push(index);
+            let mut at = 0;
+            while at < input {
+                let mut until = input;
+                // Who follows packets sees them one at a time.
+                if let Some(tracer) = &mut follower {
+                    let index = lists[node as usize].items[at];
+                    tracer.before(node, &context, index, &packets[usize::from(index)]);
+                    until = at + 1;
+                }
+                let work = Work { node, from: at, until, counters };
+                match node {
+                    Node::Parse => work.each(lists, packets, &mut context, parse),
+                    Node::Neighbour => work.each(lists, packets, &mut context, neighbour::step),
+                    Node::Security => work.each(lists, packets, &mut context, security::step),
+                    Node::Decapsulate => {
+                        work.each(lists, packets, &mut context, decapsulate::step);
                     }
-                    Next::End(outcome) => {
-                        packet.outcome = Some(outcome);
-                        counters.count(outcome);
+                    Node::Session => work.each(lists, packets, &mut context, session::step),
+                    Node::Service => work.each(lists, packets, &mut context, service::step),
+                    Node::Policy => work.each(lists, packets, &mut context, policy::step),
+                    Node::Fragment => work.each(lists, packets, &mut context, fragment::step),
+                    Node::Rewrite => work.each(lists, packets, &mut context, rewrite::step),
+                    Node::Answer => work.each(lists, packets, &mut context, answer::step),
+                    Node::Encapsulate => {
+                        work.each(lists, packets, &mut context, encapsulate::step);
                     }
                 }
+                if let Some(tracer) = &mut follower {
+                    let index = lists[node as usize].items[at];
+                    let next = node.next().iter().copied();
+                    let next = next.rev().find(|next| lists[*next as usize].ends_with(index));
+                    tracer.after(node, &context, index, &packets[usize::from(index)], next);
+                }
+                at = until;
             }
             counters.count_node(node, input, clocks().wrapping_sub(started));
+        }
+        if let Some(follower) = follower {
+            follower.finish(&context, packets);
+            if follower.is_over() {
+                *tracer = None;
+            }
+        }
+    }
+}
+
+/// The part of a node's list that it works on.
+struct Work<'a> {
+    node: Node,
+    from: usize,
+    until: usize,
+    counters: &'a Counters,
+}
+
+/// Packets ahead of the one worked on whose bytes are asked for. (Frames of a power of two in size
+/// compete for few places in the cache, so that a vector of them does not stay there.)
+const AHEAD: usize = 6;
+
+impl Work<'_> {
+    /// Takes the packets one after the other through `step`: a loop of its own for each node.
+    #[inline(always)]
+    fn each<'c>(
+        &self,
+        lists: &mut [List; NODES],
+        packets: &mut [Packet],
+        context: &mut Context<'c>,
+        step: impl Fn(&mut Context<'c>, &mut Packet) -> Next,
+    ) {
+        let reads_frames = matches!(self.node, Node::Parse | Node::Rewrite);
+        for n in self.from..self.until {
+            if reads_frames && n + AHEAD < self.until {
+                let index = lists[self.node as usize].items[n + AHEAD];
+                context.memory.prefetch(&packets[usize::from(index)].frame);
+            }
+            let index = lists[self.node as usize].items[n];
+            let packet = &mut packets[usize::from(index)];
+            match step(context, packet) {
+                Next::Node(next) => {
+                    debug_assert!(self.node.next().contains(&next));
+                    lists[next as usize].push(index);
+                }
+                Next::End(outcome) => {
+                    packet.outcome = Some(outcome);
+                    self.counters.count(outcome);
+                }
+            }
         }
     }
 }
 
 #[inline]
-fn step(node: Node, context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    match node {
-        Node::Parse => parse(context, packet),
-        Node::Neighbour => neighbour::step(context, packet),
-        Node::Security => security::step(context, packet),
-        Node::Decapsulate => decapsulate::step(context, packet),
-        Node::Session => session::step(context, packet),
-        Node::Service => service::step(context, packet),
-        Node::Policy => policy::step(context, packet),
-        Node::Fragment => fragment::step(context, packet),
-        Node::Rewrite => rewrite::step(context, packet),
-        Node::Answer => answer::step(context, packet),
-        Node::Encapsulate => encapsulate::step(context, packet),
-    }
-}
-
-#[inline]
-fn parse(context: &Context<'_>, packet: &mut Packet) -> Next {
+fn parse(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
     match wire::parse_into(frame, length, &mut packet.headers) {
         Err(outcome) => {

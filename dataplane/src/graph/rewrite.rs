@@ -10,7 +10,7 @@ use crate::{Outcome, Underlay};
 const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
 
 #[inline]
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let (port_id, peer) = match packet.hop.leads() {
         Leads::Port(port) => (port, None),
@@ -23,6 +23,21 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
     if port.mtu > 0 && packet.headers.end - packet.headers.l3 > snapshot.mtu(packet.hop) {
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::Answer);
+    }
+    let is_plain = packet.headers.vlan_tags == 0
+        && packet.translation == Packet::AS_IT_IS
+        && peer.is_none()
+        && !packet.frame.is_chain();
+    if is_plain {
+        // Most packets: nothing is looked at twice.
+        let headers = &packet.headers;
+        let frame = context.memory.bytes_mut(&mut packet.frame);
+        checksum::decrement_ttl(frame, headers);
+        checksum::complete(frame, headers);
+        frame[..6].copy_from_slice(port.mac.as_ref().unwrap_or(&UNKNOWN_MAC));
+        frame[6..12].copy_from_slice(&port.own_mac);
+        packet.out_port = port_id;
+        return Next::End(packet.outcome.expect("decided by the node before"));
     }
     if packet.headers.vlan_tags > 0 {
         remove_tags(context, packet);

@@ -6,7 +6,7 @@ use crate::wire::{Fragment, protocol};
 use crate::{Outcome, PortKind, Underlay};
 
 #[inline]
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let Some(port) = snapshot.port(packet.in_port) else {
         return Next::End(Outcome::PortGone);

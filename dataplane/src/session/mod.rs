@@ -27,7 +27,7 @@ mod table;
 mod translation;
 
 pub use record::{Found, SessionId};
-pub use table::{Opened, Opening, Refusal, Sessions, Sight};
+pub use table::{Guess, Opened, Opening, Refusal, Sessions, Sight};
 pub use translation::Views;
 
 use std::time::Duration;

@@ -94,6 +94,25 @@ impl<T: Cells> Array<T> {
         let region = Region::anonymous(count * size_of::<T>())?;
         Ok(Self::new(&region, 0, count))
     }
+
+    /// Has the memory there before it is needed: a page that is missing costs as much time as
+    /// thousands of packets.
+    pub(super) fn populate(self) -> Self {
+        let length = self.count * size_of::<T>();
+        // A multiple of every page size that Linux has.
+        let page = 1 << 16;
+        let start = self.offset.next_multiple_of(page);
+        if start < self.offset + length {
+            let length = self.offset + length - start;
+            // SAFETY: our own mapping, of which nothing is changed. A kernel that does not know
+            // the advice, or has no memory, leaves things as they are.
+            let _ = unsafe {
+                let first = self.region.base.as_ptr().add(start);
+                madvise(first.cast(), length, Advice::LinuxPopulateWrite)
+            };
+        }
+        self
+    }
 }
 
 impl<T: Cells> Deref for Array<T> {

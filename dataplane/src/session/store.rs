@@ -29,7 +29,8 @@ const HEADER: usize = 4096;
 impl Store {
     /// In memory.
     pub(super) fn in_memory(capacity: usize) -> io::Result<Self> {
-        Ok(Self { records: Array::zeroed(capacity)?, translations: Array::zeroed(capacity)? })
+        let records = Array::zeroed(capacity)?.populate();
+        Ok(Self { records, translations: Array::zeroed(capacity)? })
     }
 
     /// In a file. One of another layout, capacity or boot is begun anew.
@@ -48,7 +49,7 @@ impl Store {
         }
         let region = Region::of_file(&file, length)?;
         Ok(Self {
-            records: Array::new(&region, HEADER, capacity),
+            records: Array::new(&region, HEADER, capacity).populate(),
             translations: Array::new(&region, HEADER + records, capacity),
         })
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hash::FlowHash;
-use super::index::Index;
+use super::index::{ELSEWHERE, Index, NOTHING};
 use super::record::{Record, Seen, Words, judged_word, life_word};
 use super::region::Array;
 use super::store::Store;
@@ -47,6 +47,17 @@ pub enum Sight {
     Entering,
     /// In an ICMP error, which quotes a packet as it left the switch.
     Quoted,
+}
+
+/// Where a session most likely is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guess(u32);
+
+impl Default for Guess {
+    /// Anywhere.
+    fn default() -> Self {
+        Self(ELSEWHERE)
+    }
 }
 
 /// The sessions of a switch, shared by its workers.
@@ -186,20 +197,51 @@ impl Sessions {
         self.index.prefetch(hash);
     }
 
-    /// Asks for the session that this hash most likely leads to; the bucket should have arrived.
+    /// Where the session of this hash most likely is, for [`Self::find_at`]; asks for its cache
+    /// line. The bucket should have arrived.
     #[inline]
-    pub fn prefetch_session(&self, hash: u64) {
-        let guess = self.index.first_guess(hash);
-        if let Some(record) = guess.and_then(|index| self.records.get(index as usize)) {
+    pub fn guess(&self, hash: u64) -> Guess {
+        let guess = self.index.guess(hash);
+        if let Some(record) = self.records.get(guess as usize) {
             cpu::prefetch(record);
         }
+        Guess(guess)
     }
 
     /// The live session that `flow` belongs to.
     #[inline]
     pub fn find(&self, hash: u64, flow: &Flow, sight: Sight, now_s: u32) -> Option<Found> {
+        self.find_at(self.guess(hash), hash, flow, sight, now_s)
+    }
+
+    /// The same, with the guess made before.
+    #[inline]
+    pub fn find_at(
+        &self,
+        guess: Guess,
+        hash: u64,
+        flow: &Flow,
+        sight: Sight,
+        now_s: u32,
+    ) -> Option<Found> {
+        if guess.0 == NOTHING {
+            return None;
+        }
         let words = Words::of(flow);
-        let found = self.search(hash, |index, seen| self.travels(index, seen, &words, sight))?;
+        if let Some(record) = self.records.get(guess.0 as usize)
+            && let Some(seen) = record.read()
+            && !seen.is_translated()
+            && let Some(forward) = seen.words.direction_of(&words)
+        {
+            let found = seen.found(guess.0, forward);
+            return (!self.is_idle(&found, now_s)).then_some(found);
+        }
+        self.find_slowly(hash, &words, sight, now_s)
+    }
+
+    #[inline(never)]
+    fn find_slowly(&self, hash: u64, flow: &Words, sight: Sight, now_s: u32) -> Option<Found> {
+        let found = self.search(hash, |index, seen| self.travels(index, seen, flow, sight))?;
         (!self.is_idle(&found, now_s)).then_some(found)
     }
 

@@ -110,8 +110,18 @@ pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
         return None;
     }
     let (l3, at) = (usize::from(headers.l3), usize::from(headers.l4) + field);
-    let addresses = if headers.kind == Kind::Ipv4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
-    let pseudo = pseudo(&packet[addresses], headers.flow.protocol, headers.payload());
+    let pseudo = match headers.kind {
+        Kind::Ipv4 => {
+            // Two words of 32 bits fold to the same sum as four of 16.
+            let addresses: [u8; 8] = packet[l3 + 12..l3 + 20].try_into().expect("eight bytes");
+            let both = u64::from_be_bytes(addresses);
+            (both >> 32)
+                + (both & 0xffff_ffff)
+                + u64::from(headers.flow.protocol)
+                + headers.payload() as u64
+        }
+        _ => pseudo(&packet[l3 + 8..l3 + 40], headers.flow.protocol, headers.payload()),
+    };
     let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
     (stated == fold(pseudo)).then_some(Unfinished { at, pseudo })
 }

@@ -187,6 +187,14 @@ pub(crate) fn parse_into(
     length: usize,
     headers: &mut Headers,
 ) -> Result<(), Outcome> {
+    if ip::parse_plain_v4(frame, length, headers) {
+        return Ok(());
+    }
+    parse_any(frame, length, headers)
+}
+
+/// The same for packets of every kind.
+fn parse_any(frame: &[u8], length: usize, headers: &mut Headers) -> Result<(), Outcome> {
     if frame.len() < ETHERNET {
         return Err(Outcome::Truncated);
     }

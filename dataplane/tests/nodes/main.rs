@@ -8,3 +8,4 @@ mod long;
 mod overlay;
 mod rig;
 mod services;
+mod trace;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dataplane::graph::trace::Tracing;
 use dataplane::orders::Order;
 use dataplane::port::memory::Wire;
 use dataplane::session::{Sessions, Timeouts};
@@ -47,6 +48,12 @@ impl Rig {
     /// Has the switch decide by these parts from now on.
     pub(crate) fn publish(&mut self, parts: Parts) {
         self.worker.orders().give(Order::Snapshot(Arc::new(Snapshot::new(parts))));
+        self.worker.round(self.now());
+    }
+
+    /// Has it follow packets.
+    pub(crate) fn follow(&mut self, tracing: Option<Arc<Tracing>>) {
+        self.worker.orders().give(Order::Trace(tracing));
         self.worker.round(self.now());
     }
 

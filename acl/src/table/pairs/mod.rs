@@ -156,15 +156,18 @@ impl Pairs {
                 let (number, key, entry) = (usize::from(tuples[at]), &keys[at], entries[at]);
                 let tuple = &view.tuples[number];
                 let mut hit = entry.matches(key, number, all_ends[at]);
-                if tuple.checked {
-                    hit &= rules.matches(entry.rule, key);
-                }
-                if tuple.shape.has_sets() {
-                    best[at] =
-                        rules.first(best[at], self.probe_sets(key, number, rules, addresses));
+                let mut next = entry.next;
+                if tuple.special {
+                    if tuple.shape.has_sets() {
+                        let found = self.probe_sets(key, number, rules, addresses);
+                        best[at] = rules.first(best[at], found);
+                        (hit, next) = (false, 0);
+                    } else {
+                        hit &= rules.matches(entry.rule, key);
+                    }
                 }
                 best[at] = rules.first(best[at], entry.rule | u32::from(hit).wrapping_sub(1));
-                let goes_on = !hit & (entry.next != 0);
+                let goes_on = !hit & (next != 0);
                 heads[at] = &entry.next;
                 chained.push_if(goes_on, at);
                 fresh.push_if(!goes_on & view.may_go_on(left[at], best[at], rules), at);

@@ -1,0 +1,126 @@
+//! `podgate trace`: packets on their way through the running switch, node by node.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::asking::{Output, Socket, print, refused, write};
+use super::{NO, fail};
+use crate::api::{Request, TraceAdd};
+use crate::trace::{Line, MOST};
+
+/// What `podgate trace` does.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Follow the next packets
+    Add(AddArgs),
+    /// Show the packets followed so far
+    Show(ShowArgs),
+    /// Forget them, and follow no more
+    Clear(ClearArgs),
+}
+
+/// What `podgate trace add` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A packet is followed if it meets all terms:
+  in=PORT, out=PORT      the port it comes in or leaves by: NS/POD, host or uplink
+  from=, to=, address=   source, destination, or either: an address, a network, or a pod
+  protocol=              TCP, UDP, SCTP, ICMP or a number
+  port=N                 source or destination port
+  verdict=               forward, drop or consume
+  reason=                an outcome, such as policy-denied; see podgate show errors
+Addresses and ports are those it comes with. An earlier trace is forgotten.
+
+Example:
+  podgate trace add 50 --filter 'to=default/db port=6379 verdict=drop'")]
+pub struct AddArgs {
+    /// How many packets to follow
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
+    count: u32,
+
+    /// Only packets that meet these terms, NAME=VALUE each; may be given more than once
+    #[arg(long, value_name = "TERMS")]
+    filter: Vec<String>,
+
+    #[command(flatten)]
+    socket: Socket,
+}
+
+/// What `podgate trace show` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  podgate trace show -o json")]
+pub struct ShowArgs {
+    #[command(flatten)]
+    socket: Socket,
+
+    /// How packets are written; json: one line each
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// What `podgate trace clear` takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  podgate trace clear")]
+pub struct ClearArgs {
+    #[command(flatten)]
+    socket: Socket,
+}
+
+/// Asks, and writes the answer to stdout.
+pub fn run(command: &Command) -> ExitCode {
+    match command {
+        Command::Add(args) => {
+            let wanted = TraceAdd { count: args.count, filter: args.filter.join(" ") };
+            tell(&args.socket, &Request::TraceAdd(wanted))
+        }
+        Command::Clear(args) => tell(&args.socket, &Request::TraceClear),
+        Command::Show(args) => show(args),
+    }
+}
+
+fn tell(socket: &Socket, request: &Request) -> ExitCode {
+    match socket.connect().and_then(|mut podgate| podgate.call(request)) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => refused(&error),
+    }
+}
+
+fn show(args: &ShowArgs) -> ExitCode {
+    let answers = match args.socket.connect().and_then(|it| it.stream(&Request::TraceShow)) {
+        Ok(answers) => answers,
+        Err(error) => return refused(&error),
+    };
+    for answer in answers {
+        let value = match answer {
+            Ok(value) => value,
+            Err(error) => return refused(&error),
+        };
+        if let (Some(followed), Some(wanted)) =
+            (number(&value, "followed"), number(&value, "wanted"))
+        {
+            return match (args.output, wanted) {
+                (Output::Json, _) => ExitCode::SUCCESS,
+                (_, 0) => print("no packets are followed; begin with: podgate trace add N\n"),
+                _ => print(&format!("{followed} of {wanted} packets followed\n")),
+            };
+        }
+        let line = match serde_json::from_value::<Line>(value) {
+            Ok(line) if args.output == Output::Text => Ok(line.to_string()),
+            Ok(line) => serde_json::to_string(&line),
+            Err(error) => Err(error),
+        };
+        match line.map(|line| write(&(line + "\n"))) {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return ExitCode::SUCCESS,
+            Ok(Err(error)) => return fail(NO, format_args!("write to stdout: {error}")),
+            Err(error) => return fail(NO, format_args!("podgate's answer: {error}")),
+        }
+    }
+    fail(NO, "podgate's answer ended early")
+}
+
+fn number(value: &Value, name: &str) -> Option<u64> {
+    value.get(name).and_then(Value::as_u64)
+}

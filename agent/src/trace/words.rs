@@ -1,0 +1,290 @@
+//! What a node decided, in words for people and in fields for scripts.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use dataplane::graph::trace::{Asked, Exit, Judged, Saw, Seen, Step};
+use dataplane::wire::{Flow, Fragment, Headers, Kind, Role, protocol};
+use dataplane::{Outcome, PortKind, Verdict};
+use serde_json::{Map, Value, json};
+
+use crate::verdicts::{flag_names, protocol_name};
+
+type Fields = Map<String, Value>;
+
+/// A step's decision.
+pub(super) fn of(step: &Step) -> (String, Fields) {
+    let mut fields = Fields::new();
+    let mut says = match &step.saw {
+        Saw::Nothing => neighbour(step.outcome),
+        Saw::Headers(None) | Saw::Tunnel { inside: None, .. } => {
+            step.outcome.map_or("refused", Outcome::meaning).to_owned()
+        }
+        Saw::Headers(Some(found)) => headers(found, &mut fields),
+        Saw::Port(kind) => security(*kind, step, &mut fields),
+        Saw::Tunnel { peer, inside: Some(inside) } => {
+            let peer = peer.as_deref().unwrap_or("an unknown cluster node");
+            fields.insert("peer".into(), peer.into());
+            let inner = headers(inside, &mut fields);
+            format!("out of the tunnel from {peer}: {inner}")
+        }
+        Saw::Session { seen, judged } => {
+            let mut says = seen.as_ref().map_or_else(
+                || "belongs to no connection".to_owned(),
+                |seen| session(seen, &mut fields),
+            );
+            fields.insert("found".into(), seen.is_some().into());
+            if let Some(judged) = judged {
+                says += "; judged again: ";
+                says += &judgement(judged, &mut fields);
+            }
+            says
+        }
+        Saw::Fragment { first, session: seen } => {
+            fields.insert("first".into(), first.is_some().into());
+            match (first, seen) {
+                (None, _) => "its first fragment has not been let through".to_owned(),
+                (Some(_), None) => "the connection of its first fragment has ended".to_owned(),
+                (Some(first), Some(seen)) => {
+                    let says = session(seen, &mut fields);
+                    format!("its first fragment was {}; {says}", ends(first))
+                }
+            }
+        }
+        Saw::Service { asked, given } => {
+            fields.insert("service".into(), end(asked, false).into());
+            fields.insert("backend".into(), given.map(|given| end(&given, false)).into());
+            match given {
+                None => format!("{} has no backend", end(asked, false)),
+                Some(given) => {
+                    let mut says =
+                        format!("service {} to backend {}", end(asked, false), end(given, false));
+                    if (given.source, given.source_port) != (asked.source, asked.source_port) {
+                        write!(says, ", seen from {}", end(given, true)).expect("a string grows");
+                    }
+                    says
+                }
+            }
+        }
+        Saw::Policy { exit, judged } => {
+            let mut says = match exit {
+                Some(exit) => format!("route to {}", exit_name(exit, &mut fields)),
+                None => "no route that it may take".to_owned(),
+            };
+            if let Some(judged) = judged {
+                says += "; ";
+                says += &judgement(judged, &mut fields);
+            }
+            says
+        }
+        Saw::Rewrite { to, ttl, exit } => rewrite(step, to.as_ref(), *ttl, exit, &mut fields),
+        Saw::Answer { told } => {
+            fields.insert("told".into(), (*told).into());
+            match told {
+                true => "its sender is told why".to_owned(),
+                false => "its sender is not told: it was told much lately, or cannot be".to_owned(),
+            }
+        }
+        Saw::Encapsulate { exit, to } => {
+            let name = exit.as_ref().map(|exit| exit_name(exit, &mut fields)).unwrap_or_default();
+            let to = to.map(|to| to.to_ip().to_string());
+            fields.insert("tunnel-to".into(), to.clone().into());
+            format!("into the tunnel to {} by {name}", to.as_deref().unwrap_or("nowhere"))
+        }
+    };
+    if let Some(outcome) = step.outcome {
+        fields.insert("outcome".into(), outcome.name().into());
+        if outcome.verdict() == Verdict::Drop && !says.ends_with(outcome.meaning()) {
+            write!(says, ": {}", outcome.name()).expect("a string grows");
+        }
+    }
+    (says, fields)
+}
+
+fn neighbour(outcome: Option<Outcome>) -> String {
+    match outcome.map(Outcome::verdict) {
+        Some(Verdict::Consume) => outcome.map_or("", Outcome::meaning).to_owned(),
+        _ => "a packet between neighbours".to_owned(),
+    }
+}
+
+fn headers(headers: &Headers, fields: &mut Fields) -> String {
+    let kind = match headers.kind {
+        Kind::Ipv4 => "IPv4",
+        Kind::Ipv6 => "IPv6",
+        Kind::Arp => "ARP",
+        Kind::NeighbourDiscovery => "neighbour discovery",
+    };
+    fields.insert("kind".into(), kind.into());
+    if headers.vlan_tags > 0 {
+        fields.insert("vlan-tags".into(), headers.vlan_tags.into());
+    }
+    if !matches!(headers.kind, Kind::Ipv4 | Kind::Ipv6) {
+        return kind.to_owned();
+    }
+    let flow = &headers.flow;
+    fields.insert("source".into(), flow.source.to_ip().to_string().into());
+    fields.insert("destination".into(), flow.destination.to_ip().to_string().into());
+    fields.insert("protocol".into(), protocol_name(flow.protocol).into());
+    fields.insert("ttl".into(), headers.ttl.into());
+    let mut says = format!("{}, ttl {}", ends(flow), headers.ttl);
+    if has_ports(flow) && !matches!(headers.fragment, Fragment::Later(_)) {
+        fields.insert("source-port".into(), flow.source_port.into());
+        fields.insert("destination-port".into(), flow.destination_port.into());
+    }
+    let mut add = |text: String| write!(says, ", {text}").expect("a string grows");
+    if flow.protocol == protocol::TCP && headers.tcp_flags != 0 {
+        let flags = flag_names(headers.tcp_flags);
+        fields.insert("tcp-flags".into(), flags.clone().into());
+        add(flags);
+    }
+    match headers.fragment {
+        Fragment::Whole => {}
+        Fragment::First(id) => {
+            fields.insert("fragment".into(), json!({"id": id, "first": true}));
+            add(format!("first fragment of {id}"));
+        }
+        Fragment::Later(id) => {
+            fields.insert("fragment".into(), json!({"id": id, "first": false}));
+            add(format!("later fragment of {id}"));
+        }
+    }
+    let role = match headers.role {
+        Role::Opens => "opens",
+        Role::Follows => "follows",
+        Role::Quotes => "quotes",
+    };
+    fields.insert("role".into(), role.into());
+    match headers.role {
+        _ if matches!(headers.fragment, Fragment::Later(_)) => {}
+        Role::Opens => add("may open a connection".to_owned()),
+        Role::Follows => add("only makes sense inside a connection".to_owned()),
+        Role::Quotes => add("reports an error about the packet it quotes".to_owned()),
+    }
+    says
+}
+
+fn security(kind: Option<PortKind>, step: &Step, fields: &mut Fields) -> String {
+    let Some(kind) = kind else { return "the port is gone".to_owned() };
+    fields.insert("port".into(), kind.name().into());
+    let is_refused = step.next.is_none();
+    match (is_refused, kind) {
+        (true, _) => format!("the sender is not who it says it is (a {} port)", kind.name()),
+        (false, PortKind::Pod) => "a pod port; the sender uses the pod's own addresses".to_owned(),
+        (false, _) => format!("the {} port; nobody's addresses are misused", kind.name()),
+    }
+}
+
+fn session(seen: &Seen, fields: &mut Fields) -> String {
+    let is_tcp = seen.views.opener.protocol == protocol::TCP;
+    let state = match (is_tcp, seen.state.is_established(), seen.state.is_over()) {
+        (false, ..) => "",
+        (true, true, _) => "established ",
+        (true, _, true) => "ended ",
+        _ => "half-open ",
+    };
+    let side = if seen.forward { "opener" } else { "receiver" };
+    fields.insert("sent-by".into(), side.into());
+    if is_tcp {
+        fields.insert("state".into(), state.trim().into());
+    }
+    fields.insert("current".into(), seen.current.into());
+    let mut says = format!("{state}connection, sent by its {side}");
+    if seen.views.is_translated() {
+        let (opener, receiver) = (ends(&seen.views.opener), ends(&seen.views.receiver));
+        fields.insert("opener".into(), opener.clone().into());
+        fields.insert("receiver".into(), receiver.clone().into());
+        write!(says, ", translated: {opener} at the opener, {receiver} at the receiver")
+            .expect("a string grows");
+    }
+    says += match seen.current {
+        true => ", allowed by this snapshot",
+        false => ", allowed by an older snapshot",
+    };
+    says
+}
+
+fn judgement(judged: &Judged, fields: &mut Fields) -> String {
+    let mut says = Vec::new();
+    // Named as in Kubernetes: what goes to the pod is its ingress.
+    for (asked, direction) in [(&judged.from_pod, "egress"), (&judged.to_pod, "ingress")] {
+        let Some(asked) = asked else { continue };
+        fields.insert(direction.into(), gate(asked));
+        let verb = if asked.permits { "permits" } else { "denies" };
+        let why = match &asked.rule {
+            Some((number, origin)) => format!("rule {number} {verb}, {origin}"),
+            None => format!("{} gate {verb}", asked.gate.name()),
+        };
+        says.push(format!("{} {direction}: {why}", asked.pod));
+    }
+    fields.insert("judged".into(), ends(&judged.flow).into());
+    fields.insert("by".into(), judged.by.iter().map(|origin| &**origin).collect());
+    if says.is_empty() {
+        says.push(judged.outcome.meaning().trim_end_matches('.').to_owned());
+    }
+    says.join("; ")
+}
+
+fn gate(asked: &Asked) -> Value {
+    let (number, origin) = asked.rule.clone().unzip();
+    json!({
+        "pod": &*asked.pod,
+        "gate": asked.gate.name(),
+        "permits": asked.permits,
+        "rule": number,
+        "by": origin.as_deref(),
+    })
+}
+
+fn rewrite(
+    step: &Step,
+    to: Option<&Flow>,
+    ttl: u8,
+    exit: &Option<Exit>,
+    fields: &mut Fields,
+) -> String {
+    let name = exit.as_ref().map(|exit| exit_name(exit, fields)).unwrap_or_default();
+    if step.outcome.is_some_and(|outcome| outcome.verdict() == Verdict::Drop) {
+        return format!("cannot leave by {name}");
+    }
+    fields.insert("ttl".into(), ttl.into());
+    match to {
+        None => format!("as it is, ttl {ttl}, out by {name}"),
+        Some(to) => {
+            fields.insert("to".into(), ends(to).into());
+            format!("into {}, ttl {ttl}, out by {name}", ends(to))
+        }
+    }
+}
+
+fn exit_name(exit: &Exit, fields: &mut Fields) -> String {
+    let port = exit.port.as_deref().unwrap_or("a port that is gone");
+    fields.insert("out".into(), port.into());
+    match exit.peer.as_deref() {
+        None => port.to_owned(),
+        Some(peer) => {
+            fields.insert("peer".into(), peer.into());
+            format!("{port} towards {peer}")
+        }
+    }
+}
+
+fn has_ports(flow: &Flow) -> bool {
+    matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
+}
+
+/// One end of a flow, with its port if it has one.
+fn end(flow: &Flow, source: bool) -> String {
+    let (address, port) = match source {
+        true => (flow.source, flow.source_port),
+        false => (flow.destination, flow.destination_port),
+    };
+    match has_ports(flow) && (flow.source_port, flow.destination_port) != (0, 0) {
+        true => SocketAddr::new(address.to_ip(), port).to_string(),
+        false => address.to_ip().to_string(),
+    }
+}
+
+fn ends(flow: &Flow) -> String {
+    format!("{} {} > {}", protocol_name(flow.protocol), end(flow, true), end(flow, false))
+}

@@ -1,0 +1,131 @@
+//! One worker's part in a trace.
+
+use std::sync::Arc;
+
+use super::Tracing;
+use super::look::{self, Before};
+use super::way::{End, Saw, Step, Way};
+use crate::Outcome;
+use crate::graph::{Context, Node};
+use crate::packet::{Packet, VECTOR};
+
+/// Follows the packets of one vector after the other.
+pub(in crate::graph) struct Tracer {
+    worker: u16,
+    tracing: Arc<Tracing>,
+    /// Packets of this vector that may be wanted, by their place in it.
+    following: Vec<Option<Following>>,
+    /// What the packet at hand looked like before its node.
+    before: Before,
+}
+
+struct Following {
+    /// Whether its headers are wanted; later nodes may find others.
+    is_wanted: bool,
+    way: Way,
+}
+
+impl Tracer {
+    pub(in crate::graph) fn new(worker: u16, tracing: Arc<Tracing>) -> Self {
+        let following = Vec::with_capacity(VECTOR);
+        Self { worker, tracing, following, before: Before::Nothing }
+    }
+
+    /// Whether no more packets are followed.
+    pub(in crate::graph) fn is_over(&self) -> bool {
+        self.tracing.is_over()
+    }
+
+    /// A vector comes.
+    pub(in crate::graph) fn begin(&mut self, context: &Context<'_>, packets: &[Packet]) {
+        self.following.clear();
+        for packet in packets {
+            let port = context.snapshot.port(packet.in_port).map(|port| &port.name);
+            let filter = &self.tracing.filter;
+            let follows = filter.matches_entry(port.map(|name| &**name)).then(|| Following {
+                is_wanted: false,
+                way: Way {
+                    at: context.now,
+                    worker: self.worker,
+                    vector: packets.len() as u16,
+                    generation: context.snapshot.generation,
+                    in_port: port.cloned(),
+                    frame: packet.frame.index(),
+                    length: packet.frame.len() as u32,
+                    steps: Vec::new(),
+                    end: End::Waits,
+                },
+            });
+            self.following.push(follows);
+        }
+    }
+
+    /// A node is about to get the packet at this place.
+    pub(in crate::graph) fn before(
+        &mut self,
+        node: Node,
+        context: &Context<'_>,
+        index: u8,
+        packet: &Packet,
+    ) {
+        let is_followed = self.following[usize::from(index)].is_some();
+        self.before =
+            if is_followed { look::before(node, context, packet) } else { Before::Nothing };
+    }
+
+    /// The node is done with it, and sent it to `next`.
+    pub(in crate::graph) fn after(
+        &mut self,
+        node: Node,
+        context: &Context<'_>,
+        index: u8,
+        packet: &Packet,
+        next: Option<Node>,
+    ) {
+        let before = std::mem::replace(&mut self.before, Before::Nothing);
+        let place = &mut self.following[usize::from(index)];
+        let Some(following) = place else { return };
+        // An outcome that a node decided about, although others come behind it.
+        let outcome = match next {
+            None | Some(Node::Answer | Node::Rewrite) => packet.outcome,
+            Some(_) => None,
+        };
+        let saw = look::after(node, before, context, packet, outcome);
+        following.way.steps.push(Step { node, saw, next, outcome });
+        if matches!(node, Node::Parse | Node::Decapsulate | Node::Fragment) {
+            following.is_wanted |= self.tracing.filter.matches_headers(&packet.headers);
+        }
+        let may_become = matches!(next, Some(Node::Security | Node::Decapsulate | Node::Fragment));
+        if !following.is_wanted && !may_become {
+            *place = None;
+        }
+    }
+
+    /// The vector has passed.
+    pub(in crate::graph) fn finish(&mut self, context: &Context<'_>, packets: &[Packet]) {
+        for (following, packet) in self.following.drain(..).zip(packets) {
+            let Some(Following { is_wanted: true, mut way }) = following else { continue };
+            let is_done = way.steps.last().is_some_and(|step| step.next.is_none());
+            let outcome: Option<Outcome> = packet.outcome.filter(|_| is_done);
+            let port = context.snapshot.port(packet.out_port).filter(|_| packet.leaves());
+            let out_port = port.map(|port| Arc::clone(&port.name));
+            if !self.tracing.filter.matches_end(outcome, out_port.as_deref()) {
+                continue;
+            }
+            if let Some(outcome) = outcome {
+                way.end = End::Done { outcome, out_port, answered: packet.is_answered };
+            }
+            self.tracing.keep(way);
+        }
+    }
+}
+
+impl Saw {
+    /// What was judged, if anything was.
+    pub fn judged(&self) -> Option<&super::Judged> {
+        match self {
+            Self::Policy { judged, .. } | Self::Session { judged, .. } => judged.as_ref(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! One packet's way, as values.
+
+use std::sync::Arc;
+
+use acl::Address;
+
+use crate::graph::Node;
+use crate::session::{TcpState, Views};
+use crate::wire::{Flow, Headers};
+use crate::{Now, Outcome, PortKind};
+
+/// The way of one packet through the graph.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// When its vector was handled.
+    pub at: Now,
+    /// Number of the worker.
+    pub worker: u16,
+    /// Packets in its vector.
+    pub vector: u16,
+    /// Generation of the snapshot it was decided by.
+    pub generation: u64,
+    /// The port it came in by; `None` if there is no such port.
+    pub in_port: Option<Arc<str>>,
+    /// Number of the frame it stands in.
+    pub frame: u32,
+    /// Bytes it came with.
+    pub length: u32,
+    /// The nodes it passed, in order.
+    pub steps: Vec<Step>,
+    /// What became of it.
+    pub end: End,
+}
+
+/// The end of a way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It has its outcome.
+    Done {
+        /// Which.
+        outcome: Outcome,
+        /// The port that it, or the switch's answer to it, left by.
+        out_port: Option<Arc<str>>,
+        /// Whether the switch told its sender something.
+        answered: bool,
+    },
+    /// It waits in the switch, and begins another way from there.
+    Waits,
+}
+
+/// What one node did.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The node.
+    pub node: Node,
+    /// What it found.
+    pub saw: Saw,
+    /// Where it sent the packet; `None` ends the way.
+    pub next: Option<Node>,
+    /// The outcome, where the node decided about it.
+    pub outcome: Option<Outcome>,
+}
+
+/// What a node found.
+#[derive(Clone, Debug)]
+pub enum Saw {
+    /// Nothing beside the outcome.
+    Nothing,
+    /// The headers; `None` if they are not what they should be.
+    Headers(Option<Headers>),
+    /// The kind of port that the packet came in by.
+    Port(Option<PortKind>),
+    /// A tunnel.
+    Tunnel {
+        /// The cluster node at its other end.
+        peer: Option<Arc<str>>,
+        /// Headers of the packet inside.
+        inside: Option<Headers>,
+    },
+    /// A connection.
+    Session {
+        /// The one that the packet belongs to, if any.
+        seen: Option<Seen>,
+        /// The new judgement of one that an older snapshot allowed.
+        judged: Option<Judged>,
+    },
+    /// A later fragment.
+    Fragment {
+        /// The flow of its first fragment, if that is known.
+        first: Option<Flow>,
+        /// Its connection.
+        session: Option<Seen>,
+    },
+    /// A service.
+    Service {
+        /// The flow as the client sees it.
+        asked: Flow,
+        /// The flow as the backend sees it; `None` if there is no backend.
+        given: Option<Flow>,
+    },
+    /// A verdict on a connection.
+    Policy {
+        /// Where the packet goes next, if there is a route.
+        exit: Option<Exit>,
+        /// What was judged, if it came to that.
+        judged: Option<Judged>,
+    },
+    /// What the packet looks like on its way out.
+    Rewrite {
+        /// Its new ends, if it is translated.
+        to: Option<Flow>,
+        /// Its time to live from here on.
+        ttl: u8,
+        /// Where it leaves.
+        exit: Option<Exit>,
+    },
+    /// Whether its sender was told.
+    Answer {
+        /// Not if it was told too much lately, or cannot be.
+        told: bool,
+    },
+    /// The tunnel it was put into.
+    Encapsulate {
+        /// Where it leads.
+        exit: Option<Exit>,
+        /// Address of the tunnel's other end.
+        to: Option<Address>,
+    },
+}
+
+/// A connection as a packet found it.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Whether the packet is one of the end that opened the connection.
+    pub forward: bool,
+    /// What was seen of TCP before this packet.
+    pub state: TcpState,
+    /// Whether the snapshot in force allowed it already; if not, it is judged again.
+    pub current: bool,
+    /// Both sights of it.
+    pub views: Views,
+}
+
+/// Where a packet goes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The port.
+    pub port: Option<Arc<str>>,
+    /// The cluster node behind it, where the way leads to one.
+    pub peer: Option<Arc<str>>,
+}
+
+/// A connection that was judged.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// As policies see it.
+    pub flow: Flow,
+    /// The gate of the pod that opens it, if that is one of this cluster node's.
+    pub from_pod: Option<Asked>,
+    /// The gate of the pod that it is for, if that is one of this cluster node's.
+    pub to_pod: Option<Asked>,
+    /// The verdict.
+    pub outcome: Outcome,
+    /// Origins of the rules that decided.
+    pub by: Vec<Arc<str>>,
+}
+
+/// What one gate said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Whose gate.
+    pub pod: Arc<str>,
+    /// Which kind it is.
+    pub gate: GateKind,
+    /// Whether it lets the connection pass.
+    pub permits: bool,
+    /// The rule of its table that says so: number and origin.
+    pub rule: Option<(u32, Arc<str>)>,
+}
+
+/// Kinds of gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateKind {
+    /// Nothing passes: the pod's policies are not known yet.
+    Closed,
+    /// Everything passes: no policy is about this direction of the pod.
+    Open,
+    /// A table decides.
+    Table,
+}
+
+impl GateKind {
+    /// The name used in every output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::Table => "table",
+        }
+    }
+}
