@@ -126,8 +126,7 @@ impl Control {
 
     /// The same for the objects of one kind; those of other kinds stay.
     pub fn resync_kind(&mut self, kind: Kind, objects: Vec<Object>) {
-        let mut stale = self.cache.references();
-        stale.retain(|reference| reference.kind == kind);
+        let stale = self.cache.references_of(kind);
         self.replace(stale, objects);
     }
 

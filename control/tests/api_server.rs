@@ -129,11 +129,16 @@ fn a_kind_that_is_not_installed_is_gone_on_without_and_found_later() {
         vec![Step::Status(404), Step::Status(404), Step::Stream(vec![event("END", node("", 5))])],
     )]);
     let mut control = Control::new(Scope::All);
+    let kind = control::Kind::ClusterNetworkPolicy;
     follow(&double, &mut control, |_, told| {
-        let kind = control::Kind::ClusterNetworkPolicy;
-        synced(told)
-            && told.iter().filter(|it| matches!(it, Event::Resync(it, ..) if *it == kind)).count()
-                > 2
+        let of = |is: fn(&Event) -> Option<control::Kind>| {
+            told.iter().filter(|event| is(event) == Some(kind)).count()
+        };
+        let lists = of(|it| if let Event::Resync(kind, ..) = it { Some(*kind) } else { None });
+        let absent = of(|it| if let Event::Absent(kind) = it { Some(*kind) } else { None });
+        let connected = of(|it| if let Event::Connected(kind) = it { Some(*kind) } else { None });
+        assert!(absent < 2, "told once, not at each look: {told:#?}");
+        synced(told) && (absent, lists, connected) == (1, 2, 1)
     });
     assert!(double.asked("clusternetworkpolicies").len() >= 3);
 }

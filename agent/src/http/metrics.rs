@@ -48,7 +48,7 @@ pub(super) fn text(board: &Board) -> String {
         page.sample(&[("kind", kind)], count);
     }
     page.family("policy_faults", "gauge", "What is wrong with the objects read.");
-    page.sample(&[], status.faults.len());
+    page.sample(&[], board.state().faults_count);
     source(&mut page, board);
     page.family("pods_waiting", "gauge", "Pods whose attachment waits for their policies.");
     page.sample(&[], status.waiting.len());

@@ -50,8 +50,10 @@ pub struct State {
     pub objects: BTreeMap<String, usize>,
     /// Documents of other kinds in the manifests, by kind.
     pub skipped: BTreeMap<String, usize>,
-    /// What is wrong with the source's objects.
+    /// What is wrong with the source's objects; the first of them.
     pub faults: Vec<String>,
+    /// How much is wrong with them.
+    pub faults_count: usize,
     /// Where objects come from.
     pub source: SourceInfo,
 }

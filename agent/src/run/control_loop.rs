@@ -331,7 +331,8 @@ impl ControlLoop {
         let counts = self.control.counts().into_iter();
         let mut faults: Vec<String> =
             self.faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
-        match self.faults.iter().count().saturating_sub(MOST_FAULTS) {
+        let faults_count = self.faults.iter().count();
+        match faults_count.saturating_sub(MOST_FAULTS) {
             0 => {}
             more => faults.push(format!("and {more} more")),
         }
@@ -343,6 +344,7 @@ impl ControlLoop {
             objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
             skipped: self.skipped.clone(),
             faults,
+            faults_count,
             source: self.source_info.clone(),
         });
         self.board.set_deciding(self.source_info.decides());

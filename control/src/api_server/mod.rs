@@ -120,6 +120,7 @@ pub fn watch(client: &Client, pace: Pace, events: &mpsc::Sender<Event>) -> JoinS
             watch: Watch::new(kind),
             synced: false,
             connected: false,
+            told_absent: false,
         };
         tasks.spawn(driver.run());
     }
@@ -139,6 +140,8 @@ struct Driver {
     synced: bool,
     /// The last request was answered, and that was told.
     connected: bool,
+    /// It was told that the kind is not installed.
+    told_absent: bool,
 }
 
 impl Driver {
@@ -159,6 +162,7 @@ impl Driver {
                     self.connected = false;
                     let kind = self.watch.kind();
                     if self.watch.is_gone()
+                        && !std::mem::replace(&mut self.told_absent, true)
                         && !(self.tell(Event::Absent(kind)).await
                             && self.tell(Event::Resync(kind, Vec::new(), Vec::new())).await)
                     {
@@ -191,6 +195,7 @@ impl Driver {
         let answer = self.client.request_stream(request);
         let body = match tokio::time::timeout(watch::SILENCE, answer).await {
             Ok(Ok(body)) => {
+                self.told_absent = false;
                 if !std::mem::replace(&mut self.connected, true) {
                     self.tell(Event::Connected(self.watch.kind())).await;
                 }

@@ -14,25 +14,42 @@ use crate::{Kind, Object, ObjectRef};
 impl Cache {
     /// All objects there are.
     pub(crate) fn references(&self) -> HashSet<ObjectRef> {
-        let mut all = HashSet::new();
-        let mut add = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| {
-            all.insert(ObjectRef { kind, namespace: namespace.cloned(), name: Arc::clone(name) });
+        Kind::ALL.into_iter().flat_map(|kind| self.references_of(kind)).collect()
+    }
+
+    /// All objects of a kind.
+    pub(crate) fn references_of(&self, kind: Kind) -> HashSet<ObjectRef> {
+        let named = |name: &Arc<str>| ObjectRef { kind, namespace: None, name: Arc::clone(name) };
+        let within = |namespace: &Arc<str>, name: &Arc<str>| ObjectRef {
+            namespace: Some(Arc::clone(namespace)),
+            ..named(name)
         };
-        for (namespace, entry) in &self.namespaces {
-            if entry.explicit {
-                add(Kind::Namespace, None, namespace);
+        let mut all = HashSet::new();
+        match kind {
+            Kind::Namespace => {
+                let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
+                all.extend(explicit.map(|(name, _)| named(name)));
             }
-            entry.pods.keys().for_each(|name| add(Kind::Pod, Some(namespace), name));
-            entry.policies.keys().for_each(|name| add(Kind::NetworkPolicy, Some(namespace), name));
-        }
-        self.nodes.keys().for_each(|name| add(Kind::Node, None, name));
-        self.cluster_policies.keys().for_each(|name| add(Kind::ClusterNetworkPolicy, None, name));
-        self.firewalls.keys().for_each(|name| add(Kind::ClusterEgressFirewall, None, name));
-        for key in self.services.keys() {
-            add(Kind::Service, Some(&key.namespace), &key.name);
-        }
-        for key in self.endpoint_slices.keys() {
-            add(Kind::EndpointSlice, Some(&key.namespace), &key.name);
+            Kind::Pod => {
+                for (namespace, entry) in &self.namespaces {
+                    all.extend(entry.pods.keys().map(|name| within(namespace, name)));
+                }
+            }
+            Kind::NetworkPolicy => {
+                for (namespace, entry) in &self.namespaces {
+                    all.extend(entry.policies.keys().map(|name| within(namespace, name)));
+                }
+            }
+            Kind::Node => all.extend(self.nodes.keys().map(named)),
+            Kind::ClusterNetworkPolicy => all.extend(self.cluster_policies.keys().map(named)),
+            Kind::ClusterEgressFirewall => all.extend(self.firewalls.keys().map(named)),
+            Kind::Service => {
+                all.extend(self.services.keys().map(|key| within(&key.namespace, &key.name)));
+            }
+            Kind::EndpointSlice => {
+                let keys = self.endpoint_slices.keys();
+                all.extend(keys.map(|key| within(&key.namespace, &key.name)));
+            }
         }
         all
     }
