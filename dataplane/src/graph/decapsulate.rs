@@ -6,7 +6,7 @@ use crate::packet::Packet;
 use crate::wire::{self, Headers, Kind, vxlan};
 use crate::{Hop, Outcome, Underlay};
 
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let refused = Next::End(Outcome::TunnelRefused);
     let Underlay::Overlay(overlay) = context.snapshot.underlay() else { return refused };
     let outer = packet.headers;
@@ -29,5 +29,5 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
     }
     vxlan::mark_congestion(frame, &packet.headers, class);
     packet.from_peer = Hop::peer(peer);
-    security::onward(packet)
+    security::onward(context, packet)
 }

@@ -14,6 +14,9 @@ use dataplane::{
     Gate, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState, Snapshot, Worker,
 };
 
+/// Frames of a switch, unless a test says otherwise.
+pub(crate) const FRAMES: usize = 512;
+
 /// The switch, with a wire for each port.
 pub(crate) struct Rig {
     worker: Worker,
@@ -26,7 +29,12 @@ pub(crate) struct Rig {
 impl Rig {
     /// A switch that decides by these parts; port numbers are places in `parts.ports`.
     pub(crate) fn new(parts: Parts) -> Self {
-        let (memory, frames) = Memory::heap(4096, 512);
+        Self::new_with_frames(parts, FRAMES)
+    }
+
+    /// The same with so many frames.
+    pub(crate) fn new_with_frames(parts: Parts, frames: usize) -> Self {
+        let (memory, frames) = Memory::heap(4096, frames as u32);
         let sessions = Sessions::new(1024, 16, Timeouts::default());
         let ends = Arc::<Mutex<Vec<Outcome>>>::default();
         let inspect = Recorder(Arc::clone(&ends));
@@ -73,6 +81,18 @@ impl Rig {
     pub(crate) fn pass(&mut self, from: u16, frame: impl Into<Vec<u8>>, to: u16) -> Vec<u8> {
         let outcome = self.send(from, frame);
         self.receive(to).unwrap_or_else(|| panic!("nothing left by port {to}: {outcome}"))
+    }
+
+    /// Takes a port away; tells how what waited there ended.
+    pub(crate) fn remove_port(&mut self, port: u16) -> Vec<Outcome> {
+        self.worker.orders().give(Order::RemovePort(PortId(port)));
+        self.worker.round(self.now());
+        std::mem::take(&mut self.ends.lock().unwrap())
+    }
+
+    /// Frames that are not in use.
+    pub(crate) fn free(&self) -> usize {
+        self.worker.free_frames()
     }
 
     /// The sessions it knows.
