@@ -39,6 +39,13 @@ impl Address {
         ((self.0 >> 64) as u64 | (self.0 as u64 >> 32 ^ 0xffff)) == 0
     }
 
+    /// What tells this from an IPv4 address: 0 in all but the low 32 bits for one. Put together
+    /// by OR for many addresses, tells whether all are.
+    #[inline(always)]
+    pub(crate) const fn beyond_v4(self) -> u128 {
+        self.0 ^ MAPPED
+    }
+
     /// The standard library's form.
     pub fn to_ip(self) -> IpAddr {
         if self.is_v4() {

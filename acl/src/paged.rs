@@ -42,7 +42,13 @@ impl<T: Clone, const N: usize> Paged<T, N> {
     /// Entry `index`, which there must be room for.
     #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> &T {
-        &self.pages[index / N][index % N]
+        self.pages().get(index)
+    }
+
+    /// All entries for reading; for loops, which then look for the pages once.
+    #[inline(always)]
+    pub(crate) fn pages(&self) -> Pages<'_, T, N> {
+        Pages(&self.pages)
     }
 
     /// Entry `index` for writing; copies its page if another version shares it.
@@ -55,6 +61,26 @@ impl<T: Clone, const N: usize> Paged<T, N> {
     pub(crate) fn bytes(&self) -> usize {
         let pages: HashSet<_> = self.pages.iter().map(Arc::as_ptr).collect();
         pages.len() * size_of::<[T; N]>() + size_of_val(&*self.pages)
+    }
+}
+
+/// The entries of a [`Paged`] array.
+#[derive(Debug)]
+pub(crate) struct Pages<'a, T, const N: usize>(&'a [Arc<[T; N]>]);
+
+impl<T, const N: usize> Clone for Pages<'_, T, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, const N: usize> Copy for Pages<'_, T, N> {}
+
+impl<'a, T, const N: usize> Pages<'a, T, N> {
+    /// Entry `index`, which there must be room for.
+    #[inline(always)]
+    pub(crate) fn get(self, index: usize) -> &'a T {
+        &self.0[index / N][index % N]
     }
 }
 
@@ -93,7 +119,13 @@ impl<T: Clone, const N: usize> Grouped<T, N> {
     /// Entry `index`, which there must be room for.
     #[inline(always)]
     pub(crate) fn get(&self, index: usize) -> &T {
-        &self.groups[index / (N * GROUP)][index / N % GROUP][index % N]
+        self.groups().get(index)
+    }
+
+    /// All entries for reading; for loops, which then look for the groups once.
+    #[inline(always)]
+    pub(crate) fn groups(&self) -> Groups<'_, T, N> {
+        Groups(&self.groups)
     }
 
     /// Entry `index` for writing; copies page and group if another version shares them.
@@ -111,6 +143,26 @@ impl<T: Clone, const N: usize> Grouped<T, N> {
         pages.len() * size_of::<[T; N]>()
             + groups.len() * size_of::<Group<T, N>>()
             + size_of_val(&*self.groups)
+    }
+}
+
+/// The entries of a [`Grouped`] array.
+#[derive(Debug)]
+pub(crate) struct Groups<'a, T, const N: usize>(&'a [Arc<Group<T, N>>]);
+
+impl<T, const N: usize> Clone for Groups<'_, T, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, const N: usize> Copy for Groups<'_, T, N> {}
+
+impl<'a, T, const N: usize> Groups<'a, T, N> {
+    /// Entry `index`, which there must be room for.
+    #[inline(always)]
+    pub(crate) fn get(self, index: usize) -> &'a T {
+        &self.0[index / (N * GROUP)][index / N % GROUP][index % N]
     }
 }
 

@@ -14,6 +14,13 @@ impl From<SystemTime> for Utc {
     }
 }
 
+impl Utc {
+    /// The same without the part of a second: `2026-11-21T02:25:35Z`.
+    pub fn in_seconds(self) -> String {
+        Self(Duration::from_secs(self.0.as_secs())).to_string().replace(".000Z", "Z")
+    }
+}
+
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();

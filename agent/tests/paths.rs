@@ -180,7 +180,8 @@ fn the_running_switch_takes_an_uplink_and_gives_it_back() {
         interfaces.find_uplink(&[]).unwrap_err();
         interfaces.set_uplink_filter(&UplinkFilter::default()).unwrap_err();
         let opened = interfaces.open_uplink("wire").unwrap();
-        assert_eq!((opened.index, opened.mode.starts_with("native, copy")), (rig.wire, true));
+        let port = &opened.port;
+        assert_eq!((port.index, port.mode.starts_with("native, copy")), (rig.wire, true));
         assert!(shown().contains("xdp"));
         let filter = UplinkFilter { vxlan_port: Some(4789), ..UplinkFilter::default() };
         interfaces.set_uplink_filter(&filter).unwrap();

@@ -8,14 +8,19 @@
 //!
 //! The cache is where the last valid version of an object survives an invalid one.
 
+mod bound;
+mod listing;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bound::Bound;
+
 use crate::model::{
-    ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace, NetworkPolicy, Node, Pod, Service,
+    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace,
+    NetworkPolicy, Node, Pod, Service,
 };
-use crate::state::KeptObject;
 use crate::{Kind, Object, ObjectRef, PodKey};
 
 /// Every object known.
@@ -24,10 +29,13 @@ pub(crate) struct Cache {
     namespaces: BTreeMap<Arc<str>, NamespaceEntry>,
     nodes: BTreeMap<Arc<str>, Arc<Node>>,
     cluster_policies: BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>>,
+    firewalls: BTreeMap<Arc<str>, Arc<ClusterEgressFirewall>>,
+    /// Where the API server is, as its service and endpoints say; sorted.
+    api_server: Arc<[IpAddr]>,
     services: BTreeMap<Key, Arc<Service>>,
     endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
     /// Addresses of local pods that were told before the API knew them.
-    bound: HashMap<PodKey, Vec<IpAddr>>,
+    bound: HashMap<PodKey, Bound>,
     /// Objects that could be read only in part and have no earlier version that was whole.
     uncertain: HashSet<ObjectRef>,
     /// Label sets in use, so that equal ones are held once.
@@ -62,9 +70,14 @@ pub(crate) enum Change {
     ClusterNetworkPolicy(Option<Arc<ClusterNetworkPolicy>>, Option<Arc<ClusterNetworkPolicy>>),
     /// A cluster node came, went or changed.
     Node(Arc<str>),
+    /// An egress firewall, before and after.
+    ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),
     /// A service or its endpoints: the services that may be different.
     Service(Vec<Key>),
 }
+
+/// Namespace and name of the service that is the API server's.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
 impl NamespaceEntry {
     fn mentioned(name: &Arc<str>) -> Self {
@@ -139,6 +152,18 @@ impl Cache {
                 }
                 self.nodes.insert(Arc::clone(&name), Arc::new(node));
                 Change::Node(name)
+            }
+            Object::ClusterEgressFirewall(firewall) => {
+                let before = self.firewalls.get(&firewall.name).cloned();
+                let keep = before.as_ref().is_some_and(|before| {
+                    **before == firewall || before.complete && !firewall.complete
+                });
+                if keep {
+                    return Change::None;
+                }
+                let firewall = Arc::new(firewall);
+                self.firewalls.insert(Arc::clone(&firewall.name), Arc::clone(&firewall));
+                Change::ClusterEgressFirewall(before, Some(firewall))
             }
             Object::Service(service) => {
                 let service = Arc::new(service);
@@ -224,6 +249,10 @@ impl Cache {
                 Some(_) => Change::Node(Arc::clone(name)),
                 None => Change::None,
             },
+            Kind::ClusterEgressFirewall => match self.firewalls.remove(name) {
+                Some(firewall) => Change::ClusterEgressFirewall(Some(firewall), None),
+                None => Change::None,
+            },
             Kind::Service => match self.services.remove(&key) {
                 Some(_) => Change::Service(vec![key]),
                 None => Change::None,
@@ -240,113 +269,6 @@ impl Cache {
         change
     }
 
-    /// Tells the addresses of a pod before its object does; whether that is news.
-    pub(crate) fn bind(&mut self, pod: &PodKey, addresses: Vec<IpAddr>) -> bool {
-        match self.bound.get(pod) {
-            Some(known) if *known == addresses => false,
-            _ => {
-                self.bound.insert(pod.clone(), addresses);
-                true
-            }
-        }
-    }
-
-    /// Takes that back; whether there was anything.
-    pub(crate) fn unbind(&mut self, pod: &PodKey) -> bool {
-        self.bound.remove(pod).is_some()
-    }
-
-    /// Whether addresses were told for this pod.
-    pub(crate) fn is_bound(&self, pod: &PodKey) -> bool {
-        self.bound.contains_key(pod)
-    }
-
-    /// The addresses at which a pod takes part in policies: those it is bound to, else those
-    /// in its status; none if it is on the host network, finished or not known.
-    pub(crate) fn addresses(&self, pod: &PodKey) -> &[IpAddr] {
-        match self.pod(pod) {
-            Some(pod) if pod.is_on_pod_network() => {
-                self.bound.get(&pod.key).unwrap_or(&pod.addresses)
-            }
-            _ => &[],
-        }
-    }
-
-    /// All objects there are.
-    pub(crate) fn references(&self) -> HashSet<ObjectRef> {
-        let mut all = HashSet::new();
-        let mut add = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| {
-            all.insert(ObjectRef { kind, namespace: namespace.cloned(), name: Arc::clone(name) });
-        };
-        for (namespace, entry) in &self.namespaces {
-            if entry.explicit {
-                add(Kind::Namespace, None, namespace);
-            }
-            entry.pods.keys().for_each(|name| add(Kind::Pod, Some(namespace), name));
-            entry.policies.keys().for_each(|name| add(Kind::NetworkPolicy, Some(namespace), name));
-        }
-        self.nodes.keys().for_each(|name| add(Kind::Node, None, name));
-        self.cluster_policies.keys().for_each(|name| add(Kind::ClusterNetworkPolicy, None, name));
-        for key in self.services.keys() {
-            add(Kind::Service, Some(&key.namespace), &key.name);
-        }
-        for key in self.endpoint_slices.keys() {
-            add(Kind::EndpointSlice, Some(&key.namespace), &key.name);
-        }
-        all
-    }
-
-    /// All objects there are, namespaces first.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
-        self.kept().map(|kept| match kept {
-            KeptObject::Namespace(it) => Object::Namespace(it),
-            KeptObject::Pod(it) => Object::Pod(Pod::clone(&it)),
-            KeptObject::Node(it) => Object::Node(Node::clone(&it)),
-            KeptObject::Service(it) => Object::Service(Service::clone(&it)),
-            KeptObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
-            KeptObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
-            KeptObject::ClusterNetworkPolicy(it) => {
-                Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
-            }
-        })
-    }
-
-    /// The same, shared.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptObject> {
-        let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
-        let namespaces = explicit.map(|(name, entry)| {
-            let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
-            KeptObject::Namespace(Namespace { name, labels })
-        });
-        let entries = || self.namespaces.values();
-        let pods = entries().flat_map(|entry| entry.pods.values());
-        let policies = entries().flat_map(|entry| entry.policies.values());
-        let cluster_policies = self.cluster_policies.values();
-        let (services, slices) = (self.services.values(), self.endpoint_slices.values());
-        namespaces
-            .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
-            .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
-            .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
-            .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
-            .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
-            .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
-    }
-
-    /// How many objects of each kind there are; kinds without any are left out.
-    pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
-        let entries = || self.namespaces.values();
-        let counts = [
-            (Kind::Namespace, entries().filter(|entry| entry.explicit).count()),
-            (Kind::Pod, entries().map(|entry| entry.pods.len()).sum()),
-            (Kind::NetworkPolicy, entries().map(|entry| entry.policies.len()).sum()),
-            (Kind::Node, self.nodes.len()),
-            (Kind::Service, self.services.len()),
-            (Kind::EndpointSlice, self.endpoint_slices.len()),
-            (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
-        ];
-        counts.into_iter().filter(|(_, count)| *count > 0).collect()
-    }
-
     /// All namespaces, in order.
     #[must_use]
     pub(crate) fn namespaces(&self) -> &BTreeMap<Arc<str>, NamespaceEntry> {
@@ -361,6 +283,36 @@ impl Cache {
     /// All cluster network policies, by name.
     pub(crate) fn cluster_policies(&self) -> &BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>> {
         &self.cluster_policies
+    }
+
+    /// All egress firewalls, by name.
+    pub(crate) fn firewalls(&self) -> &BTreeMap<Arc<str>, Arc<ClusterEgressFirewall>> {
+        &self.firewalls
+    }
+
+    /// The addresses of the API server.
+    pub(crate) fn api_server(&self) -> &Arc<[IpAddr]> {
+        &self.api_server
+    }
+
+    /// Works out where the API server is, after a change of these services; whether it is
+    /// elsewhere now.
+    pub(crate) fn find_api_server(&mut self, changed: &[Key]) -> bool {
+        let service = Key { namespace: API_SERVER.0.into(), name: API_SERVER.1.into() };
+        if !changed.contains(&service) {
+            return false;
+        }
+        let endpoints = self.slices_of(&service).flat_map(|slice| &slice.endpoints);
+        let mut addresses: Vec<IpAddr> =
+            endpoints.flat_map(|endpoint| endpoint.addresses.iter().copied()).collect();
+        addresses.extend(self.services.get(&service).iter().flat_map(|it| &it.cluster_ips));
+        addresses.sort_unstable();
+        addresses.dedup();
+        let is_elsewhere = *addresses != *self.api_server;
+        if is_elsewhere {
+            self.api_server = addresses.into();
+        }
+        is_elsewhere
     }
 
     /// The endpoint slices of a service, in order.

@@ -1,6 +1,8 @@
 //! Policies become basic rules: one direction of one pod at a time.
 //!
 //! ```text
+//! egress firewalls, each by itself: Deny, or Allow, which is Pass
+//!         │
 //! Admin cluster policies ── Pass ──┐
 //!                                  ├→ NetworkPolicies, default-deny      (if any isolates the pod)
 //!                                  └→ Baseline cluster policies ── Pass ─→ default-allow (if none)
@@ -17,19 +19,24 @@
 //! the former and denies the rest of the latter. Of a policy that may select the pod or not,
 //! what denies counts, what permits does not, and what passes denies.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::PortRange;
+use ipnet::IpNet;
 
 use crate::model::{
-    ClusterNetworkPolicy, Direction, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Protocol,
-    Verdict,
+    ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Direction, NetworkPolicy, Peer, Pod,
+    PolicyRule, PortSpec, Protocol, Verdict,
 };
 use crate::peers::{Certainty, NamedPort, PeerSet, PodPeers};
 
 /// The policies that select a pod, each list in its order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policies {
+    /// Egress firewalls, each a tier of its own.
+    pub(crate) firewalls: Vec<Selecting>,
     /// Of tier `Admin`.
     pub(crate) admin: Vec<Selecting>,
     /// Of the pod's namespace.
@@ -38,14 +45,51 @@ pub(crate) struct Policies {
     pub(crate) baseline: Vec<Selecting>,
     /// There are pods, namespaces or cluster nodes that could be read only in part.
     pub(crate) uncertain: bool,
+    /// The addresses of the API server.
+    pub(crate) api_server: Arc<[IpAddr]>,
 }
 
 /// A cluster policy whose subject the pod is.
 #[derive(Clone, Debug)]
 pub(crate) struct Selecting {
-    pub(crate) policy: Arc<ClusterNetworkPolicy>,
+    pub(crate) policy: ClusterWide,
     /// Whether it is for certain.
     pub(crate) certain: bool,
+}
+
+/// A policy that is in no namespace.
+#[derive(Clone, Debug)]
+pub(crate) enum ClusterWide {
+    Policy(Arc<ClusterNetworkPolicy>),
+    Firewall(Arc<ClusterEgressFirewall>),
+}
+
+impl ClusterWide {
+    /// Its rules for `direction`.
+    pub(crate) fn direction(&self, direction: Direction) -> &[ClusterRule] {
+        match (self, direction) {
+            (Self::Policy(policy), _) => policy.direction(direction),
+            (Self::Firewall(firewall), Direction::Egress) => &firewall.egress,
+            (Self::Firewall(_), Direction::Ingress) => &[],
+        }
+    }
+
+    /// Its place within its tier.
+    pub(crate) fn priority(&self) -> u16 {
+        match self {
+            Self::Policy(policy) => policy.priority,
+            Self::Firewall(_) => 0,
+        }
+    }
+}
+
+impl fmt::Display for ClusterWide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policy(policy) => write!(f, "ClusterNetworkPolicy {}", policy.name),
+            Self::Firewall(firewall) => write!(f, "ClusterEgressFirewall {}", firewall.name),
+        }
+    }
 }
 
 /// A rule about the peers of one pod, for one direction.
@@ -78,7 +122,7 @@ pub(crate) fn rules(
     names: &mut impl PortNames,
 ) -> Option<Vec<BasicRule>> {
     let mut expand = |rule: &PolicyRule, verdict, certainty, into: &mut Vec<BasicRule>| {
-        expand(pod, rule, (verdict, certainty), direction, names, into);
+        expand(pod, rule, (verdict, certainty), (direction, &policies.api_server), names, into);
     };
     let uncertain = policies.uncertain;
     let mut tier = |policies: &[Selecting]| {
@@ -93,6 +137,8 @@ pub(crate) fn rules(
         rules
     };
     let (admin, baseline) = (tier(&policies.admin), tier(&policies.baseline));
+    let firewalls: Vec<Vec<BasicRule>> =
+        policies.firewalls.chunks(1).map(&mut tier).filter(|rules| !rules.is_empty()).collect();
     let mut isolating = Vec::new();
     let mut namespaced = Vec::new();
     for policy in &policies.namespaced {
@@ -108,10 +154,11 @@ pub(crate) fn rules(
             namespaced.push(everything(Verdict::Deny, origin));
             namespaced
         }
-        true if admin.is_empty() && baseline.is_empty() => return None,
+        true if firewalls.is_empty() && admin.is_empty() && baseline.is_empty() => return None,
         true => chain(baseline, &[everything(Verdict::Accept, "default-allow".into())]),
     };
-    Some(chain(admin, &rest))
+    let rest = chain(admin, &rest);
+    Some(firewalls.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest)))
 }
 
 /// What a rule comes to: whether its policy selects the pod for certain, and whether anything
@@ -138,6 +185,10 @@ fn everything(verdict: Verdict, origin: String) -> BasicRule {
     BasicRule { peer: None, protocol: None, ports: PortRange::ANY, verdict, origin }
 }
 
+/// The most rules a pod may have in one direction. Each rule that passes repeats those behind
+/// it, so that a few policies could ask for any number.
+const MOST_RULES: usize = 1 << 16;
+
 /// One tier before the next, which has no `Pass` and decides everything.
 fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
     let mut rules = Vec::with_capacity(tier.len() + next.len());
@@ -145,6 +196,10 @@ fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
         match rule.verdict {
             Verdict::Pass => rules.extend(next.iter().filter_map(|next| narrow(next, &rule))),
             Verdict::Accept | Verdict::Deny => rules.push(rule),
+        }
+        if rules.len() + next.len() > MOST_RULES {
+            let origin = format!("default-deny: more than {MOST_RULES} rules for one pod");
+            return vec![everything(Verdict::Deny, origin)];
         }
     }
     rules.extend_from_slice(next);
@@ -179,14 +234,24 @@ fn expand(
     pod: &Pod,
     rule: &PolicyRule,
     (verdict, certainty): (Verdict, Certainty),
-    direction: Direction,
+    (direction, api_server): (Direction, &[IpAddr]),
     names: &mut impl PortNames,
     into: &mut Vec<BasicRule>,
 ) {
-    let ends: Vec<Option<&Peer>> = match &rule.peers {
-        None => vec![None],
-        Some(listed) => listed.iter().map(Some).collect(),
-    };
+    let hosts: Vec<Peer> =
+        api_server.iter().map(|it| Peer::Block(IpNet::from(*it), Vec::new())).collect();
+    let mut ends: Vec<Option<&Peer>> = Vec::new();
+    match &rule.peers {
+        None => ends.push(None),
+        Some(listed) => {
+            for peer in listed {
+                match peer {
+                    Peer::ApiServer => ends.extend(hosts.iter().map(Some)),
+                    peer => ends.push(Some(peer)),
+                }
+            }
+        }
+    }
     for end in ends {
         let peer = end.map(|end| PeerSet::of(end, certainty));
         let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {

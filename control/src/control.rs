@@ -6,6 +6,8 @@
 //! configures those, compiles what has to be and publishes, so that however many events
 //! become one view.
 
+mod processor;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,9 +16,9 @@ use acl::{PeerSetId, Rule};
 use ahash::RandomState;
 
 use crate::cache::{Cache, Change};
-use crate::configurator::{self, Policies, Selecting};
+use crate::configurator::{self, Policies};
 use crate::membership::{Membership, NameId};
-use crate::model::{Direction, EndpointSlice, NetworkPolicy, Pod, Service, Tier};
+use crate::model::{Direction, EndpointSlice, Pod, Service};
 use crate::render::{self, Followed};
 use crate::services;
 use crate::session_rules::Nets;
@@ -138,10 +140,11 @@ impl Control {
     }
 
     /// Tells the addresses of a pod on this cluster node, which win over those in its
-    /// status. A pod that is not known yet waits for its object.
-    pub fn bind_address(&mut self, pod: PodKey, addresses: Vec<IpAddr>) {
+    /// status. A pod that is not known yet waits for its object; with a `uid`, it waits for the
+    /// one with that uid, and an earlier or later pod of its name has no addresses.
+    pub fn bind_address(&mut self, pod: PodKey, uid: Option<&str>, addresses: Vec<IpAddr>) {
         let before = self.cache.addresses(&pod).to_vec();
-        if self.cache.bind(&pod, addresses) {
+        if self.cache.bind(&pod, uid.map(Arc::from), addresses) {
             self.process(Change::Pod(pod), &before);
         }
     }
@@ -219,6 +222,12 @@ impl Control {
         self.cache.pod(key)
     }
 
+    /// Whether the pod of this name that is known is another one than the one bound: an earlier
+    /// one whose end, or a later one whose beginning, was told first.
+    pub fn is_namesake(&self, key: &PodKey) -> bool {
+        self.cache.is_namesake(key)
+    }
+
     /// All objects known, one at a time.
     pub fn objects(&self) -> impl Iterator<Item = Object> {
         self.cache.objects()
@@ -266,73 +275,6 @@ impl Control {
         }
     }
 
-    /// The processor: who is affected by a change, before it and after it.
-    fn process(&mut self, change: Change, addresses_before: &[IpAddr]) {
-        match change {
-            Change::None => {}
-            Change::Service(keys) => {
-                keys.into_iter().for_each(|key| self.services.service_changed(key));
-            }
-            Change::Pod(key) => {
-                self.services.pod_changed();
-                self.membership.pod_changed(&self.cache, &key, addresses_before);
-                if self.local.contains_key(&key) || self.is_local(&key) {
-                    self.dirty.insert(key);
-                }
-            }
-            Change::Namespace(name) => {
-                self.membership.namespace_changed(&self.cache, &name);
-                // Cluster policies may select the pods in it, or no longer do.
-                if !self.cache.cluster_policies().is_empty() {
-                    self.mark(|pod, _| pod.key.namespace == name);
-                }
-            }
-            Change::NetworkPolicy(before, after) => {
-                let selects = |policy: &Arc<NetworkPolicy>, pod: &Pod| {
-                    policy.key.namespace == pod.key.namespace
-                        && policy.selector.matches(&pod.labels)
-                };
-                self.mark(|pod, _| before.iter().chain(&after).any(|policy| selects(policy, pod)));
-            }
-            Change::ClusterNetworkPolicy(before, after) => {
-                self.mark(|pod, namespace| {
-                    let mut either = before.iter().chain(&after);
-                    either.any(|policy| policy.may_select(namespace, &pod.labels))
-                });
-            }
-            Change::Node(name) => {
-                self.nodes_changed = true;
-                self.membership.node_changed(&self.cache, &name);
-            }
-        }
-    }
-
-    /// Notes the local pods that `affected` says, given the labels of their namespace.
-    fn mark(&mut self, affected: impl Fn(&Pod, &crate::model::Labels) -> bool) {
-        for key in self.local.keys() {
-            if let Some(pod) = self.cache.pod(key)
-                && let Some(entry) = self.cache.namespaces().get(&key.namespace)
-                && affected(pod, &entry.labels)
-            {
-                self.dirty.insert(key.clone());
-            }
-        }
-    }
-
-    /// Whether the pod gets tables: it is in scope and takes part in policies.
-    fn is_local(&self, key: &PodKey) -> bool {
-        let Some(pod) = self.cache.pod(key) else { return false };
-        // What it is could not be read, so what may reach it is not known.
-        if !pod.complete {
-            return false;
-        }
-        let in_scope = match &self.scope {
-            Scope::All => true,
-            Scope::Node(name) => pod.node.as_ref() == Some(name) || self.cache.is_bound(key),
-        };
-        in_scope && !self.cache.addresses(key).is_empty()
-    }
-
     /// Works out the gates of a pod.
     fn configure(&mut self, key: &PodKey) {
         let mut gates = [None, None];
@@ -362,33 +304,5 @@ impl Control {
         sets.iter().for_each(|set| self.membership.retain(*set));
         names.iter().for_each(|name| self.membership.retain_name(*name));
         Some(Gate { rules, names })
-    }
-
-    /// The policies that select a pod, in order.
-    pub(crate) fn policies_of(&self, pod: &Pod) -> Policies {
-        let Some(entry) = self.cache.namespaces().get(&pod.key.namespace) else {
-            return Policies::default();
-        };
-        let (namespace, pod_labels) = (&entry.labels, &pod.labels);
-        let cluster = |tier: Tier| {
-            let policies = self.cache.cluster_policies().values();
-            let mut list: Vec<Selecting> = policies
-                .filter(|it| it.tier == tier && it.may_select(namespace, pod_labels))
-                .map(|policy| Selecting {
-                    policy: Arc::clone(policy),
-                    certain: policy.selects(namespace, pod_labels),
-                })
-                .collect();
-            // Stable: equal priorities stay in the order of their names.
-            list.sort_by_key(|it| it.policy.priority);
-            list
-        };
-        let namespaced = entry.policies.values().filter(|it| it.selector.matches(&pod.labels));
-        Policies {
-            admin: cluster(Tier::Admin),
-            namespaced: namespaced.cloned().collect(),
-            baseline: cluster(Tier::Baseline),
-            uncertain: self.cache.is_uncertain(),
-        }
     }
 }

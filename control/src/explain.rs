@@ -127,17 +127,19 @@ impl Control {
     fn selecting(&self, pod: &PodKey, direction: Direction) -> Vec<String> {
         let Some(pod) = self.pod(pod) else { return Vec::new() };
         let policies = self.policies_of(pod);
-        let has_rules = |name: &Arc<str>, count: usize| {
-            (count > 0).then(|| format!("ClusterNetworkPolicy {name}"))
-        };
         let cluster = |list: &[Selecting]| -> Vec<String> {
-            list.iter()
-                .filter_map(|it| has_rules(&it.policy.name, it.policy.direction(direction).len()))
-                .collect()
+            let mut names = Vec::new();
+            for Selecting { policy, .. } in list {
+                if !policy.direction(direction).is_empty() {
+                    names.push(policy.to_string());
+                }
+            }
+            names
         };
         let namespaced = policies.namespaced.iter();
         let namespaced = namespaced.filter(|it| it.direction(direction).is_some());
-        let mut names = cluster(&policies.admin);
+        let mut names = cluster(&policies.firewalls);
+        names.extend(cluster(&policies.admin));
         names.extend(namespaced.map(|it| format!("NetworkPolicy {}", it.key)));
         names.extend(cluster(&policies.baseline));
         names

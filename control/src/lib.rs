@@ -50,4 +50,5 @@ pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault};
 pub use objects::{Kind, Object, ObjectRef};
 pub use services::{ServiceEndpoint, ServiceView, slice_target};
+pub use session_rules::SessionRules;
 pub use view::{ClusterNode, PodGate, PodKey, PodView, View};

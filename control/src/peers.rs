@@ -77,7 +77,7 @@ impl PodPeers {
             Some(Peer::Block(net, except)) => {
                 (everywhere(), Selector::default(), Some((*net, except.clone())))
             }
-            Some(Peer::Nodes(_)) => return None,
+            Some(Peer::Nodes(_) | Peer::ApiServer) => return None,
             None => (everywhere(), Selector::default(), None),
         };
         Some(Self { namespaces, pods, within, port: None, certainty })
@@ -127,6 +127,11 @@ impl PeerSet {
             }),
             Peer::Block(net, except) => Self::Block(*net, except.clone()),
             Peer::Nodes(selector) => Self::Nodes(selector.clone(), certainty),
+            // Written out as addresses before it comes here; by itself it is nobody.
+            Peer::ApiServer => {
+                let nobody = IpNet::from(IpAddr::from([0; 4]));
+                Self::Block(nobody, vec![nobody])
+            }
         }
     }
 

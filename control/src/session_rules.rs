@@ -13,13 +13,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use acl::{Action, End, PeerSetId, Rule};
 use ahash::RandomState;
 use ipnet::IpNet;
 use session_rules as session;
 
-use crate::{Control, PodGate};
+use crate::{Control, PodGate, PodKey, PodView};
 
 /// The networks of a peer set, each with its exceptions.
 pub(crate) type Nets = Vec<(IpNet, Vec<IpNet>)>;
@@ -27,35 +28,58 @@ pub(crate) type Nets = Vec<(IpNet, Vec<IpNet>)>;
 /// Allowed or denied, by port; disjoint, sorted and without gaps.
 type Answers = Vec<(session::Ports, bool)>;
 
+/// What session rules are worked out of: a view, and who is in its peer sets. Taking it is
+/// quick; [`SessionRules::of_pods`] may take a while in a large cluster, on whatever thread.
+#[derive(Debug)]
+pub struct SessionRules {
+    pods: Vec<(PodKey, Arc<PodView>)>,
+    nets: HashMap<PeerSetId, Nets, RandomState>,
+}
+
 impl Control {
     /// The rules that an L4 stack on the cluster node would decide by, for the pods of the
     /// view in force. Their tags are empty: [`session_rules::changes`] gives them.
     pub fn session_rules(&self) -> Vec<session::Rule> {
-        let nets = self.nets_of_sets();
+        let source = self.session_rule_source(None);
+        source.of_pods().map(|(_, rule)| rule).collect()
+    }
+
+    /// What the rules of one pod, or of all in the view, are worked out of.
+    pub fn session_rule_source(&self, pod: Option<&PodKey>) -> SessionRules {
+        let view = self.view();
+        let wanted = view.pods.iter().filter(|(key, _)| pod.is_none_or(|pod| pod == *key));
+        let pods = wanted.map(|(key, pod)| (key.clone(), Arc::clone(pod))).collect();
+        SessionRules { pods, nets: self.nets_of_sets() }
+    }
+}
+
+impl SessionRules {
+    /// The rules, with the pod that each is for.
+    pub fn of_pods(&self) -> impl Iterator<Item = (&PodKey, session::Rule)> {
+        self.pods.iter().flat_map(|(key, pod)| self.of_pod(key, pod).map(move |rule| (key, rule)))
+    }
+
+    fn of_pod(&self, key: &PodKey, pod: &PodView) -> impl Iterator<Item = session::Rule> + use<> {
         let mut rules = Vec::new();
-        for (key, pod) in self.view().pods.iter() {
-            let name: std::sync::Arc<str> = key.to_string().into();
-            let scope = session::Scope::Local(name);
-            if let PodGate::Table(table) = &pod.from_pod {
-                for (transport, net, ports, allowed) in gate(table.rules(), &nets) {
-                    let remote = session::End { net, ports };
-                    let local = session::End::ANY;
-                    rules.push(rule(scope.clone(), transport, local, remote, allowed));
-                }
+        let scope = session::Scope::Local(key.to_string().into());
+        if let PodGate::Table(table) = &pod.from_pod {
+            for (transport, net, ports, allowed) in gate(table.rules(), &self.nets) {
+                let remote = session::End { net, ports };
+                let local = session::End::ANY;
+                rules.push(rule(scope.clone(), transport, local, remote, allowed));
             }
-            if let PodGate::Table(table) = &pod.to_pod {
-                for (transport, net, ports, allowed) in gate(table.rules(), &nets) {
-                    let remote = session::End { net, ports: session::Ports::ANY };
-                    for address in &pod.addresses {
-                        let own = Some(IpNet::from(*address));
-                        let local = session::End { net: own, ports };
-                        let scope = session::Scope::Global;
-                        rules.push(rule(scope, transport, local, remote, allowed));
-                    }
+        }
+        if let PodGate::Table(table) = &pod.to_pod {
+            for (transport, net, ports, allowed) in gate(table.rules(), &self.nets) {
+                let remote = session::End { net, ports: session::Ports::ANY };
+                for address in &pod.addresses {
+                    let own = Some(IpNet::from(*address));
+                    let local = session::End { net: own, ports };
+                    rules.push(rule(session::Scope::Global, transport, local, remote, allowed));
                 }
             }
         }
-        rules
+        rules.into_iter()
     }
 }
 

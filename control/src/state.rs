@@ -19,7 +19,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::model::{
-    ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service,
+    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
+    Pod, Service,
 };
 use crate::{Control, Object};
 
@@ -40,6 +41,7 @@ pub(crate) enum KeptObject {
     EndpointSlice(Arc<EndpointSlice>),
     NetworkPolicy(Arc<NetworkPolicy>),
     ClusterNetworkPolicy(Arc<ClusterNetworkPolicy>),
+    ClusterEgressFirewall(Arc<ClusterEgressFirewall>),
 }
 
 impl Kept {
@@ -158,6 +160,9 @@ mod tests {
                 "metadata": {"name": "c"}, "spec": {"tier": "Admin", "priority": 1,
                     "subject": {"namespaces": {}}, "egress": [{"action": "Deny",
                         "to": [{"nodes": {}}]}]}}),
+            json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+                "metadata": {"name": "f"}, "spec": {"egress": [{"action": "Deny",
+                    "to": [{"apiServer": {}}]}]}}),
             json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
                 "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80, "targetPort": "http"}]}}),
         ] {
@@ -176,7 +181,7 @@ mod tests {
         let mut again = Control::new(Scope::All);
         again.resync(load(&path).unwrap());
         assert!(again.objects().eq(control.objects()));
-        assert_eq!(again.objects().count(), 6);
+        assert_eq!(again.objects().count(), 7);
     }
 
     #[test]

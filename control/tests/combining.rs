@@ -148,8 +148,8 @@ fn global_table(senders: &[(IpNet, Vec<Rule>)]) -> Vec<Rule> {
 
 fn only_namespaced(edit: &Edit) -> bool {
     match edit {
-        Edit::Apply(value) => value["kind"] != "ClusterNetworkPolicy",
-        Edit::Delete(kind, ..) => *kind != "ClusterNetworkPolicy",
+        Edit::Apply(value) => !value["kind"].as_str().unwrap().starts_with("Cluster"),
+        Edit::Delete(kind, ..) => !kind.starts_with("Cluster"),
     }
 }
 

@@ -88,7 +88,15 @@ fn objects(cluster: &Cluster) -> Vec<Object> {
     let policies = cluster.policies.values().map(|it| value(Kind::NetworkPolicy, json(it)));
     let nodes = cluster.nodes.values().map(|it| value(Kind::Node, json(it)));
     let cluster_policies = cluster.cluster_policies.values().map(|it| object(it.clone()));
-    namespaces.chain(pods).chain(policies).chain(nodes).chain(cluster_policies).collect()
+    let others = cluster.firewalls.values().chain(cluster.services.values());
+    let others = others.chain(cluster.slices.values()).map(|it| object(it.clone()));
+    namespaces
+        .chain(pods)
+        .chain(policies)
+        .chain(nodes)
+        .chain(cluster_policies)
+        .chain(others)
+        .collect()
 }
 
 proptest! {

@@ -78,7 +78,7 @@ fn a_recreated_pod_keeps_nothing_of_its_predecessor() {
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
     control.apply(object(policy("x/p", spec)));
     control.apply(object(pod("x/db", "10.0.0.1", json!({"app": "db"}))));
-    control.bind_address(key("x/web"), vec!["10.0.0.2".parse().unwrap()]);
+    control.bind_address(key("x/web"), None, vec!["10.0.0.2".parse().unwrap()]);
     control.apply(object(pod("x/web", "10.0.0.2", json!({"app": "web"}))));
     control.commit();
     assert!(ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
@@ -87,13 +87,45 @@ fn a_recreated_pod_keeps_nothing_of_its_predecessor() {
     control.delete(&ObjectRef { kind: Kind::Pod, namespace: Some("x".into()), name: "web".into() });
     control.commit();
     assert!(!ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
-    control.bind_address(key("x/web"), vec!["10.0.0.3".parse().unwrap()]);
+    control.bind_address(key("x/web"), None, vec!["10.0.0.3".parse().unwrap()]);
     control.apply(object(pod("x/web", "10.0.0.9", json!({}))));
     let view = control.commit().unwrap();
     assert_eq!(view.pods[&key("x/web")].addresses, ["10.0.0.3".parse::<IpAddr>().unwrap()]);
     for address in ["10.0.0.2", "10.0.0.3", "10.0.0.9"] {
         assert!(!ingress(&view, address, "x/db", TCP, 80).0, "{address}");
     }
+}
+
+#[test]
+fn a_pod_made_again_under_its_name_is_not_judged_as_its_predecessor() {
+    let made = |uid: &str, labels: Value| {
+        let mut pod = pod("x/web", "10.0.0.2", labels);
+        pod["metadata"]["uid"] = json!(uid);
+        pod
+    };
+    let spec = json!({"podSelector": {"matchLabels": {"app": "db"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}]});
+    let mut control = Control::new(Scope::Node("n1".into()));
+    control.apply(object(policy("x/p", spec)));
+    control.apply(object(pod("x/db", "10.0.0.1", json!({"app": "db"}))));
+    control.apply(object(made("1", json!({"app": "web"}))));
+    // The new one is attached before its object is told.
+    control.bind_address(key("x/web"), Some("2"), vec!["10.0.0.3".parse().unwrap()]);
+    control.commit();
+    assert!(control.is_namesake(&key("x/web")));
+    let view = control.view();
+    assert!(!view.pods.contains_key(&key("x/web")), "it has no gates yet");
+    assert!(!ingress(&view, "10.0.0.3", "x/db", TCP, 80).0, "nor its predecessor's place");
+    control.apply(object(made("2", json!({}))));
+    control.commit();
+    let view = control.view();
+    assert!(view.pods.contains_key(&key("x/web")) && !control.is_namesake(&key("x/web")));
+    assert!(!ingress(&view, "10.0.0.3", "x/db", TCP, 80).0);
+    // Its successor's object is told before it is detached.
+    control.apply(object(made("3", json!({"app": "web"}))));
+    control.commit();
+    assert!(!control.view().pods.contains_key(&key("x/web")));
+    assert!(!ingress(&control.view(), "10.0.0.3", "x/db", TCP, 80).0);
 }
 
 #[test]
@@ -301,7 +333,7 @@ fn every_ipv4_address_is_not_every_address() {
 fn a_pod_bound_before_its_object_waits_and_is_then_judged_at_once() {
     let mut control = Control::new(Scope::Node("n1".into()));
     control.apply(object(policy("x/p", json!({"podSelector": {}}))));
-    control.bind_address(key("x/a"), vec!["10.0.0.1".parse().unwrap()]);
+    control.bind_address(key("x/a"), None, vec!["10.0.0.1".parse().unwrap()]);
     assert!(control.commit().is_none_or(|view| view.pods.is_empty()));
     let mut early = pod("x/a", "10.0.0.1", json!({}));
     early["status"] = json!({"phase": "Pending"});
@@ -351,7 +383,7 @@ fn an_address_that_two_pods_claim_is_the_later_ones() {
         let mut control = control(objects.into_iter().chain([policy("x/p", spec.clone())]));
         assert!(!ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
         // The one that was bound here is the one that is here.
-        control.bind_address(key("x/old"), vec!["10.0.0.2".parse().unwrap()]);
+        control.bind_address(key("x/old"), None, vec!["10.0.0.2".parse().unwrap()]);
         control.commit();
         assert!(ingress(&control.view(), "10.0.0.2", "x/db", TCP, 80).0);
     }

@@ -29,6 +29,12 @@ fn seeds() -> Vec<Value> {
                     {"action": "Deny", "from": [{"namespaces": {}}]}],
                 "egress": [{"action": "Deny", "to": [{"networks": ["10.0.0.0/8"]}, {"nodes": {}}],
                     "protocols": [{"udp": {"destinationPort": {"range": {"start": 1, "end": 9}}}}]}]}}),
+        json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+            "metadata": {"name": "f", "generation": 3},
+            "spec": {"subject": {"namespaces": {"matchLabels": {"a": "b"}}},
+                "egress": [{"action": "Allow", "to": [{"apiServer": {}}, {"nodes": {}}]},
+                    {"action": "Deny", "to": [{"networks": ["10.0.0.0/8"]}]}]},
+            "status": {"conditions": [{"type": "podgate.io/Accepted", "status": "True"}]}}),
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "x", "name": "q",
                 "labels": {"app": "web"}, "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"nodeName": "n1", "hostNetwork": false, "containers": [{"name": "c", "ports": [

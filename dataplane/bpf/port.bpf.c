@@ -6,6 +6,8 @@
  * socket is bound (the switch is starting, or was killed), the fallback decides:
  * a pod's interface drops, so that no frame reaches the kernel unjudged; an
  * interface that the cluster node itself uses passes.
+ *
+ * Packets may come in several fragments (xdp.frags): so interfaces may have a large MTU.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -19,13 +21,13 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-SEC("xdp")
+SEC("xdp.frags")
 int else_drop(struct xdp_md *context)
 {
 	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
 }
 
-SEC("xdp")
+SEC("xdp.frags")
 int else_pass(struct xdp_md *context)
 {
 	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_PASS);

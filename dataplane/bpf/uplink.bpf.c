@@ -4,8 +4,9 @@
  *
  * It takes what belongs to the switch and passes everything else to the kernel, as if
  * it were not there: ARP and neighbour discovery, ssh, tagged frames, whatever it does
- * not understand. Where no socket is bound (the switch is starting, or was killed) it
- * passes all. The switch's are:
+ * not understand. The switch's it drops where no socket is bound (the switch is starting,
+ * or was killed): the kernel would answer with resets, and end connections that go on once
+ * the switch is back. The switch's are:
  *
  *   1. VXLAN: UDP to an address of the cluster node and the overlay's port;
  *   2. packets to addresses inside this cluster node's pod networks;
@@ -304,7 +305,7 @@ static __always_inline int is_ours(struct xdp_md *context, const struct settings
 	       is_masqueraded(set, &packet->destination, ports[1]);
 }
 
-SEC("xdp")
+SEC("xdp.frags")
 int uplink(struct xdp_md *context)
 {
 	struct packet packet = {};
@@ -347,7 +348,7 @@ int uplink(struct xdp_md *context)
 			bpf_map_update_elem(&datagrams, &datagram, &taken, BPF_ANY);
 		}
 	}
-	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_PASS);
+	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,5 +1,6 @@
 //! A packet on its way through the graph.
 
+use crate::session::Guess;
 use crate::wire::Headers;
 use crate::{Deciders, Frame, Hop, Outcome, PortId, Verdict};
 
@@ -27,6 +28,8 @@ pub struct Packet {
     pub(crate) translation: u16,
     /// Hash of the flow, the same for both directions; 0 until the session node.
     pub hash: u64,
+    /// Where its session most likely is.
+    pub(crate) guess: Guess,
     /// What its headers say.
     pub headers: Headers,
     /// The rules that decided about its connection, if one was judged.
@@ -50,6 +53,7 @@ impl Packet {
             translation: Self::AS_IT_IS,
             outcome: None,
             hash: 0,
+            guess: Guess::default(),
             headers: Headers::default(),
             by: Deciders::default(),
         }

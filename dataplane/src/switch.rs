@@ -69,7 +69,7 @@ pub struct Switch {
     exchange: Arc<Exchange>,
     sessions: Arc<Sessions>,
     stop: Arc<AtomicBool>,
-    started: Instant,
+    clock: Clock,
     /// Ports served, with their counters; place n is port n.
     ports: Mutex<Vec<Option<Arc<PortCounters>>>>,
     most_ports: u16,
@@ -87,20 +87,31 @@ impl Switch {
         config: &Config,
         memory: &Arc<Memory>,
         frames: Vec<Frame>,
+        inspect: impl FnMut(usize) -> Option<Box<dyn Inspect>>,
+    ) -> std::io::Result<Self> {
+        let sessions = Sessions::new(config.sessions, config.ports, config.timeouts);
+        Self::start_over(config, sessions, memory, frames, inspect)
+    }
+
+    /// The same over a session table that is there already ([`Sessions::in_file`]).
+    pub fn start_over(
+        config: &Config,
+        sessions: Arc<Sessions>,
+        memory: &Arc<Memory>,
+        frames: Vec<Frame>,
         mut inspect: impl FnMut(usize) -> Option<Box<dyn Inspect>>,
     ) -> std::io::Result<Self> {
         let count = config.workers.clamp(1, usize::from(u8::MAX) - 1);
         let exchange = Exchange::new(count, config.ports);
-        let sessions = Sessions::new(config.sessions, config.ports, config.timeouts);
-        let free = FreeList::new(frames);
+        let free = FreeList::new(memory, frames);
         let stop = Arc::new(AtomicBool::new(false));
-        let started = Instant::now();
+        let clock = Clock::start();
         let mut switch = Self {
             workers: Vec::new(),
             exchange: Arc::clone(&exchange),
             sessions: Arc::clone(&sessions),
             stop: Arc::clone(&stop),
-            started,
+            clock,
             ports: Mutex::default(),
             most_ports: config.ports,
         };
@@ -125,7 +136,7 @@ impl Switch {
                     if let Some(id) = core {
                         core_affinity::set_for_current(core_affinity::CoreId { id });
                     }
-                    run(worker, &bell, &stop, mode, started);
+                    run(worker, &bell, &stop, mode, clock);
                 })?;
             switch.workers.push(Handle { orders, counters, thread: Some(thread) });
         }
@@ -150,7 +161,7 @@ impl Switch {
 
     /// The moment now, by the workers' clock.
     pub fn now(&self) -> Now {
-        Now(self.started.elapsed())
+        self.clock.at(Instant::now())
     }
 
     /// Waits until every worker decides by this generation or a later one.
@@ -261,11 +272,30 @@ impl Drop for Switch {
     }
 }
 
-fn run(mut worker: Worker, bell: &Bell, stop: &AtomicBool, mode: RxMode, started: Instant) {
+/// Time since the system was started, so that it means the same to a later process.
+#[derive(Clone, Copy)]
+struct Clock {
+    instant: Instant,
+    since_boot: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let since_boot = Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32);
+        Self { instant: Instant::now(), since_boot }
+    }
+
+    fn at(self, instant: Instant) -> Now {
+        Now(self.since_boot + instant.saturating_duration_since(self.instant))
+    }
+}
+
+fn run(mut worker: Worker, bell: &Bell, stop: &AtomicBool, mode: RxMode, clock: Clock) {
     let mut last_work = Instant::now();
     while !stop.load(Ordering::Acquire) {
         let now = Instant::now();
-        if worker.round(Now(now - started)) > 0 {
+        if worker.round(clock.at(now)) > 0 {
             last_work = now;
             continue;
         }

@@ -119,8 +119,8 @@ impl Worker {
     ) -> Self {
         Self::new(Parts {
             number: 0,
+            free: FreeList::new(&memory, frames),
             memory,
-            free: FreeList::new(frames),
             sessions,
             counters: Arc::default(),
             orders: Orders::new(),

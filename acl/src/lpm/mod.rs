@@ -1,242 +1,139 @@
 //! Longest-prefix match: addresses to small numbers, for millions of prefixes.
 //!
 //! ```text
-//!            IPv4: hosts (hash of cache lines) -> ranges (table of /16s, trees) -> default
-//! address <
-//!            IPv6: one hash, probed by length
+//! address < IPv4: a trie by bytes, answers side by side
+//!           IPv6: exact matches, one for each length
 //! ```
 //!
 //! [`Lpm`] is what readers hold: a version that shares what did not change with those before
 //! and after it. [`Editor`] makes new versions; it alone knows the prefixes one by one.
 
-pub(crate) mod hosts;
-mod ranges;
+mod memory;
+mod v4;
 mod v6;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::Address;
 use crate::address_map::VECTOR;
 use crate::prefix::{Prefix, V4_BITS};
-use hosts::Hosts;
-use ranges::{FreeNodes, Ranges};
+use v4::V4;
 use v6::V6;
 
 /// Gives an address the number of the longest prefix that covers it.
 ///
 /// Inside, numbers are held plus one, and 0 stands for "none".
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Lpm {
-    hosts: Hosts,
-    ranges: Arc<Ranges>,
-    /// Of 0.0.0.0/0.
-    v4_default: u32,
-    v6: Arc<V6>,
-}
-
-impl Default for Lpm {
-    fn default() -> Self {
-        Self {
-            hosts: Hosts::new(),
-            ranges: Arc::new(Ranges::new()),
-            v4_default: 0,
-            v6: Arc::new(V6::new()),
-        }
-    }
+    v4: Option<Arc<V4>>,
+    v6: Option<Arc<V6>>,
 }
 
 impl Lpm {
     /// One more than the number of the longest prefix around `address`, or 0.
     #[inline]
     pub(crate) fn lookup(&self, address: Address) -> u32 {
-        if !address.is_v4() {
-            return self.v6.lookup(address.bits());
+        match address.is_v4() {
+            true => self.v4.as_ref().map_or(0, |v4| v4.lookup(address.bits() as u32)),
+            false => self.v6.as_ref().map_or(0, |v6| v6.lookup(address.bits())),
         }
-        let key = address.bits() as u32;
-        let mut found = self.hosts.lookup(key);
-        if found == 0 {
-            found = self.ranges.lookup(key);
-        }
-        if found == 0 { self.v4_default } else { found }
     }
 
     /// [`lookup`](Self::lookup) of many, which overlaps their memory accesses; no more than
     /// [`VECTOR`] at a time.
     #[inline(always)]
-    pub(crate) fn lookup_each(&self, addresses: impl Iterator<Item = Address>, found: &mut [u32]) {
-        // IPv4 addresses that are no host, by place. Written always and kept if counted, so
-        // that nothing depends on guessing a branch right.
-        let mut missed = [(0_u32, 0_u16); VECTOR];
-        let mut count = 0;
-        for (place, (address, found)) in addresses.zip(found.iter_mut()).enumerate() {
-            let v4 = address.is_v4();
-            let key = address.bits() as u32;
-            *found = if v4 { self.hosts.lookup(key) } else { self.v6.lookup(address.bits()) };
-            missed[count % VECTOR] = (key, place as u16);
-            count += usize::from(v4 & (*found == 0));
+    pub(crate) fn lookup_each(
+        &self,
+        addresses: impl Iterator<Item = Address> + Clone,
+        found: &mut [u32],
+    ) {
+        let mut beyond_v4 = u128::MAX;
+        match &self.v4 {
+            Some(v4) => {
+                let mut keys = [0; VECTOR];
+                let keys = &mut keys[..found.len()];
+                let begin = v4.begin();
+                let pairs = keys.iter_mut().zip(found.iter_mut());
+                beyond_v4 = 0;
+                for (address, (key, found)) in addresses.clone().zip(pairs) {
+                    *key = address.bits() as u32;
+                    *found = begin(*key);
+                    beyond_v4 |= address.beyond_v4();
+                }
+                v4.finish(keys, found);
+            }
+            None => found.fill(0),
         }
-        let mut missed = &mut missed[..count];
-        for (key, place) in missed.iter() {
-            found[usize::from(*place)] = self.ranges.first(*key);
-        }
-        // Those that a node is to be asked about, level by level.
-        loop {
-            let mut count = 0;
-            for at in 0..missed.len() {
-                let (key, place) = missed[at];
-                missed[count] = (key, place);
-                count += usize::from(Ranges::is_inner(found[usize::from(place)]));
-                let end = found[usize::from(place)] == 0;
-                found[usize::from(place)] |= self.v4_default & u32::from(end).wrapping_neg();
-            }
-            if count == 0 {
-                return;
-            }
-            missed = &mut missed[..count];
-            for (key, place) in missed.iter() {
-                let found = &mut found[usize::from(*place)];
-                *found = self.ranges.next(*found, *key);
-            }
+        if beyond_v4 >> 32 != 0 {
+            lookup_v6(self.v6.as_deref(), addresses, found);
         }
     }
 
     /// Memory of this version, whatever others share of it.
     pub(crate) fn bytes(&self) -> usize {
-        self.hosts.bytes() + self.ranges.bytes() + self.v6.bytes()
+        let v4 = self.v4.as_ref().map_or(0, |v4| v4.bytes());
+        v4 + self.v6.as_ref().map_or(0, |v6| v6.bytes())
+    }
+}
+
+/// The answers for those addresses that are IPv6.
+#[inline(always)]
+fn lookup_v6(v6: Option<&V6>, addresses: impl Iterator<Item = Address>, found: &mut [u32]) {
+    let mut keys = [0; VECTOR];
+    let mut places = [0_u8; VECTOR];
+    let mut count = 0;
+    for (place, address) in addresses.enumerate().take(found.len()) {
+        (keys[count % VECTOR], places[count % VECTOR]) = (address.bits(), place as u8);
+        count += usize::from(!address.is_v4());
+    }
+    let mut answers = [0; VECTOR];
+    if let Some(v6) = v6 {
+        v6.lookup_each(&keys[..count], &mut answers[..count]);
+    }
+    for (place, answer) in places.iter().zip(answers).take(count) {
+        found[usize::from(*place)] = answer;
     }
 }
 
 /// Makes versions of an [`Lpm`].
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Editor {
+    v4: v4::Editor,
+    v6: v6::Editor,
+    /// Whether IPv4 and IPv6 networks changed since the last version.
+    changed: [bool; 2],
     /// What [`version`](Self::version) hands out.
     current: Lpm,
-    /// IPv4 networks longer than /16, shorter than /32.
-    long: BTreeMap<(u32, u8), u32>,
-    /// IPv4 networks from /1 to /16.
-    short: BTreeMap<(u32, u8), u32>,
-    /// /16s whose ranges are to be made anew.
-    dirty: BTreeSet<u16>,
-    free: FreeNodes,
 }
 
 impl Editor {
-    /// Sets the number of a prefix (below 2^31 - 1), or forgets it.
+    /// Sets the number of a prefix (below 2^30 - 1), or forgets it.
     pub(crate) fn set(&mut self, prefix: Prefix, number: Option<u32>) {
         let value = number.map(|number| number + 1);
-        if !prefix.is_v4() {
-            let v6 = Arc::make_mut(&mut self.current.v6);
-            match value {
-                Some(value) => v6.insert(prefix, value),
-                None => v6.remove(prefix),
-            }
-            return;
-        }
-        let (bits, length) = (prefix.first().bits() as u32, prefix.length() - V4_BITS);
-        match length {
-            0 => self.current.v4_default = value.unwrap_or(0),
-            32 => match value {
-                Some(value) => self.current.hosts.insert(bits, value),
-                None => self.current.hosts.remove(bits),
-            },
-            _ => {
-                let nets = if length > 16 { &mut self.long } else { &mut self.short };
-                match value {
-                    Some(value) => nets.insert((bits, length), value),
-                    None => nets.remove(&(bits, length)),
-                };
-                let first = bits >> 16;
-                let count = if length > 16 { 1 } else { 1_u32 << (16 - length) };
-                self.dirty.extend((first..first + count).map(|upper| upper as u16));
-            }
+        let (bits, length) = (prefix.first().bits(), prefix.length());
+        if prefix.is_v4() {
+            self.v4.set(bits as u32, length - V4_BITS, value);
+            self.changed[0] = true;
+        } else {
+            self.v6.set(bits, length, value);
+            self.changed[1] = true;
         }
     }
 
     /// The version with all changes up to now.
     pub(crate) fn version(&mut self) -> Lpm {
-        if !self.dirty.is_empty() {
-            let dirty = std::mem::take(&mut self.dirty);
-            let ranges = Arc::make_mut(&mut self.current.ranges);
-            let mut around = Around::new(&self.short, dirty.len());
-            for upper in dirty {
-                let outer = around.of(upper);
-                ranges.set(upper, &sweep(&self.long, upper, outer), &mut self.free);
-            }
+        // What is replaced is not held meanwhile, so that it can be taken over if nobody sees it.
+        let [v4, v6] = std::mem::take(&mut self.changed);
+        if v4 {
+            self.current.v4 = None;
+            self.current.v4 = self.v4.version().map(Arc::new);
+        }
+        if v6 {
+            self.current.v6 = None;
+            self.current.v6 = self.v6.version().map(Arc::new);
         }
         self.current.clone()
     }
-}
-
-/// Finds the longest short network around one /16 after the other, ascending.
-struct Around<'a> {
-    short: &'a BTreeMap<(u32, u8), u32>,
-    /// For many /16s one pass over the short networks is cheaper than a search for each.
-    pass: Option<Pass<'a>>,
-}
-
-struct Pass<'a> {
-    rest: std::iter::Peekable<std::collections::btree_map::Iter<'a, (u32, u8), u32>>,
-    /// Networks around the current place, outermost first: last address and value.
-    open: Vec<(u32, u32)>,
-}
-
-impl<'a> Around<'a> {
-    fn new(short: &'a BTreeMap<(u32, u8), u32>, dirty: usize) -> Self {
-        let pass = (dirty > 64).then(|| Pass { rest: short.iter().peekable(), open: Vec::new() });
-        Self { short, pass }
-    }
-
-    fn of(&mut self, upper: u16) -> u32 {
-        let key = u32::from(upper) << 16;
-        let Some(pass) = &mut self.pass else {
-            let found = (1..=16_u8)
-                .rev()
-                .find_map(|length| self.short.get(&(key & u32::MAX << (32 - length), length)));
-            return found.copied().unwrap_or(0);
-        };
-        while let Some(((bits, length), value)) = pass.rest.next_if(|((bits, _), _)| *bits <= key) {
-            pass.open.retain(|(last, _)| last >= bits);
-            pass.open.push((bits | u32::MAX >> length, *value));
-        }
-        pass.open.retain(|(last, _)| *last >= key);
-        pass.open.last().map_or(0, |(_, value)| *value)
-    }
-}
-
-/// The ranges of one /16: what `outer` and the networks inside it make of it.
-fn sweep(long: &BTreeMap<(u32, u8), u32>, upper: u16, outer: u32) -> Vec<(u16, u32)> {
-    let base = u32::from(upper) << 16;
-    let mut ranges: Vec<(u16, u32)> = vec![(0, outer)];
-    // A later range that begins at the same place replaces the one before.
-    let mut begin = |start: u32, value: u32| {
-        if ranges.last().is_some_and(|(last, _)| u32::from(*last) == start & 0xffff) {
-            ranges.pop();
-        }
-        if ranges.last().is_none_or(|(_, last)| *last != value) {
-            ranges.push((start as u16, value));
-        }
-    };
-    // Networks around the current place, outermost first: last address and value.
-    let mut open: Vec<(u32, u32)> = Vec::new();
-    let close = |open: &mut Vec<(u32, u32)>, begin: &mut dyn FnMut(u32, u32), before: u32| {
-        while let Some((last, _)) = open.last().copied()
-            && last < before
-        {
-            open.pop();
-            if last & 0xffff != 0xffff {
-                begin(last + 1, open.last().map_or(outer, |(_, value)| *value));
-            }
-        }
-    };
-    for ((bits, length), value) in long.range((base, 0)..=(base | 0xffff, 32)) {
-        close(&mut open, &mut begin, *bits);
-        begin(*bits, *value);
-        open.push((bits | u32::MAX >> length, *value));
-    }
-    // What ends with the /16 itself needs no range after it.
-    close(&mut open, &mut begin, base | 0xffff);
-    ranges
 }
 
 #[cfg(test)]
@@ -250,7 +147,9 @@ mod tests {
 
     fn prefix() -> impl Strategy<Value = Prefix> {
         let v4 = (any::<u32>(), 0_u8..=32).prop_map(|(bits, length)| {
-            let bits = bits & 0xc003_01c1;
+            // Few places, or many in one /24.
+            let bits = bits & if length % 2 == 0 { 0xc003_01c1 } else { 0x3f };
+            let length = if bits > 0x3f { length } else { 32 - length / 4 };
             Prefix::of(Address::from_v4_bits(bits), V4_BITS + length)
         });
         let v6 = (any::<u128>(), 0_u8..=128).prop_map(|(bits, length)| {
@@ -265,8 +164,8 @@ mod tests {
 
         #[test]
         fn every_version_finds_the_longest(
-            steps in vec((prefix(), proptest::option::of(0_u32..50)), 1..120),
-            publish in vec(any::<bool>(), 120),
+            steps in vec((prefix(), proptest::option::of(0_u32..50)), 1..300),
+            publish in vec(proptest::bool::weighted(0.2), 300),
             others in vec(prefix(), 20),
         ) {
             let mut editor = Editor::default();
@@ -293,7 +192,9 @@ mod tests {
                 .collect();
             for (lpm, model) in versions {
                 let mut found = vec![0; addresses.len()];
-                lpm.lookup_each(addresses.iter().copied(), &mut found);
+                for (addresses, found) in addresses.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
+                    lpm.lookup_each(addresses.iter().copied(), found);
+                }
                 for (address, found) in addresses.iter().zip(found) {
                     let host = Prefix::of(*address, 128);
                     let expected = model

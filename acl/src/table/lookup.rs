@@ -23,18 +23,19 @@ impl Table {
         let mut tuples = self.pairs.any;
         let class = if self.uses_rows { self.services.class(key) } else { 0 };
         if self.uses_rows {
-            best = self.rows.any(class);
+            best = self.rows.view().any(class);
         }
         let ends =
             [(key.source, key.source_identity.0), (key.destination, key.destination_identity.0)];
         for ((side, tuples), (address, identity)) in self.sides.iter().zip(&mut tuples).zip(ends) {
             let mut consider = |known: &Known, number: u32| {
                 if known.has_rows {
-                    let found = self.rows.lookup(known.row(number), class);
+                    let row = *known.rows().get(number as usize);
+                    let found = self.rows.view().lookup(row, class);
                     best = rules.first(best, found);
                 }
                 if known.has_tuples {
-                    *tuples |= known.tuples(number);
+                    *tuples |= known.tuples().get(number as usize);
                 }
             };
             if let Some(nets) = &side.nets {
@@ -85,9 +86,10 @@ impl Table {
             of_side: [0; PAIRS],
         };
         if self.uses_rows {
-            for ((key, class), best) in keys.iter().zip(&mut columns.classes).zip(best.iter_mut()) {
-                *class = self.services.class(key) as u16;
-                *best = self.rows.any(usize::from(*class));
+            self.services.classes(keys, &mut columns.classes);
+            let rows = self.rows.view();
+            for (class, best) in columns.classes.iter().zip(best.iter_mut()) {
+                *best = rows.any(usize::from(*class));
             }
         } else {
             best.fill(NONE);
@@ -118,33 +120,45 @@ impl Table {
         let Columns { classes, numbers, tuples, of_side } = columns;
         let numbers = &mut numbers[..keys.len()];
         of_side.fill(self.pairs.any[at]);
-        let mut consider = |known: &Known, numbers: &[u32]| {
-            if known.has_rows {
-                for ((number, class), best) in numbers.iter().zip(&*classes).zip(best.iter_mut()) {
-                    let found = self.rows.lookup(known.row(*number), usize::from(*class));
-                    *best = rules.first(*best, found);
-                }
-            }
-            if known.has_tuples {
-                for (number, of_side) in numbers.iter().zip(of_side.iter_mut()) {
-                    *of_side |= known.tuples(*number);
-                }
-            }
-        };
         if let Some(lpm) = &side.nets {
             lpm.lookup_each(keys.iter().map(|key| end(key).0), numbers);
-            consider(&side.of_nets, numbers);
+            let numbers = numbers.iter().copied();
+            self.consider(&side.of_nets, numbers, classes, of_side, best, rules);
         }
-        if side.of_identities.has_rows || side.of_identities.has_tuples {
-            for (key, number) in keys.iter().zip(numbers.iter_mut()) {
-                // Identity 0 is in no set.
-                let identity = end(key).1;
-                *number = if identity < side.identities { identity } else { 0 };
-            }
-            consider(&side.of_identities, numbers);
-        }
+        // Identity 0 is in no set.
+        let known = |identity| if identity < side.identities { identity } else { 0 };
+        let identities = keys.iter().map(|key| known(end(key).1));
+        self.consider(&side.of_identities, identities, classes, of_side, best, rules);
         for (tuples, of_side) in tuples.iter_mut().zip(of_side) {
             *tuples &= *of_side;
+        }
+    }
+}
+
+impl Table {
+    /// What is known of the numbers of many keys.
+    #[inline(always)]
+    fn consider(
+        &self,
+        known: &Known,
+        numbers: impl Iterator<Item = u32> + Clone,
+        classes: &[u16],
+        of_side: &mut [Tuples],
+        best: &mut [u32],
+        rules: impl Rules,
+    ) {
+        if known.has_rows {
+            let (lists, rows) = (known.rows(), self.rows.view());
+            for ((number, class), best) in numbers.clone().zip(classes).zip(best) {
+                let found = rows.lookup(*lists.get(number as usize), usize::from(*class));
+                *best = rules.first(*best, found);
+            }
+        }
+        if known.has_tuples {
+            let tuples = known.tuples();
+            for (number, of_side) in numbers.zip(of_side) {
+                *of_side |= tuples.get(number as usize);
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use super::service::{Service, ServiceIndex, Services, TooMany};
-use crate::paged::Paged;
+use crate::paged::{Paged, Pages};
 
 /// No rule.
 pub(super) const NONE: u32 = u32::MAX;
@@ -38,21 +38,37 @@ pub(super) struct Row {
 }
 
 impl Rows {
+    /// For lookups, one or many.
+    #[inline(always)]
+    pub(super) fn view(&self) -> View<'_> {
+        View { cells: self.cells.pages(), slots: self.slots.pages(), any: &self.any }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.cells.bytes() + self.slots.bytes() + self.any.len() * 4
+    }
+}
+
+/// What lookups see of [`Rows`].
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    cells: Pages<'a, u16, 2048>,
+    slots: Pages<'a, u32, 1024>,
+    any: &'a [u32],
+}
+
+impl View<'_> {
     /// The first rule of the list that matches keys of `class`.
-    #[inline]
-    pub(super) fn lookup(&self, row: Row, class: usize) -> u32 {
+    #[inline(always)]
+    pub(super) fn lookup(self, row: Row, class: usize) -> u32 {
         let place = *self.cells.get(row.cells as usize + class);
         *self.slots.get(row.slots as usize + usize::from(place))
     }
 
     /// The first rule without ends that matches keys of `class`.
-    #[inline]
-    pub(super) fn any(&self, class: usize) -> u32 {
+    #[inline(always)]
+    pub(super) fn any(self, class: usize) -> u32 {
         self.any.get(class).copied().unwrap_or(NONE)
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.cells.bytes() + self.slots.bytes() + self.any.len() * 4
     }
 }
 

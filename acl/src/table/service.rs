@@ -80,13 +80,34 @@ impl Service {
 
 impl Services {
     /// The class of a key.
-    #[inline]
+    #[inline(always)]
     pub(super) fn class(&self, key: &Key) -> usize {
+        match self.source.is_none() && self.flags.is_none() {
+            true => self.by_destination(key),
+            false => self.by_all(key),
+        }
+    }
+
+    /// The classes of many keys.
+    #[inline(always)]
+    pub(super) fn classes(&self, keys: &[Key], classes: &mut [u16]) {
+        let pairs = keys.iter().zip(classes);
+        match self.source.is_none() && self.flags.is_none() {
+            true => pairs.for_each(|(key, class)| *class = self.by_destination(key) as u16),
+            false => pairs.for_each(|(key, class)| *class = self.by_all(key) as u16),
+        }
+    }
+
+    #[inline(always)]
+    fn by_destination(&self, key: &Key) -> usize {
+        let group = usize::from(self.groups[usize::from(key.protocol)]);
+        self.destination.class(group, key.destination_port)
+    }
+
+    #[inline(always)]
+    fn by_all(&self, key: &Key) -> usize {
         let group = usize::from(self.groups[usize::from(key.protocol)]);
         let mut class = self.destination.class(group, key.destination_port);
-        if self.source.is_none() && self.flags.is_none() {
-            return class;
-        }
         if let Some(source) = &self.source {
             class = class * self.sources + source.class(group, key.source_port);
         }
@@ -107,7 +128,7 @@ impl Services {
 }
 
 impl Ports {
-    #[inline]
+    #[inline(always)]
     fn class(&self, group: usize, port: u16) -> usize {
         let page = self.pages_of[group << 8 | usize::from(port >> 8)];
         usize::from(self.pages[usize::from(page)][usize::from(port & 255)])

@@ -15,7 +15,7 @@ use super::rows::{Row, RowsEditor};
 use super::service::TooMany;
 use crate::lpm::{self, Lpm};
 use crate::nested::Nested;
-use crate::paged::Paged;
+use crate::paged::{Paged, Pages};
 use crate::prefix::Prefix;
 use crate::{AddressMap, End, Identity, PeerSetId};
 
@@ -55,14 +55,14 @@ impl Known {
         }
     }
 
-    #[inline]
-    pub(super) fn row(&self, number: u32) -> Row {
-        *self.rows.get(number as usize)
+    #[inline(always)]
+    pub(super) fn rows(&self) -> Pages<'_, Row, 1024> {
+        self.rows.pages()
     }
 
-    #[inline]
-    pub(super) fn tuples(&self, number: u32) -> Tuples {
-        *self.tuples.get(number as usize)
+    #[inline(always)]
+    pub(super) fn tuples(&self) -> Pages<'_, Tuples, 1024> {
+        self.tuples.pages()
     }
 
     fn set(&mut self, number: u32, row: Row, tuples: Tuples) {
@@ -138,7 +138,7 @@ struct Outer {
 }
 
 /// Makes versions of a [`Side`].
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct SideEditor {
     pub(super) side: Arc<Side>,
     nets: Nested<Net>,

@@ -19,7 +19,7 @@ use crate::{AddressMap, End, Rule};
 /// ```
 ///
 /// Where rows would grow too large, or rules over both ends prevail, all go to the pairs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct State {
     pub(super) rows: RowsEditor,
     pub(super) uses_rows: bool,
@@ -225,4 +225,5 @@ fn can_match(rule: &Rule) -> bool {
         && end(&rule.destination)
         && rule.source_ports.first <= rule.source_ports.last
         && rule.destination_ports.first <= rule.destination_ports.last
+        && rule.tcp_flags.value & !rule.tcp_flags.mask == 0
 }

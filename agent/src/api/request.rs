@@ -121,6 +121,10 @@ pub enum Verdict {
 pub struct Show {
     /// Name of the table; the switch lists the names it knows when it meets another one.
     pub what: String,
+    /// The pod it is wanted of, for tables that can be of one: `ns/pod`, or `pod` in namespace
+    /// `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
 }
 
 /// Which packets to follow, and how many.
@@ -265,7 +269,7 @@ mod tests {
             Request::Status,
             Request::Ready,
             Request::Observe(filters),
-            Request::Show(Show { what: "sessions".into() }),
+            Request::Show(Show { what: "session-rules".into(), pod: Some("x/a".into()) }),
             Request::TraceAdd(TraceAdd { count: 50, filter: "in=default/web".into() }),
             Request::TraceShow,
             Request::TraceClear,

@@ -199,10 +199,13 @@ fn answer(request: Request, shared: &Shared) -> Answer {
     let board = &shared.board;
     match request {
         Request::Status => Answer::result(&Status::of(board)),
-        Request::Show(wanted) => match show(board, &wanted.what) {
-            Ok(table) => Answer::Result(table),
-            Err(error) => error.into(),
-        },
+        Request::Show(wanted) => {
+            let events = lock(&shared.events).clone();
+            match show(board, &events, &wanted.what, wanted.pod.as_deref()) {
+                Ok(table) => Answer::Result(table),
+                Err(error) => error.into(),
+            }
+        }
         Request::TraceAdd(wanted) => match begin_trace(board, &wanted) {
             Ok(()) => Answer::Result(json!({})),
             Err(text) => ApiError::new(ErrorKind::BadRequest, format!("trace-add: {text}")).into(),

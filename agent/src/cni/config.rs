@@ -13,6 +13,7 @@ use super::error::{CniError, Code};
 use super::version::Version;
 use crate::MacAddress;
 use crate::api::{Attachment, DEFAULT_SOCKET};
+use crate::config::MOST_MTU;
 
 /// Largest packet of a pod's interface if the configuration says nothing, in bytes.
 pub const DEFAULT_MTU: u32 = 1500;
@@ -142,8 +143,8 @@ impl Config {
             return Err(bad(&format!("ipam.type: '{kind}' is no plugin's name")));
         }
         let mtu = raw.mtu.filter(|mtu| *mtu != 0).unwrap_or(DEFAULT_MTU);
-        if !(576..=65535).contains(&mtu) {
-            return Err(bad(&format!("mtu: {mtu} is not between 576 and 65535")));
+        if !(576..=MOST_MTU).contains(&mtu) {
+            return Err(bad(&format!("mtu: {mtu} is not between 576 and {MOST_MTU}")));
         }
         let seconds = raw.timeout.unwrap_or(DEFAULT_TIMEOUT.as_secs_f64());
         if !(0.1..=3600.0).contains(&seconds) {
@@ -245,6 +246,7 @@ mod tests {
             ("ipam", json!({}), 7),
             ("ipam", json!({"type": "../sh"}), 7),
             ("mtu", json!(100), 7),
+            ("mtu", json!(32_001), 7),
             ("mtu", json!("big"), 7),
             ("timeout", json!(0), 7),
             ("timeout", json!(-1), 7),

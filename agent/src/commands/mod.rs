@@ -9,6 +9,7 @@ pub mod asking;
 pub mod completion;
 pub mod explain;
 mod input;
+pub mod konnectivity;
 pub mod observe;
 pub mod policy;
 pub mod replay;
@@ -57,6 +58,10 @@ pub enum Command {
     Replay(replay::Args),
     /// Ask what policies say
     Policy(policy::Args),
+    /// Run the server of the API server network proxy, or check what sends the API server to it
+    KonnectivityServer(Box<konnectivity::server::Args>),
+    /// Run the agent of the API server network proxy
+    KonnectivityAgent(Box<konnectivity::agent::Args>),
 }
 
 impl Cli {
@@ -71,6 +76,8 @@ impl Cli {
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Policy(args) => policy::run(&args),
+            Command::KonnectivityServer(args) => konnectivity::server::run(&args),
+            Command::KonnectivityAgent(args) => konnectivity::agent::run(&args),
         }
     }
 }

@@ -18,6 +18,10 @@ pub struct Args {
     #[arg(value_parser = PossibleValuesParser::new(TABLES.map(|(name, _)| name)))]
     what: String,
 
+    /// The pod whose session rules are wanted: ns/pod, or pod in namespace default
+    #[arg(value_name = "POD")]
+    pod: Option<String>,
+
     #[command(flatten)]
     socket: Socket,
 
@@ -28,13 +32,16 @@ pub struct Args {
 
 fn after_help() -> String {
     let tables: Vec<String> =
-        TABLES.iter().map(|(name, meaning)| format!("  {name:10}{meaning}")).collect();
-    format!("What there is:\n{}\n\nExample:\n  podgate show runtime", tables.join("\n"))
+        TABLES.iter().map(|(name, meaning)| format!("  {name:15}{meaning}")).collect();
+    format!(
+        "What there is:\n{}\n\nExample:\n  podgate show runtime\n  podgate show session-rules default/db -o json",
+        tables.join("\n")
+    )
 }
 
 /// Asks, and writes the table to stdout.
 pub fn run(args: &Args) -> ExitCode {
-    let request = Request::Show(Show { what: args.what.clone() });
+    let request = Request::Show(Show { what: args.what.clone(), pod: args.pod.clone() });
     let value = match args.socket.connect().and_then(|mut podgate| podgate.call(&request)) {
         Ok(value) => value,
         Err(error) => return refused(&error),

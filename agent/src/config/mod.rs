@@ -8,6 +8,7 @@
 //!                                Config
 //! ```
 
+mod network;
 mod options;
 mod text;
 
@@ -21,8 +22,9 @@ use control::api_server::Access;
 use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
-pub use options::{HugePages, LogLevel, Options, RxMode};
-pub use text::{Cores, OnOff, Span};
+pub use network::Network;
+pub use options::{HugePages, LogLevel, Masquerade, Options, RxMode, Underlay};
+pub use text::{Cores, OnOff, PortSpan, Span};
 
 use crate::api::DEFAULT_SOCKET;
 
@@ -67,6 +69,8 @@ pub struct Config {
     pub node_addresses: Vec<IpAddr>,
     /// MTU of the host port in bytes.
     pub mtu: u32,
+    /// The way to other cluster nodes and to the world.
+    pub network: Network,
     /// How much is logged.
     pub log_level: LogLevel,
 }
@@ -76,11 +80,13 @@ pub struct Config {
 #[error("{0}")]
 pub struct ConfigError(String);
 
+/// The uplink that is to be found.
+pub const AUTO: &str = "auto";
 const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_STATE_DIR: &str = "/run/podgate";
-/// Largest packet that fits into one frame: 2048 bytes less XDP's headroom (256) and an
-/// Ethernet header with two VLAN tags (22).
-const MOST_MTU: u32 = 1770;
+/// Largest packet that passes: the kernel sends 18 frames as one packet, each with 1792 bytes, and
+/// an Ethernet header with two VLAN tags is in the first.
+pub(crate) const MOST_MTU: u32 = 32_000;
 /// Descriptors of a port's fill ring.
 const RING: u64 = 2048;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
@@ -128,6 +134,7 @@ impl Config {
         online: &BTreeSet<usize>,
     ) -> Result<Self, ConfigError> {
         let mut faults = Faults::default();
+        let network = Network::resolve(&options, &mut faults);
         let cores = options.cores.unwrap_or_default().0;
         for core in cores.iter().filter(|core| !online.contains(core)) {
             faults.add("cores", format_args!("there is no core {core} online here"));
@@ -216,6 +223,7 @@ impl Config {
             host_port: options.host_port != Some(OnOff::Off),
             node_addresses: options.node_addresses,
             mtu,
+            network,
             log_level: options.log_level.unwrap_or(LogLevel::Info),
         };
         faults.into_result().map(|()| config)
@@ -229,9 +237,8 @@ impl Config {
             SwitchRxMode::Adaptive => "adaptive",
             SwitchRxMode::Interrupt => "interrupt",
         };
-        let on_off = |on| if on { "on" } else { "off" }.to_owned();
         let manifests = self.manifests.iter().map(|path| path.display().to_string()).collect();
-        vec![
+        let mut described = vec![
             ("node-name", self.node_name.clone()),
             ("manifests", list(manifests)),
             ("kubeconfig", self.api_server.iter().map(Access::to_string).collect()),
@@ -254,9 +261,15 @@ impl Config {
             ("host-port", on_off(self.host_port)),
             ("node-addresses", list(self.node_addresses.iter().map(IpAddr::to_string).collect())),
             ("mtu", self.mtu.to_string()),
-            ("log-level", format!("{:?}", self.log_level).to_lowercase()),
-        ]
+        ];
+        described.extend(self.network.describe());
+        described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
+        described
     }
+}
+
+fn on_off(on: bool) -> String {
+    if on { "on" } else { "off" }.to_owned()
 }
 
 /// What the kernel calls this host.

@@ -8,9 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::text::{Cores, OnOff, Span};
+use super::text::{Cores, OnOff, PortSpan, Span};
 
 /// What was said about each option; `None` and empty lists: nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
@@ -106,13 +107,76 @@ pub struct Options {
     #[serde(default)]
     pub node_addresses: Vec<IpAddr>,
 
-    /// Largest packet of the host port in bytes, without the Ethernet header [default: 1500]
+    /// Largest packet of the host port in bytes, without the Ethernet header, up to 32000
+    /// [default: 1500]
     #[arg(long, env = "PODGATE_MTU", value_name = "BYTES")]
     pub mtu: Option<u32>,
+
+    /// Interface towards the other cluster nodes, which stays the kernel's as well; auto: the one
+    /// with the cluster node's address [default: none, only pods of this cluster node are reached]
+    #[arg(long, env = "PODGATE_UPLINK", value_name = "INTERFACE|auto")]
+    pub uplink: Option<String>,
+
+    /// How packets travel between cluster nodes: in VXLAN tunnels, or as they are, where the
+    /// network between them lets pods' addresses pass [default: vxlan]
+    #[arg(long, env = "PODGATE_UNDERLAY", value_name = "HOW")]
+    pub underlay: Option<Underlay>,
+
+    /// VXLAN network identifier, 1 to 16777215, the same on all cluster nodes [default: 4096]
+    #[arg(long, env = "PODGATE_VXLAN_NETWORK", value_name = "N")]
+    pub vxlan_network: Option<u32>,
+
+    /// UDP port of the tunnels' ends [default: 4789]
+    #[arg(long, env = "PODGATE_VXLAN_PORT", value_name = "PORT")]
+    pub vxlan_port: Option<u16>,
+
+    /// Whether tunnels tell the source's identity in the group policy field [default: off]
+    #[arg(long, env = "PODGATE_VXLAN_GROUP", value_name = "on|off")]
+    pub vxlan_group: Option<OnOff>,
+
+    /// How pods reach the world outside the cluster: as the cluster node, through its kernel
+    /// (kernel) or by the uplink (direct), or as themselves through its kernel (off)
+    /// [default: kernel with an uplink, else off]
+    #[arg(long, env = "PODGATE_MASQUERADE", value_name = "HOW")]
+    pub masquerade: Option<Masquerade>,
+
+    /// Ports of the cluster node's addresses for connections that seem to come from it; the kernel
+    /// must not use them [default: 61000-65535]
+    #[arg(long, env = "PODGATE_TRANSLATION_PORTS", value_name = "FIRST-LAST")]
+    pub translation_ports: Option<PortSpan>,
+
+    /// Networks of services' cluster addresses, which the cluster node's own processes are to reach
+    /// through the switch; may be given several times
+    #[arg(long, env = "PODGATE_SERVICE_NETWORKS", value_name = "CIDR", value_delimiter = ',')]
+    #[serde(default)]
+    pub service_networks: Vec<IpNet>,
 
     /// How much is logged to stderr [default: info]
     #[arg(long, env = "PODGATE_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
+}
+
+/// How packets travel between cluster nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Underlay {
+    /// In VXLAN tunnels
+    #[default]
+    Vxlan,
+    /// As they are
+    Routed,
+}
+
+/// How pods reach the world outside the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Masquerade {
+    /// As themselves, through the cluster node's kernel
+    Off,
+    /// As the cluster node, through its kernel
+    Kernel,
+    /// As the cluster node, by the uplink
+    Direct,
 }
 
 /// When a worker looks for packets.
@@ -181,6 +245,14 @@ impl Options {
             host_port: self.host_port.or(file.host_port),
             node_addresses: first(self.node_addresses, file.node_addresses),
             mtu: self.mtu.or(file.mtu),
+            uplink: self.uplink.or(file.uplink),
+            underlay: self.underlay.or(file.underlay),
+            vxlan_network: self.vxlan_network.or(file.vxlan_network),
+            vxlan_port: self.vxlan_port.or(file.vxlan_port),
+            vxlan_group: self.vxlan_group.or(file.vxlan_group),
+            masquerade: self.masquerade.or(file.masquerade),
+            translation_ports: self.translation_ports.or(file.translation_ports),
+            service_networks: first(self.service_networks, file.service_networks),
             log_level: self.log_level.or(file.log_level),
         }
     }

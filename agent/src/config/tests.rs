@@ -27,8 +27,9 @@ fn every_default_is_what_the_help_says() {
         match help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']')) {
             None => assert_eq!(value, "", "{name}"),
             Some(("the host's name", _)) => assert_eq!(value, "node-a"),
-            Some(("none, workers float", _)) => assert_eq!(value, ""),
             Some(("one a core given, else 1", _)) => assert_eq!(value, "1"),
+            Some(("kernel with an uplink, else off", _)) => assert_eq!(value, "off"),
+            Some((none, _)) if none.starts_with("none, ") => assert_eq!(value, "", "{name}"),
             Some((default, _)) => assert_eq!(value, default, "{name}"),
         }
     }
@@ -59,6 +60,14 @@ fn a_file_may_say_everything() {
         host-port: off
         node-addresses: [192.0.2.1, '2001:db8::1']
         mtu: 1400
+        uplink: eth0
+        underlay: vxlan
+        vxlan-network: 7
+        vxlan-port: 8472
+        vxlan-group: on
+        masquerade: direct
+        translation-ports: 50000-50999
+        service-networks: [10.96.0.0/12, 'fd60::/112']
         log-level: debug
     ";
     let config = resolve(parse(text).unwrap()).unwrap();
@@ -87,6 +96,14 @@ fn a_file_may_say_everything() {
         "host-port=off",
         "node-addresses=192.0.2.1,2001:db8::1",
         "mtu=1400",
+        "uplink=eth0",
+        "underlay=vxlan",
+        "vxlan-network=7",
+        "vxlan-port=8472",
+        "vxlan-group=on",
+        "masquerade=direct",
+        "translation-ports=50000-50999",
+        "service-networks=10.96.0.0/12,fd60::/112",
         "log-level=debug",
     ];
     assert_eq!(described, expected);
@@ -108,7 +125,7 @@ fn faults_name_their_place() {
     let cases = [
         ("workers: [1]", "line 1"),
         ("mtu: big", "line 1"),
-        ("mtu: 9000", "mtu: 9000 is not between"),
+        ("mtu: 40000", "mtu: 40000 is not between"),
         ("cores: 0,7", "cores: there is no core 7"),
         ("cores: 0-1\nworkers: 1", "workers: 1 is not between 2 and"),
         ("frames-per-port: 4096", "frames-per-port: 4096 is not between"),
@@ -118,6 +135,11 @@ fn faults_name_their_place() {
         ("node-addresses: [127.0.0.1]", "node-addresses: 127.0.0.1"),
         ("listen: here", "line 1"),
         ("rx-mode: sometimes", "line 1"),
+        ("uplink: eth0/1", "uplink: 'eth0/1'"),
+        ("vxlan-network: 0", "vxlan-network: 0 is not between"),
+        ("masquerade: direct", "masquerade: direct needs an uplink"),
+        ("translation-ports: 9-3", "write FIRST-LAST"),
+        ("service-networks: [10.0.0.1/99]", "line 1"),
         ("host-port: perhaps", "neither on nor off"),
     ];
     for (text, expected) in cases {

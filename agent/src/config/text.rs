@@ -19,6 +19,10 @@ pub enum OnOff {
     Off,
 }
 
+/// Ports from the first to the last: `61000-65535`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortSpan(pub u16, pub u16);
+
 /// Processor cores by number, in order: `2,3` or `4-7` or a mixture.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cores(pub Vec<usize>);
@@ -54,6 +58,27 @@ impl fmt::Display for Span {
         let (unit, factor) =
             UNITS.iter().rev().find(|(_, factor)| fits(*factor)).unwrap_or(&("ms", 1));
         write!(f, "{}{unit}", ms / u128::from(*factor))
+    }
+}
+
+impl FromStr for PortSpan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || format!("'{}' are no ports; write FIRST-LAST", text.escape_debug());
+        let (first, last) = text.split_once('-').ok_or_else(refused)?;
+        let number = |text: &str| text.parse::<u16>().map_err(|_| refused());
+        let (first, last) = (number(first)?, number(last)?);
+        if first == 0 || last < first {
+            return Err(refused());
+        }
+        Ok(Self(first, last))
+    }
+}
+
+impl fmt::Display for PortSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.0, self.1)
     }
 }
 
@@ -124,7 +149,7 @@ macro_rules! read_as_text {
     )*};
 }
 
-read_as_text!(Span OnOff Cores);
+read_as_text!(Span OnOff Cores PortSpan);
 
 #[cfg(test)]
 mod tests {

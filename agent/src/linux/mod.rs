@@ -20,6 +20,7 @@ mod events;
 pub(crate) mod fnv;
 pub mod host_port;
 mod link;
+pub mod masquerade;
 mod namespace;
 mod neighbour;
 mod netlink;

@@ -61,6 +61,33 @@ pub fn read(family: Family, interface: &str, setting: &str) -> Result<String, Er
         .map_err(|cause| Error::new(format!("read {}", path.display()), cause))
 }
 
+/// Has the kernel forward packets of a family between its interfaces. One that does so already is
+/// left alone: switching it on overrides what each interface was told.
+///
+/// # Errors
+/// Names the file.
+pub fn switch_forwarding_on(family: Family) -> Result<(), Error> {
+    if read(family, "all", "forwarding")? == "1" {
+        return Ok(());
+    }
+    if family == Family::V6 {
+        // Interfaces that learn their addresses from routers would stop learning: a 1 means "not
+        // while forwarding", a 2 means "always".
+        for interface in interfaces() {
+            if read(family, &interface, "accept_ra").is_ok_and(|value| value == "1") {
+                set_if_present(family, &interface, "accept_ra", "2")?;
+            }
+        }
+    }
+    set(family, "all", "forwarding", "1")
+}
+
+/// Everything that has IPv6 settings.
+fn interfaces() -> Vec<String> {
+    let entries = fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
 fn path(family: Family, interface: &str, setting: &str) -> PathBuf {
     // An interface's name holds no '/', so it is one part of the path, dots and all.
     let family = match family {

@@ -2,7 +2,9 @@
 
 mod attach;
 mod ports;
+mod reports;
 mod source;
+mod uplink;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -23,7 +25,8 @@ use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
 use crate::api::{Answer, ApiError, ErrorKind, Request};
 use crate::linux::host_port::{self, HostPortConfig};
-use crate::node::{HOST, LeadsTo, NodePort, ServiceMaker, Surroundings, snapshot};
+use crate::linux::masquerade;
+use crate::node::{HOST, LeadsTo, NodePort, ServiceMaker, UPLINK, snapshot};
 use crate::verdicts::Names;
 
 /// The loop's own state; nobody else touches it.
@@ -40,9 +43,13 @@ pub(super) struct ControlLoop {
     /// What the API server told so far, until it has told everything.
     gathering: Option<Gathering>,
     saver: Option<Saver>,
+    reports: reports::Reports,
     records: Records,
     pods: Pods,
     host: Option<HostPort>,
+    uplink: Option<uplink::UplinkPort>,
+    /// What the kernel was told to masquerade.
+    masquerade: Option<masquerade::Rules>,
     /// Of the last snapshot published.
     generation: u64,
     /// Reports of workers that were fetched but not handled yet.
@@ -121,9 +128,12 @@ impl ControlLoop {
             source_info,
             gathering: asks.then(Gathering::default),
             saver,
+            reports: reports::Reports::default(),
             records,
             pods: Pods::default(),
             host: None,
+            uplink: None,
+            masquerade: None,
             generation: 0,
             gone: VecDeque::new(),
             lost: VecDeque::new(),
@@ -174,7 +184,17 @@ impl ControlLoop {
                         told = true;
                     }
                     Event::Request(request, reply) => self.request(request, reply),
-                    Event::Interface(event) => self.interface_event(&event),
+                    Event::SessionRules(pod, reply) => {
+                        let view = self.control.view();
+                        let is_known = pod.as_ref().is_none_or(|pod| view.pods.contains_key(pod));
+                        let source = || self.control.session_rule_source(pod.as_ref());
+                        // Who has gone away meanwhile does not need the answer.
+                        let _ = reply.send(is_known.then(source));
+                    }
+                    Event::Interface(event) => {
+                        self.path_event(&event);
+                        self.interface_event(&event);
+                    }
                     Event::Stop => stop = true,
                 }
                 // What is worked in is not to wait for what comes all the time.
@@ -194,12 +214,14 @@ impl ControlLoop {
                 self.commit();
             }
             self.look_after_saving();
+            self.write_reports();
             self.fetch_gone();
             if Instant::now() >= self.next_check {
                 self.next_check = Instant::now() + CHECK;
                 self.check_workers();
                 self.open_failed_ports();
             }
+            self.refresh_next_hops();
             self.settle();
         }
         self.end();
@@ -242,14 +264,15 @@ impl ControlLoop {
                 ports.push(NodePort { mac, ..NodePort::new(id, leads_to) });
             }
         }
+        ports.extend(self.uplink_port());
         let node = self.board.config.node_name.clone();
-        let surroundings = Surroundings {
-            node_addresses: self.node_addresses(),
-            services: self.services.services(&view, &node),
-            ..Surroundings::default()
-        };
+        let surroundings = self.surroundings(&view);
+        let services = Arc::clone(&surroundings.services);
         let snapshot = Arc::new(snapshot(&view, &node, surroundings, self.generation, &ports));
         self.switch.publish(&snapshot);
+        // What it now knows how to handle.
+        self.set_uplink_filter(&services);
+        self.update_masquerade();
         log::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.tell_with(snapshot);
     }
@@ -284,6 +307,10 @@ impl ControlLoop {
             let interface = &host.config.switch_interface;
             ports.push(port_info(HOST.to_owned(), interface, &host.port, addresses, false));
         }
+        if let Some(uplink) = &self.uplink {
+            let own = self.own_addresses().iter().map(IpAddr::to_string).collect();
+            ports.push(port_info(UPLINK.to_owned(), &uplink.interface, &uplink.port, own, false));
+        }
         let view = self.control.view();
         for attached in self.pods.iter() {
             let name = attached.key.to_string();
@@ -298,7 +325,8 @@ impl ControlLoop {
                 waiting.push((name, wait.reason(&attached.key, &self.control, told)));
             }
         }
-        ports.sort_by(|a: &PortInfo, b| (a.name != HOST, &a.name).cmp(&(b.name != HOST, &b.name)));
+        let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
+        ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
         self.board.hub.set_names(names);
         let counts = self.control.counts().into_iter();
         let mut faults: Vec<String> =
@@ -352,6 +380,9 @@ impl ControlLoop {
     }
 
     fn end(mut self) {
+        if let Err(error) = self.interfaces.release_uplink() {
+            log::warn!("uplink: {error}");
+        }
         // Nobody is told anything more.
         self.source = Source::Nothing;
         if let Some(saver) = self.saver.take() {
@@ -389,12 +420,14 @@ fn port_info(
     PortInfo { id, name, interface: interface.to_owned(), mode, addresses, closed }
 }
 
-/// The host port that follows from the cluster node's pod networks and the pods attached.
+/// The host port that follows from the cluster node's pod networks, the pods attached, and the
+/// networks `beyond` that are reached through the switch as well.
 fn host_port_config(
     control: &Control,
     node: &str,
     mtu: u32,
     attached: &[(PodKey, Vec<IpAddr>)],
+    beyond: impl IntoIterator<Item = ipnet::IpNet>,
 ) -> HostPortConfig {
     let view = control.view();
     let networks = view.nodes.get(node).map_or(&[][..], |node| &node.pod_cidrs);
@@ -402,6 +435,7 @@ fn host_port_config(
     let addresses = attached.iter().flat_map(|(_, addresses)| addresses);
     let outside = addresses.filter(|address| !networks.iter().any(|net| net.contains(*address)));
     routes.extend(outside.map(|address| ipnet::IpNet::from(*address)));
+    routes.extend(beyond);
     routes.sort_unstable();
     routes.dedup();
     HostPortConfig { mtu, gateways: host_port::gateways(networks), routes, ..Default::default() }

@@ -8,6 +8,7 @@ use dataplane::port::{Port, Queues};
 use dataplane::wire::Mac;
 
 use crate::linux::host_port::{self, HostPortConfig};
+use crate::linux::masquerade;
 use crate::linux::{
     Error, Event, Events, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
 };
@@ -20,6 +21,16 @@ pub struct Opened {
     pub mode: String,
     /// The interface's number: a later interface of the same name has another one.
     pub index: u32,
+}
+
+/// An uplink that was opened.
+pub struct OpenedUplink {
+    /// The port over all of its queues.
+    pub port: Opened,
+    /// Its own MAC address.
+    pub mac: Mac,
+    /// Bytes of the largest IP packet that it takes.
+    pub mtu: u32,
 }
 
 /// What happened to interfaces and the ways out of them.
@@ -80,7 +91,7 @@ pub trait Interfaces: Send {
     ///
     /// # Errors
     /// In words, with the interface.
-    fn open_uplink(&mut self, interface: &str) -> Result<Opened, String>;
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String>;
 
     /// Takes exactly this from the uplink from now on; a filter that is the same costs nothing.
     ///
@@ -101,6 +112,12 @@ pub trait Interfaces: Send {
     /// # Errors
     /// In words, with the address, if there is no way there.
     fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
+
+    /// Has the kernel masquerade what pods send to the world.
+    ///
+    /// # Errors
+    /// In words.
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
 
     /// Calls `tell` for whatever happens from now on.
     ///
@@ -171,8 +188,9 @@ impl Interfaces for KernelInterfaces {
         })
     }
 
-    fn open_uplink(&mut self, interface: &str) -> Result<Opened, String> {
-        let index = self.netlink.link(interface).map_err(|error| error.to_string())?.index;
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
         let opened = self.umem.open_uplink(interface, self.frames_per_port);
         let (program, ports) = opened.map_err(|error| error.to_string())?;
         let mode = match ports.len() {
@@ -181,7 +199,8 @@ impl Interfaces for KernelInterfaces {
         };
         let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
         self.uplink = Some(OpenUplink { program, filter: None });
-        Ok(Opened { port: Box::new(Queues::new(ports)), mode, index })
+        let port = Opened { port: Box::new(Queues::new(ports)), mode, index: link.index };
+        Ok(OpenedUplink { port, mac, mtu: link.mtu })
     }
 
     fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
@@ -203,6 +222,10 @@ impl Interfaces for KernelInterfaces {
 
     fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
         self.netlink.next_hop(address).map_err(|error| error.to_string())
+    }
+
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
+        masquerade::set_up(rules)
     }
 
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {

@@ -33,6 +33,7 @@ mod control_loop;
 mod interfaces;
 mod pods;
 mod records;
+mod session_rules;
 mod show;
 mod source;
 mod status;
@@ -46,6 +47,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use control::{PodKey, SessionRules};
+use dataplane::session::Sessions;
 use dataplane::switch;
 use dataplane::{Frame, Memory, Switch};
 
@@ -55,8 +58,9 @@ use crate::http;
 use crate::verdicts::Hub;
 
 pub use board::{Board, LostPort, PortInfo, State};
-pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened};
-pub use show::{TABLES, Table, show};
+pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
+pub(crate) use show::show;
+pub use show::{TABLES, Table};
 use source::{ApiServer, Manifests, Source};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
 pub use status::{PortStatus, SourceStatus, Status, WatchStatus};
@@ -80,6 +84,8 @@ pub(crate) enum Event {
     Source(control::api_server::Event),
     /// Somebody wants something.
     Request(Request, Sender<Answer>),
+    /// Somebody wants the session rules of a pod, or of all; they are worked out on their side.
+    SessionRules(Option<PodKey>, Sender<Option<SessionRules>>),
     /// Something happened to interfaces.
     Interface(InterfaceEvent),
     /// The end.
@@ -153,6 +159,7 @@ pub fn start(
     }
     control_loop.first_snapshot(FIRST_SNAPSHOT)?;
     control_loop.set_up_host_port()?;
+    control_loop.set_up_uplink()?;
     control_loop.take_up_pods()?;
     let failed = |error| StartError::Failed(format!("start a thread: {error}"));
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -208,6 +215,7 @@ fn start_workers(
     frames: Vec<Frame>,
     hub: &Arc<Hub>,
 ) -> Result<Switch, StartError> {
+    let file = config.state_dir.join("sessions");
     let config = switch::Config {
         workers: config.workers,
         cores: config.cores.clone(),
@@ -216,7 +224,12 @@ fn start_workers(
         ports: config.max_ports,
         timeouts: config.timeouts,
     };
-    Switch::start(&config, memory, frames, |worker| hub.inspector(worker))
+    let sessions = Sessions::in_file(&file, config.sessions, config.ports, config.timeouts);
+    let sessions = sessions.unwrap_or_else(|error| {
+        log::warn!("connections will not outlive this process: {}: {error}", file.display());
+        Sessions::new(config.sessions, config.ports, config.timeouts)
+    });
+    Switch::start_over(&config, sessions, memory, frames, |worker| hub.inspector(worker))
         .map_err(|error| StartError::Failed(format!("start the workers: {error}")))
 }
 

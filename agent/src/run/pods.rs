@@ -128,6 +128,12 @@ impl Pods {
         newest.is_some_and(|newest| newest.pod.container_id == attached.pod.container_id)
     }
 
+    /// What the runtime says that tells the pod of this name from its predecessors.
+    pub(super) fn uid(&self, key: &PodKey) -> Option<&str> {
+        let named = self.iter().filter(|attached| attached.key == *key);
+        named.max_by_key(|it| it.order).and_then(|newest| newest.pod.uid.as_deref())
+    }
+
     /// The addresses of the pod of this name: those of all interfaces of its newest sandbox.
     pub(super) fn addresses(&self, key: &PodKey) -> Vec<IpAddr> {
         let named = self.iter().filter(|attached| attached.key == *key);

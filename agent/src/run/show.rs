@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::Sender;
 
 use acl::{Action, End, PortRange, Rule};
 use dataplane::graph::{self, Node};
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::board::Board;
-use super::status;
+use super::{Event, session_rules, status};
 use crate::api::{ApiError, ErrorKind};
 use crate::verdicts::protocol_name;
 
@@ -25,25 +26,36 @@ pub struct Table {
 }
 
 /// What can be shown, and what it is.
-pub const TABLES: [(&str, &str); 7] = [
+pub const TABLES: [(&str, &str); 8] = [
     ("ports", "ports with their interfaces, modes and counters"),
     ("runtime", "what each stage of the graph costs"),
     ("errors", "outcomes that packets had, with their meaning"),
     ("sessions", "connections that were allowed"),
     ("graph", "the graph, in Graphviz' language"),
     ("tables", "the rules in force for each pod"),
+    ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
     ("config", "options and their values"),
 ];
 
 /// Sessions shown at most.
 const MOST_SESSIONS: usize = 10_000;
 
-/// Looks a table up.
+/// Looks a table up. What only the control loop knows is asked of it through `events`.
 ///
 /// # Errors
-/// Of kind `not-found`, with the names there are.
-pub fn show(board: &Board, what: &str) -> Result<Value, ApiError> {
+/// Of kind `not-found`, with the names there are; `bad-request` where a pod makes no sense.
+pub(crate) fn show(
+    board: &Board,
+    events: &Sender<Event>,
+    what: &str,
+    pod: Option<&str>,
+) -> Result<Value, ApiError> {
+    if let (Some(_), true) = (pod, what != "session-rules") {
+        let text = format!("'{}' is not shown for one pod", what.escape_debug());
+        return Err(ApiError::new(ErrorKind::BadRequest, text));
+    }
     let table = match what {
+        "session-rules" => session_rules::table(events, pod)?,
         "ports" => status::port_table(&status::ports(board)),
         "runtime" => runtime(board),
         "errors" => errors(board),

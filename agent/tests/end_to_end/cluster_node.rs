@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,17 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a client waits for an answer that the policy forbids.
 pub(crate) const BLOCKED: Duration = Duration::from_secs(2);
 
-/// A namespace with `podgate run` in it. The node's name is `node1`.
+/// A namespace with `podgate run` in it. The first one's name is `node1`.
 pub(crate) struct ClusterNode {
     pub(crate) namespace: Namespace,
+    number: u8,
     folder: TempDir,
+    /// Where its manifests are; several cluster nodes may share them.
+    manifests: PathBuf,
     switch: Option<Process>,
     arguments: Vec<String>,
+    /// MTU of pods.
+    pub(crate) mtu: u32,
     /// In place of manifests, if there is one.
     api_server: Option<ApiServer>,
 }
@@ -42,14 +47,9 @@ impl ClusterNode {
     /// Starts a switch with these further arguments, and waits until it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let folder = TempDir::new("node");
-        fs::create_dir(folder.path().join("manifests")).unwrap();
-        let mut node = Self {
-            namespace: Namespace::new("node"),
-            folder,
-            switch: None,
-            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
-            api_server: None,
-        };
+        let manifests = folder.path().join("manifests");
+        fs::create_dir(&manifests).unwrap();
+        let mut node = Self::new(1, Namespace::new("node"), folder, manifests, arguments);
         node.write(
             "node1",
             "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nspec:\n  podCIDRs: [10.77.0.0/24, \
@@ -57,6 +57,47 @@ impl ClusterNode {
         );
         node.start_switch();
         node
+    }
+
+    /// Cluster node `number` of several that share a folder of manifests, in a namespace that has
+    /// its interfaces already. Its object is there; the switch does not run yet.
+    pub(crate) fn among(
+        number: u8,
+        namespace: Namespace,
+        shared: &Path,
+        arguments: &[&str],
+    ) -> Self {
+        Self::new(number, namespace, TempDir::new("node"), shared.to_path_buf(), arguments)
+    }
+
+    fn new(
+        number: u8,
+        namespace: Namespace,
+        folder: TempDir,
+        manifests: PathBuf,
+        arguments: &[&str],
+    ) -> Self {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Self {
+            namespace,
+            number,
+            folder,
+            manifests,
+            switch: None,
+            arguments,
+            mtu: 1500,
+            api_server: None,
+        }
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> String {
+        format!("node{}", self.number)
+    }
+
+    /// The parts of its pods' addresses that tell cluster nodes apart: `10.N` and `fdN:`.
+    fn pods(&self) -> u8 {
+        76 + self.number
     }
 
     /// The same with an API server, which listens inside the cluster node, in place of manifests.
@@ -72,13 +113,10 @@ impl ClusterNode {
             "spec": {"podCIDRs": ["10.77.0.0/24", "fd77::/64"]}}));
         server.apply(json!({"apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": "default"}}));
-        let mut node = Self {
-            namespace,
-            folder: TempDir::new("node"),
-            switch: None,
-            arguments: Vec::new(),
-            api_server: Some(server),
-        };
+        let folder = TempDir::new("node");
+        let manifests = folder.path().join("manifests");
+        let mut node = Self::new(1, namespace, folder, manifests, &[]);
+        node.api_server = Some(server);
         node.start_switch();
         node
     }
@@ -99,7 +137,7 @@ impl ClusterNode {
             PODGATE,
             "run",
             "--node-name",
-            "node1",
+            &self.name(),
             "--umem-frames",
             "16384",
             "--listen",
@@ -107,7 +145,7 @@ impl ClusterNode {
         ]);
         match &self.api_server {
             Some(server) => command.arg("--kubeconfig").arg(server.kubeconfig()),
-            None => command.arg("--manifests").arg(self.path("manifests")),
+            None => command.arg("--manifests").arg(&self.manifests),
         };
         command.arg("--socket").arg(self.path("podgate.sock"));
         command.arg("--state-dir").arg(self.path("state"));
@@ -168,11 +206,11 @@ impl ClusterNode {
 
     /// A pod of namespace `default` with the label `role`, attached.
     pub(crate) fn pod(&self, name: &str, role: &str) -> Pod<'_> {
-        let object = json!({"apiVersion": "v1", "kind": "Pod",
+        let mut object = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "default", "labels": {"role": role}},
-            "spec": {"nodeName": "node1", "containers": [{"name": "c", "image": "x"}]}});
+            "spec": {"nodeName": self.name(), "containers": [{"name": "c", "image": "x"}]}});
         match &self.api_server {
-            Some(server) => server.apply(object),
+            Some(server) => server.apply(object.clone()),
             None => self.write(&format!("pod-{name}"), &object.to_string()),
         }
         let namespace = Namespace::new(name);
@@ -183,10 +221,17 @@ impl ClusterNode {
             let address = ip["address"].as_str().unwrap();
             address.split('/').next().unwrap().parse().unwrap()
         });
+        let addresses: Vec<IpAddr> = addresses.collect();
+        if self.api_server.is_none() {
+            // As kubelet would tell the other cluster nodes.
+            let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+            object["status"] = json!({"podIPs": ips});
+            self.write(&format!("pod-{name}"), &object.to_string());
+        }
         let interfaces = result["interfaces"].as_array().unwrap();
         let outside = interfaces.iter().find(|interface| interface.get("sandbox").is_none());
         Pod {
-            addresses: addresses.collect(),
+            addresses,
             host_interface: outside.unwrap()["name"].as_str().unwrap().to_owned(),
             name: name.to_owned(),
             namespace,
@@ -196,17 +241,19 @@ impl ClusterNode {
 
     /// Calls the plugin as a runtime would.
     pub(crate) fn plugin(&self, command: &str, name: &str, namespace: &Namespace) -> Output {
+        let pods = self.pods();
         let config = json!({
             "cniVersion": "1.0.0",
             "name": "pods",
             "type": "podgate-cni",
+            "mtu": self.mtu,
             "socket": self.path("podgate.sock"),
             "ipam": {
                 "type": "host-local",
                 "dataDir": self.path("ipam"),
                 "ranges": [
-                    [{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.2"}],
-                    [{"subnet": "fd77::/64", "rangeStart": "fd77::2"}],
+                    [{"subnet": format!("10.{pods}.0.0/24"), "rangeStart": format!("10.{pods}.0.2")}],
+                    [{"subnet": format!("fd{pods}::/64"), "rangeStart": format!("fd{pods}::2")}],
                 ],
             },
         });
@@ -292,7 +339,7 @@ impl ClusterNode {
     }
 
     fn manifest(&self, name: &str) -> PathBuf {
-        self.path("manifests").join(format!("{name}.yaml"))
+        self.manifests.join(format!("{name}.yaml"))
     }
 }
 

@@ -4,7 +4,9 @@
 mod api_server;
 mod cluster_node;
 mod connections;
+mod lan;
 mod policies;
+mod several_nodes;
 mod trouble;
 
 use cluster_node::ClusterNode;

@@ -1,6 +1,7 @@
 //! Probes: what they answer (`verdicts`, `services`) and how the command behaves (`command`).
 
 mod command;
+mod firewalls;
 mod services;
 mod verdicts;
 

@@ -236,3 +236,50 @@ fn a_kind_that_is_not_installed_holds_nothing_up() {
     let metrics = node.http("GET /metrics HTTP/1.1").1;
     assert!(metrics.contains("podgate_watch_installed{kind=\"ClusterNetworkPolicy\"} 0\n"));
 }
+
+#[test]
+fn the_status_of_cluster_policies_says_what_is_enforced() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let policy = |generation: u32, peer: Value| {
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "names", "generation": generation},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                "egress": [{"action": "Accept", "to": [peer]}]}})
+    };
+    server.apply(policy(1, json!({"domainNames": ["example.org"]})));
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+        "metadata": {"name": "api", "generation": 7},
+        "spec": {"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}}));
+    let files = NodeFiles::new("reports");
+    let node = start(&files, &server, Kernel::default());
+    let condition = |plural: &str, name: &str| {
+        let object = server.object(plural, None, name).unwrap();
+        object["status"]["conditions"][0].clone()
+    };
+    until(|| condition("clusternetworkpolicies", "names")["status"] == "False");
+    let said = condition("clusternetworkpolicies", "names");
+    assert_eq!(said["type"], "podgate.io/Accepted");
+    assert_eq!(said["reason"], "DomainNamesNotSupported");
+    assert_eq!(said["observedGeneration"], 1);
+    assert!(said["message"].as_str().unwrap().starts_with("spec.egress[0].to[0].domainNames"));
+    until(|| condition("clusteregressfirewalls", "api")["status"] == "True");
+    assert_eq!(condition("clusteregressfirewalls", "api")["observedGeneration"], 7);
+    let faults = node.status().faults;
+    assert!(faults[0].starts_with("ClusterNetworkPolicy names: spec.egress[0].to[0].domainNames"));
+
+    // Once it is said it is not said again, also not by the next one who starts.
+    let patches = || {
+        let asked = server.asked("clusternetworkpolicies");
+        asked.iter().filter(|it| it.starts_with("PATCH")).count()
+    };
+    let kernel = node.stop();
+    let before = patches();
+    assert_eq!(before, 1);
+    let node = start(&files, &server, kernel);
+    until(|| ready(&node));
+    server.apply(policy(2, json!({"namespaces": {}})));
+    until(|| condition("clusternetworkpolicies", "names")["status"] == "True");
+    assert_eq!((patches(), node.status().faults.len()), (before + 1, 0));
+    assert_eq!(node.status().source.report_error, None);
+}

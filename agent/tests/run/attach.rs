@@ -129,3 +129,26 @@ fn of_two_sandboxes_of_one_pod_the_newest_counts() {
     old.send(&syn(WEB, DB, 82));
     db.expects(&syn(WEB, DB, 82), DB);
 }
+
+#[test]
+fn a_pod_made_again_waits_for_its_own_object() {
+    let files = NodeFiles::new("namesake");
+    let with_uid =
+        |uid: &str| cluster(&["db"]).replace("{name: db,", &format!("{{name: db, uid: \"{uid}\","));
+    files.manifest("cluster.yaml", &with_uid("1"));
+    let node = Node::start(&files);
+    node.kernel.add("pg-db");
+    let pod = AttachPod { uid: Some("2".into()), ..node.pod("db", DB) };
+    let mut client = node.client();
+    let waiting = std::thread::spawn(move || client.attach_pod(&pod));
+    until(|| !node.status().waiting.is_empty());
+    let reason = &node.status().waiting[0].reason;
+    assert_eq!(reason, "its Pod object; the one known is of another pod of that name");
+    assert!(!node.kernel.is_up("pg-db"));
+    files.manifest("cluster.yaml", &with_uid("2"));
+    waiting.join().unwrap().unwrap();
+    assert!(node.kernel.is_up("pg-db"));
+    // Its successor is told before it is detached: it is closed.
+    files.manifest("cluster.yaml", &with_uid("3"));
+    until(|| node.status().ports.iter().any(|port| port.name == "default/db" && port.closed));
+}

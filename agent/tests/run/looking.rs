@@ -7,7 +7,7 @@ use agent::verdicts::Event;
 use testkit::packet;
 
 use crate::node::{Node, NodeFiles, POLICY, cluster, remote_pod, until};
-use crate::{DB, WEB, syn};
+use crate::{API, DB, WEB, syn};
 
 #[test]
 fn what_others_ask_over_http() {
@@ -119,6 +119,7 @@ fn every_table_can_be_shown() {
         ("sessions", "default/web"),
         ("graph", "parse -> security"),
         ("tables", "NetworkPolicy default/db"),
+        ("session-rules", "10.1.0.2/32"),
         ("config", "frames-per-port"),
     ];
     assert_eq!(agent::run::TABLES.map(|(name, _)| name), expected.map(|(name, _)| name));
@@ -139,6 +140,29 @@ fn a_status_survives_the_wire() {
     let value = node.client().call(&Request::Status).unwrap();
     let status: Status = serde_json::from_value(value.clone()).unwrap();
     assert_eq!(serde_json::to_value(&status).unwrap(), value);
+}
+
+#[test]
+fn session_rules_of_one_pod_and_of_all() {
+    let files = NodeFiles::new("session-rules");
+    files.manifest("cluster.yaml", &cluster(&["db", "api"]));
+    files.manifest("policy.yaml", POLICY);
+    let node = Node::start(&files);
+    let _pods = (node.attach("db", DB), node.attach("api", API));
+    until(|| node.status().generation_in_force == node.status().generation);
+    let expected = "\
+POD         SCOPE   TRANSPORT  LOCAL        REMOTE       REMOTE-PORT  LOCAL-PORT  ACTION
+default/db  global  TCP        10.1.0.2/32  any          any          any         deny
+default/db  global  TCP        10.1.0.2/32  10.1.0.4/32  any          any         allow
+default/db  global  UDP        10.1.0.2/32  any          any          any         deny
+default/db  global  UDP        10.1.0.2/32  10.1.0.4/32  any          any         allow
+";
+    assert_eq!(node.show_of("session-rules", Some("db")).unwrap(), expected);
+    assert_eq!(node.show("session-rules").unwrap(), expected, "the other pod is open");
+    let unknown = node.show_of("session-rules", Some("default/nobody")).unwrap_err();
+    assert!(unknown.to_string().contains("default/nobody has no tables here"), "{unknown}");
+    let misplaced = node.show_of("ports", Some("db")).unwrap_err();
+    assert!(misplaced.to_string().contains("'ports' is not shown for one pod"), "{misplaced}");
 }
 
 #[test]

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use agent::MacAddress;
 use agent::api::{AttachPod, AttachedPod, Client, ClientError, ObserveFilters, Request, Show};
 use agent::config::{Config, Options};
-use agent::linux::NextHop;
 use agent::linux::host_port::HostPortConfig;
-use agent::run::{InterfaceEvent, Interfaces, Opened, Running, StartError, Status, Table, start};
+use agent::linux::{NextHop, masquerade};
+use agent::run::{
+    InterfaceEvent, Interfaces, Opened, OpenedUplink, Running, StartError, Status, Table, start,
+};
 use agent::verdicts::Event;
 use dataplane::Memory;
 use dataplane::port::af_xdp::UplinkFilter;
@@ -218,8 +220,12 @@ impl Interfaces for Kernel {
         Err("no interface is the uplink".to_owned())
     }
 
-    fn open_uplink(&mut self, interface: &str) -> Result<Opened, String> {
-        self.open(interface)
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
+        Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2], mtu: 1500 })
+    }
+
+    fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {
+        Ok(())
     }
 
     fn set_uplink_filter(&mut self, _filter: &UplinkFilter) -> Result<(), String> {
@@ -339,7 +345,13 @@ impl Node {
 
     /// A table as people see it.
     pub(crate) fn show(&self, what: &str) -> Result<String, ClientError> {
-        let value = self.client().call(&Request::Show(Show { what: what.to_owned() }))?;
+        self.show_of(what, None)
+    }
+
+    /// The same, of one pod.
+    pub(crate) fn show_of(&self, what: &str, pod: Option<&str>) -> Result<String, ClientError> {
+        let show = Show { what: what.to_owned(), pod: pod.map(str::to_owned) };
+        let value = self.client().call(&Request::Show(show))?;
         Ok(match value {
             serde_json::Value::String(text) => text,
             value => serde_json::from_value::<Table>(value).unwrap().to_string(),

@@ -39,7 +39,12 @@ impl Gathering {
                 }
             }
             Event::Synced => return true,
-            Event::Fault(_) | Event::Connected(_) | Event::Absent(_) | Event::Trouble(..) => {}
+            Event::Fault(_)
+            | Event::Connected(_)
+            | Event::Absent(_)
+            | Event::Trouble(..)
+            | Event::Reported(_)
+            | Event::NotReported(..) => {}
         }
         false
     }

@@ -17,6 +17,7 @@
 
 mod access;
 mod gather;
+mod report;
 mod trouble;
 mod watch;
 
@@ -32,6 +33,7 @@ use tokio::task::JoinSet;
 pub use access::{Access, AccessError, Connection, connect};
 pub use gather::Gathering;
 pub use kube::Client;
+pub use report::report;
 use trouble::Trouble;
 use watch::{Next, Watch};
 
@@ -54,6 +56,10 @@ pub enum Event {
     Absent(Kind),
     /// A request failed; it is tried again by itself.
     Trouble(Kind, String),
+    /// A condition was written into an object's status.
+    Reported(ObjectRef),
+    /// It could not be, and is tried again.
+    NotReported(ObjectRef, String),
     /// Every kind has been listed once: what was told so far is a whole cluster, and only
     /// from here on may it decide about packets.
     Synced,
@@ -67,7 +73,12 @@ impl Control {
             Event::Apply(object, _) => self.apply(object),
             Event::Delete(reference) => self.delete(&reference),
             Event::Synced => return true,
-            Event::Fault(_) | Event::Connected(_) | Event::Absent(_) | Event::Trouble(..) => {}
+            Event::Fault(_)
+            | Event::Connected(_)
+            | Event::Absent(_)
+            | Event::Trouble(..)
+            | Event::Reported(_)
+            | Event::NotReported(..) => {}
         }
         false
     }

@@ -35,6 +35,10 @@ impl Namespace {
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
+    /// What tells it from a pod that had the same name before: `metadata.uid`, or where the
+    /// kubelet made the pod out of a file, what the kubelet calls it
+    /// (annotation `kubernetes.io/config.hash`). `None` where absent.
+    pub uid: Option<Arc<str>>,
     /// Labels; shared between pods with the same ones.
     pub labels: Arc<Labels>,
     /// `spec.nodeName`; `None` while not scheduled.

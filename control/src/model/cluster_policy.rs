@@ -1,9 +1,9 @@
-//! Cluster network policies.
+//! Cluster network policies and egress firewalls.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use super::{Direction, Labels, PolicyRule, Selector};
+use super::{Direction, Labels, PolicyRule, Report, Selector};
 
 /// A policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,28 @@ pub struct ClusterNetworkPolicy {
     pub egress: Vec<ClusterRule>,
     /// Whether all of the object could be read.
     pub complete: bool,
+    /// What its status says.
+    #[serde(skip)]
+    pub report: Report,
+}
+
+/// A podgate.io/v1alpha1 ClusterEgressFirewall.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterEgressFirewall {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Namespaces of the pods it is about.
+    pub namespaces: Selector,
+    /// Labels of the pods it is about.
+    pub pods: Selector,
+    /// Its rules, the first that matches counting: [`Verdict::Deny`] is final, and
+    /// [`Verdict::Pass`] leaves the connection to every other policy.
+    pub egress: Vec<ClusterRule>,
+    /// Whether all of the object could be read.
+    pub complete: bool,
+    /// What its status says.
+    #[serde(skip)]
+    pub report: Report,
 }
 
 /// Where a cluster policy stands.
@@ -53,6 +75,18 @@ pub enum Verdict {
     Deny,
     /// The rest of this tier has no say; the next one has.
     Pass,
+}
+
+impl ClusterEgressFirewall {
+    /// Whether pods with these labels, in such a namespace, are its subject for certain.
+    pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
+        self.namespaces.matches(namespace) && self.pods.matches(pod)
+    }
+
+    /// Whether they are, or may be for all that is known.
+    pub fn may_select(&self, namespace: &Labels, pod: &Labels) -> bool {
+        self.namespaces.may_match(namespace) && self.pods.may_match(pod)
+    }
 }
 
 impl ClusterNetworkPolicy {

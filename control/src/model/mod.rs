@@ -7,15 +7,17 @@ mod cluster;
 mod cluster_policy;
 mod labels;
 mod policy;
+mod report;
 mod selector;
 mod service;
 
 pub use cluster::{ContainerPort, Namespace, Node, Pod};
-pub use cluster_policy::{ClusterNetworkPolicy, ClusterRule, Tier, Verdict};
+pub use cluster_policy::{ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict};
 pub use labels::Labels;
 pub use policy::{
     Direction, Namespaces, NetworkPolicy, Peer, Policed, PolicyRule, PortSpec, Ports,
 };
+pub use report::{Condition, Report};
 pub use selector::{Requirement, Selector, Test};
 pub use service::{Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, TargetPort};
 

@@ -88,6 +88,8 @@ pub enum Peer {
     Block(IpNet, Vec<IpNet>),
     /// The addresses of cluster nodes by their labels (cluster policies only).
     Nodes(Selector),
+    /// The API server: its service's addresses and its endpoints (egress firewalls only).
+    ApiServer,
 }
 
 /// The namespaces that a pod peer looks in.

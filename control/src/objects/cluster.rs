@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{ObjectRef, reader};
@@ -64,6 +65,7 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
     addresses.dedup();
     Pod {
         key: key(reference),
+        uid: value["metadata"]["uid"].as_str().map(Arc::from),
         labels: Arc::new(readable_labels(value)),
         node: spec["nodeName"].as_str().filter(|name| !name.is_empty()).map(Arc::from),
         addresses,
@@ -94,8 +96,15 @@ fn key(reference: &ObjectRef) -> PodKey {
     }
 }
 
+/// By what the kubelet, and so the runtime, knows the pod.
+fn uid(metadata: &mut ObjectMeta) -> Option<Arc<str>> {
+    let annotations = metadata.annotations.as_mut();
+    let of_file = annotations.and_then(|it| it.remove("kubernetes.io/config.hash"));
+    of_file.or(metadata.uid.take()).filter(|uid| !uid.is_empty()).map(Arc::from)
+}
+
 fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
-    let object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
+    let mut object: api::Pod = reader::typed(value, "").map_err(|fault| vec![fault])?;
     let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
     let mut faults = Vec::new();
     let mut addresses = Vec::new();
@@ -122,6 +131,7 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
     }
     Ok(Pod {
         key: key(reference),
+        uid: uid(&mut object.metadata),
         labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
         node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
         addresses,
@@ -249,6 +259,18 @@ mod tests {
         assert_eq!(pod.named_port("dns", Protocol::Tcp), None);
         assert_eq!(pod.named_port("no", Protocol::Tcp), None);
         assert_eq!(pod.named_port("side", Protocol::Tcp), Some(9));
+    }
+
+    #[test]
+    fn a_pod_made_from_a_file_is_known_by_the_kubelets_name_for_it() {
+        let uid = |annotations: Value| match object(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p", "uid": "u-1", "annotations": annotations}}))
+        {
+            Object::Pod(pod) => pod.uid.unwrap().to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(uid(json!({})), "u-1");
+        assert_eq!(uid(json!({"kubernetes.io/config.hash": "0f"})), "0f");
     }
 
     #[test]

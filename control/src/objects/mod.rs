@@ -9,7 +9,8 @@
 //!   be read. The cache keeps the last complete version where it has one.
 //! - A **ClusterNetworkPolicy** likewise: an `Accept` rule that could not be read matches
 //!   nothing, any other becomes deny-all; if tier, priority or subject could not be read,
-//!   only denials are left, for the subject as far as it could be.
+//!   only denials are left, for the subject as far as it could be. So does a
+//!   **ClusterEgressFirewall**.
 //! - A **Pod**, **Namespace** or **Node** becomes what could be read of it, marked as such: the
 //!   cache keeps the last whole version where it has one. Where there was none, a pod has no
 //!   gates that open, is no peer of what permits, and is one of everything that denies by what
@@ -21,8 +22,12 @@
 
 mod cluster;
 mod cluster_policy;
+mod cluster_rules;
+mod egress_firewall;
 mod policy;
 mod reader;
+mod report;
+mod selector;
 mod service;
 
 use std::fmt;
@@ -33,7 +38,8 @@ use serde_json::Value;
 
 use crate::FieldFault;
 use crate::model::{
-    ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node, Pod, Service,
+    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
+    Pod, Service,
 };
 
 /// A parsed object of any supported kind.
@@ -53,6 +59,8 @@ pub enum Object {
     NetworkPolicy(NetworkPolicy),
     /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
     ClusterNetworkPolicy(ClusterNetworkPolicy),
+    /// podgate.io/v1alpha1 ClusterEgressFirewall.
+    ClusterEgressFirewall(ClusterEgressFirewall),
     /// An object that exists but could not be read; what was known of it stays.
     Unreadable(ObjectRef),
 }
@@ -77,6 +85,7 @@ impl Object {
                 of(Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
             }
             Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
+            Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
             Self::Unreadable(reference) => reference.clone(),
         }
     }
@@ -89,6 +98,7 @@ impl Object {
             Self::Node(it) => it.complete,
             Self::NetworkPolicy(it) => it.complete,
             Self::ClusterNetworkPolicy(it) => it.complete,
+            Self::ClusterEgressFirewall(it) => it.complete,
             Self::Service(_) | Self::EndpointSlice(_) => true,
             Self::Unreadable(_) => false,
         }
@@ -112,11 +122,13 @@ pub enum Kind {
     NetworkPolicy,
     /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
     ClusterNetworkPolicy,
+    /// podgate.io/v1alpha1 ClusterEgressFirewall.
+    ClusterEgressFirewall,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Namespace,
         Self::Pod,
         Self::Node,
@@ -124,6 +136,7 @@ impl Kind {
         Self::EndpointSlice,
         Self::NetworkPolicy,
         Self::ClusterNetworkPolicy,
+        Self::ClusterEgressFirewall,
     ];
 
     /// `kind`, as objects spell it.
@@ -136,6 +149,7 @@ impl Kind {
             Self::EndpointSlice => "EndpointSlice",
             Self::NetworkPolicy => "NetworkPolicy",
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Self::ClusterEgressFirewall => "ClusterEgressFirewall",
         }
     }
 
@@ -146,6 +160,7 @@ impl Kind {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::NetworkPolicy => "networking.k8s.io/v1",
             Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
+            Self::ClusterEgressFirewall => "podgate.io/v1alpha1",
         }
     }
 
@@ -159,17 +174,21 @@ impl Kind {
             Self::EndpointSlice => "endpointslices",
             Self::NetworkPolicy => "networkpolicies",
             Self::ClusterNetworkPolicy => "clusternetworkpolicies",
+            Self::ClusterEgressFirewall => "clusteregressfirewalls",
         }
     }
 
     /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
     pub const fn may_be_absent(self) -> bool {
-        matches!(self, Self::ClusterNetworkPolicy)
+        matches!(self, Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall)
     }
 
     /// Whether objects of this kind live in namespaces.
     pub const fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Namespace | Self::Node | Self::ClusterNetworkPolicy)
+        !matches!(
+            self,
+            Self::Namespace | Self::Node | Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall
+        )
     }
 }
 
@@ -277,6 +296,10 @@ fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
         Kind::ClusterNetworkPolicy => {
             let (policy, faults) = cluster_policy::cluster_network_policy(&reference, &value);
             (Object::ClusterNetworkPolicy(policy), faults)
+        }
+        Kind::ClusterEgressFirewall => {
+            let (firewall, faults) = egress_firewall::cluster_egress_firewall(&reference, &value);
+            (Object::ClusterEgressFirewall(firewall), faults)
         }
         Kind::Service => or_unreadable(service::service(&reference, value).map(Object::Service)),
         Kind::EndpointSlice => {

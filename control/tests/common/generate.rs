@@ -12,6 +12,8 @@ pub(crate) const POLICIES: [&str; 3] = ["p", "q", "r"];
 
 pub(crate) const CLUSTER_POLICIES: [&str; 3] = ["c", "d", "e"];
 pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
+pub(crate) const FIREWALLS: [&str; 2] = ["f", "g"];
+const SLICES: [(&str, &str); 3] = [("default", "k-1"), ("default", "k-2"), ("x", "k-1")];
 
 /// One thing that happens to the cluster.
 #[derive(Clone, Debug)]
@@ -32,7 +34,11 @@ fn edit() -> impl Strategy<Value = Edit> {
         2 => namespace().prop_map(Edit::Apply),
         6 => policy().prop_map(Edit::Apply),
         3 => cluster_policy().prop_map(Edit::Apply),
+        2 => firewall().prop_map(Edit::Apply),
         1 => node().prop_map(Edit::Apply),
+        1 => api_server().prop_map(Edit::Apply),
+        1 => select(&FIREWALLS).prop_map(|n| Edit::Delete("ClusterEgressFirewall", "", n)),
+        1 => select(&SLICES).prop_map(|(s, n)| Edit::Delete("EndpointSlice", s, n)),
         1 => select(&NODES).prop_map(|n| Edit::Delete("Node", "", n)),
         1 => select(&CLUSTER_POLICIES).prop_map(|n| Edit::Delete("ClusterNetworkPolicy", "", n)),
         1 => (select(&NAMESPACES), select(&PODS)).prop_map(|(s, n)| Edit::Delete("Pod", s, n)),
@@ -207,12 +213,15 @@ fn node() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Of cluster network policies.
+const ACTIONS: &[&str] = &["Accept", "Deny", "Pass"];
+
 fn cluster_policy() -> impl Strategy<Value = Value> {
     let subject = prop_oneof![
         selector().prop_map(|namespaces| json!({"namespaces": namespaces})),
         pods_of_namespaces(),
     ];
-    let rules = (vec(cluster_rule(true), 0..3), vec(cluster_rule(false), 0..3));
+    let rules = (vec(cluster_rule(true, ACTIONS), 0..3), vec(cluster_rule(false, ACTIONS), 0..3));
     let head = (select(&CLUSTER_POLICIES), select(&["Admin", "Baseline"]), 0..3u16);
     (head, subject, rules).prop_map(|((name, tier, priority), subject, (ingress, egress))| {
         json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
@@ -228,8 +237,50 @@ fn pods_of_namespaces() -> impl Strategy<Value = Value> {
     })
 }
 
-fn cluster_rule(is_ingress: bool) -> BoxedStrategy<Value> {
-    let action = select(&["Accept", "Deny", "Pass"]);
+/// The API server's service or some of its endpoints, or a slice that is none of its.
+fn api_server() -> impl Strategy<Value = Value> {
+    let addresses = || subsequence(&["192.0.2.1", "198.51.100.7", "10.0.2.200", "10.0.0.1"], 0..3);
+    let service = addresses().prop_map(|ips| {
+        json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"namespace": "default", "name": "kubernetes"},
+            "spec": {"clusterIPs": ips, "ports": [{"port": 443}]}})
+    });
+    let of = select(&["kubernetes", "kubernetes", "other"]);
+    let slice = (select(&SLICES), of, addresses(), any::<bool>()).prop_map(
+        |((namespace, name), of, ips, ready)| {
+            json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "addressType": "IPv4",
+                "metadata": {"namespace": namespace, "name": name,
+                    "labels": {"kubernetes.io/service-name": of}},
+                "endpoints": [{"addresses": ips, "conditions": {"ready": ready}}]})
+        },
+    );
+    prop_oneof![service, slice]
+}
+
+fn firewall() -> impl Strategy<Value = Value> {
+    let subject = prop_oneof![
+        Just(json!(null)),
+        selector().prop_map(|namespaces| json!({"namespaces": namespaces})),
+        pods_of_namespaces(),
+    ];
+    let api_server = (select(&["Allow", "Deny"]), any::<bool>()).prop_map(|(action, limited)| {
+        let mut rule = json!({"action": action, "to": [{"apiServer": {}}]});
+        if limited {
+            rule["protocols"] = json!([{"tcp": {"destinationPort": {"number": 80}}}]);
+        }
+        rule
+    });
+    let actions = &["Allow", "Allow", "Deny"];
+    let rule = prop_oneof![3 => cluster_rule(false, actions), 1 => api_server];
+    (select(&FIREWALLS), subject, vec(rule, 1..4)).prop_map(|(name, subject, egress)| {
+        json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+            "metadata": {"name": name}, "spec": {"subject": subject, "egress": egress}})
+    })
+}
+
+fn cluster_rule(is_ingress: bool, actions: &'static [&'static str]) -> BoxedStrategy<Value> {
+    let action = select(actions);
     let pods = prop_oneof![
         selector().prop_map(|namespaces| json!({"namespaces": namespaces})),
         pods_of_namespaces(),

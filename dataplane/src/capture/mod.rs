@@ -32,7 +32,7 @@ mod tests;
 pub use error::{Error, Fault};
 pub use reader::Reader;
 pub use record::Record;
-pub use writer::Writer;
+pub use writer::{Direction, Writer};
 
 /// LINKTYPE_ETHERNET, the only link type the switch understands.
 const ETHERNET: u16 = 1;

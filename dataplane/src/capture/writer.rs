@@ -7,6 +7,15 @@ use std::time::Duration;
 
 use super::ETHERNET;
 
+/// Which way a packet passed an interface, as the switch sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Into the switch.
+    In,
+    /// Out of the switch.
+    Out,
+}
+
 /// Writes packets as pcapng: one section, little-endian, one interface for each
 /// port name, times to the nanosecond. Equal calls give equal bytes.
 #[derive(Debug)]
@@ -74,6 +83,40 @@ impl<W: Write> Writer<W> {
         data: &[u8],
         original_length: u32,
     ) -> io::Result<()> {
+        self.packet(interface, time, data, original_length)?;
+        self.finish_block(6)
+    }
+
+    /// The same, with the direction in which it passed the interface (option `epb_flags`).
+    ///
+    /// # Errors
+    /// See [`write`](Self::write).
+    pub fn write_directed(
+        &mut self,
+        interface: Option<&str>,
+        time: Duration,
+        data: &[u8],
+        original_length: u32,
+        direction: Direction,
+    ) -> io::Result<()> {
+        self.packet(interface, time, data, original_length)?;
+        let flags: u32 = match direction {
+            Direction::In => 1,
+            Direction::Out => 2,
+        };
+        self.option(2, &flags.to_le_bytes());
+        self.option(0, &[]);
+        self.finish_block(6)
+    }
+
+    /// Begins the block of a packet.
+    fn packet(
+        &mut self,
+        interface: Option<&str>,
+        time: Duration,
+        data: &[u8],
+        original_length: u32,
+    ) -> io::Result<()> {
         let length = u32::try_from(data.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let interface = self.interface(interface)?;
         let ticks = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -84,7 +127,7 @@ impl<W: Write> Writer<W> {
         self.block.extend(original_length.to_le_bytes());
         self.block.extend(data);
         self.pad();
-        self.finish_block(6)
+        Ok(())
     }
 
     /// Flushes, and gives the output back.

@@ -15,8 +15,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(inside) = overlay.inside(frame, &outer) else { return refused };
     let class = vxlan::class(frame, &outer);
     context.memory.advance(&mut packet.frame, inside);
+    let length = packet.frame.len();
     let frame = context.memory.bytes_mut(&mut packet.frame);
-    if let Err(outcome) = wire::parse_into(frame, &mut packet.headers) {
+    if let Err(outcome) = wire::parse_into(frame, length, &mut packet.headers) {
         packet.headers = Headers::default();
         return Next::End(outcome);
     }

@@ -5,7 +5,7 @@ use crate::packet::Packet;
 use crate::wire::vxlan::{self, Ends, Vxlan};
 use crate::{Outcome, Underlay};
 
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let (Underlay::Overlay(overlay), Some((port, Some(peer)))) =
         (snapshot.underlay(), snapshot.way(packet.hop))
@@ -26,9 +26,10 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
     if !context.memory.prepend(&mut packet.frame, Vxlan::front(destination.is_v4())) {
         return Next::End(Outcome::TooBig);
     }
+    let length = packet.frame.len();
     let frame = context.memory.bytes_mut(&mut packet.frame);
     let ends = Ends { source_mac: uplink.own_mac, next_hop, source, destination };
-    overlay.write(frame, &ends, packet.hash, class, group);
+    overlay.write(frame, length, &ends, packet.hash, class, group);
     packet.out_port = port;
     Next::End(packet.outcome.unwrap_or(Outcome::NoRoute))
 }

@@ -289,10 +289,6 @@ impl Graph {
             if input == 0 {
                 continue;
             }
-            if node == Node::Wait {
-                counters.count_node(node, input, 0);
-                continue;
-            }
             let started = clocks();
             if node == Node::Session {
                 let items = &lists[node as usize].items[..input];
@@ -307,18 +303,24 @@ impl Graph {
                     tracer.before(node, &context, index, &packets[usize::from(index)]);
                     until = at + 1;
                 }
-                for n in at..until {
-                    let index = lists[node as usize].items[n];
-                    let packet = &mut packets[usize::from(index)];
-                    match step(node, &mut context, packet) {
-                        Next::Node(next) => {
-                            debug_assert!(node.next().contains(&next));
-                            lists[next as usize].push(index);
-                        }
-                        Next::End(outcome) => {
-                            packet.outcome = Some(outcome);
-                            counters.count(outcome);
-                        }
+                let work = Work { node, from: at, until, counters };
+                match node {
+                    Node::Parse => work.each(lists, packets, &mut context, parse),
+                    Node::Neighbour => work.each(lists, packets, &mut context, neighbour::step),
+                    Node::Security => work.each(lists, packets, &mut context, security::step),
+                    Node::Decapsulate => {
+                        work.each(lists, packets, &mut context, decapsulate::step);
+                    }
+                    Node::Session => work.each(lists, packets, &mut context, session::step),
+                    Node::Service => work.each(lists, packets, &mut context, service::step),
+                    Node::Policy => work.each(lists, packets, &mut context, policy::step),
+                    Node::Fragment => work.each(lists, packets, &mut context, fragment::step),
+                    // Whoever runs the graph has them wait.
+                    Node::Wait => {}
+                    Node::Rewrite => work.each(lists, packets, &mut context, rewrite::step),
+                    Node::Answer => work.each(lists, packets, &mut context, answer::step),
+                    Node::Encapsulate => {
+                        work.each(lists, packets, &mut context, encapsulate::step);
                     }
                 }
                 if let Some(tracer) = &mut follower {
@@ -341,28 +343,54 @@ impl Graph {
     }
 }
 
-#[inline]
-fn step(node: Node, context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    match node {
-        Node::Parse => parse(context, packet),
-        Node::Neighbour => neighbour::step(context, packet),
-        Node::Security => security::step(context, packet),
-        Node::Decapsulate => decapsulate::step(context, packet),
-        Node::Session => session::step(context, packet),
-        Node::Service => service::step(context, packet),
-        Node::Policy => policy::step(context, packet),
-        Node::Fragment => fragment::step(context, packet),
-        // Whoever runs the graph has it wait.
-        Node::Wait => Next::Node(Node::Wait),
-        Node::Rewrite => rewrite::step(context, packet),
-        Node::Answer => answer::step(context, packet),
-        Node::Encapsulate => encapsulate::step(context, packet),
+/// The part of a node's list that it works on.
+struct Work<'a> {
+    node: Node,
+    from: usize,
+    until: usize,
+    counters: &'a Counters,
+}
+
+/// Packets ahead of the one worked on whose bytes are asked for. (Frames of a power of two in size
+/// compete for few places in the cache, so that a vector of them does not stay there.)
+const AHEAD: usize = 6;
+
+impl Work<'_> {
+    /// Takes the packets one after the other through `step`: a loop of its own for each node.
+    #[inline(always)]
+    fn each<'c>(
+        &self,
+        lists: &mut [List; NODES],
+        packets: &mut [Packet],
+        context: &mut Context<'c>,
+        step: impl Fn(&mut Context<'c>, &mut Packet) -> Next,
+    ) {
+        let reads_frames = matches!(self.node, Node::Parse | Node::Rewrite);
+        for n in self.from..self.until {
+            if reads_frames && n + AHEAD < self.until {
+                let index = lists[self.node as usize].items[n + AHEAD];
+                context.memory.prefetch(&packets[usize::from(index)].frame);
+            }
+            let index = lists[self.node as usize].items[n];
+            let packet = &mut packets[usize::from(index)];
+            match step(context, packet) {
+                Next::Node(next) => {
+                    debug_assert!(self.node.next().contains(&next));
+                    lists[next as usize].push(index);
+                }
+                Next::End(outcome) => {
+                    packet.outcome = Some(outcome);
+                    self.counters.count(outcome);
+                }
+            }
+        }
     }
 }
 
 #[inline]
-fn parse(context: &Context<'_>, packet: &mut Packet) -> Next {
-    match wire::parse_into(context.memory.bytes(&packet.frame), &mut packet.headers) {
+fn parse(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    match wire::parse_into(frame, length, &mut packet.headers) {
         Err(outcome) => {
             // Nobody may take half-read headers for what the packet is.
             packet.headers = Headers::default();

@@ -9,7 +9,7 @@ use crate::wire::neighbour::{self, Message};
 use crate::wire::{Kind, Mac};
 use crate::{Outcome, PortKind, PortState};
 
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(port) = context.snapshot.port(packet.in_port) else {
         return Next::End(Outcome::PortGone);
     };

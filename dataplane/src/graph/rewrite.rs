@@ -3,14 +3,14 @@
 use super::{Context, Next, Node};
 use crate::packet::Packet;
 use crate::snapshot::Leads;
-use crate::wire::{Mac, checksum, translate};
+use crate::wire::{Fragment, Mac, checksum, crc32c, protocol, translate};
 use crate::{Outcome, Underlay};
 
 /// Where frames go whose receiver's MAC address is unknown (only captures have such ports).
 const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
 
 #[inline]
-pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let (port_id, peer) = match packet.hop.leads() {
         Leads::Port(port) => (port, None),
@@ -24,14 +24,35 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::Answer);
     }
+    let is_plain = packet.headers.vlan_tags == 0
+        && packet.translation == Packet::AS_IT_IS
+        && peer.is_none()
+        && !packet.frame.is_chain();
+    if is_plain {
+        // Most packets: nothing is looked at twice.
+        let headers = &packet.headers;
+        let frame = context.memory.bytes_mut(&mut packet.frame);
+        checksum::decrement_ttl(frame, headers);
+        checksum::complete(frame, headers);
+        frame[..6].copy_from_slice(port.mac.as_ref().unwrap_or(&UNKNOWN_MAC));
+        frame[6..12].copy_from_slice(&port.own_mac);
+        packet.out_port = port_id;
+        return Next::End(packet.outcome.expect("decided by the node before"));
+    }
     if packet.headers.vlan_tags > 0 {
         remove_tags(context, packet);
     }
     let headers = packet.headers;
     let translation = context.translation(packet);
+    let is_chain = packet.frame.is_chain();
+    if is_chain {
+        checksum::complete_chain(context.memory, &mut packet.frame, &headers);
+    }
     let frame = context.memory.bytes_mut(&mut packet.frame);
     checksum::decrement_ttl(frame, &headers);
-    checksum::complete(frame, &headers);
+    if !is_chain {
+        checksum::complete(frame, &headers);
+    }
     let mut receiver = port.mac.unwrap_or(UNKNOWN_MAC);
     if let Some(translation) = translation {
         match &translation.quoted {
@@ -42,6 +63,11 @@ pub(super) fn step(context: &Context<'_>, packet: &mut Packet) -> Next {
             receiver = translation.views.return_mac;
         }
     }
+    let has_crc = is_chain && headers.flow.protocol == protocol::SCTP;
+    if has_crc && packet.translation != Packet::AS_IT_IS && headers.fragment == Fragment::Whole {
+        crc32c::finish_chain(context.memory, &mut packet.frame, &headers);
+    }
+    let frame = context.memory.bytes_mut(&mut packet.frame);
     let mut encapsulates = false;
     if let Some(peer) = peer {
         encapsulates = matches!(snapshot.underlay(), Underlay::Overlay(_));

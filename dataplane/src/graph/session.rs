@@ -24,7 +24,8 @@ pub(super) fn prepare(context: &Context<'_>, packets: &mut [Packet], items: &[u8
         context.sessions.prefetch(packet.hash);
     }
     for index in items {
-        context.sessions.prefetch_session(packets[usize::from(*index)].hash);
+        let packet = &mut packets[usize::from(*index)];
+        packet.guess = context.sessions.guess(packet.hash);
     }
 }
 
@@ -34,7 +35,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return related(context, packet);
     }
     let flow = &packet.headers.flow;
-    match context.sessions.find(packet.hash, flow, Sight::Entering, context.now.seconds()) {
+    let (hash, now_s) = (packet.hash, context.now.seconds());
+    match context.sessions.find_at(packet.guess, hash, flow, Sight::Entering, now_s) {
         None => opens(context, packet),
         Some(found)
             if packet.headers.role == Role::Opens && starts_anew(context, packet, &found) =>
@@ -82,8 +84,13 @@ pub(super) fn go_on(
         let Some(views) = context.sessions.views(found) else {
             return Next::End(Outcome::NoSession);
         };
-        if !is_current && let Err(next) = judge_again(context, packet, found, &views) {
-            return next;
+        if !is_current {
+            if let Err(next) = judge_again(context, packet, found, &views) {
+                return next;
+            }
+            if found.forward {
+                context.sessions.charge(found, packet.in_port);
+            }
         }
         if found.translated {
             let (to, returns) = match found.forward {

@@ -80,18 +80,18 @@ impl Port for MemoryPort {
             if ends.towards_switch.is_empty() {
                 break;
             }
-            let Some(mut frame) = lent.free.take() else { break };
-            let bytes = ends.towards_switch.pop_front().expect("checked above");
-            if lent.memory.fill(&mut frame, &bytes) {
-                frames.push(frame);
-            } else {
-                lent.free.put(frame);
+            let needed = ends.towards_switch[0].len().div_ceil(lent.memory.capacity());
+            if needed > lent.memory.count() as usize {
                 return Err(PortGone(format!(
-                    "a frame of {} bytes does not fit into {}",
-                    bytes.len(),
+                    "a frame of {} bytes does not fit into {} times {}",
+                    ends.towards_switch[0].len(),
+                    lent.memory.count(),
                     lent.memory.capacity()
                 )));
             }
+            let Some(frame) = lent.filled(&ends.towards_switch[0]) else { break };
+            ends.towards_switch.pop_front();
+            frames.push(frame);
         }
         if ends.towards_switch.is_empty()
             && let Some(waiting) = &self.wire.inner.waiting
@@ -104,7 +104,9 @@ impl Port for MemoryPort {
     fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
         let mut ends = self.wire.ends();
         for frame in frames.drain(..) {
-            ends.from_switch.push_back(lent.memory.bytes(&frame).to_vec());
+            let mut bytes = Vec::with_capacity(frame.len());
+            lent.memory.append_to(&frame, &mut bytes, usize::MAX);
+            ends.from_switch.push_back(bytes);
             lent.free.put(frame);
         }
         Ok(())

@@ -1,14 +1,22 @@
 //! Ports: where frames enter and leave.
 
 pub mod af_xdp;
+mod fault;
 pub mod memory;
+pub mod pcap;
 mod queues;
+mod recorded;
+mod tap;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
+pub use fault::{Faults, Faulty};
 pub use queues::Queues;
+pub use recorded::{Recorded, Recording};
+pub use tap::TapPort;
 
+use crate::frame::Chain;
 use crate::{Frame, FreeList, Memory};
 
 /// What a port works with: the frames' memory and the worker's free frames.
@@ -17,6 +25,41 @@ pub struct Lent<'a> {
     pub memory: &'a Memory,
     /// Free frames.
     pub free: &'a mut FreeList,
+}
+
+impl Lent<'_> {
+    /// This packet in free frames; `None` if there are too few.
+    pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
+        if packet.len().div_ceil(self.memory.capacity()) > self.free.len() {
+            return None;
+        }
+        let mut parts = packet.chunks(self.memory.capacity());
+        let mut chain = Chain::new(self.part(parts.next().unwrap_or_default())?);
+        for part in parts {
+            match self.part(part) {
+                Some(next) => chain.push(self.memory, next),
+                None => {
+                    // Another worker was faster.
+                    self.free.put(chain.finish());
+                    return None;
+                }
+            }
+        }
+        Some(chain.finish())
+    }
+
+    fn part(&mut self, bytes: &[u8]) -> Option<Frame> {
+        let mut frame = self.free.take()?;
+        self.memory.fill(&mut frame, bytes);
+        Some(frame)
+    }
+
+    /// A copy of a packet; `None` if no frame is free.
+    pub fn copy(&mut self, packet: &Frame) -> Option<Frame> {
+        let mut bytes = Vec::new();
+        self.memory.append_to(packet, &mut bytes, usize::MAX);
+        self.filled(&bytes)
+    }
 }
 
 /// The port is of no more use: its interface is gone or down for good.

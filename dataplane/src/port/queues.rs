@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn all_queues_are_served_and_one_sends() {
         let (memory, frames) = Memory::heap(2048, 64);
-        let mut free = FreeList::new(frames);
+        let mut free = FreeList::new(&memory, frames);
         let mut lent = Lent { memory: &memory, free: &mut free };
         let wires: Vec<Wire> = (0..3).map(|_| Wire::default()).collect();
         let mut port = Queues::new(wires.iter().map(Wire::port).collect());

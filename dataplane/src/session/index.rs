@@ -3,33 +3,42 @@
 //! A slot holds the upper half of a hash and the number of a record, or 0. It only leads to
 //! records worth looking at; what a record holds says whether it is the one.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::region::{Array, Cells};
 use crate::cpu;
 
 /// Slots of a bucket: one cache line.
 const SLOTS: usize = 8;
+/// No record has the hash.
+pub(super) const NOTHING: u32 = u32::MAX;
+/// Some record beyond the first bucket may have it.
+pub(super) const ELSEWHERE: u32 = u32::MAX - 1;
 /// Buckets a session may be in. Half-full buckets of eight overflow rarely, eight in a row never.
 const PROBES: usize = 8;
 
 #[repr(align(64))]
-#[derive(Default)]
 struct Bucket([AtomicU64; SLOTS]);
 
+// SAFETY: atomic integers only, 64 bytes of them.
+#[allow(unsafe_code, reason = "stands in mapped memory")]
+unsafe impl Cells for Bucket {}
+
 pub(super) struct Index {
-    buckets: Box<[Bucket]>,
+    buckets: Array<Bucket>,
     /// A bit for each bucket that was once too full for a session of its own, so that most
     /// packets without a session look into one bucket only.
-    overflowed: Box<[AtomicU64]>,
+    overflowed: Array<AtomicU64>,
 }
 
 impl Index {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> io::Result<Self> {
         let buckets = (2 * capacity / SLOTS).next_power_of_two().max(PROBES);
-        Self {
-            buckets: (0..buckets).map(|_| Bucket::default()).collect(),
-            overflowed: (0..buckets.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-        }
+        Ok(Self {
+            buckets: Array::zeroed(buckets)?.populate(),
+            overflowed: Array::zeroed(buckets.div_ceil(64))?,
+        })
     }
 
     /// Asks for the cache line where the search for this hash begins.
@@ -38,13 +47,22 @@ impl Index {
         cpu::prefetch(self.first_bucket(hash));
     }
 
-    /// The record that this hash most likely leads to.
+    /// The record that this hash most likely leads to; [`NOTHING`] if it leads nowhere, and
+    /// [`ELSEWHERE`] if that cannot be told from the first bucket.
     #[inline]
-    pub(super) fn first_guess(&self, hash: u64) -> Option<u32> {
+    pub(super) fn guess(&self, hash: u64) -> u32 {
         let tag = tag(hash);
-        let slots = self.first_bucket(hash).0.iter();
-        let mut values = slots.map(|slot| slot.load(Ordering::Relaxed));
-        values.find(|value| value >> 32 == tag).map(|value| (value as u32).wrapping_sub(1))
+        let mut found = 0;
+        // Without a branch: which slot it is nobody could predict.
+        for slot in &self.first_bucket(hash).0 {
+            let value = slot.load(Ordering::Acquire);
+            found = if value >> 32 == tag { value as u32 } else { found };
+        }
+        match found {
+            0 if self.has_overflowed(hash as usize & (self.buckets.len() - 1)) => ELSEWHERE,
+            0 => NOTHING,
+            found => found - 1,
+        }
     }
 
     /// The records that this hash leads to.

@@ -11,6 +11,8 @@
 //! A session holds no verdict but the number of the policy generation that allowed it, so that
 //! a change of policy sweeps nothing: each session is judged again at its next packet.
 //!
+//! The table may stand in a file ([`store`]), so that connections outlive the process.
+//!
 //! The table has a fixed size. Half of it is divided into guarantees, one for each port; the
 //! other half is for whoever comes first. A port that opens connections beyond its guarantee
 //! while the shared half is taken is refused ([`Refusal::Quota`]), so that one pod's flood
@@ -19,11 +21,13 @@
 mod hash;
 mod index;
 mod record;
+mod region;
+mod store;
 mod table;
 mod translation;
 
 pub use record::{Found, SessionId};
-pub use table::{Opened, Opening, Refusal, Sessions, Sight};
+pub use table::{Guess, Opened, Opening, Refusal, Sessions, Sight};
 pub use translation::Views;
 
 use std::time::Duration;

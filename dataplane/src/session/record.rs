@@ -2,14 +2,14 @@
 //!
 //! | word | holds |
 //! |---|---|
-//! | 0 | sequence: even while the session is in use, odd while it is free or being written |
+//! | 0 | sequence: odd while the session is in use, even while it is free or being written |
 //! | 1–4 | source and destination address as the opener's packets show them at the receiver |
 //! | 5 | source port, destination port, whether it is translated, protocol, the port that pays |
 //! | 6 | low half of the generation that allowed it; hops forward and reverse |
 //! | 7 | second of the last packet, what was seen of TCP |
 //!
-//! Words 1–5 change only while the sequence is odd; a reader that finds the same even sequence
-//! before and after has read one session whole. Word 6 is replaced whole, so that hops always
+//! Words 1–5 change only while the sequence is even (but for who pays); a reader that finds the
+//! same odd sequence before and after has read one session whole. Zeroed memory is a free record. Word 6 is replaced whole, so that hops always
 //! belong to the generation beside them.
 //!
 //! What a translated session looks like at its opener stands in [`super::translation`], under
@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use acl::Address;
 
 use super::TcpState;
+use super::region::Cells;
 use crate::wire::Flow;
 use crate::{Hop, PortId};
 
@@ -185,21 +186,21 @@ impl Seen {
 }
 
 #[repr(align(64))]
+#[derive(Default)]
 pub(super) struct Record {
     words: [AtomicU64; 8],
 }
 
+// SAFETY: atomic integers only, 64 bytes of them.
+#[allow(unsafe_code, reason = "stands in mapped memory")]
+unsafe impl Cells for Record {}
+
 const SEQUENCE: usize = 0;
+const ENDS: usize = 5;
 const JUDGED: usize = 6;
 const LIFE: usize = 7;
 
 impl Record {
-    pub(super) fn free() -> Self {
-        let record = Self { words: Default::default() };
-        record.words[SEQUENCE].store(1, Ordering::Relaxed);
-        record
-    }
-
     /// Fills a free record that the caller alone knows of. `translate` writes what belongs under
     /// the same sequence; the session is translated if there is such a thing.
     pub(super) fn open(
@@ -230,16 +231,31 @@ impl Record {
         word.compare_exchange(sequence, sequence + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// What a record that the caller has just closed held.
+    /// What a record that the caller has just closed held. Nobody can be charged for it any more.
     pub(super) fn remains(&self) -> Seen {
-        self.load(self.words[SEQUENCE].load(Ordering::Relaxed))
+        let mut seen = self.load(self.words[SEQUENCE].load(Ordering::Relaxed));
+        seen.words.ends = self.words[ENDS].swap(0, Ordering::AcqRel);
+        seen
+    }
+
+    /// Has another port pay; `true` for the one caller that brought it about.
+    pub(super) fn charge(&self, seen: &Seen, payer: PortId) -> bool {
+        let old = seen.words.ends;
+        let new = old & !0xffff | u64::from(payer.0);
+        let word = &self.words[ENDS];
+        word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Has the session judged again at its next packet, whatever allowed it before.
+    pub(super) fn forget_judgement(&self) {
+        self.words[JUDGED].store(judged_word(0, Hop::NONE, Hop::NONE), Ordering::Relaxed);
     }
 
     /// The session that is here, if any.
     #[inline]
     pub(super) fn read(&self) -> Option<Seen> {
         let sequence = self.words[SEQUENCE].load(Ordering::Acquire);
-        if sequence & 1 == 1 {
+        if sequence & 1 == 0 {
             return None;
         }
         let seen = self.load(sequence);

@@ -1,12 +1,16 @@
 //! The session table: records, the index that finds them, and who may have how many.
 
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hash::FlowHash;
-use super::index::Index;
+use super::index::{ELSEWHERE, Index, NOTHING};
 use super::record::{Record, Seen, Words, judged_word, life_word};
-use super::translation::Translations;
+use super::region::Array;
+use super::store::Store;
+use super::translation::Translation;
 use super::{Found, SessionId, TcpState, Timeouts, Views};
 use crate::cpu;
 use crate::services::Affinities;
@@ -45,10 +49,21 @@ pub enum Sight {
     Quoted,
 }
 
+/// Where a session most likely is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guess(u32);
+
+impl Default for Guess {
+    /// Anywhere.
+    fn default() -> Self {
+        Self(ELSEWHERE)
+    }
+}
+
 /// The sessions of a switch, shared by its workers.
 pub struct Sessions {
-    records: Box<[Record]>,
-    translations: Translations,
+    records: Array<Record>,
+    translations: Array<Translation>,
     index: Index,
     stripes: Box<[Mutex<()>]>,
     free: Mutex<Free>,
@@ -68,21 +83,80 @@ struct Free {
 
 impl Sessions {
     /// A table for `capacity` sessions opened from `ports` ports (numbers below that).
+    ///
+    /// # Panics
+    /// If there is no memory for it.
     pub fn new(capacity: u32, ports: u16, timeouts: Timeouts) -> Arc<Self> {
-        let capacity = capacity.max(1);
-        Arc::new(Self {
-            records: (0..capacity).map(|_| Record::free()).collect(),
-            translations: Translations::new(capacity as usize),
-            index: Index::new(capacity as usize),
+        let store = Store::in_memory(capacity.max(1) as usize);
+        let sessions = store.and_then(|store| Self::over(store, ports, timeouts));
+        Arc::new(sessions.expect("memory for the sessions"))
+    }
+
+    /// The same in a file, with the sessions that an earlier process of this boot left in it. Each
+    /// of them is judged again at its next packet, and nobody is charged for it until then.
+    ///
+    /// Nobody else may use the file meanwhile.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, made large enough or mapped.
+    pub fn in_file(
+        path: &Path,
+        capacity: u32,
+        ports: u16,
+        timeouts: Timeouts,
+    ) -> io::Result<Arc<Self>> {
+        let store = Store::in_file(path, capacity.max(1) as usize)?;
+        let mut sessions = Self::over(store, ports, timeouts)?;
+        sessions.take_up();
+        Ok(Arc::new(sessions))
+    }
+
+    fn over(store: Store, ports: u16, timeouts: Timeouts) -> io::Result<Self> {
+        let Store { records, translations } = store;
+        let capacity = records.len();
+        Ok(Self {
+            records,
+            translations,
+            index: Index::new(capacity)?,
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             free: Mutex::new(Free { returned: Vec::new(), fresh: 0 }),
             used: AtomicU32::new(0),
-            used_by: (0..ports.max(1)).map(|_| AtomicU32::new(0)).collect(),
-            guarantee: AtomicU32::new(capacity),
+            // One more, for sessions that nobody pays for.
+            used_by: (0..=ports.max(1)).map(|_| AtomicU32::new(0)).collect(),
+            guarantee: AtomicU32::new(capacity as u32),
             timeouts,
             hash: FlowHash::new(),
             affinities: Affinities::default(),
         })
+    }
+
+    /// Finds the sessions that are in the records already.
+    fn take_up(&mut self) {
+        let mut free = Vec::new();
+        let mut last = 0;
+        for index in 0..self.capacity() {
+            let record = &self.records[index as usize];
+            let Some(seen) = record.read() else {
+                free.push(index);
+                continue;
+            };
+            record.forget_judgement();
+            let paid_by_nobody = record.charge(&seen, PortId::NONE);
+            let views = self.views_of(index, &seen);
+            let placed = self.index.insert(self.hash(&views.receiver), index)
+                && (!seen.is_translated() || self.index.insert(self.hash(&views.opener), index));
+            self.used.fetch_add(1, Ordering::Relaxed);
+            self.payer(PortId::NONE).fetch_add(u32::from(paid_by_nobody), Ordering::Relaxed);
+            if !placed {
+                self.close(seen.found(index, true).id);
+            }
+            last = index + 1;
+        }
+        // Places behind the last one in use count as never used.
+        free.retain(|index| *index < last);
+        let list = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
+        list.fresh = last;
+        list.returned.extend(free);
     }
 
     /// Which backends clients had last.
@@ -123,20 +197,51 @@ impl Sessions {
         self.index.prefetch(hash);
     }
 
-    /// Asks for the session that this hash most likely leads to; the bucket should have arrived.
+    /// Where the session of this hash most likely is, for [`Self::find_at`]; asks for its cache
+    /// line. The bucket should have arrived.
     #[inline]
-    pub fn prefetch_session(&self, hash: u64) {
-        let guess = self.index.first_guess(hash);
-        if let Some(record) = guess.and_then(|index| self.records.get(index as usize)) {
+    pub fn guess(&self, hash: u64) -> Guess {
+        let guess = self.index.guess(hash);
+        if let Some(record) = self.records.get(guess as usize) {
             cpu::prefetch(record);
         }
+        Guess(guess)
     }
 
     /// The live session that `flow` belongs to.
     #[inline]
     pub fn find(&self, hash: u64, flow: &Flow, sight: Sight, now_s: u32) -> Option<Found> {
+        self.find_at(self.guess(hash), hash, flow, sight, now_s)
+    }
+
+    /// The same, with the guess made before.
+    #[inline]
+    pub fn find_at(
+        &self,
+        guess: Guess,
+        hash: u64,
+        flow: &Flow,
+        sight: Sight,
+        now_s: u32,
+    ) -> Option<Found> {
+        if guess.0 == NOTHING {
+            return None;
+        }
         let words = Words::of(flow);
-        let found = self.search(hash, |index, seen| self.travels(index, seen, &words, sight))?;
+        if let Some(record) = self.records.get(guess.0 as usize)
+            && let Some(seen) = record.read()
+            && !seen.is_translated()
+            && let Some(forward) = seen.words.direction_of(&words)
+        {
+            let found = seen.found(guess.0, forward);
+            return (!self.is_idle(&found, now_s)).then_some(found);
+        }
+        self.find_slowly(hash, &words, sight, now_s)
+    }
+
+    #[inline(never)]
+    fn find_slowly(&self, hash: u64, flow: &Words, sight: Sight, now_s: u32) -> Option<Found> {
+        let found = self.search(hash, |index, seen| self.travels(index, seen, flow, sight))?;
         (!self.is_idle(&found, now_s)).then_some(found)
     }
 
@@ -180,7 +285,8 @@ impl Sessions {
         let index = self.take_free().ok_or(Refusal::Full)?;
         let judged = judged_word(opening.generation, opening.hop, Hop::NONE);
         let life = life_word(now_s, TcpState::default().after(opening.tcp_flags, true));
-        let translate = || self.translations.write(index, &views.opener, views.return_mac);
+        let translation = &self.translations[index as usize];
+        let translate = || translation.write(&views.opener, views.return_mac);
         let translate = translated.then_some(translate);
         let record = &self.records[index as usize];
         let sequence = record.open(&views.receiver, opening.payer, judged, life, translate);
@@ -219,6 +325,19 @@ impl Sessions {
         };
         let new = judged_word(generation, forward, reverse);
         self.records[found.id.index as usize].set_judged(found.judged, new);
+    }
+
+    /// Has `port`, which a packet of the opener came in by, pay for a session that nobody pays
+    /// for: one of an earlier process.
+    pub fn charge(&self, found: &Found, port: PortId) {
+        let record = &self.records[found.id.index as usize];
+        let Some(seen) = record.read().filter(|seen| seen.sequence == found.id.sequence) else {
+            return;
+        };
+        if seen.payer() == PortId::NONE && record.charge(&seen, port) {
+            self.payer(port).fetch_add(1, Ordering::Relaxed);
+            self.payer(PortId::NONE).fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Ends a session.
@@ -267,14 +386,12 @@ impl Sessions {
 
     fn views_of(&self, index: u32, seen: &Seen) -> Views {
         let views = Views::plain(seen.words.flow());
-        match self.translations.opener(index) {
-            Some(opener) if seen.is_translated() => Views {
-                opener: opener.flow(),
-                return_mac: self.translations.return_mac(index).unwrap_or_default(),
-                ..views
-            },
-            _ => views,
+        if !seen.is_translated() {
+            return views;
         }
+        let translation = &self.translations[index as usize];
+        let opener = translation.opener().flow();
+        Views { opener, return_mac: translation.return_mac(), ..views }
     }
 
     /// The first record under this hash about which `test` says a direction.
@@ -322,7 +439,7 @@ impl Sessions {
         if at_receiver == Some(forward_at_receiver) {
             return at_receiver;
         }
-        let at_opener = self.translations.opener(index)?.direction_of(flow);
+        let at_opener = self.translations[index as usize].opener().direction_of(flow);
         at_opener.filter(|forward| *forward != forward_at_receiver)
     }
 
@@ -332,7 +449,7 @@ impl Sessions {
         if at_receiver.is_some() || !seen.is_translated() {
             return at_receiver;
         }
-        self.translations.opener(index)?.direction_of(flow)
+        self.translations[index as usize].opener().direction_of(flow)
     }
 
     /// Holds up whoever would make a session with the same hashes.
@@ -616,5 +733,69 @@ mod tests {
         // What is idle is in nobody's way.
         let later = sessions.open(&Views::plain(direct), &opening(0), 100_000);
         assert!(matches!(later, Ok(Opened::New(_))));
+    }
+
+    #[test]
+    fn sessions_outlive_the_process() {
+        let folder = testkit::TempDir::new("sessions");
+        let path = folder.path().join("sessions");
+        let open = |capacity| Sessions::in_file(&path, capacity, 4, Timeouts::default()).unwrap();
+        let sessions = open(100);
+        for n in 0..20 {
+            super::tests::open(&sessions, &flow(n), 1).unwrap();
+        }
+        sessions.open(&service(40), &opening(2), 0).unwrap();
+        sessions.end(&find(&sessions, &flow(3), 0).unwrap());
+        drop(sessions);
+
+        let sessions = open(100);
+        assert_eq!((sessions.used(), sessions.used_by(PortId(1))), (20, 0));
+        assert!(find(&sessions, &flow(3), 0).is_none());
+        let found = find(&sessions, &flow(7).reversed(), 0).unwrap();
+        assert!(!found.is_of(1) && found.hop() == Hop::NONE, "to be judged again");
+        let translated = find(&sessions, &service(40).opener, 0).unwrap();
+        assert_eq!(sessions.views(&translated), Some(service(40)));
+        sessions.charge(&found, PortId(1));
+        sessions.charge(&found, PortId(2));
+        assert_eq!((sessions.used_by(PortId(1)), sessions.used_by(PortId(2))), (1, 0));
+        sessions.end(&find(&sessions, &flow(7), 0).unwrap());
+        sessions.end(&find(&sessions, &flow(8), 0).unwrap());
+        assert_eq!((sessions.used(), sessions.used_by(PortId(1))), (18, 0));
+        // There is room for the rest, and no place is given twice.
+        for n in 100..182 {
+            super::tests::open(&sessions, &flow(n), 3).unwrap();
+        }
+        assert_eq!(super::tests::open(&sessions, &flow(200), 3), Err(Refusal::Full));
+        assert!((100..182).all(|n| find(&sessions, &flow(n), 0).is_some()));
+        drop(sessions);
+        // Another size is another table.
+        assert_eq!(open(50).used(), 0);
+        std::fs::write(&path, vec![0xff; 20_000]).unwrap();
+        assert_eq!(open(100).used(), 0);
+    }
+
+    /// Whatever stands in the records, the table is sound: everything in use can be ended, and
+    /// then there is room for as many sessions as ever.
+    #[test]
+    fn a_damaged_file_loses_sessions_and_nothing_else() {
+        let folder = testkit::TempDir::new("sessions");
+        let path = folder.path().join("sessions");
+        let open = || Sessions::in_file(&path, 64, 4, Timeouts::default()).unwrap();
+        drop(open());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let mut state = 1_u64;
+        for byte in &mut bytes[4096..] {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 56) as u8;
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let sessions = open();
+        assert!(sessions.used() > 0);
+        let found: Vec<Found> = sessions.iter().map(|(found, _)| found).collect();
+        found.iter().for_each(|found| sessions.end(found));
+        assert_eq!(sessions.used(), 0);
+        for n in 0..64 {
+            super::tests::open(&sessions, &flow(n), 1).unwrap();
+        }
     }
 }

@@ -1,13 +1,12 @@
 //! Sessions whose packets are rewritten on their way: what they look like at their opener.
 //!
-//! Translations stand beside the records, place by place, and only where there were any: the
-//! table comes in pieces that are made when they are first needed. They are read and written
-//! under the record's sequence.
+//! Translations stand beside the records, place by place, in memory that takes no room where
+//! nothing was ever written.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::record::Words;
+use super::region::Cells;
 use crate::wire::{Flow, Mac};
 
 /// Both sights of one connection, each with the opener as source.
@@ -42,45 +41,36 @@ impl Views {
     }
 }
 
-const PIECE: usize = 4096;
-const WORDS: usize = 6;
+/// What a session looks like at its opener: addresses and ports as in a record, and the MAC
+/// address to return to. Read and written under the record's sequence.
+#[derive(Default)]
+pub(super) struct Translation([AtomicU64; 6]);
 
-struct Translation([AtomicU64; WORDS]);
+// SAFETY: atomic integers only.
+#[allow(unsafe_code, reason = "stands in mapped memory")]
+unsafe impl Cells for Translation {}
 
-/// All translations of a table.
-pub(super) struct Translations {
-    pieces: Box<[OnceLock<Box<[Translation]>>]>,
-}
-
-impl Translations {
-    pub(super) fn new(capacity: usize) -> Self {
-        Self { pieces: (0..capacity.div_ceil(PIECE)).map(|_| OnceLock::new()).collect() }
-    }
-
-    /// Writes one; the caller is the only one who knows of the record.
-    pub(super) fn write(&self, index: u32, opener: &Flow, return_mac: Mac) {
-        let make = || (0..PIECE).map(|_| Translation(Default::default())).collect();
-        let piece = self.pieces[index as usize / PIECE].get_or_init(make);
+impl Translation {
+    /// Writes it; the caller is the only one who knows of the record.
+    pub(super) fn write(&self, opener: &Flow, return_mac: Mac) {
         let [a, b, c, d, e, f] = return_mac;
         let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
         let values = Words::of(opener).values().into_iter().chain([mac]);
-        for (word, value) in piece[index as usize % PIECE].0.iter().zip(values) {
+        for (word, value) in self.0.iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
     }
 
     /// The opener's sight; the caller makes sure that the session is still the same.
     #[inline]
-    pub(super) fn opener(&self, index: u32) -> Option<Words> {
-        let words = &self.pieces[index as usize / PIECE].get()?[index as usize % PIECE].0;
-        let value = |n: usize| words[n].load(Ordering::Relaxed);
-        Some(Words::from_values([value(0), value(1), value(2), value(3), value(4)]))
+    pub(super) fn opener(&self) -> Words {
+        let value = |n: usize| self.0[n].load(Ordering::Relaxed);
+        Words::from_values([value(0), value(1), value(2), value(3), value(4)])
     }
 
     /// Where answers must go back to; as above.
-    pub(super) fn return_mac(&self, index: u32) -> Option<Mac> {
-        let words = &self.pieces[index as usize / PIECE].get()?[index as usize % PIECE].0;
-        let [.., a, b, c, d, e, f] = words[5].load(Ordering::Relaxed).to_be_bytes();
-        Some([a, b, c, d, e, f])
+    pub(super) fn return_mac(&self) -> Mac {
+        let [.., a, b, c, d, e, f] = self.0[5].load(Ordering::Relaxed).to_be_bytes();
+        [a, b, c, d, e, f]
     }
 }

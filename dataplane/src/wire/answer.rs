@@ -53,7 +53,7 @@ fn error(
     from: Address,
     answer: &mut [u8; LONGEST],
 ) -> Option<usize> {
-    let quote = &packet[usize::from(headers.l3)..usize::from(headers.end)];
+    let quote = &packet[usize::from(headers.l3)..headers.end_in(packet)];
     let v4 = headers.kind == Kind::Ipv4;
     let (kind, code, rest): (u8, u8, u32) = match (notice, v4) {
         (Notice::TimeExceeded, true) => (11, 0, 0),
@@ -85,9 +85,9 @@ fn reset(packet: &[u8], headers: &Headers, answer: &mut [u8; LONGEST]) -> Option
     if flags & RST != 0 {
         return None;
     }
-    let segment = &packet[usize::from(headers.l4)..usize::from(headers.end)];
+    let segment = headers.segment(packet);
     let word = |at: usize| u32::from_be_bytes(segment[at..at + 4].try_into().expect("four bytes"));
-    let data = segment.len() - usize::from(segment[12] >> 4) * 4;
+    let data = headers.payload() - usize::from(segment[12] >> 4) * 4;
     // What the reset acknowledges: everything that came, if it acknowledged nothing itself.
     let (sequence, acknowledged, flags) = if flags & ACK != 0 {
         (word(8), 0, RST)

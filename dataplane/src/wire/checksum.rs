@@ -2,6 +2,7 @@
 //! sender left to hardware that is not there.
 
 use super::{Fragment, Headers, Kind, protocol};
+use crate::{Frame, Memory};
 
 /// The one's complement sum of big-endian 16-bit words, not folded. A last odd byte counts as
 /// the high half of a word.
@@ -60,36 +61,118 @@ pub fn decrement_ttl(packet: &mut [u8], headers: &Headers) {
     }
 }
 
-/// Completes a TCP or UDP checksum that its sender left unfinished.
+/// A sum over bytes that come in pieces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    total: u64,
+    /// Whether the next piece begins in the middle of a word.
+    is_odd: bool,
+}
+
+impl Sum {
+    /// Adds the next piece.
+    #[inline]
+    pub fn add(&mut self, bytes: &[u8]) {
+        let sum = fold(sum(bytes));
+        // The sum of bytes that stand one place off is the sum with its bytes exchanged (RFC
+        // 1071, section 2).
+        self.total += u64::from(if self.is_odd { sum.swap_bytes() } else { sum });
+        self.is_odd ^= bytes.len() % 2 == 1;
+    }
+
+    /// All pieces together, not folded.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+}
+
+/// A TCP or UDP checksum that its sender left unfinished.
 ///
 /// A kernel that counts on hardware (and veth claims to be such) leaves the folded sum of the
 /// pseudo header in the field. Finding exactly that is the sign; recomputing a checksum that
-/// was finished and happens to look so changes nothing. `true` if one was completed.
+/// was finished and happens to look so changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Where the checksum stands in the packet.
+    at: usize,
+    pseudo: u64,
+}
+
+/// The packet's checksum if it was left unfinished.
 #[inline]
-pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
+pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
     let field = match headers.flow.protocol {
         protocol::TCP => 16,
         protocol::UDP => 6,
-        _ => return false,
+        _ => return None,
     };
     if headers.fragment != Fragment::Whole {
-        return false;
+        return None;
     }
-    let (l3, l4, end) =
-        (usize::from(headers.l3), usize::from(headers.l4), usize::from(headers.end));
-    let addresses = if headers.kind == Kind::Ipv4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
-    let pseudo = pseudo(&packet[addresses], headers.flow.protocol, end - l4);
-    let at = l4 + field;
+    let (l3, at) = (usize::from(headers.l3), usize::from(headers.l4) + field);
+    let pseudo = match headers.kind {
+        Kind::Ipv4 => {
+            // Two words of 32 bits fold to the same sum as four of 16.
+            let addresses: [u8; 8] = packet[l3 + 12..l3 + 20].try_into().expect("eight bytes");
+            let both = u64::from_be_bytes(addresses);
+            (both >> 32)
+                + (both & 0xffff_ffff)
+                + u64::from(headers.flow.protocol)
+                + headers.payload() as u64
+        }
+        _ => pseudo(&packet[l3 + 8..l3 + 40], headers.flow.protocol, headers.payload()),
+    };
     let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
-    let left_open = stated == fold(pseudo);
-    if left_open {
-        packet[at..at + 2].fill(0);
-        let whole = !fold(pseudo + sum(&packet[l4..end]));
+    (stated == fold(pseudo)).then_some(Unfinished { at, pseudo })
+}
+
+impl Unfinished {
+    /// Writes the checksum, where `rest` is the sum of all bytes behind the IP header but of the
+    /// field itself, which is taken for zero.
+    fn write(self, packet: &mut [u8], rest: u64) {
+        let whole = !fold(self.pseudo + rest);
         // A computed zero means "no checksum" to UDP (RFC 768).
         let whole = if whole == 0 { 0xffff } else { whole };
-        packet[at..at + 2].copy_from_slice(&whole.to_be_bytes());
+        packet[self.at..self.at + 2].copy_from_slice(&whole.to_be_bytes());
     }
-    left_open
+}
+
+/// Completes a TCP or UDP checksum that its sender left unfinished, in a packet that stands in
+/// one frame. `true` if one was completed.
+#[inline]
+pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
+    let Some(unfinished) = unfinished(packet, headers) else { return false };
+    packet[unfinished.at..unfinished.at + 2].fill(0);
+    let rest = sum(&packet[usize::from(headers.l4)..usize::from(headers.end)]);
+    unfinished.write(packet, rest);
+    true
+}
+
+/// The same for a packet that stretches over several frames.
+pub fn complete_chain(memory: &Memory, frame: &mut Frame, headers: &Headers) -> bool {
+    let Some(unfinished) = unfinished(memory.bytes(frame), headers) else { return false };
+    memory.bytes_mut(frame)[unfinished.at..unfinished.at + 2].fill(0);
+    let mut rest = Sum::default();
+    for_each_piece(memory, frame, headers, |piece| rest.add(piece));
+    unfinished.write(memory.bytes_mut(frame), rest.total());
+    true
+}
+
+/// Calls `each` with the pieces of what follows the IP header.
+pub(super) fn for_each_piece(
+    memory: &Memory,
+    frame: &Frame,
+    headers: &Headers,
+    mut each: impl FnMut(&[u8]),
+) {
+    let (mut skip, mut left) = (usize::from(headers.l4), headers.payload());
+    for chunk in memory.chunks(frame) {
+        let piece = &chunk[skip.min(chunk.len())..];
+        let piece = &piece[..piece.len().min(left)];
+        each(piece);
+        skip -= skip.min(chunk.len());
+        left -= piece.len();
+    }
 }
 
 #[cfg(test)]
@@ -110,6 +193,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn pieces_sum_as_the_whole_does(
+            pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..8),
+        ) {
+            let mut sum = Sum::default();
+            pieces.iter().for_each(|piece| sum.add(piece));
+            prop_assert_eq!(fold(sum.total()), plain(&pieces.concat()));
+        }
+
         #[test]
         fn sums_as_the_rfc_does(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert_eq!(fold(sum(&bytes)), plain(&bytes));

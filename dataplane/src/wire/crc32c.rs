@@ -1,5 +1,8 @@
 //! SCTP's checksum: CRC32c (RFC 9260, appendix A).
 
+use super::{Headers, checksum};
+use crate::{Frame, Memory};
+
 /// Where SCTP's common header has it; sent in little-endian order.
 const FIELD: std::ops::Range<usize> = 8..12;
 
@@ -11,9 +14,24 @@ pub fn finish(packet: &mut [u8]) {
     packet[FIELD].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// The same for a packet that stretches over several frames.
+pub fn finish_chain(memory: &Memory, frame: &mut Frame, headers: &Headers) {
+    let l4 = usize::from(headers.l4);
+    let field = l4 + FIELD.start..l4 + FIELD.end;
+    let Some(zero) = memory.bytes_mut(frame).get_mut(field.clone()) else { return };
+    zero.fill(0);
+    let mut crc = !0;
+    checksum::for_each_piece(memory, frame, headers, |piece| crc = more(crc, piece));
+    memory.bytes_mut(frame)[field].copy_from_slice(&(!crc).to_le_bytes());
+}
+
 /// The CRC of some bytes.
 pub fn of(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc: u32, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)])
+    !more(!0, bytes)
+}
+
+fn more(crc: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(crc, |crc: u32, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)])
 }
 
 const TABLE: [u32; 256] = {

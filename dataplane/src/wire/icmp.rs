@@ -78,6 +78,10 @@ pub(super) fn echo_ports(message: &[u8]) -> Option<(u16, u16)> {
 
 fn quote(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     headers.role = Role::Quotes;
+    // Errors are short (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
+    if message.len() < headers.payload() {
+        return Err(Outcome::MalformedTransport);
+    }
     quoted(message, headers).map(|_| ()).ok_or(Outcome::NoSession)
 }
 

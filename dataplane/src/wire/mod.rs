@@ -2,6 +2,9 @@
 //!
 //! [`parse`] looks at a whole frame and either refuses it by an [`Outcome`] or
 //! gives its [`Headers`]; nothing behind it checks a length again.
+//!
+//! A packet may stretch over several frames; here stands what is in the first. All headers must be
+//! in it, and messages to the switch itself (neighbours, ICMP errors) as a whole.
 
 pub mod answer;
 pub mod checksum;
@@ -131,7 +134,8 @@ pub struct Headers {
     pub l3: u16,
     /// Start of the transport header.
     pub l4: u16,
-    /// End of the IP packet (frames may carry padding behind it).
+    /// End of the IP packet (frames may carry padding behind it), which may lie behind the first
+    /// of several frames.
     pub end: u16,
     /// Place in a fragmented datagram.
     pub fragment: Fragment,
@@ -149,26 +153,56 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_QINQ: u16 = 0x88a8;
 const MOST_VLAN_TAGS: u8 = 2;
 
+impl Headers {
+    /// The transport header and what follows it, as far as it is in the first frame.
+    #[inline]
+    pub(crate) fn segment<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        &frame[usize::from(self.l4)..self.end_in(frame)]
+    }
+
+    /// The end of the IP packet, or of the first frame.
+    #[inline]
+    pub(crate) fn end_in(&self, frame: &[u8]) -> usize {
+        usize::from(self.end).min(frame.len())
+    }
+
+    /// Bytes behind the IP header and its extensions, in all frames.
+    #[inline]
+    pub(crate) fn payload(&self) -> usize {
+        usize::from(self.end - self.l4)
+    }
+}
+
 /// Parses and checks a whole frame.
 pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
     let mut headers = Headers::default();
-    parse_into(frame, &mut headers).map(|()| headers)
+    parse_into(frame, frame.len(), &mut headers).map(|()| headers)
 }
 
-/// The same, with the headers written where they are wanted. Refused frames leave there what was
-/// found until then.
+/// The same for a packet of `length` bytes whose first frame this is, with the headers written
+/// where they are wanted. Refused frames leave there what was found until then.
 #[inline]
-pub(crate) fn parse_into(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+pub(crate) fn parse_into(
+    frame: &[u8],
+    length: usize,
+    headers: &mut Headers,
+) -> Result<(), Outcome> {
+    if ip::parse_plain_v4(frame, length, headers) {
+        return Ok(());
+    }
+    parse_any(frame, length, headers)
+}
+
+/// The same for packets of every kind.
+fn parse_any(frame: &[u8], length: usize, headers: &mut Headers) -> Result<(), Outcome> {
     if frame.len() < ETHERNET {
         return Err(Outcome::Truncated);
     }
-    if frame.len() > usize::from(u16::MAX) {
-        return Err(Outcome::MalformedEthernet);
-    }
+    let Ok(end) = u16::try_from(length) else { return Err(Outcome::MalformedEthernet) };
     if frame[6] & 1 != 0 {
         return Err(Outcome::MalformedEthernet);
     }
-    *headers = Headers { end: frame.len() as u16, ..Headers::default() };
+    *headers = Headers { end, ..Headers::default() };
     let mut at = 12;
     let ethertype = loop {
         let Some(ethertype) = be16(frame, at) else { return Err(Outcome::Truncated) };
@@ -192,7 +226,7 @@ pub(crate) fn parse_into(frame: &[u8], headers: &mut Headers) -> Result<(), Outc
 
 /// The flow that an ICMP error ([`Role::Quotes`]) quotes, as the packet it is about showed it.
 pub fn quoted(frame: &[u8], headers: &Headers) -> Option<Flow> {
-    icmp::quoted(&frame[usize::from(headers.l4)..usize::from(headers.end)], headers)
+    icmp::quoted(headers.segment(frame), headers)
 }
 
 /// A big-endian 16-bit number, if the bytes reach that far.

@@ -69,7 +69,7 @@ pub fn message(frame: &[u8], headers: &Headers) -> Message {
         }
         _ => {
             let l3 = usize::from(headers.l3);
-            let message = &frame[usize::from(headers.l4)..usize::from(headers.end)];
+            let message = headers.segment(frame);
             let from_this_link = frame[l3 + 7] == 255;
             match message[0] {
                 SOLICITATION if from_this_link => {

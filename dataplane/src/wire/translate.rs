@@ -6,12 +6,12 @@ use acl::Address;
 use super::{Flow, Fragment, Headers, Kind, checksum, icmp, ip, protocol};
 
 /// Rewrites a packet's addresses and ports (or echo identifier) into those of `to`, which has the
-/// same family and protocol. Later fragments have no ports.
+/// same family and protocol. Later fragments have no ports. Of a packet that stretches over
+/// several frames this is the first; SCTP's checksum is then still to be finished.
 pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Flow) {
-    let (l3, l4, end) =
-        (usize::from(headers.l3), usize::from(headers.l4), usize::from(headers.end));
+    let (l3, l4, end) = (usize::from(headers.l3), usize::from(headers.l4), headers.end_in(frame));
     let has_ports = !matches!(headers.fragment, Fragment::Later(_));
-    let whole = headers.fragment == Fragment::Whole;
+    let whole = headers.fragment == Fragment::Whole && end == usize::from(headers.end);
     let changed = addresses(&mut frame[..end], l3, headers.kind, to);
     if has_ports {
         transport(&mut frame[l4..end], headers.kind, to, &changed, whole);

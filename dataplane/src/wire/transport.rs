@@ -16,7 +16,7 @@ pub(super) fn parse(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> 
         headers.role = Role::Follows;
         return refuse_multicast(headers);
     }
-    let segment = &frame[usize::from(headers.l4)..usize::from(headers.end)];
+    let segment = headers.segment(frame);
     let whole = headers.fragment == Fragment::Whole;
     match headers.flow.protocol {
         protocol::TCP => tcp(segment, headers)?,
@@ -46,19 +46,26 @@ pub(super) fn refuse_multicast(headers: &Headers) -> Result<(), Outcome> {
 
 #[inline]
 fn tcp(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    let (role, flags) = tcp_role(segment).ok_or(Outcome::MalformedTransport)?;
+    (headers.role, headers.tcp_flags) = (role, flags);
+    ports(segment, headers)
+}
+
+/// What a TCP segment may do to connections, and its flags; `None` for a malformed one.
+#[inline]
+pub(super) fn tcp_role(segment: &[u8]) -> Option<(Role, u8)> {
     // A first fragment too small for the header hides the flags (RFC 1858).
-    let Some(header) = segment.get(..TCP_HEADER) else { return Err(Outcome::MalformedTransport) };
+    let header = segment.first_chunk::<TCP_HEADER>()?;
     let header_length = usize::from(header[12] >> 4) * 4;
     let flags = header[13];
     let contradicts = flags & SYN != 0 && flags & (FIN | RST) != 0;
     let says_nothing = flags & (SYN | ACK | RST) == 0;
-    if header_length < TCP_HEADER || header_length > segment.len() || contradicts || says_nothing {
-        return Err(Outcome::MalformedTransport);
-    }
-    ports(segment, headers)?;
-    headers.tcp_flags = flags;
-    headers.role = if flags & (SYN | ACK) == SYN { Role::Opens } else { Role::Follows };
-    Ok(())
+    let is_sound = header_length >= TCP_HEADER
+        && header_length <= segment.len()
+        && !contradicts
+        && !says_nothing;
+    let role = if flags & (SYN | ACK) == SYN { Role::Opens } else { Role::Follows };
+    is_sound.then_some((role, flags))
 }
 
 #[inline]
@@ -66,14 +73,19 @@ fn udp(segment: &[u8], whole: bool, headers: &mut Headers) -> Result<(), Outcome
     let Some(length) = be16(segment, 4).map(usize::from) else {
         return Err(Outcome::MalformedTransport);
     };
-    let bad = segment.len() < UDP_HEADER
-        || length < UDP_HEADER
-        || (whole && length > segment.len())
-        || (!whole && length <= segment.len());
-    if bad {
+    let there = headers.payload();
+    // A datagram in fragments is longer than any of them.
+    let fits = if whole { udp_fits(length, there) } else { length > there.max(UDP_HEADER - 1) };
+    if segment.len() < UDP_HEADER || !fits {
         return Err(Outcome::MalformedTransport);
     }
     ports(segment, headers)
+}
+
+/// Whether the length that a UDP header states can be true of so many bytes.
+#[inline]
+pub(super) fn udp_fits(length: usize, there: usize) -> bool {
+    (UDP_HEADER..=there).contains(&length)
 }
 
 #[inline]

@@ -63,10 +63,18 @@ impl Vxlan {
     ///
     /// `hash` is the inner connection's: packets of one keep their order on the underlay, others
     /// may take other ways (RFC 7348, section 4.1). `class` is the inner packet's traffic class.
-    pub fn write(&self, packet: &mut [u8], ends: &Ends, hash: u64, class: u8, group: u16) {
+    pub fn write(
+        &self,
+        packet: &mut [u8],
+        length: usize,
+        ends: &Ends,
+        hash: u64,
+        class: u8,
+        group: u16,
+    ) {
         let v4 = ends.destination.is_v4();
         let front = Self::front(v4);
-        let inside = packet.len() - front;
+        let inside = length - front;
         packet[..6].copy_from_slice(&ends.next_hop);
         packet[6..12].copy_from_slice(&ends.source_mac);
         let udp_length = (UDP + VXLAN + inside) as u16;
@@ -180,7 +188,8 @@ mod tests {
             let front = Vxlan::front(ends.destination.is_v4());
             let mut packet = vec![0xee; front];
             packet.extend(&inner);
-            OVERLAY.write(&mut packet, &ends, u64::MAX, 0b10, 0xbeef);
+            let length = packet.len();
+            OVERLAY.write(&mut packet, length, &ends, u64::MAX, 0b10, 0xbeef);
             let headers = parse(&packet).unwrap();
             assert_eq!(
                 (headers.flow.source, headers.flow.destination),

@@ -47,6 +47,46 @@ fn a_packet_leaves_from_where_it_starts() {
 }
 
 #[test]
+fn packets_longer_than_a_frame_pass_in_several() {
+    testkit::requires_root!();
+    let pair = Pair::new("long");
+    pair.set_mtu(32_000);
+    let mut switch = End::open(&pair.switch, "pod0");
+    let mut pod = End::open(&pair.pod, "eth0");
+    let (one, several) = (1792, 32_014);
+    for length in [60, one - 1, one, one + 1, 2 * one, 2 * one + 1, 9014, several] {
+        let payload: Vec<u8> = (0..length - 42).map(|n: u32| (n % 251) as u8).collect();
+        let inner = packet(&payload);
+        pod.send_bytes(&inner);
+        let mut frame = switch.wait();
+        assert_eq!((frame.len(), frame.is_chain()), (length as usize, length > one));
+        assert!(switch.memory.prepend(&mut frame, 50));
+        switch.memory.advance(&mut frame, 50);
+        switch.send(frame);
+        assert_eq!(pod.wait_bytes(), inner);
+    }
+    // No frame was lost on the way.
+    for end in [&mut switch, &mut pod] {
+        end.close();
+        assert_eq!(end.free.len(), FRAMES as usize);
+    }
+}
+
+#[test]
+fn a_packet_that_no_ring_takes_is_dropped_alone() {
+    testkit::requires_root!();
+    let pair = Pair::new("too-long");
+    pair.set_mtu(65_000);
+    let mut switch = End::open(&pair.switch, "pod0");
+    let mut pod = End::open(&pair.pod, "eth0");
+    switch.send_bytes(&packet(&[1; 40_000]));
+    switch.send_bytes(&packet(b"the next"));
+    assert_eq!(pod.wait_bytes(), packet(b"the next"));
+    switch.close();
+    assert_eq!(switch.free.len(), FRAMES as usize);
+}
+
+#[test]
 fn a_closed_port_gives_every_frame_back() {
     testkit::requires_root!();
     let pair = Pair::new("close");

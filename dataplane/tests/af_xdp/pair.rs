@@ -32,6 +32,12 @@ impl Pair {
         }
         Self { switch, pod }
     }
+
+    pub(crate) fn set_mtu(&self, mtu: u32) {
+        for (namespace, interface) in [(&self.switch, "pod0"), (&self.pod, "eth0")] {
+            namespace.exec(words(&format!("ip link set {interface} mtu {mtu}")));
+        }
+    }
 }
 
 /// One port with a memory of its own.
@@ -70,7 +76,8 @@ impl End {
     }
 
     fn new((umem, memory, frames): (Umem, Arc<Memory>, Vec<Frame>), port: Box<dyn Port>) -> Self {
-        let mut end = Self { umem, memory, free: FreeList::new(frames), port: Some(port) };
+        let free = FreeList::new(&memory, frames);
+        let mut end = Self { umem, memory, free, port: Some(port) };
         // The first call lends the kernel its frames.
         assert!(end.receive().is_empty());
         end
@@ -99,8 +106,8 @@ impl End {
     }
 
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
-        let mut frame = self.free.take().expect("a free frame");
-        assert!(self.memory.fill(&mut frame, bytes));
+        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+        let frame = lent.filled(bytes).expect("free frames");
         self.send(frame);
     }
 
@@ -151,7 +158,8 @@ impl End {
     /// The bytes of the next frame that arrives.
     pub(crate) fn wait_bytes(&mut self) -> Vec<u8> {
         let frame = self.wait();
-        let bytes = self.memory.bytes(&frame).to_vec();
+        let mut bytes = Vec::new();
+        self.memory.append_to(&frame, &mut bytes, usize::MAX);
         self.free.put(frame);
         bytes
     }

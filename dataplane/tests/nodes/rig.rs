@@ -29,12 +29,21 @@ pub(crate) struct Rig {
 impl Rig {
     /// A switch that decides by these parts; port numbers are places in `parts.ports`.
     pub(crate) fn new(parts: Parts) -> Self {
-        Self::new_with_frames(parts, FRAMES)
+        Self::of(parts, FRAMES, 4096)
     }
 
     /// The same with so many frames.
     pub(crate) fn new_with_frames(parts: Parts, frames: usize) -> Self {
-        let (memory, frames) = Memory::heap(4096, frames as u32);
+        Self::of(parts, frames, 4096)
+    }
+
+    /// The same with frames of so many bytes.
+    pub(crate) fn with_frames(parts: Parts, frame_size: usize) -> Self {
+        Self::of(parts, FRAMES, frame_size)
+    }
+
+    fn of(parts: Parts, frames: usize, frame_size: usize) -> Self {
+        let (memory, frames) = Memory::heap(frame_size, frames as u32);
         let sessions = Sessions::new(1024, 16, Timeouts::default());
         let ends = Arc::<Mutex<Vec<Outcome>>>::default();
         let inspect = Recorder(Arc::clone(&ends));

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use super::Pairs;
-use super::tuple::{EndShape, Entry, Shape, TUPLES, Tuple, join, ports};
-use crate::lpm::hosts::Hosts;
+use super::tuple::{EndShape, Entry, Shape, TUPLES, Tuple, fold, join, ports};
 use crate::paged::Grouped;
 use crate::prefix::{Prefix, V4_BITS};
 use crate::table::rows::NONE;
@@ -22,10 +21,22 @@ pub(in crate::table) struct PairsEditor {
     step: u8,
     /// Pairs of ends' shapes that are parted by exact ports.
     parted: HashSet<(EndShape, EndShape), RandomState>,
+    /// So many tuples for one shape: rules are parted by a hash of their destination, so that
+    /// a source that has rules with a few destinations makes few keys probe in vain.
+    parts: u64,
     free: Vec<u32>,
     /// First entry never used.
     next: u32,
 }
+
+/// Heads of a small table.
+const FEWEST_HEADS: u32 = 1024;
+
+/// Most tuples for one shape; fewer if they would not fit.
+const MOST_PARTS: u64 = 8;
+
+/// For a hash that has nothing to do with that of the heads.
+const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Chains this long make a tuple be parted by ports.
 const LONG_CHAIN: u32 = 4;
@@ -36,7 +47,8 @@ impl PairsEditor {
         let pairs = Pairs {
             tuples: Vec::new(),
             any: [0; 2],
-            chains: Hosts::new(),
+            heads: Grouped::filled(FEWEST_HEADS as usize, &0),
+            mask: FEWEST_HEADS - 1,
             entries: Grouped::filled(1, &Entry::NONE),
             seed: crate::seed(),
         };
@@ -45,6 +57,7 @@ impl PairsEditor {
             numbers: HashMap::default(),
             step: 1,
             parted: HashSet::default(),
+            parts: MOST_PARTS,
             free: Vec::new(),
             next: 1,
         };
@@ -62,8 +75,8 @@ impl PairsEditor {
         editor
     }
 
-    /// Rounds prefix lengths until the tuples are few enough, and puts the tuple with the best
-    /// rule first.
+    /// Parts shapes less and rounds prefix lengths until the tuples are few enough, and puts the
+    /// tuple with the best rule first.
     fn fit<'a>(&mut self, rules: impl Iterator<Item = &'a Rule> + Clone) {
         loop {
             let mut shapes = Vec::new();
@@ -79,6 +92,10 @@ impl PairsEditor {
                     self.tuple(shape);
                 });
                 return;
+            }
+            if self.parts > 1 {
+                self.parts /= 2;
+                continue;
             }
             if self.step >= 128 {
                 self.parted.clear();
@@ -113,6 +130,8 @@ impl PairsEditor {
             destination,
             source_port: exact(rule.source_ports),
             destination_port: exact(rule.destination_ports),
+            part: (fold(destination.of_rule(&rule.destination) ^ self.pairs.seed, SALT)
+                % self.parts) as u8,
         }
     }
 
@@ -152,24 +171,16 @@ impl PairsEditor {
             known.best = number;
         }
         known.entries += 1;
-        let mut entry = Entry::new(shape.ends_of(rule), number, tuple, rule);
-        let hash = pairs.hash_of(&entry);
+        let entry = Entry::new(shape.ends_of(rule), number, tuple, rule);
         let new = self.free.pop().unwrap_or_else(|| {
             self.next += 1;
             self.next - 1
         });
         pairs.entries.grow(new as usize + 1, &Entry::NONE);
-        // Behind the last entry that comes before it.
-        let (mut before, mut next) = (0, pairs.chains.lookup(hash));
-        while next != 0 && order_of(pairs.entries.get(next as usize).rule) < order {
-            (before, next) = (next, pairs.entries.get(next as usize).next);
+        if self.next > pairs.mask / 4 {
+            pairs.double(self.next, order_of);
         }
-        entry.next = next;
-        *pairs.entries.get_mut(new as usize) = entry;
-        match before {
-            0 => pairs.chains.insert(hash, new),
-            before => pairs.entries.get_mut(before as usize).next = new,
-        }
+        pairs.chain(new, entry, order_of);
         Some(tuple)
     }
 
@@ -178,8 +189,8 @@ impl PairsEditor {
         let shape = self.shape(rule);
         let tuple = *self.numbers.get(&shape)?;
         let pairs = Arc::make_mut(&mut self.pairs);
-        let hash = pairs.hash_of(&Entry::new(shape.ends_of(rule), number, tuple, rule));
-        let (mut before, mut old) = (0, pairs.chains.lookup(hash));
+        let head = pairs.head_of(&Entry::new(shape.ends_of(rule), number, tuple, rule));
+        let (mut before, mut old) = (0, *pairs.heads.get(head));
         while old != 0 && pairs.entries.get(old as usize).rule != number {
             (before, old) = (old, pairs.entries.get(old as usize).next);
         }
@@ -187,10 +198,9 @@ impl PairsEditor {
             return None;
         }
         let next = pairs.entries.get(old as usize).next;
-        match (before, next) {
-            (0, 0) => pairs.chains.remove(hash),
-            (0, next) => pairs.chains.insert(hash, next),
-            (before, next) => pairs.entries.get_mut(before as usize).next = next,
+        match before {
+            0 => *pairs.heads.get_mut(head) = next,
+            before => pairs.entries.get_mut(before as usize).next = next,
         }
         *pairs.entries.get_mut(old as usize) = Entry::NONE;
         self.free.push(old);
@@ -201,14 +211,43 @@ impl PairsEditor {
 
 impl Pairs {
     /// Where an entry's chain begins. What its tuple's ports look at is exact in the entry.
-    fn hash_of(&self, entry: &Entry) -> u32 {
+    fn head_of(&self, entry: &Entry) -> usize {
         let key = Key {
-            protocol: entry.protocol,
-            source_port: entry.source_first,
-            destination_port: entry.destination_first,
+            protocol: entry.protocol(),
+            source_port: entry.ports_first[0],
+            destination_port: entry.ports_first[1],
             ..Key::default()
         };
-        let number = usize::from(entry.tuple);
-        self.hash(entry.ends, ports(&key) & self.tuples[number].ports_mask, number)
+        let tuple = entry.tuple();
+        let mask = self.tuples[tuple].ports_mask;
+        self.view().hash(entry.ends, ports(&key) & mask, tuple)
+    }
+
+    /// Puts an entry into its chain, behind the last one that comes before it.
+    fn chain(&mut self, new: u32, mut entry: Entry, order_of: &dyn Fn(u32) -> u64) {
+        let head = self.head_of(&entry);
+        let order = order_of(entry.rule);
+        let (mut before, mut next) = (0, *self.heads.get(head));
+        while next != 0 && order_of(self.entries.get(next as usize).rule) < order {
+            (before, next) = (next, self.entries.get(next as usize).next);
+        }
+        entry.next = next;
+        *self.entries.get_mut(new as usize) = entry;
+        match before {
+            0 => *self.heads.get_mut(head) = new,
+            before => self.entries.get_mut(before as usize).next = new,
+        }
+    }
+
+    /// Doubles the heads, the entries up to `end` in their chains anew.
+    fn double(&mut self, end: u32, order_of: &dyn Fn(u32) -> u64) {
+        self.mask = 2 * self.mask + 1;
+        self.heads = Grouped::filled(self.mask as usize + 1, &0);
+        for at in 1..end {
+            let entry = *self.entries.get(at as usize);
+            if entry.rule != NONE {
+                self.chain(at, entry, order_of);
+            }
+        }
     }
 }

@@ -1,21 +1,22 @@
 //! Rules over both ends: tuple space, pruned by what each end can match.
 //!
 //! Rules whose ends look at the same bits form a *tuple* (Srinivasan, Suri and Varghese,
-//! SIGCOMM 1999), and all tuples share one hash table from tuple and masked ends to a chain of
+//! SIGCOMM 1999), and all tuples share one hash table from tuple and masked ends to chains of
 //! rules in order. Each end of a key knows from its own longest-prefix match which tuples have
 //! a rule that its address fits; only tuples that both ends agree on are probed, best rule
 //! first, and none that cannot beat the rule in hand. That leaves little more than one probe.
 //!
 //! Where chains would grow long because many rules differ in their ports alone, the tuple is
-//! parted by which ports are exact, and these go into the hash. Where there are more tuples
-//! than bits, prefix lengths are rounded down until they fit, and entries check what was lost.
+//! parted by which ports are exact, and these go into the hash. Where there are fewer tuples
+//! than bits, tuples are parted by their destinations, which saves probes in vain; where there
+//! are more, prefix lengths are rounded down until they fit, and entries check what was lost.
 
 mod editor;
 mod tuple;
 
 use crate::address_map::VECTOR;
-use crate::lpm::hosts::Hosts;
-use crate::paged::Grouped;
+use crate::paged::{Grouped, Groups};
+use crate::simd::prefetch;
 use crate::{Address, AddressMap, Identity, Key};
 
 use super::rows::NONE;
@@ -32,11 +33,54 @@ pub(super) struct Pairs {
     tuples: Vec<Tuple>,
     /// Tuples that do not look at the source, and at the destination.
     pub(super) any: [Tuples; 2],
-    /// From a hash of tuple, ends and ports to the first entry with this hash.
-    chains: Hosts,
+    /// From a hash of tuple, ends and ports to the first entry of a chain, or 0.
+    heads: Grouped<u32, 1024>,
+    /// Number of heads less one, which is a power of two.
+    mask: u32,
     /// Entry 0 is none: it matches nothing.
     entries: Grouped<Entry, 128>,
     seed: u64,
+}
+
+/// What lookups of many keys see of [`Pairs`].
+#[derive(Clone, Copy)]
+struct View<'a> {
+    tuples: &'a [Tuple],
+    heads: Groups<'a, u32, 1024>,
+    mask: u32,
+    entries: Groups<'a, Entry, 128>,
+    seed: u64,
+}
+
+/// Places of keys in a vector. Written always and kept if counted, so that nothing depends on
+/// guessing a branch right.
+#[derive(Clone, Copy)]
+struct Places {
+    list: [u8; VECTOR],
+    count: usize,
+}
+
+impl Places {
+    fn new() -> Self {
+        Self { list: [0; VECTOR], count: 0 }
+    }
+
+    #[inline(always)]
+    fn push_if(&mut self, kept: bool, place: usize) {
+        self.list[self.count % VECTOR] = place as u8;
+        self.count += usize::from(kept);
+    }
+
+    #[inline(always)]
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.list[..self.count].iter().map(|place| usize::from(*place))
+    }
+
+    /// The places so far, as those to come are gathered anew.
+    #[inline(always)]
+    fn take(&mut self) -> Self {
+        Self { count: std::mem::take(&mut self.count), ..*self }
+    }
 }
 
 /// Decides between rules and knows them in full.
@@ -66,14 +110,16 @@ impl Pairs {
         rules: impl Rules,
         addresses: &AddressMap,
     ) -> u32 {
-        while let Some(number) = self.next(&mut left, best, rules) {
+        let view = self.view();
+        while let (number, true) = view.next(&mut left, best, rules) {
             let found = self.probe(key, number, rules, addresses);
             best = rules.first(best, found);
         }
         best
     }
 
-    /// The same for many keys, one probe of each after the other.
+    /// The same for many keys, step by step for all of them, so that cache misses overlap and no
+    /// step waits for a guess about another.
     #[inline(always)]
     pub(super) fn lookup_each(
         &self,
@@ -83,68 +129,64 @@ impl Pairs {
         rules: impl Rules,
         addresses: &AddressMap,
     ) {
-        // Keys with a tuple to probe, by place. Written always and kept if counted, so that
-        // nothing depends on guessing a branch right.
-        let mut work = [(0_u16, 0_u16); VECTOR];
-        let mut ends = [0_u64; VECTOR];
-        let mut entries = [0_u32; VECTOR];
-        let mut count = 0;
-        for (at, (left, best)) in left.iter_mut().zip(best.iter()).enumerate() {
-            let next = self.next(left, *best, rules);
-            work[count % VECTOR] = (at as u16, next.unwrap_or(0) as u16);
-            count += usize::from(next.is_some());
+        let view = self.view();
+        let none = view.entries.get(0);
+        let mut tuples = [0_u8; VECTOR];
+        let mut all_ends = [0_u64; VECTOR];
+        let mut heads = [&none.next; VECTOR];
+        let mut entries = [none; VECTOR];
+        // Keys that go on with another tuple, and those whose head is known.
+        let (mut fresh, mut chained) = (Places::new(), Places::new());
+        for (at, (left, best)) in left.iter().zip(best.iter()).enumerate() {
+            fresh.push_if(view.may_go_on(*left, *best, rules), at);
         }
-        while count > 0 {
-            let work = &mut work[..count];
-            let probes = work.iter().zip(&mut ends).zip(&mut entries);
-            for (((at, number), ends), hash) in probes {
-                let key = &keys[usize::from(*at)];
-                let tuple = &self.tuples[usize::from(*number)];
-                *ends = tuple.ends(key);
-                *hash = self.hash(*ends, ports(key) & tuple.ports_mask, (*number).into());
+        while fresh.count + chained.count > 0 {
+            for at in fresh.take().iter() {
+                let (number, found) = view.next(&mut left[at], best[at], rules);
+                let (ends, head) = view.head(&keys[at], number);
+                prefetch(head);
+                (tuples[at], all_ends[at], heads[at]) = (number as u8, ends, head);
+                chained.push_if(found, at);
             }
-            for entry in &mut entries[..count] {
-                *entry = self.chains.lookup(*entry);
+            for at in chained.iter() {
+                entries[at] = view.entries.get(*heads[at] as usize);
+                prefetch(entries[at]);
             }
-            count = 0;
-            for place in 0..work.len() {
-                let (at, number) = work[place];
-                let (ends, entry) = (ends[place], entries[place]);
-                let (at, number) = (usize::from(at), usize::from(number));
-                let key = &keys[at];
-                let found = if self.tuples[number % TUPLES].wide {
-                    self.probe(key, number, rules, addresses)
-                } else {
-                    self.follow(entry, key, number, ends, rules)
-                };
-                best[at] = rules.first(best[at], found);
-                let next = self.next(&mut left[at], best[at], rules);
-                work[count] = (at as u16, next.unwrap_or(0) as u16);
-                count += usize::from(next.is_some());
+            for at in chained.take().iter() {
+                let (number, key, entry) = (usize::from(tuples[at]), &keys[at], entries[at]);
+                let tuple = &view.tuples[number];
+                let mut hit = entry.matches(key, number, all_ends[at]);
+                let mut next = entry.next;
+                if tuple.special {
+                    if tuple.shape.has_sets() {
+                        let found = self.probe_sets(key, number, rules, addresses);
+                        best[at] = rules.first(best[at], found);
+                        (hit, next) = (false, 0);
+                    } else {
+                        hit &= rules.matches(entry.rule, key);
+                    }
+                }
+                best[at] = rules.first(best[at], entry.rule | u32::from(hit).wrapping_sub(1));
+                let goes_on = !hit & (next != 0);
+                heads[at] = &entry.next;
+                chained.push_if(goes_on, at);
+                fresh.push_if(!goes_on & view.may_go_on(left[at], best[at], rules), at);
             }
         }
     }
 
-    /// Takes the next tuple that may have a rule before `best` from `left`.
     #[inline(always)]
-    fn next<R: Rules>(&self, left: &mut Tuples, best: u32, rules: R) -> Option<usize> {
-        loop {
-            let number = left.trailing_zeros() as usize;
-            if number >= self.tuples.len() {
-                return None;
-            }
-            *left &= *left - 1;
-            if rules.order(self.tuples[number].best) < rules.order(best) {
-                return Some(number);
-            }
-            if R::SORTED {
-                return None;
-            }
+    fn view(&self) -> View<'_> {
+        View {
+            tuples: &self.tuples,
+            heads: self.heads.groups(),
+            mask: self.mask,
+            entries: self.entries.groups(),
+            seed: self.seed,
         }
     }
 
     /// The first matching rule of one tuple.
-    #[inline(always)]
     fn probe(&self, key: &Key, number: usize, rules: impl Rules, addresses: &AddressMap) -> u32 {
         let tuple = &self.tuples[number];
         if tuple.shape.has_sets() {
@@ -156,30 +198,10 @@ impl Pairs {
     /// The same for ends that the caller knows.
     #[inline(always)]
     fn probe_ends(&self, key: &Key, number: usize, ends: u64, rules: impl Rules) -> u32 {
-        let ports = ports(key) & self.tuples[number].ports_mask;
-        let entry = self.chains.lookup(self.hash(ends, ports, number));
-        self.follow(entry, key, number, ends, rules)
-    }
-
-    /// The first matching rule of a chain.
-    #[inline(always)]
-    fn follow(&self, first: u32, key: &Key, number: usize, ends: u64, rules: impl Rules) -> u32 {
-        let checked = self.tuples[number % TUPLES].checked;
-        let mut entry = self.entries.get(first as usize);
-        loop {
-            let mut hit = entry.matches(key, number, ends);
-            if checked {
-                hit = hit && rules.matches(entry.rule, key);
-            }
-            // Chains are nearly always of one entry; whether it matched is not to be guessed.
-            if entry.next == 0 {
-                return entry.rule | u32::from(hit).wrapping_sub(1);
-            }
-            if hit {
-                return entry.rule;
-            }
-            entry = self.entries.get(entry.next as usize);
-        }
+        let view = self.view();
+        let head = view.hash(ends, ports(key) & view.tuples[number].ports_mask, number);
+        let entry = view.entries.get(*view.heads.get(head) as usize);
+        view.follow(entry, key, number, ends, rules)
     }
 
     /// Probes for every pair of peer sets that the ends are in.
@@ -209,11 +231,6 @@ impl Pairs {
         best
     }
 
-    #[inline]
-    fn hash(&self, ends: u64, ports: u64, number: usize) -> u32 {
-        fold(ends ^ self.seed, ports << 8 ^ number as u64 ^ self.seed.rotate_left(32)) as u32
-    }
-
     /// Tuples, entries over all of them, and entries of the largest.
     pub(super) fn entries(&self) -> (usize, usize, usize) {
         let entries = || self.tuples.iter().map(|tuple| tuple.entries as usize);
@@ -221,6 +238,72 @@ impl Pairs {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.tuples) + self.chains.bytes() + self.entries.bytes()
+        size_of_val(&*self.tuples) + self.heads.bytes() + self.entries.bytes()
+    }
+}
+
+impl<'a> View<'a> {
+    /// Takes the next tuple that may have a rule before `best` from `left`; whether there is one.
+    #[inline(always)]
+    fn next<R: Rules>(self, left: &mut Tuples, best: u32, rules: R) -> (usize, bool) {
+        loop {
+            let number = left.trailing_zeros() as usize % TUPLES;
+            let some = *left != 0;
+            let found = some & (rules.order(self.tuples[number].best) < rules.order(best));
+            *left &= left.wrapping_sub(1);
+            // In order, those that are left promise even less.
+            if R::SORTED || found || !some {
+                return (number, found);
+            }
+        }
+    }
+
+    /// Whether one of the tuples that are `left` may have a rule before `best`.
+    #[inline(always)]
+    fn may_go_on<R: Rules>(self, left: Tuples, best: u32, rules: R) -> bool {
+        let next = &self.tuples[left.trailing_zeros() as usize % TUPLES];
+        (left != 0) & (!R::SORTED | (rules.order(next.best) < rules.order(best)))
+    }
+
+    /// A key's ends as a tuple sees them, and the head of the chain for them.
+    #[inline(always)]
+    fn head(self, key: &Key, number: usize) -> (u64, &'a u32) {
+        let tuple = &self.tuples[number];
+        let ends = tuple.ends(key);
+        (ends, self.heads.get(self.hash(ends, ports(key) & tuple.ports_mask, number)))
+    }
+
+    /// The place of the head for these ends and ports in a tuple.
+    #[inline(always)]
+    fn hash(self, ends: u64, ports: u64, tuple: usize) -> usize {
+        let other = ports << 8 ^ tuple as u64 ^ self.seed.rotate_left(32);
+        (fold(ends ^ self.seed, other) as u32 & self.mask) as usize
+    }
+
+    /// The first matching rule of a chain, or none.
+    #[inline(always)]
+    fn follow(
+        self,
+        mut entry: &'a Entry,
+        key: &Key,
+        number: usize,
+        ends: u64,
+        rules: impl Rules,
+    ) -> u32 {
+        let checked = self.tuples[number].checked;
+        loop {
+            let mut hit = entry.matches(key, number, ends);
+            if checked {
+                hit = hit && rules.matches(entry.rule, key);
+            }
+            // Chains are mostly of one entry; whether it matched is not to be guessed.
+            if entry.next == 0 {
+                return entry.rule | u32::from(hit).wrapping_sub(1);
+            }
+            if hit {
+                return entry.rule;
+            }
+            entry = self.entries.get(entry.next as usize);
+        }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Tuple {
     pub(super) wide: bool,
     /// Whether entries must check their ends: the hash does not tell all.
     pub(super) checked: bool,
+    /// Whether it is checked or looks at peer sets, of which an end may be in many.
+    pub(super) special: bool,
     pub(super) shape: Shape,
 }
 
@@ -29,6 +31,8 @@ pub(super) struct Shape {
     pub(super) destination: EndShape,
     pub(super) source_port: bool,
     pub(super) destination_port: bool,
+    /// Which part of the rules of this shape.
+    pub(super) part: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,16 +53,18 @@ pub(super) struct Entry {
     pub(super) rule: u32,
     /// The next entry of the chain, or 0.
     pub(super) next: u32,
-    pub(super) source_first: u16,
-    pub(super) source_span: u16,
-    pub(super) destination_first: u16,
-    pub(super) destination_span: u16,
-    pub(super) protocol: u8,
-    pub(super) protocol_mask: u8,
-    pub(super) flags: u8,
-    pub(super) flags_mask: u8,
-    /// [`TUPLES`] in the entry that is none.
-    pub(super) tuple: u8,
+    /// First source and destination port, and how many more there are.
+    pub(super) ports_first: [u16; 2],
+    pub(super) ports_span: [u16; 2],
+    /// What [`exact`] must be.
+    exact: u32,
+    exact_mask: u32,
+}
+
+/// What a rule asks for exactly, or not at all: protocol, flags and, of all, the tuple.
+#[inline(always)]
+fn exact(protocol: u8, flags: u8, tuple: u8) -> u32 {
+    u32::from_le_bytes([protocol, flags, tuple, 0])
 }
 
 impl Entry {
@@ -66,15 +72,11 @@ impl Entry {
         ends: 0,
         rule: NONE,
         next: 0,
-        source_first: 0,
-        source_span: 0,
-        destination_first: 0,
-        destination_span: 0,
-        protocol: 0,
-        protocol_mask: 0,
-        flags: 0,
-        flags_mask: 0,
-        tuple: TUPLES as u8,
+        ports_first: [0; 2],
+        ports_span: [0; 2],
+        // No tuple has this number.
+        exact: u32::MAX,
+        exact_mask: u32::MAX,
     };
 
     pub(super) fn new(ends: u64, rule: u32, tuple: u8, of: &Rule) -> Self {
@@ -84,27 +86,39 @@ impl Entry {
             ends,
             rule,
             next: 0,
-            source_first: of.source_ports.first,
-            source_span: span(of.source_ports),
-            destination_first: of.destination_ports.first,
-            destination_span: span(of.destination_ports),
-            protocol: of.protocol.unwrap_or(0),
-            protocol_mask: if of.protocol.is_some() { 0xff } else { 0 },
-            flags: of.tcp_flags.value,
-            flags_mask: of.tcp_flags.mask,
-            tuple,
+            ports_first: [of.source_ports.first, of.destination_ports.first],
+            ports_span: [span(of.source_ports), span(of.destination_ports)],
+            exact: exact(of.protocol.unwrap_or(0), of.tcp_flags.value, tuple),
+            exact_mask: exact(
+                if of.protocol.is_some() { 0xff } else { 0 },
+                of.tcp_flags.mask,
+                0xff,
+            ),
         }
     }
 
+    /// Number of the entry's tuple.
+    pub(super) fn tuple(&self) -> usize {
+        self.exact.to_le_bytes()[2].into()
+    }
+
+    /// The protocol, which is the rule's if it asks for one.
+    pub(super) fn protocol(&self) -> u8 {
+        self.exact.to_le_bytes()[0]
+    }
+
     /// Whether a key with these ends, as this tuple sees them, matches.
-    #[inline]
+    #[inline(always)]
     pub(super) fn matches(&self, key: &Key, tuple: usize, ends: u64) -> bool {
+        let exact = exact(key.protocol, key.tcp_flags, tuple as u8);
+        // By numbers of different size: the compiler would make both ports one vector, which
+        // takes longer than one after the other.
+        let source = u32::from(key.source_port).wrapping_sub(self.ports_first[0].into());
+        let destination = u64::from(key.destination_port).wrapping_sub(self.ports_first[1].into());
         (self.ends == ends)
-            & (usize::from(self.tuple) == tuple)
-            & (key.source_port.wrapping_sub(self.source_first) <= self.source_span)
-            & (key.destination_port.wrapping_sub(self.destination_first) <= self.destination_span)
-            & ((key.protocol ^ self.protocol) & self.protocol_mask == 0)
-            & (key.tcp_flags & self.flags_mask == self.flags)
+            & ((exact ^ self.exact) & self.exact_mask == 0)
+            & (source <= self.ports_span[0].into())
+            & (destination <= self.ports_span[1].into())
     }
 }
 
@@ -116,6 +130,7 @@ impl Tuple {
         };
         let wide = |end| matches!(end, EndShape::V6(_) | EndShape::Set);
         let hashed = |end| matches!(end, EndShape::V6(_));
+        let checked = step > 1 || hashed(shape.source) || hashed(shape.destination);
         let mut ports_mask = 0;
         if shape.source_port | shape.destination_port {
             ports_mask |= 0xff << 32;
@@ -128,7 +143,8 @@ impl Tuple {
             best: NONE,
             entries: 0,
             wide: wide(shape.source) || wide(shape.destination),
-            checked: step > 1 || hashed(shape.source) || hashed(shape.destination),
+            checked,
+            special: checked || shape.has_sets(),
             shape,
         }
     }

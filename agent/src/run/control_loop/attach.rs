@@ -41,6 +41,9 @@ impl Waiting {
             }
             (Some(generation), _) => format!("snapshot {generation} to be in force"),
             (None, None) => "its Pod object, which is not known yet".to_owned(),
+            (None, Some(_)) if control.is_namesake(key) => {
+                "its Pod object; the one known is of another pod of that name".to_owned()
+            }
             (None, Some(pod)) if pod.host_network => {
                 "its Pod object, which says hostNetwork, to change".to_owned()
             }
@@ -96,7 +99,7 @@ impl ControlLoop {
         let deadline = Instant::now() + self.board.config.attach_timeout;
         let waiting = Waiting { replies: vec![reply.clone()], deadline, published: None };
         self.pods.insert(pod, port, Some(waiting));
-        self.control.bind_address(key.clone(), self.pods.addresses(&key));
+        self.bind(&key);
         self.commit_ports();
         Ok(())
     }
@@ -225,17 +228,21 @@ impl ControlLoop {
         if let Some(id) = attached.port_id() {
             self.remove_port(id);
         }
-        let addresses = self.pods.addresses(&key);
-        if addresses.is_empty() {
-            self.control.unbind(&key);
-        } else {
-            self.control.bind_address(key.clone(), addresses);
-        }
+        self.bind(&key);
         self.commit_ports();
         self.forget_record(attachment);
         if let Some(waiting) = attached.waiting {
             let text = format!("attach pod {key}: {why}");
             waiting.answer(&ApiError::new(ErrorKind::Conflict, text).into());
+        }
+    }
+
+    /// Tells control the addresses of the pod of this name, or that it is not here.
+    pub(super) fn bind(&mut self, key: &PodKey) {
+        let addresses = self.pods.addresses(key);
+        match addresses.is_empty() {
+            true => self.control.unbind(key),
+            false => self.control.bind_address(key.clone(), self.pods.uid(key), addresses),
         }
     }
 

@@ -57,7 +57,7 @@ impl ControlLoop {
             let port = self.open_port_or_later(&interface);
             log_port(&key.to_string(), &interface, &port);
             self.pods.insert(pod, port, None);
-            self.control.bind_address(key.clone(), self.pods.addresses(&key));
+            self.bind(&key);
         }
         self.commit_ports();
         if !self.switch.wait_in_force(self.generation, crate::run::FIRST_SNAPSHOT) {
@@ -93,7 +93,13 @@ impl ControlLoop {
             .map(|attached| (attached.key.clone(), attached.pod.addresses.clone()))
             .collect();
         let config = &self.board.config;
-        host_port_config(&self.control, &config.node_name, config.mtu, &attached)
+        let view = self.control.view();
+        let beyond = match self.uplink.is_some() {
+            true => view.nodes.values().flat_map(|node| &node.pod_cidrs).copied().collect(),
+            false => Vec::new(),
+        };
+        let beyond = beyond.into_iter().chain(config.network.service_networks.iter().copied());
+        host_port_config(&self.control, &config.node_name, config.mtu, &attached, beyond)
     }
 
     fn bring_up_host_port(&mut self) -> Result<(), String> {
@@ -117,10 +123,11 @@ impl ControlLoop {
 
     /// Every port keeps frames ready; were all frames kept so, none could be under way, and one
     /// pod more would silence all others.
-    fn room_for_port(&self) -> Result<(), String> {
+    pub(super) fn room_for_port(&self) -> Result<(), String> {
         let config = &self.board.config;
         let host = self.host.iter().map(|host| &host.port);
-        let ports = self.pods.iter().map(|attached| &attached.port).chain(host);
+        let uplink = self.uplink.iter().map(|uplink| &uplink.port);
+        let ports = self.pods.iter().map(|attached| &attached.port).chain(host).chain(uplink);
         let open = ports.filter(|port| port.id().is_some()).count() as u64;
         let kept = (open + 1) * u64::from(config.frames_per_port);
         if kept > u64::from(config.umem_frames) / 4 * 3 {
@@ -150,8 +157,10 @@ impl ControlLoop {
     pub(super) fn interface_event(&mut self, event: &InterfaceEvent) {
         let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
         let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
+        let uplink = self.uplink.iter().map(|it| (&it.interface, &it.port));
         let open: Vec<(String, u32, PortId)> = ports
             .chain(host)
+            .chain(uplink)
             .filter_map(|(interface, port)| match port {
                 PodPort::Open { index, id, .. } => Some((interface.clone(), *index, *id)),
                 PodPort::Failed { .. } => None,
@@ -191,6 +200,8 @@ impl ControlLoop {
                 self.note_loss(HOST.to_owned(), interface, why);
             }
             self.publish();
+        } else if self.uplink.as_ref().is_some_and(|uplink| uplink.port.id() == Some(id)) {
+            self.lose_uplink(id, why);
         }
     }
 
@@ -212,7 +223,7 @@ impl ControlLoop {
         }
     }
 
-    fn note_loss(&mut self, name: String, interface: String, why: &str) {
+    pub(super) fn note_loss(&mut self, name: String, interface: String, why: &str) {
         log::warn!("port {name} ({interface}) is lost: {why}");
         self.board.ports_lost.fetch_add(1, Ordering::Relaxed);
         if self.lost.len() == LOST {
@@ -224,6 +235,7 @@ impl ControlLoop {
 
     /// Tries ports again that failed a while ago.
     pub(super) fn open_failed_ports(&mut self) {
+        self.open_failed_uplink();
         let now = Instant::now();
         let due =
             |port: &PodPort| matches!(port, PodPort::Failed { again_at, .. } if *again_at <= now);

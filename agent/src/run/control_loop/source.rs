@@ -26,6 +26,11 @@ impl Faults {
         self.manifests.iter().chain(self.objects.values().flatten())
     }
 
+    /// Those of one object of the API server.
+    pub(super) fn of(&self, object: &ObjectRef) -> &[Fault] {
+        self.objects.get(object).map_or(&[], Vec::as_slice)
+    }
+
     /// Takes over those of one object; tells whether any is new.
     fn set(&mut self, object: ObjectRef, faults: Vec<Fault>) {
         let known = self.objects.get(&object);
@@ -48,6 +53,11 @@ impl Faults {
         self.objects.retain(|object, _| object.kind != kind || by_object.contains_key(object));
         by_object.into_iter().for_each(|(object, faults)| self.set(object, faults));
     }
+}
+
+/// Whether judgements of this kind are written into objects' status.
+fn is_reported(kind: Kind) -> bool {
+    matches!(kind, Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall)
 }
 
 impl ControlLoop {
@@ -189,9 +199,21 @@ impl ControlLoop {
                 log::warn!("API server: {fault}");
                 info.strange += 1;
             }
-            Event::Synced => {}
+            Event::Reported(_) => info.report_error = None,
+            Event::NotReported(object, why) => {
+                let why = format!("{object}: {why}");
+                if info.report_error.as_ref() != Some(&why) {
+                    log::warn!("write the status of {why}");
+                }
+                info.report_error = Some(why);
+            }
+            Event::Synced => self.report_soon(),
             Event::Apply(object, faults) => {
                 info.last_event = Some(now);
+                self.reports.note(object);
+                if is_reported(object.reference().kind) {
+                    self.report_soon();
+                }
                 if !faults.is_empty() || !self.faults.objects.is_empty() {
                     let object = object.reference();
                     let faults = faults.iter().map(|it| it.clone().of(object.clone())).collect();
@@ -201,9 +223,15 @@ impl ControlLoop {
             Event::Delete(reference) => {
                 info.last_event = Some(now);
                 self.faults.objects.remove(reference);
+                self.reports.forget(reference);
             }
-            Event::Resync(kind, _, faults) => {
+            Event::Resync(kind, objects, faults) => {
                 info.last_event = Some(now);
+                self.reports.forget_if(|object| object.kind == *kind);
+                objects.iter().for_each(|object| self.reports.note(object));
+                if is_reported(*kind) {
+                    self.report_soon();
+                }
                 self.faults.set_kind(*kind, faults.clone());
             }
         }

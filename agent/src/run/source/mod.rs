@@ -52,6 +52,8 @@ pub struct SourceInfo {
     pub retries: u64,
     /// Events that named no object.
     pub strange: u64,
+    /// Why a status could not be written the last time.
+    pub report_error: Option<String>,
     /// The watch of each kind.
     pub watches: BTreeMap<Kind, WatchInfo>,
     /// What was done with the saved state at the start.

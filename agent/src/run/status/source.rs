@@ -32,6 +32,8 @@ pub struct SourceStatus {
     pub saved: Option<String>,
     /// Why it could not be saved the last time.
     pub save_error: Option<String>,
+    /// Why the status of a policy could not be written the last time.
+    pub report_error: Option<String>,
 }
 
 /// One kind's watch.
@@ -80,6 +82,7 @@ impl SourceStatus {
             restore_error,
             saved: time(info.saved_at),
             save_error: info.save_error.clone(),
+            report_error: info.report_error.clone(),
         }
     }
 
@@ -108,6 +111,7 @@ impl SourceStatus {
         });
         let restore = self.restore_error.iter().map(|why| format!("saved state not used: {why}"));
         let save = self.save_error.iter().map(|why| format!("state not saved: {why}"));
-        watches.chain(restore).chain(save).collect()
+        let report = self.report_error.iter().map(|why| format!("status not written: {why}"));
+        watches.chain(restore).chain(save).chain(report).collect()
     }
 }

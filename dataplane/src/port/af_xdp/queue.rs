@@ -9,12 +9,16 @@ use super::XdpMode;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
+use crate::frame::Chain;
 use crate::port::{Lent, Port, PortGone};
 
 /// Frames lent to the kernel at a time.
 const BATCH: u32 = 64;
 /// Frames the kernel sends for one call, where it lets us choose.
 const SEND_BUDGET: u32 = 256;
+/// Frames of a packet that the kernel sends: the first becomes the head of its own buffer, the
+/// others its fragments (`MAX_SKB_FRAGS`). A longer packet is dropped.
+const MOST_FRAMES: usize = 18;
 /// Rounds without a frame after which the kernel is asked whether the interface still exists.
 const ROUNDS_BEFORE_CHECK: u32 = 256;
 
@@ -23,14 +27,13 @@ pub struct AfXdpPort {
     interface: String,
     socket: Socket,
     in_kernel: InKernel,
+    /// A packet whose last frames have not come out of the rx ring yet.
+    incomplete: Option<Chain>,
     /// Frames in the fill or rx ring, and how many there should be.
     filled: u32,
     fill_level: u32,
     /// Frames in the tx or completion ring.
     sending: u32,
-    /// Of these, frames that the kernel has not been asked to send.
-    unsent: u32,
-    send_budget: u32,
     empty_rounds: u32,
     mode: XdpMode,
 }
@@ -44,14 +47,14 @@ impl AfXdpPort {
         mode: XdpMode,
         fill: u32,
     ) -> Self {
+        socket.raise_send_budget(SEND_BUDGET);
         Self {
             interface: interface.to_owned(),
             in_kernel: InKernel::none(umem.frames),
+            incomplete: None,
             filled: 0,
             fill_level: fill.clamp(BATCH, RING),
             sending: 0,
-            unsent: 0,
-            send_budget: socket.raise_send_budget(SEND_BUDGET),
             empty_rounds: 0,
             mode,
             socket,
@@ -86,6 +89,41 @@ impl AfXdpPort {
         }
     }
 
+    /// Puts one frame into the tx ring, in which there is room.
+    #[inline]
+    fn put(&mut self, lent: &mut Lent<'_>, frame: Frame, goes_on: bool) {
+        let (start, length) = (frame.start() as u64, frame.len() as u32);
+        let index = frame.into_index();
+        let addr = u64::from(index) * FRAME_SIZE as u64 + start;
+        let goes_on = if goes_on { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
+        self.in_kernel.give(index);
+        if self.socket.tx.push(XdpDesc { addr, len: length, options: goes_on }) {
+            self.sending += 1;
+        } else if let Some(frame) = self.in_kernel.take(lent, addr, 0) {
+            // Not reached: `sending` never exceeds the ring.
+            lent.free.put(frame);
+        }
+    }
+
+    /// Puts all frames of a packet into the tx ring; those it does not stretch over are freed.
+    fn put_chain(&mut self, lent: &mut Lent<'_>, mut frame: Frame) {
+        let memory = lent.memory;
+        let mut others = Vec::with_capacity(MOST_FRAMES);
+        let mut left = frame.len();
+        memory.detach(&mut frame, |other| match other.is_empty() {
+            true => lent.free.put(other),
+            false => others.push(other),
+        });
+        if others.len() >= MOST_FRAMES {
+            others.into_iter().chain([frame]).for_each(|frame| lent.free.put(frame));
+            return;
+        }
+        for frame in std::iter::once(frame).chain(others) {
+            left -= frame.len();
+            self.put(lent, frame, left > 0);
+        }
+    }
+
     /// Takes frames back that have been sent.
     #[inline]
     fn reap(&mut self, lent: &mut Lent<'_>) {
@@ -103,15 +141,18 @@ impl AfXdpPort {
 
     /// Asks the kernel to send what is in the tx ring.
     fn kick(&mut self) -> Result<(), PortGone> {
-        while self.unsent > 0 {
-            if !self.socket.tx.needs_wakeup() {
-                self.unsent = 0;
-                break;
-            }
+        let mut pending = self.socket.tx.pending();
+        while pending > 0 && self.socket.tx.needs_wakeup() {
             match self.socket.poke_send() {
-                Ok(()) => self.unsent = 0,
-                // The budget of one call is used up.
-                Err(libc::EAGAIN) => self.unsent = self.unsent.saturating_sub(self.send_budget),
+                Ok(()) => break,
+                // The budget of one call is used up, or the socket's: the rest at once if the
+                // call has achieved something, else later.
+                Err(libc::EAGAIN) => {
+                    let before = std::mem::replace(&mut pending, self.socket.tx.pending());
+                    if pending == before {
+                        break;
+                    }
+                }
                 // The peer cannot keep up, or the link is down: later.
                 Err(libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN | libc::EINTR) => break,
                 Err(code) => return Err(self.gone(code)),
@@ -133,18 +174,35 @@ impl Port for AfXdpPort {
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
-        let mut count = 0;
+        let (mut count, mut taken) = (0, 0);
         while count < most
-            && let Some(XdpDesc { addr, len, .. }) = self.socket.rx.pop()
+            && let Some(descriptor) = self.socket.rx.pop()
         {
+            taken += 1;
+            let goes_on = descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
+            let frame = self.in_kernel.take(lent, descriptor.addr, descriptor.len);
+            let frame = match (frame, self.incomplete.take()) {
+                (Some(frame), None) if !goes_on => frame,
+                (Some(frame), None) => {
+                    self.incomplete = Some(Chain::new(frame));
+                    continue;
+                }
+                (frame, Some(mut chain)) => {
+                    frame.into_iter().for_each(|next| chain.push(lent.memory, next));
+                    if goes_on {
+                        self.incomplete = Some(chain);
+                        continue;
+                    }
+                    chain.finish()
+                }
+                (None, None) => continue,
+            };
+            frames.push(frame);
             count += 1;
-            if let Some(frame) = self.in_kernel.take(lent, addr, len) {
-                frames.push(frame);
-            }
         }
-        if count > 0 {
+        if taken > 0 {
             self.socket.rx.release();
-            self.filled = self.filled.saturating_sub(count as u32);
+            self.filled = self.filled.saturating_sub(taken);
             self.empty_rounds = 0;
         } else {
             self.empty_rounds += 1;
@@ -162,19 +220,18 @@ impl Port for AfXdpPort {
 
     fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
         self.reap(lent);
-        let room = (RING - self.sending).min(frames.len() as u32) as usize;
-        for frame in frames.drain(..room) {
-            let (start, length) = (frame.start() as u64, frame.len() as u32);
-            let index = frame.into_index();
-            let addr = u64::from(index) * FRAME_SIZE as u64 + start;
-            let descriptor = XdpDesc { addr, len: length, options: XdpDescOptions::empty() };
-            self.in_kernel.give(index);
-            if self.socket.tx.push(descriptor) {
-                self.sending += 1;
-                self.unsent += 1;
-            } else if let Some(frame) = self.in_kernel.take(lent, addr, 0) {
-                // Not reached: `sending` never exceeds the ring.
-                lent.free.put(frame);
+        let mut room = (RING - self.sending) as usize;
+        let fit = frames.iter().take_while(|frame| {
+            let fits = frame.frames() <= room;
+            room = room.saturating_sub(frame.frames());
+            fits
+        });
+        let fit = fit.count();
+        for frame in frames.drain(..fit) {
+            if frame.frames() == 1 {
+                self.put(lent, frame, false);
+            } else {
+                self.put_chain(lent, frame);
             }
         }
         self.socket.tx.submit();
@@ -194,7 +251,8 @@ impl Port for AfXdpPort {
     }
 
     fn close(self: Box<Self>, lent: &mut Lent<'_>) {
-        let Self { socket, in_kernel, .. } = *self;
+        let Self { socket, in_kernel, incomplete, .. } = *self;
+        incomplete.into_iter().for_each(|chain| lent.free.put(chain.finish()));
         // Without its socket the kernel lets go of the frames.
         drop(socket);
         in_kernel.take_all(lent);

@@ -71,8 +71,14 @@ impl Umem {
         };
         let anchor = Socket::new(ANCHOR_RING, Some(registration)).map_err(failed)?;
         // The kernel gives every socket of a shared UMEM the mode of the first; pod interfaces
-        // (veth) have copy mode only.
-        anchor.bind(index_of("lo")?, 0, SocketAddrXdpFlags::XDP_COPY).map_err(|cause| {
+        // (veth) have copy mode only. Before Linux 6.6 no packet stretches over several frames.
+        let (lo, copy) = (index_of("lo")?, SocketAddrXdpFlags::XDP_COPY);
+        let bound = anchor.bind(lo, 0, copy | SocketAddrXdpFlags::XDP_USE_SG);
+        let bound = bound.or_else(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => anchor.bind(lo, 0, copy),
+            _ => Err(error),
+        });
+        bound.map_err(|cause| {
             let why = match cause.kind() {
                 io::ErrorKind::ResourceBusy => {
                     ", which another switch or program with AF_XDP has in this network namespace"

@@ -4,12 +4,13 @@
 //! ```text
 //!            ┌─ ours (UplinkFilter) ─▶ sockets, one a queue ─▶ the switch
 //! frames ──▶ uplink.bpf.c
-//!            └─ anything else, and everything while there are no sockets ─▶ the kernel
+//!            └─ anything else ─▶ the kernel
 //! ```
 //!
 //! The program passes all until the first filter is set. When the switch ends it is taken off;
-//! when the switch is killed it stays, finds no sockets any more and passes all. The next switch
-//! puts its own in its place, which the interface's driver hardly notices.
+//! when the switch is killed it stays, finds no sockets any more, and drops what was the switch's:
+//! the kernel would answer with resets. The next switch puts its own in its place, which the
+//! interface's driver hardly notices.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -126,7 +127,9 @@ impl Umem {
         // The same memory brought a second time: a UMEM has one mode, and that of the pods' is
         // copying.
         let own = Socket::new(RING, Some(self.registration)).and_then(|socket| {
-            socket.bind(index, 0, SocketAddrXdpFlags::XDP_ZEROCOPY).map(|()| socket)
+            let mode = SocketAddrXdpFlags::XDP_ZEROCOPY;
+            let bound = socket.bind(index, 0, mode | SocketAddrXdpFlags::XDP_USE_SG);
+            bound.or_else(|_| socket.bind(index, 0, mode)).map(|()| socket)
         });
         sockets.extend(own);
         let zero_copy = !sockets.is_empty();

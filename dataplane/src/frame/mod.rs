@@ -6,15 +6,27 @@
 //! each frame when it is made, and from then on a frame is in exactly one place:
 //! a free list, a packet on its way through the graph, a hand-off ring, or a ring
 //! shared with the kernel. Whoever holds the handle may read and write the bytes.
+//!
+//! A packet that is longer than a frame stretches over several. The handle is that of the first,
+//! with all headers; the others hang on it:
+//!
+//! ```text
+//! Frame ──▶ headers, data ──▶ data ──▶ data          (links: a word a frame, beside the region)
+//! ```
 
 #![allow(unsafe_code, reason = "frames are views into one region shared by all workers")]
+
+mod chain;
+mod free_list;
 
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU16, AtomicU64};
 
-use crossbeam_queue::ArrayQueue;
+pub use chain::Chain;
+pub use free_list::FreeList;
 
 /// Room in front of a packet that AF_XDP keeps for XDP programs, in bytes.
 pub const XDP_HEADROOM: usize = 256;
@@ -25,8 +37,13 @@ pub struct Frame {
     index: u32,
     /// Where the packet starts, counted from the start of the frame.
     start: u32,
+    /// Bytes of the packet in this frame.
     length: u32,
+    /// Bytes of the packet.
+    total: u32,
     memory: u16,
+    /// Frames that hang on this one. Those behind the packet's end hold nothing.
+    others: u16,
 }
 
 impl Frame {
@@ -42,16 +59,28 @@ impl Frame {
         self.start as usize
     }
 
-    /// The packet's length in bytes.
+    /// The packet's length in bytes, over all its frames.
     #[inline]
     pub fn len(&self) -> usize {
-        self.length as usize
+        self.total as usize
     }
 
     /// Whether the frame holds no packet.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.length == 0
+        self.total == 0
+    }
+
+    /// Whether the packet stretches over several frames.
+    #[inline]
+    pub fn is_chain(&self) -> bool {
+        self.total > self.length
+    }
+
+    /// Frames that it keeps, itself included; at least those that the packet stretches over.
+    #[inline]
+    pub fn frames(&self) -> usize {
+        1 + usize::from(self.others)
     }
 }
 
@@ -61,6 +90,10 @@ pub struct Memory {
     frame_size: usize,
     count: u32,
     id: u16,
+    /// For each frame that hangs on another: the next one, where its bytes start, and how many
+    /// they are. For the first of a chain, the next one alone. Written by whoever holds the
+    /// first frame's handle.
+    links: Box<[AtomicU64]>,
     /// Keeps the region mapped.
     _owner: Box<dyn Any + Send + Sync>,
 }
@@ -100,12 +133,11 @@ impl Memory {
         count: u32,
         owner: Box<dyn Any + Send + Sync>,
     ) -> (Arc<Self>, Vec<Frame>) {
-        let id = NEXT_MEMORY.fetch_add(1, Ordering::Relaxed);
+        let id = NEXT_MEMORY.fetch_add(1, Relaxed);
         assert_ne!(id, 0, "too many frame memories in one process");
-        let memory = Self { base, frame_size, count, id, _owner: owner };
-        let frames = (0..count)
-            .map(|index| Frame { index, start: XDP_HEADROOM as u32, length: 0, memory: id })
-            .collect();
+        let links = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let memory = Self { base, frame_size, count, id, links, _owner: owner };
+        let frames = (0..count).map(|index| memory.handle(index, XDP_HEADROOM, 0)).collect();
         (Arc::new(memory), frames)
     }
 
@@ -119,7 +151,7 @@ impl Memory {
         self.frame_size - XDP_HEADROOM
     }
 
-    /// The packet's bytes.
+    /// The packet's bytes; of one that stretches over several frames, those in the first.
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         self.check(frame);
@@ -128,7 +160,15 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.pointer(frame), frame.length as usize) }
     }
 
-    /// The packet's bytes, to be changed.
+    /// Asks for the packet's first bytes, which will be read soon.
+    #[inline]
+    pub fn prefetch(&self, frame: &Frame) {
+        if let Some(first) = self.bytes(frame).first() {
+            crate::cpu::prefetch(first);
+        }
+    }
+
+    /// The same, to be changed.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.check(frame);
@@ -136,14 +176,15 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.pointer(frame), frame.length as usize) }
     }
 
-    /// Makes the packet `length` bytes long, starting behind the usual headroom; the
-    /// bytes are whatever was there before. `false` if the frame is too small.
+    /// Makes the packet `length` bytes long, in this frame alone and starting behind the usual
+    /// headroom; the bytes are whatever was there before. `false` if the frame is too small.
     #[inline]
     pub fn set_length(&self, frame: &mut Frame, length: usize) -> bool {
         let fits = length <= self.capacity();
         if fits {
             frame.start = XDP_HEADROOM as u32;
             frame.length = length as u32;
+            frame.total = length as u32;
         }
         fits
     }
@@ -165,16 +206,18 @@ impl Memory {
         if fits {
             frame.start -= count as u32;
             frame.length += count as u32;
+            frame.total += count as u32;
         }
         fits
     }
 
-    /// Takes up to `count` bytes off the packet's front.
+    /// Takes up to `count` bytes off the packet's front, of what is in its first frame.
     #[inline]
     pub fn advance(&self, frame: &mut Frame, count: usize) {
-        let count = count.min(frame.len());
-        frame.start += count as u32;
-        frame.length -= count as u32;
+        let count = (count as u32).min(frame.length);
+        frame.start += count;
+        frame.length -= count;
+        frame.total -= count;
     }
 
     /// Takes `count` bytes out of the packet, `from` bytes behind its start; what stands before
@@ -194,7 +237,12 @@ impl Memory {
     pub(crate) unsafe fn reclaim(&self, index: u32, start: usize, length: usize) -> Frame {
         let inside = index < self.count && start + length <= self.frame_size;
         assert!(inside, "frame {index} ({start}+{length}) is outside the frame memory");
-        Frame { index, start: start as u32, length: length as u32, memory: self.id }
+        self.handle(index, start, length)
+    }
+
+    fn handle(&self, index: u32, start: usize, length: usize) -> Frame {
+        let (start, length) = (start as u32, length as u32);
+        Frame { index, start, length, total: length, memory: self.id, others: 0 }
     }
 
     #[inline]
@@ -213,9 +261,10 @@ impl Memory {
 }
 
 impl Frame {
-    /// Gives the handle up; the frame goes to the kernel.
+    /// Gives the handle up; the frame goes to the kernel. Nothing hangs on it.
     #[inline]
     pub(crate) fn into_index(self) -> u32 {
+        debug_assert_eq!(self.others, 0);
         self.index
     }
 }
@@ -232,70 +281,6 @@ impl Drop for SendBox {
     fn drop(&mut self) {
         // SAFETY: made by `Box::into_raw` in `Memory::heap`, dropped once.
         drop(unsafe { Box::from_raw(self.0) });
-    }
-}
-
-/// Frames moved between a worker's own list and the shared one at a time.
-const BATCH: usize = 64;
-
-/// A worker's free frames, backed by a list that all workers share.
-pub struct FreeList {
-    own: Vec<Frame>,
-    shared: Arc<ArrayQueue<Frame>>,
-}
-
-impl FreeList {
-    /// A list for one worker that holds `frames` for all of them.
-    pub fn new(frames: Vec<Frame>) -> Self {
-        let shared = ArrayQueue::new(frames.len().max(1));
-        for frame in frames {
-            shared.push(frame).expect("room for every frame");
-        }
-        Self { own: Vec::with_capacity(4 * BATCH), shared: Arc::new(shared) }
-    }
-
-    /// A list for another worker over the same frames.
-    pub fn share(&self) -> Self {
-        Self { own: Vec::with_capacity(4 * BATCH), shared: Arc::clone(&self.shared) }
-    }
-
-    /// A free frame, if there is one.
-    #[inline]
-    pub fn take(&mut self) -> Option<Frame> {
-        if self.own.is_empty() {
-            self.own.extend(std::iter::from_fn(|| self.shared.pop()).take(BATCH));
-        }
-        self.own.pop()
-    }
-
-    /// Gives a frame back.
-    #[inline]
-    pub fn put(&mut self, frame: Frame) {
-        self.own.push(frame);
-        if self.own.len() >= 4 * BATCH {
-            for frame in self.own.drain(2 * BATCH..) {
-                // The shared list has room for every frame there is.
-                let _ = self.shared.push(frame);
-            }
-        }
-    }
-
-    /// Free frames this worker can reach.
-    pub fn len(&self) -> usize {
-        self.own.len() + self.shared.len()
-    }
-
-    /// Whether no frame is free.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl Drop for FreeList {
-    fn drop(&mut self) {
-        for frame in self.own.drain(..) {
-            let _ = self.shared.push(frame);
-        }
     }
 }
 
@@ -360,18 +345,5 @@ mod tests {
         let (_mine, frames) = Memory::heap(512, 1);
         let (other, _) = Memory::heap(512, 1);
         other.bytes(&frames[0]);
-    }
-
-    #[test]
-    fn free_frames_are_conserved_across_workers() {
-        let (_memory, frames) = Memory::heap(512, 1000);
-        let mut one = FreeList::new(frames);
-        let mut two = one.share();
-        let taken: Vec<Frame> = std::iter::from_fn(|| one.take()).collect();
-        assert_eq!(taken.len(), 1000);
-        assert!(two.take().is_none());
-        taken.into_iter().for_each(|frame| two.put(frame));
-        drop(two);
-        assert_eq!(one.len(), 1000);
     }
 }

@@ -1,0 +1,238 @@
+//! `podgate konnectivity-agent`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use konnectivity::agent::{Agent, Limits, Options, ServerCount};
+use konnectivity::kubernetes::{Cluster, LeaseOptions};
+use konnectivity::server::StartError;
+use konnectivity::{Identifiers, TlsFiles};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{LogFlags, OwnFlags, address, flags, input, run_role};
+
+/// What `podgate konnectivity-agent` takes.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The flags are those of apiserver-network-proxy's proxy-agent, whose place it \
+takes: servers need not be told.
+
+On the first SIGTERM it tells its servers that it wants nothing new and serves what it has; the \
+second ends it.
+
+Example:
+  podgate konnectivity-agent --proxy-server-host konnectivity.example.com --ca-cert ca.crt \\
+    --service-account-token-path /var/run/secrets/tokens/konnectivity-agent-token \\
+    --agent-identifiers 'host=node1&ipv4=10.0.0.1'"
+)]
+pub struct Args {
+    /// Name or address of the servers
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    proxy_server_host: String,
+    /// Their port for agents
+    #[arg(long, value_name = "PORT", default_value_t = 8091)]
+    proxy_server_port: u16,
+    /// Authorities of the servers' certificates [default: the system's]
+    #[arg(long, value_name = "FILE", default_value = "")]
+    ca_cert: String,
+    /// Certificate shown to servers
+    #[arg(long, value_name = "FILE", default_value = "")]
+    agent_cert: String,
+    /// Its key
+    #[arg(long, value_name = "FILE", default_value = "")]
+    agent_key: String,
+    /// Protocols offered in the TLS handshake besides h2
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    alpn_proto: Vec<String>,
+    /// File with the token shown to servers; read anew for each connection
+    #[arg(long, value_name = "FILE", default_value = "")]
+    service_account_token_path: String,
+    /// This agent's name [default: made up]
+    #[arg(long, value_name = "NAME")]
+    agent_id: Option<String>,
+    /// What it reaches: host=, ipv4=, ipv6=, cidr=, default-route=true, joined by '&'
+    #[arg(long, value_name = "QUERY", default_value = "")]
+    agent_identifiers: String,
+    /// Between two looks for more servers, at first
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = flags::duration)]
+    sync_interval: Duration,
+    /// And at most, after failures
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = flags::duration)]
+    sync_interval_cap: Duration,
+    /// Between two looks whether the servers are still there
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = flags::duration)]
+    probe_interval: Duration,
+    /// Whether to look for more servers when all are found
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false")]
+    #[arg(default_missing_value = "true", value_parser = flags::truth)]
+    sync_forever: bool,
+    /// Which word counts about how many servers there are: the last one (default) or the largest
+    /// (max)
+    #[arg(long, value_name = "SOURCE", default_value = "default")]
+    server_count_source: String,
+    /// Whether servers are counted by their leases
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false")]
+    #[arg(default_missing_value = "true", value_parser = flags::truth)]
+    count_server_leases: bool,
+    /// Namespace of the leases
+    #[arg(long, value_name = "NAME", default_value = "kube-system")]
+    lease_namespace: String,
+    /// Labels of the leases
+    #[arg(long, value_name = "LABELS", default_value = "k8s-app=konnectivity-server")]
+    lease_label: String,
+    /// How to reach the Kubernetes API, for leases [default: as a pod does]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Port for /healthz, /readyz and /metrics
+    #[arg(long, value_name = "PORT", default_value_t = 8093)]
+    health_server_port: u16,
+    /// Address for it; all if empty
+    #[arg(long, value_name = "ADDRESS", default_value = "")]
+    health_bind_address: String,
+    /// Port with the same for administrators
+    #[arg(long, value_name = "PORT", default_value_t = 8094)]
+    admin_server_port: u16,
+    /// Address for it
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    admin_bind_address: String,
+    /// Pings to servers that have been silent for this long; see --probe-time
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = flags::duration)]
+    keepalive_time: Duration,
+
+    // Taken so that manifests need no change; other flags do their work here.
+    #[arg(long, hide = true)]
+    server_count: Option<u32>,
+    #[arg(long, hide = true)]
+    xfr_channel_size: Option<u32>,
+    #[arg(long, hide = true)]
+    feature_gates: Option<String>,
+    #[arg(long, hide = true)]
+    kubeconfig_qps: Option<f32>,
+    #[arg(long, hide = true)]
+    kubeconfig_burst: Option<u32>,
+    #[arg(long, hide = true)]
+    kube_api_content_type: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    enable_profiling: Option<Option<String>>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    enable_contention_profiling: Option<Option<String>>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    warn_on_channel_limit: Option<Option<String>>,
+
+    #[command(flatten)]
+    own: OwnFlags,
+    #[command(flatten)]
+    log: LogFlags,
+}
+
+/// Runs until a signal ends it.
+pub fn run(args: &Args) -> ExitCode {
+    run_role(&args.log, &args.own, serve(args))
+}
+
+async fn serve(args: &Args) -> Result<(), StartError> {
+    let failed = |error| StartError::Failed(format!("handle signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let options = args.options().await?;
+    let health =
+        address("health-bind-address", &args.health_bind_address, args.health_server_port)?;
+    let admin = address("admin-bind-address", &args.admin_bind_address, args.admin_server_port)?;
+    let name = options.agent_id.clone();
+    let mut agent = Agent::start(options)?;
+    let health = agent.serve_health(health).await?;
+    let admin = agent.serve_health(admin).await?;
+    log::info!(
+        "agent {name}: servers at {}:{}, health at {health}, admin at {admin}",
+        args.proxy_server_host,
+        args.proxy_server_port,
+    );
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    log::info!("draining, {} connections are open; the next signal ends", agent.targets());
+    agent.drain();
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+impl Args {
+    async fn options(&self) -> Result<Options, StartError> {
+        let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        if self.agent_cert.is_empty() != self.agent_key.is_empty() {
+            return Err(input("--agent-cert and --agent-key: neither goes without the other"));
+        }
+        if self.proxy_server_port == 0 {
+            return Err(input("--proxy-server-port: 0 is no port"));
+        }
+        if self.sync_interval > self.sync_interval_cap {
+            return Err(input("--sync-interval: longer than --sync-interval-cap"));
+        }
+        if self.own.connection_buffer_bytes == 0 {
+            return Err(input("--connection-buffer-bytes: 0 would let nothing through"));
+        }
+        let token = path(&self.service_account_token_path);
+        if let Some(token) = &token
+            && let Err(error) = std::fs::read(token)
+        {
+            let token = token.display();
+            return Err(input(format!("--service-account-token-path: {token}: {error}")));
+        }
+        let gates = self.feature_gates.as_deref().unwrap_or_default();
+        if gates.split(',').any(|gate| gate.trim() == "NodeToMasterTraffic=true") {
+            return Err(input("--feature-gates: NodeToMasterTraffic is not supported"));
+        }
+        Identifiers::parse_strictly(&self.agent_identifiers)
+            .map_err(|error| input(format!("--agent-identifiers: {error}")))?;
+        Ok(Options {
+            server_host: self.proxy_server_host.clone(),
+            server_port: self.proxy_server_port,
+            files: TlsFiles {
+                cert: path(&self.agent_cert),
+                key: path(&self.agent_key),
+                ca: path(&self.ca_cert),
+            },
+            alpn: self.alpn_proto.clone(),
+            token,
+            agent_id: self.agent_id.clone().unwrap_or_else(flags::uuid),
+            identifiers: self.agent_identifiers.clone(),
+            sync_interval: self.sync_interval,
+            sync_interval_cap: self.sync_interval_cap,
+            probe_interval: self.probe_interval.max(Duration::from_millis(10)),
+            sync_forever: self.sync_forever,
+            server_count: self.server_count().await?,
+            keepalive: self.keepalive_time,
+            limits: Limits {
+                connection_bytes: self.own.connection_buffer_bytes,
+                slow_target: self.own.slow_reader_timeout,
+                pending_dials: self.own.max_pending_dials,
+                probe: self.own.probe_time,
+                probe_timeout: self.own.probe_time * 2,
+                ..Limits::default()
+            },
+            rules: self.own.rules()?,
+            audit: self.own.audit()?,
+        })
+    }
+
+    async fn server_count(&self) -> Result<ServerCount, StartError> {
+        if self.count_server_leases {
+            let cluster = Cluster::connect(self.kubeconfig.as_deref()).await;
+            let cluster = cluster.map_err(|error| input(format!("--kubeconfig: {error}")))?;
+            let leases = LeaseOptions::new(&self.lease_namespace, &self.lease_label);
+            let leases = leases.map_err(|error| input(format!("--lease-label: {error}")))?;
+            return Ok(ServerCount::Leases(Arc::new(cluster), leases));
+        }
+        match self.server_count_source.as_str() {
+            "default" => Ok(ServerCount::Told),
+            "max" => Ok(ServerCount::Largest),
+            other => Err(input(format!("--server-count-source: '{other}' is not default or max"))),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The way to other cluster nodes and to the world: what was decided about it.
+
+use std::ops::RangeInclusive;
+
+use dataplane::Underlay as DataplaneUnderlay;
+use dataplane::wire::vxlan::Vxlan;
+use ipnet::IpNet;
+
+use super::options::{Masquerade, Options, Underlay};
+use super::text::{OnOff, PortSpan};
+use super::{AUTO, Faults};
+
+/// Everything about the way out of the cluster node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// Name of the uplink's interface, or [`AUTO`]; `None`: no uplink.
+    pub uplink: Option<String>,
+    /// How packets travel between cluster nodes.
+    pub underlay: DataplaneUnderlay,
+    /// How pods reach the world.
+    pub masquerade: Masquerade,
+    /// Ports of the cluster node's addresses for translated connections.
+    pub translation_ports: RangeInclusive<u16>,
+    /// Networks of cluster addresses that the kernel routes to the switch.
+    pub service_networks: Vec<IpNet>,
+}
+
+/// An interface's name has at most this many bytes (`IFNAMSIZ` less the end mark).
+const LONGEST_INTERFACE: usize = 15;
+
+impl Network {
+    pub(super) fn resolve(options: &Options, faults: &mut Faults) -> Self {
+        let uplink = options.uplink.clone();
+        if let Some(name) = &uplink
+            && (name.is_empty()
+                || name.len() > LONGEST_INTERFACE
+                || name.contains(|c: char| !c.is_ascii_graphic() || c == '/'))
+        {
+            let name = name.escape_debug();
+            faults.add("uplink", format_args!("'{name}' is no name of an interface"));
+        }
+        let vxlan = Vxlan {
+            network: options.vxlan_network.unwrap_or(4096),
+            port: options.vxlan_port.unwrap_or(4789),
+            group: options.vxlan_group == Some(OnOff::On),
+        };
+        faults.range("vxlan-network", vxlan.network.into(), 1, (1 << 24) - 1);
+        faults.range("vxlan-port", vxlan.port.into(), 1, u16::MAX.into());
+        let masquerade = options.masquerade.unwrap_or(match uplink {
+            Some(_) => Masquerade::Kernel,
+            None => Masquerade::Off,
+        });
+        if masquerade == Masquerade::Direct && uplink.is_none() {
+            faults.add("masquerade", format_args!("direct needs an uplink"));
+        }
+        let PortSpan(first, last) = options.translation_ports.unwrap_or(PortSpan(61_000, 65_535));
+        Self {
+            uplink,
+            underlay: match options.underlay.unwrap_or_default() {
+                Underlay::Vxlan => DataplaneUnderlay::Overlay(vxlan),
+                Underlay::Routed => DataplaneUnderlay::Routed,
+            },
+            masquerade,
+            translation_ports: first..=last,
+            service_networks: options.service_networks.clone(),
+        }
+    }
+
+    /// Whether the uplink is to be found.
+    pub fn finds_uplink(&self) -> bool {
+        self.uplink.as_deref() == Some(AUTO)
+    }
+
+    /// Every option by name with the value in force.
+    pub(super) fn describe(&self) -> Vec<(&'static str, String)> {
+        let mut described = vec![("uplink", self.uplink.clone().unwrap_or_default())];
+        match &self.underlay {
+            DataplaneUnderlay::Overlay(vxlan) => described.extend([
+                ("underlay", "vxlan".to_owned()),
+                ("vxlan-network", vxlan.network.to_string()),
+                ("vxlan-port", vxlan.port.to_string()),
+                ("vxlan-group", super::on_off(vxlan.group)),
+            ]),
+            _ => described.push(("underlay", "routed".to_owned())),
+        }
+        let (first, last) = (self.translation_ports.start(), self.translation_ports.end());
+        let networks: Vec<String> = self.service_networks.iter().map(IpNet::to_string).collect();
+        described.extend([
+            ("masquerade", format!("{:?}", self.masquerade).to_lowercase()),
+            ("translation-ports", PortSpan(*first, *last).to_string()),
+            ("service-networks", networks.join(",")),
+        ]);
+        described
+    }
+}

@@ -1,0 +1,116 @@
+//! Has the kernel send on what pods send to the world, as if the cluster node had sent it.
+//!
+//! One nftables table of our own, written whole by `nft`: what others have in theirs stays as it
+//! is. The table outlives the process, so that connections go on while the switch restarts.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use ipnet::IpNet;
+
+use super::sysctl::{self, Family};
+
+/// What is to be masqueraded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// This cluster node's pods.
+    pub pods: Vec<IpNet>,
+    /// Networks of the cluster, where pods are known by their own addresses.
+    pub cluster: Vec<IpNet>,
+}
+
+/// Name of the table.
+const TABLE: &str = "podgate";
+
+/// Brings the kernel into this state, forwarding included.
+///
+/// # Errors
+/// In words, with what `nft` says.
+pub fn set_up(rules: &Rules) -> Result<(), String> {
+    for family in [Family::V4, Family::V6] {
+        if rules.pods.iter().any(|net| Family::of(net.addr()) == family) {
+            sysctl::switch_forwarding_on(family).map_err(|error| error.to_string())?;
+        }
+    }
+    run(&script(rules))
+}
+
+/// Takes it back.
+///
+/// # Errors
+/// In words, with what `nft` says.
+pub fn remove() -> Result<(), String> {
+    run(&format!("add table inet {TABLE}\ndelete table inet {TABLE}\n"))
+}
+
+/// The table as `nft` reads it: replaced in one transaction.
+fn script(rules: &Rules) -> String {
+    let mut lines = String::new();
+    for (family, v6) in [("ip", false), ("ip6", true)] {
+        let of_family = |nets: &[IpNet]| {
+            let is_it = |net: &&IpNet| matches!(net, IpNet::V6(_)) == v6;
+            let mut nets: Vec<IpNet> = nets.iter().filter(is_it).map(IpNet::trunc).collect();
+            nets = IpNet::aggregate(&nets);
+            nets.iter().map(IpNet::to_string).collect::<Vec<_>>()
+        };
+        let (pods, cluster) = (of_family(&rules.pods), of_family(&rules.cluster));
+        if pods.is_empty() {
+            continue;
+        }
+        let others = match cluster.is_empty() {
+            true => String::new(),
+            false => format!(" {family} daddr != {{ {} }}", cluster.join(", ")),
+        };
+        let pods = pods.join(", ");
+        lines += &format!("    {family} saddr {{ {pods} }}{others} masquerade\n");
+    }
+    format!(
+        "add table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n  \
+         chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
+         oifname \"podgate-host\" accept\n{lines}  }}\n}}\n"
+    )
+}
+
+fn run(script: &str) -> Result<(), String> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            "nft is not there; install Debian's package nftables".into()
+        }
+        _ => format!("nft: {error}"),
+    };
+    let mut nft = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut input) = nft.stdin.take() {
+        input.write_all(script.as_bytes()).map_err(failed)?;
+    }
+    let output = nft.wait_with_output().map_err(failed)?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("nft: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_masqueraded_towards_everything_outside_the_cluster() {
+        let net = |text: &str| text.parse().unwrap();
+        let rules = Rules {
+            pods: vec![net("10.1.0.0/24"), net("fd01::/64")],
+            cluster: vec![net("10.1.0.0/24"), net("10.1.1.0/24"), net("fd01::/64")],
+        };
+        let script = script(&rules);
+        let v4 = "ip saddr { 10.1.0.0/24 } ip daddr != { 10.1.0.0/23 } masquerade";
+        assert!(script.contains(v4), "{script}");
+        assert!(script.contains("ip6 saddr { fd01::/64 } ip6 daddr != { fd01::/64 } masquerade"));
+        let none = Rules { pods: Vec::new(), cluster: Vec::new() };
+        assert!(!super::script(&none).contains("masquerade\n"));
+    }
+}

@@ -1,0 +1,171 @@
+//! What is told about cluster policies in their status.
+//!
+//! Every cluster node comes to the same judgement and would write the same words, so each waits
+//! a while, the longer the more nodes there are, and writes only what nobody wrote meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use control::model::{Condition, Report};
+use control::{Fault, Object, ObjectRef};
+
+use super::ControlLoop;
+use crate::run::source::Source;
+use crate::time::Utc;
+
+/// Statuses of policies as they are, and when to look at them next.
+#[derive(Default)]
+pub(super) struct Reports {
+    known: BTreeMap<ObjectRef, Report>,
+    due: Option<Instant>,
+}
+
+/// Between looks at all of them, for what was lost on the way.
+const AGAIN: Duration = Duration::from_secs(60);
+/// Written at a time; the others are for the next look.
+const MOST: usize = 10;
+/// Longest message.
+const MESSAGE: usize = 1024;
+
+impl Reports {
+    /// Notes what an object's status says.
+    pub(super) fn note(&mut self, object: &Object) {
+        let report = match object {
+            Object::ClusterNetworkPolicy(policy) => &policy.report,
+            Object::ClusterEgressFirewall(firewall) => &firewall.report,
+            _ => return,
+        };
+        self.known.insert(object.reference(), report.clone());
+    }
+
+    /// Forgets an object.
+    pub(super) fn forget(&mut self, object: &ObjectRef) {
+        self.known.remove(object);
+    }
+
+    /// Forgets all for which `goes` holds.
+    pub(super) fn forget_if(&mut self, goes: impl Fn(&ObjectRef) -> bool) {
+        self.known.retain(|object, _| !goes(object));
+    }
+
+    /// A look is due, after a random part of `spread`.
+    pub(super) fn look_within(&mut self, spread: Duration) {
+        // A number nobody else has, without a generator: the clock's low digits.
+        let low = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let part = f64::from(low.subsec_nanos() % 1_000_003) / 1_000_003.0;
+        let due = Instant::now() + Duration::from_millis(200) + spread.mul_f64(part);
+        self.due = Some(self.due.map_or(due, |known| known.min(due)));
+    }
+}
+
+impl ControlLoop {
+    /// A policy or what is wrong with it changed.
+    pub(super) fn report_soon(&mut self) {
+        let nodes = self.control.view().nodes.len() as u32;
+        let spread = Duration::from_millis(2) * nodes;
+        self.reports.look_within(spread.clamp(Duration::from_millis(300), AGAIN));
+    }
+
+    /// Writes statuses that do not say what is so.
+    pub(super) fn write_reports(&mut self) {
+        let Source::ApiServer(api_server) = &self.source else { return };
+        let now = Instant::now();
+        if self.gathering.is_some() || self.reports.due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.reports.due = Some(now + AGAIN);
+        let mut written = 0;
+        for (object, report) in &self.reports.known {
+            let wanted = condition(report, self.faults.of(object), SystemTime::now());
+            let Some(wanted) = wanted else { continue };
+            if written == MOST || !api_server.report(object.clone(), wanted) {
+                self.reports.due = Some(now + Duration::from_secs(3));
+                return;
+            }
+            written += 1;
+        }
+    }
+}
+
+/// What the status is to say, if it does not say so.
+fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condition> {
+    let names = |fault: &Fault| fault.fault.field.ends_with(".domainNames");
+    let (accepted, reason) = match faults {
+        [] => (true, "Enforced"),
+        faults if faults.iter().all(names) => (false, "DomainNamesNotSupported"),
+        _ => (false, "Invalid"),
+    };
+    let message = match accepted {
+        true => "every rule is enforced as written".to_owned(),
+        false => {
+            let faults: Vec<String> = faults.iter().map(|it| it.fault.to_string()).collect();
+            let mut text = faults.join("; ");
+            if text.len() > MESSAGE {
+                let end = (0..=MESSAGE).rev().find(|at| text.is_char_boundary(*at));
+                text.truncate(end.unwrap_or(0));
+                text.push('…');
+            }
+            text + " (nothing opens by what is not enforced)"
+        }
+    };
+    let known = report.condition.as_ref();
+    let is_said = known.is_some_and(|it| {
+        it.accepted == accepted
+            && it.reason == reason
+            && it.message == message
+            && it.observed_generation == report.generation
+    });
+    if is_said {
+        return None;
+    }
+    let since = known.filter(|it| it.accepted == accepted && !it.last_transition_time.is_empty());
+    let last_transition_time = match since {
+        Some(known) => known.last_transition_time.clone(),
+        None => Utc::from(now).in_seconds(),
+    };
+    Some(Condition {
+        accepted,
+        reason: reason.to_owned(),
+        message,
+        observed_generation: report.generation,
+        last_transition_time,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::{FieldFault, Kind};
+
+    fn fault(field: &str) -> Fault {
+        let object =
+            ObjectRef { kind: Kind::ClusterNetworkPolicy, namespace: None, name: "c".into() };
+        FieldFault { field: field.into(), problem: "is wrong".into() }.of(object)
+    }
+
+    #[test]
+    fn a_condition_is_written_when_it_differs_and_keeps_its_time_while_it_holds() {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
+        let mut report = Report { generation: Some(1), condition: None };
+        let first = condition(&report, &[], at).unwrap();
+        assert_eq!((first.accepted, first.reason.as_str()), (true, "Enforced"));
+        assert_eq!(first.last_transition_time, "1970-01-01T00:00:01Z");
+        report.condition = Some(first);
+        assert_eq!(condition(&report, &[], at), None, "it says so");
+        report.generation = Some(2);
+        let later = at + Duration::from_secs(60);
+        let second = condition(&report, &[], later).unwrap();
+        assert_eq!(second.observed_generation, Some(2));
+        assert_eq!(second.last_transition_time, "1970-01-01T00:00:01Z", "it is accepted since");
+        let names = [fault("spec.egress[0].to[0].domainNames")];
+        let third = condition(&report, &names, later).unwrap();
+        assert_eq!((third.accepted, third.reason.as_str()), (false, "DomainNamesNotSupported"));
+        assert_eq!(third.last_transition_time, "1970-01-01T00:01:01Z");
+        let both = [fault("spec.egress[0].to[0].domainNames"), fault("spec.tier")];
+        let fourth = condition(&report, &both, later).unwrap();
+        assert_eq!(fourth.reason, "Invalid");
+        assert!(fourth.message.contains("spec.tier: is wrong"), "{}", fourth.message);
+        let many: Vec<Fault> = (0..500).map(|n| fault(&format!("spec.egress[{n}]"))).collect();
+        assert!(condition(&report, &many, later).unwrap().message.len() < 2 * MESSAGE);
+    }
+}

@@ -1,0 +1,120 @@
+//! A network with two cluster nodes and a host outside the cluster, which is their gateway.
+//!
+//! ```text
+//!   node1 192.0.2.1 ─┐
+//!   node2 192.0.2.2 ─┼─ bridge
+//!   world 192.0.2.9 ─┘   (and 198.51.100.1 behind it)
+//! ```
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::{Namespace, TempDir};
+
+use crate::cluster_node::ClusterNode;
+
+/// The network, with the folder of manifests that its cluster nodes share.
+pub(crate) struct Lan {
+    pub(crate) nodes: Vec<ClusterNode>,
+    pub(crate) world: Namespace,
+    /// Outlives the interfaces in it.
+    _bridge: Namespace,
+    manifests: TempDir,
+}
+
+/// The world's address that is only reached through its gateway.
+pub(crate) const FAR: &str = "198.51.100.1";
+const WORLD: u8 = 9;
+
+impl Lan {
+    /// Two cluster nodes with running switches, all with these arguments.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let manifests = TempDir::new("manifests");
+        let bridge = Namespace::new("lan");
+        ip(&bridge, "link add br0 type bridge");
+        ip(&bridge, "link set br0 up");
+        let world = Namespace::new("world");
+        join(&bridge, &world, WORLD);
+        ip(&world, &format!("address add {FAR}/32 dev lo"));
+        let arguments = [&["--uplink", "eth0"], arguments].concat();
+        let node = |number: u8| {
+            let namespace = Namespace::new("node");
+            join(&bridge, &namespace, number);
+            ip(&namespace, &format!("route add default via 192.0.2.{WORLD}"));
+            ClusterNode::among(number, namespace, manifests.path(), &arguments)
+        };
+        let mut nodes = vec![node(1), node(2)];
+        for number in [1, 2] {
+            let pods = 76 + number;
+            let object = json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": format!("node{number}")},
+                "spec": {"podCIDRs": [format!("10.{pods}.0.0/24"), format!("fd{pods}::/64")]},
+                "status": {"addresses": [
+                    {"type": "InternalIP", "address": format!("192.0.2.{number}")},
+                    {"type": "InternalIP", "address": format!("2001:db8::{number}")}]}});
+            write(manifests.path(), &format!("node{number}"), &object);
+        }
+        for node in &mut nodes {
+            // What encapsulation adds has to fit.
+            node.mtu = 1450;
+            node.start_switch();
+        }
+        let lan = Self { nodes, world, _bridge: bridge, manifests };
+        lan.wait_for_neighbours();
+        lan
+    }
+
+    /// Writes a manifest and waits until every worker of every cluster node decides by it.
+    pub(crate) fn apply(&self, name: &str, object: &Value) {
+        let known = |node: &ClusterNode| {
+            let status = node.status();
+            (status["generation"].clone(), status["objects"].clone())
+        };
+        let before: Vec<_> = self.nodes.iter().map(known).collect();
+        write(self.manifests.path(), name, object);
+        for (node, before) in self.nodes.iter().zip(before) {
+            node.eventually(name, || {
+                let status = node.status();
+                let in_force = status["generation"] == status["generation_in_force"];
+                (in_force && known(node) != before).then_some(())
+            });
+        }
+    }
+
+    /// Writes a manifest, for cluster nodes that may not run.
+    pub(crate) fn write(&self, name: &str, object: &Value) {
+        write(self.manifests.path(), name, object);
+    }
+
+    /// Next hops are found out at the first use; what is sent before is lost, as ever.
+    fn wait_for_neighbours(&self) {
+        for (node, other) in [(0, 2), (1, 1)] {
+            let (node, address) = (&self.nodes[node], format!("192.0.2.{other}"));
+            node.namespace.exec(["ping", "-c", "1", "-W", "5", &address]);
+            node.namespace.exec(["ping", "-c", "1", "-W", "5", &format!("192.0.2.{WORLD}")]);
+        }
+    }
+}
+
+fn write(folder: &Path, name: &str, object: &Value) {
+    let hidden = folder.join(format!(".{name}"));
+    std::fs::write(&hidden, object.to_string()).unwrap();
+    std::fs::rename(hidden, folder.join(format!("{name}.yaml"))).unwrap();
+}
+
+fn ip(namespace: &Namespace, words: &str) {
+    namespace.exec(std::iter::once("ip").chain(words.split(' ')));
+}
+
+/// Gives a namespace an `eth0` on the bridge.
+fn join(bridge: &Namespace, namespace: &Namespace, number: u8) {
+    ip(namespace, "link set lo up");
+    ip(
+        bridge,
+        &format!("link add port{number} type veth peer name eth0 netns {}", namespace.name()),
+    );
+    ip(bridge, &format!("link set port{number} master br0 up"));
+    ip(namespace, "link set eth0 up");
+    ip(namespace, &format!("address add 192.0.2.{number}/24 dev eth0"));
+    ip(namespace, &format!("address add 2001:db8::{number}/64 dev eth0 nodad"));
+}

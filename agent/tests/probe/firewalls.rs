@@ -1,0 +1,70 @@
+//! What probes answer under egress firewalls.
+
+use crate::{Cluster, node, pod};
+
+fn firewall(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: podgate.io/v1alpha1\nkind: ClusterEgressFirewall\n\
+         metadata: {{name: {name}}}\nspec: {{{spec}}}\n"
+    )
+}
+
+fn cluster() -> String {
+    node("n1", "192.0.2.1", "10.1.1.0/24")
+        + &node("n2", "192.0.2.2", "10.1.2.0/24")
+        + &pod("a/x", "", "n1", "10.1.1.1", "")
+        + &pod("a/y", "", "n2", "10.1.2.1", "")
+        + &pod("b/trusted", "", "n1", "10.1.1.2", "")
+        + "---\napiVersion: v1\nkind: Service\nmetadata: {name: kubernetes, namespace: default}\n\
+           spec: {clusterIP: 10.96.0.1, ports: [{name: https, port: 443, targetPort: 6443}]}\n\
+           ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+           metadata: {name: kubernetes, namespace: default, \
+           labels: {kubernetes.io/service-name: kubernetes}}\n\
+           endpoints: [{addresses: [198.51.100.7]}]\nports: [{name: https, port: 6443}]\n"
+}
+
+#[test]
+fn the_metadata_address_and_nodes_are_blocked_but_for_dns() {
+    let dns = "{action: Allow, to: [{nodes: {}}], protocols: [\
+               {udp: {destinationPort: {number: 53}}}, {tcp: {destinationPort: {number: 53}}}]}";
+    let nodes =
+        firewall("nodes", &format!("egress: [{dns}, {{action: Deny, to: [{{nodes: {{}}}}]}}]"));
+    let metadata =
+        firewall("metadata", "egress: [{action: Deny, to: [{networks: [169.254.169.254/32]}]}]");
+    Cluster::new(&(cluster() + &nodes + &metadata)).says(&[
+        "a/x 169.254.169.254 TCP 80: deny policy-denied | ClusterEgressFirewall metadata egress[0]",
+        "a/x node/n2 TCP 10250: deny policy-denied | ClusterEgressFirewall nodes egress[1]",
+        "a/x node/n1 TCP 10250: deny policy-denied | ClusterEgressFirewall nodes egress[1]",
+        "a/x node/n2 UDP 53: allow policy-allowed | default-allow",
+        "a/x a/y TCP 80: allow policy-allowed | default-allow",
+        "a/x 203.0.113.1 TCP 443: allow policy-allowed | default-allow",
+    ]);
+}
+
+#[test]
+fn the_api_server_is_blocked_by_whatever_way_for_all_but_a_namespace() {
+    let spec = "subject: {namespaces: {matchExpressions: [{key: kubernetes.io/metadata.name, \
+                operator: NotIn, values: [b]}]}}, egress: [{action: Deny, to: [{apiServer: {}}]}]";
+    Cluster::new(&(cluster() + &firewall("api", spec))).says(&[
+        "a/x 198.51.100.7 TCP 6443: deny policy-denied | ClusterEgressFirewall api egress[0]",
+        "a/x service/default/kubernetes TCP 443: deny policy-denied | ClusterEgressFirewall api egress[0]",
+        "a/x 10.96.0.1 TCP 443: deny policy-denied | ClusterEgressFirewall api egress[0]",
+        "b/trusted 198.51.100.7 TCP 6443: allow policy-allowed | default-allow",
+        "b/trusted service/default/kubernetes TCP 443: allow policy-allowed | default-allow",
+    ]);
+}
+
+#[test]
+fn one_firewall_excepts_nothing_from_another() {
+    let closed = "egress: [{action: Allow, to: [{namespaces: {}}]}, \
+                  {action: Allow, to: [{networks: [203.0.113.0/24]}]}, \
+                  {action: Deny, to: [{networks: [0.0.0.0/0, '::/0']}]}]";
+    let other = "egress: [{action: Allow, to: [{networks: [198.51.100.0/24]}]}, \
+                 {action: Deny, to: [{networks: [203.0.113.9/32]}]}]";
+    Cluster::new(&(cluster() + &firewall("internet", closed) + &firewall("other", other))).says(&[
+        "a/x a/y TCP 80: allow policy-allowed | default-allow",
+        "a/x 203.0.113.1 TCP 443: allow policy-allowed | default-allow",
+        "a/x 203.0.113.9 TCP 443: deny policy-denied | ClusterEgressFirewall other egress[1]",
+        "a/x 198.51.100.8 TCP 443: deny policy-denied | ClusterEgressFirewall internet egress[2]",
+    ]);
+}

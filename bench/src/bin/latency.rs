@@ -1,0 +1,217 @@
+//! The round trip that a switch adds: AF_XDP in both pods, idle and at half load.
+//!
+//! ```text
+//! cargo run --release -p bench --bin latency     (as root; Debian: dpdk ethtool)
+//! ```
+//!
+//! One thread on core 1 holds both pods' ends. It sends a frame from one pod, sends it back as soon
+//! as it comes out at the other, and takes the time until it is back. Between them is a veth pair
+//! alone, or the switch on core 0 and two pairs. Under load, other frames go the same way at half
+//! the rate that the switch can do.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use bench::forwarder::{Forwarder, SERVER_PORT, is_switch};
+use bench::rig::{End, Rig, mac, pin, words};
+use bench::{Samples, print_table};
+use dataplane::wire::Mac;
+use testkit::{Namespace, is_root};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const MEASURED: Duration = Duration::from_secs(5);
+const WARM_UP: usize = 1000;
+/// How long a frame is waited for before it counts as lost.
+const LOST: Duration = Duration::from_millis(20);
+/// Pause between two round trips, so that each meets an idle switch.
+const PAUSE: Duration = Duration::from_micros(100);
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(result) = is_switch(&args) {
+        return result;
+    }
+    if !args.is_empty() {
+        return Err("latency takes no arguments".into());
+    }
+    if !is_root() {
+        return Err("needs root, for network namespaces and AF_XDP".into());
+    }
+    pin(1)?;
+    let mut rows = Vec::new();
+    rows.push(row("a veth pair alone", "idle", &direct()?));
+    let rig = Rig::new(1500, 0);
+    for forwarder in Forwarder::usual() {
+        eprintln!("{}", forwarder.name());
+        let running = forwarder.start(&rig, 0)?;
+        let mut trip = Trip::new(&rig.a, &rig.b, mac(&rig.mac_a)?, mac(&rig.mac_b)?)?;
+        rows.push(row(forwarder.name(), "idle", &trip.measure(0.0)?));
+        let most = trip.capacity()?;
+        let load = format!("{:.2} Mpps", most / 2.0 / 1e6);
+        rows.push(row(forwarder.name(), &load, &trip.measure(most / 2.0)?));
+        drop((trip, running));
+        rig.clear();
+    }
+    println!();
+    print_table(&["between the pods", "load", "p50 (µs)", "p99", "p99.9", "trips", "lost"], &rows);
+    Ok(())
+}
+
+fn row(name: &str, load: &str, (trips, lost): &(Vec<f64>, usize)) -> Vec<String> {
+    let samples: Samples = trips.iter().copied().collect();
+    let at = |share: f64| format!("{:.1}", samples.quantile(share));
+    let counts = [trips.len().to_string(), lost.to_string()];
+    [name.to_owned(), load.to_owned(), at(0.5), at(0.99), at(0.999)]
+        .into_iter()
+        .chain(counts)
+        .collect()
+}
+
+fn direct() -> Result<(Vec<f64>, usize)> {
+    let (a, b) = (Namespace::new("bench-a"), Namespace::new("bench-b"));
+    let name = b.name();
+    a.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {name}")));
+    for namespace in [&a, &b] {
+        namespace.exec(["sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1"]);
+        namespace.exec(words("ip link set eth0 up"));
+    }
+    let macs = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+    Trip::new(&a, &b, macs[0], macs[1])?.measure(0.0)
+}
+
+/// Both ends of the way, and the frames that travel it.
+struct Trip {
+    a: End,
+    b: End,
+    /// From `a`, and back from `b`; loads differ from probes by their last byte.
+    there: Vec<u8>,
+    back: Vec<u8>,
+}
+
+const PROBE: u8 = 1;
+const LOAD: u8 = 2;
+
+impl Trip {
+    fn new(a: &Namespace, b: &Namespace, mac_a: Mac, mac_b: Mac) -> Result<Self> {
+        let open = |namespace: &Namespace| {
+            namespace.enter(|| End::open("eth0", 8192, 1024).map_err(|error| error.to_string()))
+        };
+        let (a, b) = (open(a)?, open(b)?);
+        let (from, to) = ("10.88.0.2:4000".to_owned(), format!("10.88.0.3:{SERVER_PORT}"));
+        let packet = |from: &str, to: &str, macs: (Mac, Mac)| {
+            let packet = testkit::packet::udp(from, to).from_mac(macs.0).to_mac(macs.1);
+            packet.payload(&[PROBE; 18]).build()
+        };
+        let there = packet(&from, &to, (mac_a, mac_b));
+        let back = packet(&to, &from, (mac_b, mac_a));
+        Ok(Self { a, b, there, back })
+    }
+
+    /// Microseconds of each round trip, and how many frames did not come back.
+    fn measure(&mut self, load: f64) -> Result<(Vec<f64>, usize)> {
+        let (mut trips, mut lost) = (Vec::new(), 0);
+        let mut load = Load::new(load);
+        let started = Instant::now();
+        while started.elapsed() < MEASURED || trips.len() + lost < 2 * WARM_UP {
+            match self.once(&mut load)? {
+                Some(time) => trips.push(time.as_secs_f64() * 1e6),
+                None => lost += 1,
+            }
+            let rest = Instant::now();
+            while rest.elapsed() < PAUSE {
+                load.send(&mut self.a, &self.there)?;
+                self.receive_b()?;
+            }
+        }
+        trips.drain(..WARM_UP.min(trips.len()));
+        Ok((trips, lost))
+    }
+
+    fn once(&mut self, load: &mut Load) -> Result<Option<Duration>> {
+        let sent = Instant::now();
+        send(&mut self.a, &self.there, PROBE)?;
+        let mut frames = Vec::new();
+        while sent.elapsed() < LOST {
+            load.send(&mut self.a, &self.there)?;
+            if self.receive_b()? {
+                send(&mut self.b, &self.back, PROBE)?;
+            }
+            self.a.receive(&mut frames)?;
+            let came = frames.iter().any(|frame| self.a.memory.bytes(frame).ends_with(&[PROBE]));
+            frames.drain(..).for_each(|frame| self.a.free.put(frame));
+            if came {
+                return Ok(Some(sent.elapsed()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes what arrived at `b`; whether a probe is among it.
+    fn receive_b(&mut self) -> Result<bool> {
+        let mut frames = Vec::new();
+        self.b.receive(&mut frames)?;
+        let probe = frames.iter().any(|frame| self.b.memory.bytes(frame).ends_with(&[PROBE]));
+        frames.drain(..).for_each(|frame| self.b.free.put(frame));
+        Ok(probe)
+    }
+
+    /// Frames a second that come out at `b` when as many are sent as go in.
+    fn capacity(&mut self) -> Result<f64> {
+        let mut load = Load::new(f64::INFINITY);
+        let (mut count, mut frames) = (0, Vec::new());
+        let started = Instant::now();
+        while started.elapsed() < MEASURED / 2 {
+            load.send(&mut self.a, &self.there)?;
+            self.b.receive(&mut frames)?;
+            count += frames.len();
+            frames.drain(..).for_each(|frame| self.b.free.put(frame));
+        }
+        Ok(count as f64 / started.elapsed().as_secs_f64())
+    }
+}
+
+fn send(end: &mut End, bytes: &[u8], kind: u8) -> Result<()> {
+    let Some(frame) = filled(end, bytes, kind) else { return Ok(()) };
+    let mut frames = vec![frame];
+    end.send(&mut frames)?;
+    frames.into_iter().for_each(|frame| end.free.put(frame));
+    Ok(())
+}
+
+fn filled(end: &mut End, bytes: &[u8], kind: u8) -> Option<dataplane::Frame> {
+    let mut frame = end.free.take()?;
+    end.memory.fill(&mut frame, bytes);
+    *end.memory.bytes_mut(&mut frame).last_mut()? = kind;
+    Some(frame)
+}
+
+/// Frames that go along at a steady rate.
+struct Load {
+    rate: f64,
+    started: Instant,
+    sent: u64,
+    batch: Vec<dataplane::Frame>,
+}
+
+impl Load {
+    fn new(rate: f64) -> Self {
+        Self { rate, started: Instant::now(), sent: 0, batch: Vec::new() }
+    }
+
+    /// Sends what is due, at most a burst of it.
+    fn send(&mut self, end: &mut End, bytes: &[u8]) -> Result<()> {
+        if self.rate == 0.0 {
+            return Ok(());
+        }
+        let due = (self.started.elapsed().as_secs_f64() * self.rate) as u64;
+        while self.sent < due
+            && self.batch.len() < 32
+            && let Some(frame) = filled(end, bytes, LOAD)
+        {
+            self.batch.push(frame);
+            self.sent += 1;
+        }
+        end.send(&mut self.batch)
+    }
+}

@@ -1,0 +1,91 @@
+//! What pods that do nothing cost those that do: one core, one pair of pods talks, others are
+//! attached and silent.
+//!
+//! ```text
+//! cargo run --release -p bench --bin pods     (as root; Debian: ethtool)
+//! ```
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use bench::forwarder::{Forwarder, SERVER_PORT, is_switch, own_path};
+use bench::generator::Stream;
+use bench::rig::{End, PATIENCE, Rig, mac, pin};
+use bench::{Samples, print_table};
+use dataplane::port::af_xdp::Umem;
+use testkit::is_root;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const ROUNDS: usize = 7;
+const MEASURED: Duration = Duration::from_secs(2);
+const WARM_UP: Duration = Duration::from_millis(700);
+/// Pods attached beyond the two that talk.
+const IDLE: [usize; 4] = [0, 10, 100, 250];
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(result) = is_switch(&args) {
+        return result;
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        [] => compare(),
+        ["generate", mac_a, mac_b] => generate(mac_a, mac_b),
+        _ => Err("pods takes no arguments".into()),
+    }
+}
+
+fn compare() -> Result<()> {
+    if !is_root() {
+        return Err("needs root, for network namespaces and AF_XDP".into());
+    }
+    let rig = Rig::new(1500, IDLE[IDLE.len() - 1]);
+    let mut rates = vec![Samples::default(); IDLE.len()];
+    for round in 1..=ROUNDS {
+        for (idle, rates) in IDLE.into_iter().zip(&mut rates) {
+            eprintln!("round {round} of {ROUNDS}: {idle} idle pods");
+            rates.add(measure(&rig, idle)?);
+        }
+    }
+    println!();
+    let one = rates[0].median();
+    let rows = IDLE.iter().zip(&rates).map(|(idle, rates)| {
+        let share = format!("{:.2}", rates.median() / one);
+        vec![idle.to_string(), rates.to_string(), share]
+    });
+    let rows: Vec<_> = rows.collect();
+    print_table(&["idle pods beside the two that talk", "64-byte UDP (Mpps)", "of none"], &rows);
+    Ok(())
+}
+
+fn measure(rig: &Rig, idle: usize) -> Result<f64> {
+    let running = Forwarder::Podgate.start(rig, idle)?;
+    rig.b.enter(|| Umem::close("eth0"))?;
+    let own = own_path()?;
+    let mut generator = rig.a.spawn([own.as_str(), "generate", &rig.mac_a, &rig.mac_b]);
+    generator.wait_for_line("sending", PATIENCE);
+    std::thread::sleep(WARM_UP);
+    let (before, started) = (rig.arrived()?, Instant::now());
+    std::thread::sleep(MEASURED);
+    let (after, spent) = (rig.arrived()?, started.elapsed());
+    generator.kill();
+    drop(running);
+    rig.clear();
+    Ok((after - before) as f64 / spent.as_secs_f64() / 1e6)
+}
+
+/// Sends UDP frames as fast as they go; runs until it is killed.
+fn generate(mac_a: &str, mac_b: &str) -> Result<()> {
+    pin(1)?;
+    let mut end = End::open("eth0", 4096, 64)?;
+    println!("sending");
+    let stream = Stream {
+        from: (mac(mac_a)?, "10.88.0.2".to_owned()),
+        to: (mac(mac_b)?, "10.88.0.3".to_owned(), SERVER_PORT),
+        size: 64,
+        flows: 64,
+        rate: None,
+    };
+    stream.run(&mut end, None).map(drop)
+}

@@ -1,0 +1,155 @@
+//! A cluster node and pods, joined by veth pairs as the CNI plugin joins them.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
+use dataplane::port::{Lent, Port};
+use dataplane::wire::Mac;
+use dataplane::{Frame, FreeList, Memory};
+use testkit::Namespace;
+
+/// Long enough for whatever is going to happen at all.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A cluster node with two pods in namespaces of their own, and others that only exist.
+pub struct Rig {
+    /// Where the switch's ends of all interfaces are: `pga`, `pgb`, `idle0` and on.
+    pub node: Namespace,
+    /// The sender, `10.88.0.2` on `eth0`.
+    pub a: Namespace,
+    /// The receiver, `10.88.0.3` on `eth0`.
+    pub b: Namespace,
+    /// The sender's MAC address.
+    pub mac_a: String,
+    /// The receiver's.
+    pub mac_b: String,
+    /// Where the other pods' interfaces are.
+    _idle: Option<Namespace>,
+}
+
+impl Rig {
+    /// Two pods that talk, and `idle` others.
+    pub fn new(mtu: u32, idle: usize) -> Self {
+        let (node, a, b) =
+            (Namespace::new("bench-node"), Namespace::new("bench-a"), Namespace::new("bench-b"));
+        for (pod, interface, address) in [(&a, "pga", "10.88.0.2"), (&b, "pgb", "10.88.0.3")] {
+            join(&node, interface, pod, "eth0", mtu);
+            // As the CNI plugin does: a queue that holds senders back.
+            pod.exec(words("tc qdisc add dev eth0 root pfifo"));
+            pod.exec(words(&format!("ip addr add {address}/24 dev eth0")));
+        }
+        let others = (idle > 0).then(|| Namespace::new("bench-idle"));
+        for n in 0..idle {
+            let pods = others.as_ref().expect("made above");
+            join(&node, &format!("idle{n}"), pods, &format!("eth{n}"), mtu);
+        }
+        let mac_of = |pod: &Namespace| -> String {
+            pod.exec(words("cat /sys/class/net/eth0/address")).trim().to_owned()
+        };
+        let (mac_a, mac_b) = (mac_of(&a), mac_of(&b));
+        a.exec(words(&format!("ip neigh add 10.88.0.3 lladdr {mac_b} dev eth0")));
+        b.exec(words(&format!("ip neigh add 10.88.0.2 lladdr {mac_a} dev eth0")));
+        Self { node, a, b, mac_a, mac_b, _idle: others }
+    }
+
+    /// Takes all XDP programs off.
+    pub fn clear(&self) {
+        for (namespace, interface) in
+            [(&self.node, "pga"), (&self.node, "pgb"), (&self.a, "eth0"), (&self.b, "eth0")]
+        {
+            namespace.exec(words(&format!("ip link set {interface} xdp off")));
+        }
+    }
+
+    /// Frames that were sent to the receiver.
+    pub fn arrived(&self) -> Result<u64, Box<dyn Error>> {
+        let count = self.node.exec(words("cat /sys/class/net/pgb/statistics/tx_packets"));
+        Ok(count.trim().parse()?)
+    }
+}
+
+/// Joins two namespaces by interfaces of one queue each, without offloads.
+fn join(node: &Namespace, interface: &str, pod: &Namespace, name: &str, mtu: u32) {
+    node.exec(words(&format!(
+        "ip link add {interface} mtu {mtu} numrxqueues 1 numtxqueues 1 type veth \
+         peer name {name} mtu {mtu} numrxqueues 1 numtxqueues 1 netns {}",
+        pod.name()
+    )));
+    for (namespace, interface) in [(node, interface), (pod, name)] {
+        // No messages of the kernel's own between the measured ones.
+        namespace.exec(["sysctl", "-qw", &format!("net.ipv6.conf.{interface}.disable_ipv6=1")]);
+        namespace.exec(words(&format!("ip link set {interface} up")));
+        let off = format!("ethtool -K {interface} tx off rx off tso off gso off gro off sg off");
+        namespace.try_exec(words(&off));
+    }
+}
+
+/// The words of a command.
+pub fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A MAC address from its text.
+pub fn mac(text: &str) -> Result<Mac, Box<dyn Error>> {
+    let bytes: Result<Vec<u8>, _> =
+        text.split(':').map(|byte| u8::from_str_radix(byte, 16)).collect();
+    bytes?.try_into().map_err(|_| format!("{text} is no MAC address").into())
+}
+
+/// Keeps the calling thread on one core.
+pub fn pin(core: usize) -> Result<(), Box<dyn Error>> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// An AF_XDP port with frames of its own, driven by hand.
+pub struct End {
+    _umem: Umem,
+    /// Where its frames stand.
+    pub memory: Arc<Memory>,
+    /// Those that are free.
+    pub free: FreeList,
+    port: Option<Box<dyn Port>>,
+}
+
+impl End {
+    /// Opens a port in the namespace where the caller is; `fill` frames wait for packets.
+    pub fn open(interface: &str, frames: u32, fill: u32) -> Result<Self, Box<dyn Error>> {
+        let (umem, memory, frames) = Umem::create(&UmemConfig { frames, hugepages: false })?;
+        let port = umem.open(interface, &PortOptions { fill, ..PortOptions::default() })?;
+        let free = FreeList::new(&memory, frames);
+        let mut end = Self { _umem: umem, memory, free, port: Some(Box::new(port)) };
+        end.receive(&mut Vec::new())?;
+        Ok(end)
+    }
+
+    /// A packet in free frames, if there are enough.
+    pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
+        Lent { memory: &self.memory, free: &mut self.free }.filled(packet)
+    }
+
+    /// Appends what has arrived.
+    pub fn receive(&mut self, frames: &mut Vec<Frame>) -> Result<(), Box<dyn Error>> {
+        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+        let port = self.port.as_mut().expect("there until it is dropped");
+        Ok(port.receive(&mut lent, 64, frames)?)
+    }
+
+    /// Sends what there is room for; the rest stays.
+    pub fn send(&mut self, frames: &mut Vec<Frame>) -> Result<(), Box<dyn Error>> {
+        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+        let port = self.port.as_mut().expect("there until it is dropped");
+        Ok(port.send(&mut lent, frames)?)
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if let Some(port) = self.port.take() {
+            port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
+        }
+    }
+}

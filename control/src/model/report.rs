@@ -1,0 +1,39 @@
+//! What is said about a policy in its status.
+
+/// What an object's status says so far. It is no part of what the policy means, so all reports
+/// count as equal, and none is kept on disk.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// `metadata.generation`: grows with each change of the spec.
+    pub generation: Option<i64>,
+    /// The condition of type [`Condition::TYPE`], if there is one.
+    pub condition: Option<Condition>,
+}
+
+impl PartialEq for Report {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Report {}
+
+/// A `metav1.Condition` of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// `status`: all of the policy is enforced as written.
+    pub accepted: bool,
+    /// One word, for programs.
+    pub reason: String,
+    /// What people should know.
+    pub message: String,
+    /// The generation that this is about.
+    pub observed_generation: Option<i64>,
+    /// When `status` became what it is, RFC 3339.
+    pub last_transition_time: String,
+}
+
+impl Condition {
+    /// `type`.
+    pub const TYPE: &'static str = "podgate.io/Accepted";
+}

@@ -1,0 +1,139 @@
+//! ClusterEgressFirewall (podgate.io/v1alpha1), read part by part.
+//!
+//! Each firewall stands for itself: a connection opens only if every firewall that has the pod
+//! for its subject lets it, so one can be added or removed without a look at the others. `Allow`
+//! means "this firewall has no objection", and every later policy is still asked; so a firewall
+//! never opens what others close.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::cluster_rules::{Dialect, rules, subject};
+use super::{ObjectRef, report};
+use crate::FieldFault;
+use crate::model::{ClusterEgressFirewall, Direction, Selector, Verdict};
+
+/// How a ClusterEgressFirewall spells its rules.
+const DIALECT: Dialect = Dialect {
+    kind: "ClusterEgressFirewall",
+    // The rest of this firewall has no say; the next policy has.
+    actions: &[("Allow", Verdict::Pass, true), ("Deny", Verdict::Deny, false)],
+    from: &[],
+    to: &["namespaces", "pods", "nodes", "networks", "apiServer", "domainNames"],
+    most: 100,
+};
+
+/// The firewall as far as it could be read, and what could not be.
+pub(super) fn cluster_egress_firewall(
+    reference: &ObjectRef,
+    value: &Value,
+) -> (ClusterEgressFirewall, Vec<FieldFault>) {
+    let mut faults = Vec::new();
+    let nothing = Map::new();
+    let spec = value.get("spec").and_then(Value::as_object).unwrap_or(&nothing);
+    let is_empty = match spec.get("egress") {
+        None | Some(Value::Null) => true,
+        Some(value) => value.as_array().is_some_and(Vec::is_empty),
+    };
+    if is_empty {
+        faults.push(FieldFault::new("spec.egress", "is required"));
+    }
+    let unknown = spec.keys().filter(|name| !["subject", "egress"].contains(&name.as_str()));
+    faults.extend(unknown.map(|name| FieldFault::new(format!("spec.{name}"), "unknown field")));
+    let before = faults.len();
+    let (namespaces, pods) = match spec.get("subject") {
+        None | Some(Value::Null) => (Selector::default(), Selector::default()),
+        subject_value => subject(subject_value, &mut faults),
+    };
+    let subject_is_fine = faults.len() == before;
+    let mut egress = rules(spec, Direction::Egress, &reference.name, &DIALECT, &mut faults);
+    // To whom it applies is not known: an exception could be one too many.
+    egress.retain(|rule| subject_is_fine || rule.verdict == Verdict::Deny);
+    let (name, complete) = (Arc::clone(&reference.name), faults.is_empty());
+    let report = report::read(value);
+    (ClusterEgressFirewall { name, namespaces, pods, egress, complete, report }, faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Peer;
+    use crate::objects::{Object, Read, read};
+    use serde_json::json;
+
+    fn parse(spec: Value) -> (ClusterEgressFirewall, Vec<String>) {
+        match read(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+            "metadata": {"name": "f"}, "spec": spec}))
+        {
+            Read::Object(Object::ClusterEgressFirewall(firewall), faults) => {
+                (firewall, faults.into_iter().map(|fault| fault.field).collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        let (firewall, faults) = parse(json!({
+            "subject": {"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"a": "b"}}}},
+            "egress": [
+                {"name": "dns", "action": "Allow", "to": [{"nodes": {}}],
+                 "protocols": [{"udp": {"destinationPort": {"number": 53}}}]},
+                {"action": "Deny", "to": [{"nodes": {}}, {"apiServer": {}},
+                    {"networks": ["169.254.169.254/32", "fd00::/8"]}, {"namespaces": {}}]}]}));
+        assert_eq!(faults, Vec::<String>::new());
+        assert!(firewall.complete);
+        assert_eq!(firewall.egress[0].verdict, Verdict::Pass);
+        let peers = firewall.egress[1].rule.peers.as_ref().unwrap();
+        assert_eq!(peers.len(), 5);
+        assert!(peers.contains(&Peer::ApiServer));
+        let origin = &*firewall.egress[1].rule.origin;
+        assert_eq!(origin, "ClusterEgressFirewall f egress[1]");
+    }
+
+    #[test]
+    fn without_a_subject_it_is_about_every_pod() {
+        let (firewall, faults) =
+            parse(json!({"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}));
+        assert!(faults.is_empty());
+        assert!(firewall.namespaces.is_everything() && firewall.pods.is_everything());
+    }
+
+    #[test]
+    fn what_cannot_be_read_never_opens() {
+        let deny = json!({"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]});
+        for (allow, field) in [
+            (
+                json!({"action": "Allow", "to": [{"domainNames": ["a.example"]}]}),
+                "spec.egress[0].to[0].domainNames",
+            ),
+            (
+                json!({"action": "Allow", "to": [{"apiServer": {"x": 1}}]}),
+                "spec.egress[0].to[0].apiServer",
+            ),
+            (json!({"action": "Allow"}), "spec.egress[0].to"),
+            (
+                json!({"action": "Allow", "to": [{"networks": ["nowhere"]}]}),
+                "spec.egress[0].to[0].networks[0]",
+            ),
+        ] {
+            let (firewall, faults) = parse(json!({"egress": [allow, deny]}));
+            assert_eq!(faults, [field]);
+            assert!(!firewall.complete && firewall.egress.len() == 1, "the exception is gone");
+        }
+        let (firewall, faults) =
+            parse(json!({"egress": [{"action": "Deny", "to": [{"domainNames": ["a.example"]}]}]}));
+        assert_eq!(faults, ["spec.egress[0].to[0].domainNames"]);
+        assert_eq!(firewall.egress[0].rule.peers, None, "deny-all");
+        let (firewall, faults) = parse(json!({"egress": [{"action": "Accept", "to": []}]}));
+        assert_eq!(faults.len(), 2);
+        assert_eq!(firewall.egress[0].rule.peers, None, "deny-all");
+        assert_eq!(parse(json!({})).1, ["spec.egress"]);
+        assert_eq!(parse(json!({"egress": [deny], "ingress": []})).1, ["spec.ingress"]);
+        let (firewall, faults) = parse(json!({"subject": {"pod": {}}, "egress":
+            [{"action": "Allow", "to": [{"nodes": {}}]}, deny]}));
+        assert_eq!(faults, ["spec.subject.pod"]);
+        assert_eq!(firewall.egress.len(), 1, "to whom the exception applies is not known");
+    }
+}

@@ -1,0 +1,147 @@
+//! Policies that are in no namespace.
+//!
+//! Written from <https://network-policy-api.sigs.k8s.io/> and `docs/policies.md`.
+
+use super::*;
+
+impl Cluster {
+    /// The first rule of the first policy, by priority and name, that matches.
+    pub(super) fn tier(
+        &self,
+        tier: &str,
+        pod: &Pod,
+        is_ingress: bool,
+        connection: Connection,
+    ) -> Said {
+        let mut policies: Vec<(&String, &Value)> = self
+            .cluster_policies
+            .iter()
+            .filter(|(_, policy)| policy["spec"]["tier"] == tier)
+            .collect();
+        policies.sort_by_key(|(name, policy)| (policy["spec"]["priority"].as_i64(), *name));
+        for (_, policy) in policies {
+            match self.first_match(&policy["spec"], pod, is_ingress, connection).as_deref() {
+                None => {}
+                Some("Accept") => return Said::Accept,
+                Some("Deny") => return Said::Deny,
+                Some(_) => return Said::Nothing,
+            }
+        }
+        Said::Nothing
+    }
+
+    /// Whether this egress firewall, by itself, refuses the connection.
+    pub(super) fn blocks(&self, firewall: &Value, pod: &Pod, connection: Connection) -> bool {
+        let action = self.first_match(&firewall["spec"], pod, false, connection);
+        action.as_deref() == Some("Deny")
+    }
+
+    /// The action of the first rule that matches, if the pod is the subject.
+    fn first_match(
+        &self,
+        spec: &Value,
+        pod: &Pod,
+        is_ingress: bool,
+        connection: Connection,
+    ) -> Option<String> {
+        let (field, from_or_to) = if is_ingress { ("ingress", "from") } else { ("egress", "to") };
+        let everything = serde_json::json!({});
+        let subject = &spec["subject"];
+        let is_subject = match (subject.get("namespaces"), subject.get("pods")) {
+            (Some(namespaces), _) => self.is_in(namespaces, &everything, pod),
+            (None, Some(pods)) => self.is_in(&pods["namespaceSelector"], &pods["podSelector"], pod),
+            (None, None) => true,
+        };
+        if !is_subject {
+            return None;
+        }
+        for rule in spec[field].as_array().into_iter().flatten() {
+            let mut peers = rule[from_or_to].as_array().unwrap().iter();
+            let other = self.pod_at(connection.peer);
+            let target = if is_ingress { Some(pod) } else { other };
+            let fits = peers.any(|peer| self.is_cluster_peer(peer, connection.peer, other))
+                && rule.get("protocols").is_none_or(|protocols| {
+                    let mut protocols = protocols.as_array().unwrap().iter();
+                    protocols.any(|it| is_protocol(it, target, connection))
+                });
+            if fits {
+                return Some(rule["action"].as_str().unwrap().to_owned());
+            }
+        }
+        None
+    }
+
+    fn is_in(&self, namespaces: &Value, pods: &Value, pod: &Pod) -> bool {
+        let selector = |value: &Value| serde_json::from_value::<LabelSelector>(value.clone());
+        selects(&selector(namespaces).unwrap(), &self.namespace_labels(pod))
+            && selects(&selector(pods).unwrap(), &labels(pod))
+    }
+
+    fn is_cluster_peer(&self, peer: &Value, address: IpAddr, pod: Option<&Pod>) -> bool {
+        let everything = serde_json::json!({});
+        let (kind, value) = peer.as_object().unwrap().iter().next().unwrap();
+        match kind.as_str() {
+            "namespaces" => pod.is_some_and(|pod| self.is_in(value, &everything, pod)),
+            "pods" => pod.is_some_and(|pod| {
+                self.is_in(&value["namespaceSelector"], &value["podSelector"], pod)
+            }),
+            "networks" => value
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|net| net.as_str().unwrap().parse::<IpNet>().unwrap().contains(&address)),
+            "nodes" => self.nodes.values().any(|node| {
+                let selector: LabelSelector = serde_json::from_value(value.clone()).unwrap();
+                let status = node.status.clone().unwrap_or_default();
+                let mut addresses = status.addresses.into_iter().flatten();
+                selects(&selector, &node.metadata.labels.clone().unwrap_or_default())
+                    && addresses.any(|it| it.address.parse() == Ok(address))
+            }),
+            "apiServer" => self.is_api_server(address),
+            other => panic!("{other}"),
+        }
+    }
+
+    /// The service `default/kubernetes` and its endpoints.
+    fn is_api_server(&self, address: IpAddr) -> bool {
+        let is_it = |value: &Value| value.as_str().unwrap().parse() == Ok(address);
+        let service = self.services.get(&("default".into(), "kubernetes".into()));
+        let mut own = service.into_iter().flat_map(|it| it["spec"]["clusterIPs"].as_array());
+        let slices = self.slices.iter().filter(|((namespace, _), slice)| {
+            namespace == "default"
+                && slice["metadata"]["labels"]["kubernetes.io/service-name"] == "kubernetes"
+        });
+        let endpoints = slices.flat_map(|(_, slice)| slice["endpoints"].as_array());
+        let mut endpoints = endpoints.flatten().flat_map(|it| it["addresses"].as_array());
+        own.any(|ips| ips.iter().any(is_it)) || endpoints.any(|ips| ips.iter().any(is_it))
+    }
+}
+
+fn is_protocol(protocol: &Value, target: Option<&Pod>, connection: Connection) -> bool {
+    let (kind, value) = protocol.as_object().unwrap().iter().next().unwrap();
+    let number = match kind.as_str() {
+        "tcp" => TCP,
+        "udp" => UDP,
+        "sctp" => SCTP,
+        _ => {
+            return ["TCP", "UDP", "SCTP"].iter().any(|protocol| {
+                let port = NetworkPolicyPort {
+                    port: Some(IntOrString::String(value.as_str().unwrap().to_owned())),
+                    protocol: Some((*protocol).to_owned()),
+                    end_port: None,
+                };
+                is_port(&port, target, connection)
+            });
+        }
+    };
+    let port = &value["destinationPort"];
+    let bound = |value: &Value| value.as_u64().unwrap() as u16;
+    number == connection.protocol
+        && match (port.get("number"), port.get("range")) {
+            (Some(number), _) => bound(number) == connection.port,
+            (None, Some(range)) => {
+                (bound(&range["start"])..=bound(&range["end"])).contains(&connection.port)
+            }
+            (None, None) => true,
+        }
+}

@@ -1,0 +1,130 @@
+//! Memory for large tables: zero until written, in huge pages where there are any, and, where it
+//! is a file, still there when the process is not.
+
+#![allow(unsafe_code, reason = "tables are views into mapped memory")]
+
+use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// Types that consist of atomic integers and nothing else.
+///
+/// # Safety
+/// Every pattern of bits is a value of the type, and its size leaves no padding.
+pub(super) unsafe trait Cells: Sync {}
+
+// SAFETY: an atomic integer.
+unsafe impl Cells for AtomicU64 {}
+
+/// A mapping of memory.
+pub(super) struct Region {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory is reached through `Array`s only, which give shared references to atomics.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Zeroed memory.
+    pub(super) fn anonymous(length: usize) -> io::Result<Arc<Self>> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let length = length.max(1);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE)? };
+        Ok(Self::new(base.cast(), length))
+    }
+
+    /// The first `length` bytes of a file, shared with whoever maps it later.
+    pub(super) fn of_file(file: &File, length: usize) -> io::Result<Arc<Self>> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as above. The file is made long enough before, and its folder is locked, so
+        // that nobody cuts it short.
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, file, 0)? };
+        Ok(Self::new(base.cast(), length))
+    }
+
+    fn new(base: *mut u8, length: usize) -> Arc<Self> {
+        let base = NonNull::new(base).expect("nothing is mapped at 0");
+        // SAFETY: advice about our own mapping; without huge pages nothing changes.
+        let _ = unsafe { madvise(base.as_ptr().cast(), length, Advice::LinuxHugepage) };
+        Arc::new(Self { base, length })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: mapped in a constructor, unmapped once; every `Array` keeps it alive.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Cells that stand in a region.
+pub(super) struct Array<T> {
+    region: Arc<Region>,
+    offset: usize,
+    count: usize,
+    cells: PhantomData<T>,
+}
+
+impl<T: Cells> Array<T> {
+    /// `count` cells from `offset` bytes on.
+    ///
+    /// # Panics
+    /// If they are not all inside the region, or out of line.
+    pub(super) fn new(region: &Arc<Region>, offset: usize, count: usize) -> Self {
+        let end = count.checked_mul(size_of::<T>()).and_then(|size| size.checked_add(offset));
+        assert!(end.is_some_and(|end| end <= region.length), "the cells are inside the region");
+        assert!((region.base.as_ptr() as usize + offset).is_multiple_of(align_of::<T>()));
+        Self { region: Arc::clone(region), offset, count, cells: PhantomData }
+    }
+
+    /// So many cells in zeroed memory of their own.
+    pub(super) fn zeroed(count: usize) -> io::Result<Self> {
+        let region = Region::anonymous(count * size_of::<T>())?;
+        Ok(Self::new(&region, 0, count))
+    }
+
+    /// Has the memory there before it is needed: a page that is missing costs as much time as
+    /// thousands of packets.
+    pub(super) fn populate(self) -> Self {
+        let length = self.count * size_of::<T>();
+        // A multiple of every page size that Linux has.
+        let page = 1 << 16;
+        let start = self.offset.next_multiple_of(page);
+        if start < self.offset + length {
+            let length = self.offset + length - start;
+            // SAFETY: our own mapping, of which nothing is changed. A kernel that does not know
+            // the advice, or has no memory, leaves things as they are.
+            let _ = unsafe {
+                let first = self.region.base.as_ptr().add(start);
+                madvise(first.cast(), length, Advice::LinuxPopulateWrite)
+            };
+        }
+        self
+    }
+}
+
+impl<T: Cells> Deref for Array<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: inside the region and in line (`new`); the type is sound with any bits, is
+        // only changed atomically, and the region lives as long as the array.
+        unsafe {
+            let first = self.region.base.as_ptr().add(self.offset).cast();
+            std::slice::from_raw_parts(first, self.count)
+        }
+    }
+}

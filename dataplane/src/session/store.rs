@@ -1,0 +1,72 @@
+//! Where sessions stand: in memory, or in a file that a later process goes on with.
+//!
+//! | bytes of the file | hold |
+//! |---|---|
+//! | 0–63 | [`MAGIC`], which names the layout, and the capacity |
+//! | 64–127 | the boot that the file belongs to, since times are counted from it |
+//! | 4096… | records, 64 bytes each |
+//! | behind them | translations, 48 bytes each |
+//!
+//! A process may end anywhere: a record is in use only from its last write on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::record::Record;
+use super::region::{Array, Region};
+use super::translation::Translation;
+
+pub(super) struct Store {
+    pub(super) records: Array<Record>,
+    pub(super) translations: Array<Translation>,
+}
+
+const MAGIC: &[u8; 24] = b"podgate sessions, v1\n\0\0\0";
+const HEADER: usize = 4096;
+
+impl Store {
+    /// In memory.
+    pub(super) fn in_memory(capacity: usize) -> io::Result<Self> {
+        let records = Array::zeroed(capacity)?.populate();
+        Ok(Self { records, translations: Array::zeroed(capacity)? })
+    }
+
+    /// In a file. One of another layout, capacity or boot is begun anew.
+    pub(super) fn in_file(path: &Path, capacity: usize) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(path)?;
+        let header = header(capacity)?;
+        let records = capacity * size_of::<Record>();
+        let length = HEADER + records + capacity * size_of::<Translation>();
+        if !is_same(&mut file, &header, length) {
+            file.set_len(0)?;
+            file.set_len(length as u64)?;
+            io::Seek::rewind(&mut file)?;
+            file.write_all(&header)?;
+        }
+        let region = Region::of_file(&file, length)?;
+        Ok(Self {
+            records: Array::new(&region, HEADER, capacity).populate(),
+            translations: Array::new(&region, HEADER + records, capacity),
+        })
+    }
+}
+
+fn header(capacity: usize) -> io::Result<[u8; 128]> {
+    let mut header = [0; 128];
+    header[..MAGIC.len()].copy_from_slice(MAGIC);
+    header[32..40].copy_from_slice(&(capacity as u64).to_le_bytes());
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
+    let length = boot.len().min(64);
+    header[64..64 + length].copy_from_slice(&boot[..length]);
+    Ok(header)
+}
+
+fn is_same(file: &mut File, header: &[u8; 128], length: usize) -> bool {
+    let mut found = [0; 128];
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    size == length as u64 && file.read_exact(&mut found).is_ok() && found == *header
+}

@@ -1,0 +1,129 @@
+//! Opening a connection to a target, with errors worded as the original words them: people and
+//! their tools look for those texts.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use crate::rules::Rules;
+
+/// Why there is no connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DialError {
+    /// The metric's label.
+    pub(crate) reason: &'static str,
+    pub(crate) text: String,
+}
+
+/// Opens a connection to `host:port`, within `timeout` in all.
+pub(crate) async fn dial(
+    protocol: &str,
+    target: &str,
+    rules: Option<&Rules>,
+    timeout: Duration,
+) -> Result<TcpStream, DialError> {
+    if protocol != "tcp" {
+        return Err(failed("unknown", format!("dial {protocol}: unknown network {protocol}")));
+    }
+    let opened = tokio::time::timeout(timeout, open(target, rules)).await;
+    opened.unwrap_or_else(|_| Err(failed("timeout", format!("dial tcp {target}: i/o timeout"))))
+}
+
+async fn open(target: &str, rules: Option<&Rules>) -> Result<TcpStream, DialError> {
+    let addresses = resolve(target).await?;
+    let mut error = None;
+    for address in addresses {
+        if let Some(rules) = rules
+            && let Err(text) = rules.ask(address)
+        {
+            error.get_or_insert(failed("denied_by_rule", text));
+            continue;
+        }
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                crate::accept::prepare(&stream);
+                return Ok(stream);
+            }
+            Err(cause) => {
+                let text = format!("dial tcp {address}: {}", cause_text(&cause));
+                error.get_or_insert(failed("error", text));
+            }
+        }
+    }
+    Err(error
+        .unwrap_or_else(|| failed("error", format!("dial tcp: lookup {target}: no such host"))))
+}
+
+async fn resolve(target: &str) -> Result<Vec<SocketAddr>, DialError> {
+    if let Ok(address) = target.parse() {
+        return Ok(vec![address]);
+    }
+    let missing =
+        || failed("error", format!("dial tcp: address {target}: missing port in address"));
+    let (host, port) = target.rsplit_once(':').ok_or_else(missing)?;
+    if host.contains(':') {
+        let text = format!("dial tcp: address {target}: too many colons in address");
+        return Err(failed("error", text));
+    }
+    let port: u16 = port
+        .parse()
+        .map_err(|_| failed("error", format!("dial tcp: address {port}: invalid port")))?;
+    // No host is this host.
+    let name = if host.is_empty() { "localhost" } else { host };
+    match tokio::net::lookup_host((name, port)).await {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(error) => {
+            log::debug!("lookup {host}: {error}");
+            Err(failed("error", format!("dial tcp: lookup {host}: no such host")))
+        }
+    }
+}
+
+fn failed(reason: &'static str, text: String) -> DialError {
+    DialError { reason, text }
+}
+
+fn cause_text(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
+        io::ErrorKind::HostUnreachable => "connect: no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "connect: network is unreachable".to_owned(),
+        io::ErrorKind::ConnectionReset => "connect: connection reset by peer".to_owned(),
+        io::ErrorKind::TimedOut => "connect: connection timed out".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "connect: cannot assign requested address".to_owned(),
+        io::ErrorKind::InvalidInput => "connect: invalid argument".to_owned(),
+        _ if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => {
+            "socket: too many open files".to_owned()
+        }
+        _ => format!("connect: {}", error.to_string().to_lowercase()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn error(target: &str) -> String {
+        dial("tcp", target, None, Duration::from_secs(5)).await.unwrap_err().text
+    }
+
+    #[tokio::test]
+    async fn errors_are_worded_as_the_originals() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(
+            error(&free.to_string()).await,
+            format!("dial tcp {free}: connect: connection refused")
+        );
+        assert_eq!(error("nowhere").await, "dial tcp: address nowhere: missing port in address");
+        assert_eq!(error("a:b:1").await, "dial tcp: address a:b:1: too many colons in address");
+        assert_eq!(error("a:http").await, "dial tcp: address http: invalid port");
+        assert_eq!(
+            error("nobody.invalid:1").await,
+            "dial tcp: lookup nobody.invalid: no such host"
+        );
+        let other = dial("udp", "127.0.0.1:1", None, Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(other.text, "dial udp: unknown network udp");
+    }
+}

@@ -1,0 +1,158 @@
+//! The agent: connected with every server there is, and dialling what they ask for.
+//!
+//! | file | part |
+//! |---|---|
+//! | `options.rs` | what it is told |
+//! | `sync.rs` | finding the servers: one connection to each |
+//! | `session.rs` | one connection to one server |
+//! | `dial.rs`, `target.rs` | connections to targets |
+//! | `metrics.rs` | what a scraper is told |
+
+mod dial;
+mod metrics;
+mod options;
+mod session;
+mod sync;
+mod target;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use metrics::Metrics;
+pub use options::{Limits, Options, ServerCount};
+use session::Session;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::ops::Pages;
+use crate::packet::Packet;
+use crate::server::StartError;
+use crate::tls;
+
+/// An agent that runs. Dropping it ends it at once.
+#[derive(Debug)]
+pub struct Agent {
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+}
+
+/// What all parts of an agent share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) metrics: Metrics,
+    sessions: Mutex<Vec<Arc<Session>>>,
+    draining: AtomicBool,
+    /// A session has ended.
+    changed: Notify,
+}
+
+impl Shared {
+    fn sessions(&self) -> Vec<Arc<Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Agent {
+    /// Looks for servers from now on, on the current tokio runtime.
+    ///
+    /// # Errors
+    /// Names the file that cannot be used.
+    pub fn start(options: Options) -> Result<Self, StartError> {
+        let tls = tls::client(&options.files, &options.alpn)
+            .map_err(|error| StartError::Input(error.to_string()))?;
+        let shared = Arc::new(Shared {
+            options,
+            metrics: Metrics::default(),
+            sessions: Mutex::default(),
+            draining: AtomicBool::new(false),
+            changed: Notify::new(),
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(sync::run(Arc::clone(&shared), tls));
+        tasks.spawn(look_after(Arc::clone(&shared)));
+        Ok(Self { shared, tasks })
+    }
+
+    /// Servers it is connected with.
+    pub fn servers(&self) -> Vec<String> {
+        self.shared.sessions().iter().map(|it| it.server().to_owned()).collect()
+    }
+
+    /// Connections to targets.
+    pub fn targets(&self) -> i64 {
+        self.shared.metrics.open_endpoints.value()
+    }
+
+    /// Tells every server that this agent wants no further dials; what there is goes on.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+        for session in self.shared.sessions() {
+            session.send(&Packet::Drain);
+        }
+    }
+
+    /// What `/metrics` shows.
+    pub fn metrics(&self) -> String {
+        self.shared.metrics.page()
+    }
+
+    /// `/healthz`, `/readyz`, `/ready` and `/metrics` on this address, for as long as the agent
+    /// lives; the address it really is.
+    ///
+    /// # Errors
+    /// When it cannot listen there.
+    pub async fn serve_health(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
+        let failed = |error| StartError::Failed(format!("listen for health at {address}: {error}"));
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let bound = listener.local_addr().unwrap_or(address);
+        let pages: Arc<dyn Pages> = Arc::new(Health(Arc::clone(&self.shared)));
+        self.tasks.spawn(crate::ops::serve(listener, pages));
+        Ok(bound)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.tasks.abort_all();
+        for session in self.shared.sessions() {
+            session.link.abort();
+        }
+    }
+}
+
+async fn look_after(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(shared.options.probe_interval.min(sync::TICK));
+    loop {
+        ticks.tick().await;
+        for session in shared.sessions() {
+            session.tick();
+        }
+    }
+}
+
+struct Health(Arc<Shared>);
+
+impl Pages for Health {
+    fn page(&self, path: &str, query: &str) -> Option<(u16, String)> {
+        let verbose = query.split('&').any(|it| it == "verbose" || it.starts_with("verbose="));
+        match path {
+            "/healthz" | "/livez" => Some((200, "ok".to_owned())),
+            "/readyz" | "/ready" => {
+                let ready = !self.0.sessions().is_empty();
+                let text = match (ready, verbose) {
+                    (true, false) => "ok".to_owned(),
+                    (true, true) => "[+]server-connected ok\nreadyz check passed\n".to_owned(),
+                    (false, _) => "[-]server-connected failed: not connected with any server\n\
+                         readyz check failed\n"
+                        .to_owned(),
+                };
+                Some((if ready { 200 } else { 503 }, text))
+            }
+            "/metrics" => Some((200, self.0.metrics.page())),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Finding the servers. Behind one name stand one or several, each on an address of its own or
+//! all behind a balancer; the agent wants one connection with each, and learns from each how
+//! many there are.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+
+use super::Shared;
+use super::options::ServerCount;
+use super::session::{Reader, Session, Told, reason};
+use crate::grpc::request;
+use crate::http2::{Link, Receiver, Role, drive};
+use crate::packet::Packet;
+use crate::server::{AGENT_PATH, AGENT_WINDOWS, WINDOW};
+
+/// At least this often sessions are looked after.
+pub(super) const TICK: Duration = Duration::from_millis(500);
+/// For how long opening a connection, TLS and all, may take.
+const CONNECT: Duration = Duration::from_secs(10);
+/// For how long a server may look at our token.
+const GREETING: Duration = Duration::from_secs(30);
+/// Between two looks at the leases.
+const LEASES: Duration = Duration::from_secs(10);
+
+/// What came of a try.
+enum Tried {
+    /// With a server we did not have.
+    Connected,
+    /// With one we have already.
+    Duplicate(String),
+    Failed(&'static str, String),
+}
+
+/// Connects, and connects again, for ever.
+pub(super) async fn run(shared: Arc<Shared>, tls: Arc<ClientConfig>) {
+    let options = &shared.options;
+    let mut wait = options.sync_interval;
+    let mut turn = 0;
+    let mut counter = Counter { count: 1, looked: None };
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        while tasks.try_join_next().is_some() {}
+        let have = shared.sessions().len();
+        let count = counter.count(&shared).await;
+        shared.metrics.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
+        let draining = shared.draining.load(Ordering::Relaxed);
+        if !draining && (have < count || options.sync_forever) {
+            match try_all(&shared, &tls, &mut turn, &mut tasks).await {
+                Tried::Connected => {
+                    wait = options.sync_interval;
+                    // There may be more.
+                    if shared.sessions().len() < counter.count(&shared).await {
+                        continue;
+                    }
+                }
+                Tried::Duplicate(server) => {
+                    log::debug!("connected with server {server} already");
+                    wait = longer(wait, options.sync_interval_cap);
+                }
+                Tried::Failed(kind, text) => {
+                    log::warn!("{}:{}: {text}", options.server_host, options.server_port);
+                    shared.metrics.server_failures.add(&[kind]);
+                    wait = longer(wait, options.sync_interval_cap);
+                }
+            }
+        }
+        let pause = tokio::time::sleep(jittered(wait));
+        tokio::select! {
+            () = pause => {}
+            () = shared.changed.notified() => wait = options.sync_interval,
+        }
+    }
+}
+
+/// How many servers there are.
+struct Counter {
+    count: usize,
+    looked: Option<u64>,
+}
+
+impl Counter {
+    async fn count(&mut self, shared: &Shared) -> usize {
+        match &shared.options.server_count {
+            ServerCount::Told => {
+                let told = shared.sessions().last().and_then(|it| it.server_count());
+                self.count = told.unwrap_or(self.count);
+            }
+            ServerCount::Largest => {
+                let told = shared.sessions().iter().filter_map(|it| it.server_count()).max();
+                self.count = told.unwrap_or(self.count);
+            }
+            ServerCount::Leases(cluster, options) => {
+                let now = crate::clock::millis();
+                let due = self.looked.is_none_or(|at| now - at > LEASES.as_millis() as u64);
+                if due {
+                    self.looked = Some(now);
+                    match cluster.count(options).await {
+                        // Without any valid lease the count before stays.
+                        Ok((0, _)) => {}
+                        Ok((count, _)) => self.count = count,
+                        Err(error) => log::warn!("leases: {error}; {} stays", self.count),
+                    }
+                }
+            }
+        }
+        self.count.max(1)
+    }
+}
+
+fn longer(wait: Duration, most: Duration) -> Duration {
+    (wait * 3 / 2).min(most)
+}
+
+/// Up to a tenth more.
+fn jittered(wait: Duration) -> Duration {
+    let random = RandomState::new().hash_one(crate::clock::millis()) % 100;
+    wait + wait.mul_f64(random as f64 / 1000.0)
+}
+
+/// Tries the addresses in turn, until one leads to a server that is new.
+async fn try_all(
+    shared: &Arc<Shared>,
+    tls: &Arc<ClientConfig>,
+    turn: &mut usize,
+    tasks: &mut tokio::task::JoinSet<()>,
+) -> Tried {
+    let options = &shared.options;
+    let host = options.server_host.trim_matches(['[', ']']);
+    let addresses: Vec<SocketAddr> =
+        match tokio::net::lookup_host((host, options.server_port)).await {
+            Ok(addresses) => addresses.collect(),
+            Err(error) => return Tried::Failed("lookup", format!("lookup: {error}")),
+        };
+    let mut result = Tried::Failed("lookup", "lookup: no address".to_owned());
+    for _ in 0..addresses.len() {
+        let address = addresses[*turn % addresses.len()];
+        *turn = turn.wrapping_add(1);
+        match connect(shared, tls, address, tasks).await {
+            Tried::Connected => return Tried::Connected,
+            tried @ Tried::Duplicate(_) => result = tried,
+            tried => {
+                if !matches!(result, Tried::Duplicate(_)) {
+                    result = tried;
+                }
+            }
+        }
+    }
+    result
+}
+
+async fn connect(
+    shared: &Arc<Shared>,
+    tls: &Arc<ClientConfig>,
+    address: SocketAddr,
+    tasks: &mut tokio::task::JoinSet<()>,
+) -> Tried {
+    let options = &shared.options;
+    let host = options.server_host.trim_matches(['[', ']']).to_owned();
+    let authority = match host.contains(':') {
+        true => format!("[{host}]:{}", options.server_port),
+        false => format!("{host}:{}", options.server_port),
+    };
+    let name = match ServerName::try_from(host) {
+        Ok(name) => name,
+        Err(error) => return Tried::Failed("tls", format!("server name: {error}")),
+    };
+    let token = match &options.token {
+        None => None,
+        Some(path) => match tokio::fs::read_to_string(path).await {
+            Ok(token) => Some(format!("Bearer {token}")),
+            Err(error) => return Tried::Failed("token", format!("{}: {error}", path.display())),
+        },
+    };
+    let shaken = async {
+        let stream = TcpStream::connect(address).await.map_err(|error| ("connect", error))?;
+        crate::accept::prepare(&stream);
+        let connector = TlsConnector::from(Arc::clone(tls));
+        connector.connect(name, stream).await.map_err(|error| ("tls", error))
+    };
+    let stream = match tokio::time::timeout(CONNECT, shaken).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err((kind, error))) => {
+            return Tried::Failed(kind, format!("{address}: {kind}: {error}"));
+        }
+        Err(_) => {
+            return Tried::Failed(
+                "timeout",
+                format!("{address}: no connection within {CONNECT:?}"),
+            );
+        }
+    };
+    let window = options.limits.connection_bytes.to_string();
+    let mut metadata = vec![
+        ("agentid", options.agent_id.as_str()),
+        ("agentidentifiers", options.identifiers.as_str()),
+        (WINDOW, window.as_str()),
+    ];
+    if let Some(token) = &token {
+        metadata.push(("authorization", token));
+    }
+    let link = Link::new(Role::Client, AGENT_WINDOWS);
+    let Some(stream_id) = link.request(&request("https", &authority, AGENT_PATH, &metadata)) else {
+        return Tried::Failed("connect", "the connection ended at once".to_owned());
+    };
+    let session = Session::new(shared, Arc::clone(&link), stream_id);
+    let (sender, greeting) = oneshot::channel();
+    let mut reader = Reader::new(Arc::clone(&session), sender);
+    let driven = Arc::clone(shared);
+    tasks.spawn(async move {
+        let session = Arc::clone(&reader.session);
+        let result = drive(stream, link, Receiver::new(Role::Client), &mut reader).await;
+        let why = reason(result, reader.over.take());
+        session.end();
+        if forget(&driven, &session) {
+            log::warn!("server {} is gone: {why}", session.server());
+            driven.metrics.open_servers.add(-1);
+            driven.changed.notify_one();
+        }
+    });
+    let told = match tokio::time::timeout(GREETING, greeting).await {
+        Ok(Ok(Ok(told))) => told,
+        Ok(Ok(Err(why))) => return Tried::Failed("refused", format!("{address}: {why}")),
+        Ok(Err(_)) => {
+            return Tried::Failed(
+                "connect",
+                format!("{address}: the server closed the connection"),
+            );
+        }
+        Err(_) => {
+            session.link.abort();
+            let text = format!("{address}: no word from the server within {GREETING:?}");
+            return Tried::Failed("timeout", text);
+        }
+    };
+    add(shared, &session, told)
+}
+
+/// Takes a session in, unless there is one with the same server.
+fn add(shared: &Arc<Shared>, session: &Arc<Session>, told: Told) -> Tried {
+    let mut sessions = shared.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+    if sessions.iter().any(|it| it.server() == told.server) {
+        drop(sessions);
+        session.link.close(0, "connected already");
+        return Tried::Duplicate(told.server);
+    }
+    sessions.push(Arc::clone(session));
+    drop(sessions);
+    shared.metrics.open_servers.add(1);
+    log::info!("connected with server {}, one of {}", told.server, told.count);
+    if session.link.is_closed() && forget(shared, session) {
+        shared.metrics.open_servers.add(-1);
+        return Tried::Failed("connect", "the server closed the connection".to_owned());
+    }
+    if shared.draining.load(Ordering::Relaxed) {
+        session.send(&Packet::Drain);
+    }
+    Tried::Connected
+}
+
+fn forget(shared: &Shared, session: &Arc<Session>) -> bool {
+    let mut sessions = shared.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = sessions.len();
+    sessions.retain(|it| !Arc::ptr_eq(it, session));
+    sessions.len() < before
+}

@@ -1,0 +1,105 @@
+//! What an agent says it can reach: a URL query, `host=node1&ipv4=10.0.0.1&default-route=true`.
+
+use std::collections::BTreeSet;
+
+use crate::grpc::percent_decoded;
+
+/// What an agent told about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identifiers {
+    /// Names and addresses of hosts, in one spelling.
+    pub hosts: BTreeSet<String>,
+    /// Networks; told, but no strategy asks for them.
+    pub networks: BTreeSet<String>,
+    /// Whether it takes what nobody else does.
+    pub default_route: bool,
+}
+
+/// Why a query is no list of identifiers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentifiersError {
+    /// A key nobody knows.
+    #[error(
+        "agent identifiers: unknown address type '{0}'; there are ipv4, ipv6, host, cidr, default-route"
+    )]
+    Key(String),
+    /// A separator that URL queries do not have.
+    #[error("agent identifiers: '{0}' has a semicolon; pairs are separated by '&'")]
+    Semicolon(String),
+}
+
+impl Identifiers {
+    /// Reads what came over the wire: keys nobody knows are ignored.
+    pub fn parse(query: &str) -> Self {
+        let mut identifiers = Self::default();
+        for (key, value) in pairs(query) {
+            identifiers.add(&key, value);
+        }
+        identifiers
+    }
+
+    /// Reads what somebody wrote.
+    ///
+    /// # Errors
+    /// When a key is unknown.
+    pub fn parse_strictly(query: &str) -> Result<Self, IdentifiersError> {
+        if query.contains(';') {
+            return Err(IdentifiersError::Semicolon(query.to_owned()));
+        }
+        let mut identifiers = Self::default();
+        for (key, value) in pairs(query) {
+            if !identifiers.add(&key, value) {
+                return Err(IdentifiersError::Key(key));
+            }
+        }
+        Ok(identifiers)
+    }
+
+    fn add(&mut self, key: &str, value: String) -> bool {
+        match key {
+            "ipv4" | "ipv6" | "host" => {
+                self.hosts.insert(same_spelling(&value));
+            }
+            "cidr" => {
+                self.networks.insert(value);
+            }
+            "default-route" => self.default_route |= value == "true",
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// A host as it is compared: addresses in their shortest form, names in lower case.
+pub(crate) fn same_spelling(host: &str) -> String {
+    match host.trim_matches(['[', ']']).parse::<std::net::IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => host.to_ascii_lowercase(),
+    }
+}
+
+fn pairs(query: &str) -> impl Iterator<Item = (String, String)> {
+    let decoded = |text: &str| percent_decoded(&text.replace('+', " "));
+    query.split('&').filter(|pair| !pair.is_empty()).map(move |pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decoded(key), decoded(value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list() {
+        let query = "ipv4=10.0.0.1&ipv4=10.0.0.2&host=Node1&ipv6=2001%3Adb8%3A%3A0001\
+                     &cidr=10.0.0.0/8&default-route=true&rack=7";
+        let found = Identifiers::parse(query);
+        let hosts: Vec<&str> = found.hosts.iter().map(String::as_str).collect();
+        assert_eq!(hosts, ["10.0.0.1", "10.0.0.2", "2001:db8::1", "node1"]);
+        assert!(found.default_route && found.networks.contains("10.0.0.0/8"));
+        let error = Identifiers::parse_strictly(query).unwrap_err();
+        assert_eq!(error, IdentifiersError::Key("rack".into()));
+        assert_eq!(Identifiers::parse_strictly(""), Ok(Identifiers::default()));
+    }
+}

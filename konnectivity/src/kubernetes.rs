@@ -1,0 +1,260 @@
+//! What is asked of the Kubernetes API: tokens and leases.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+/// A connection to the Kubernetes API.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cluster")
+    }
+}
+
+/// Whose leases, and how they are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// Their namespace.
+    pub namespace: String,
+    /// Their labels, `key=value`, separated by commas.
+    pub labels: Vec<(String, String)>,
+}
+
+/// How long a lease lasts, and how often it is renewed and others are looked at.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const RENEWAL: Duration = Duration::from_secs(15);
+
+impl LeaseOptions {
+    /// Reads labels like `k8s-app=konnectivity-server`.
+    ///
+    /// # Errors
+    /// When they are no pairs.
+    pub fn new(namespace: &str, labels: &str) -> Result<Self, String> {
+        let pairs = labels.split(',').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("lease label '{pair}' is not key=value"))?;
+            match key.trim().is_empty() {
+                true => Err(format!("lease label '{pair}' has no key")),
+                false => Ok((key.trim().to_owned(), value.trim().to_owned())),
+            }
+        });
+        let labels: Vec<_> = pairs.collect::<Result<_, _>>()?;
+        if labels.is_empty() {
+            return Err("lease labels: at least one is needed".to_owned());
+        }
+        Ok(Self { namespace: namespace.to_owned(), labels })
+    }
+
+    fn selector(&self) -> String {
+        let pairs: Vec<String> =
+            self.labels.iter().map(|(key, value)| format!("{key}%3D{value}")).collect();
+        pairs.join("%2C")
+    }
+}
+
+impl Cluster {
+    /// With a kubeconfig file, or the pod's own service account.
+    ///
+    /// # Errors
+    /// Names the file.
+    pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, String> {
+        let config = match kubeconfig {
+            None => Config::infer().await.map_err(|error| format!("kubernetes: {error}"))?,
+            Some(path) => {
+                let named = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
+                let file = Kubeconfig::read_from(path).map_err(|error| named(&error))?;
+                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                    .await
+                    .map_err(|error| named(&error))?
+            }
+        };
+        let client = Client::try_from(config).map_err(|error| format!("kubernetes: {error}"))?;
+        Ok(Self { client })
+    }
+
+    /// The user a token is of, if the cluster vouches for it (authentication.k8s.io/v1).
+    pub(crate) async fn review(&self, token: &str, audience: &str) -> Result<String, String> {
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [audience]},
+        });
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        let answer = self.ask("POST", path, Some(&review)).await?;
+        let status = &answer["status"];
+        if let Some(error) = status["error"].as_str().filter(|error| !error.is_empty()) {
+            return Err(format!("lookup failed: {error}"));
+        }
+        if status["authenticated"] != true {
+            return Err("lookup failed: service account jwt not valid".to_owned());
+        }
+        // A server that knows nothing of audiences names none (RFC of the API, audiences).
+        let audiences = status["audiences"].as_array();
+        if audiences.is_some_and(|all| !all.is_empty() && !all.iter().any(|it| it == audience)) {
+            return Err(format!("lookup failed: the token is not for audience '{audience}'"));
+        }
+        Ok(status["user"]["username"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Makes or renews the lease called `name`.
+    pub(crate) async fn renew(
+        &self,
+        options: &LeaseOptions,
+        name: &str,
+        holder: &str,
+    ) -> Result<(), String> {
+        let folder = leases(&options.namespace);
+        let path = format!("{folder}/{name}");
+        let now = crate::clock::now();
+        let mut lease = match self.ask("GET", &path, None).await {
+            Ok(lease) => lease,
+            Err(error) if error.starts_with("404") => json!({
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": name, "namespace": options.namespace},
+                "spec": {"acquireTime": now},
+            }),
+            Err(error) => return Err(error),
+        };
+        for (key, value) in &options.labels {
+            lease["metadata"]["labels"][key] = json!(value);
+        }
+        lease["spec"]["holderIdentity"] = json!(holder);
+        lease["spec"]["leaseDurationSeconds"] = json!(LEASE.as_secs());
+        lease["spec"]["renewTime"] = json!(now);
+        match lease["metadata"]["resourceVersion"].is_string() {
+            true => self.ask("PUT", &path, Some(&lease)).await?,
+            false => self.ask("POST", &folder, Some(&lease)).await?,
+        };
+        Ok(())
+    }
+
+    /// How many leases are valid, and the names of those that are not.
+    pub(crate) async fn count(
+        &self,
+        options: &LeaseOptions,
+    ) -> Result<(usize, Vec<String>), String> {
+        let path = format!("{}?labelSelector={}", leases(&options.namespace), options.selector());
+        let answer = self.ask("GET", &path, None).await?;
+        let items = answer["items"].as_array().cloned().unwrap_or_default();
+        let now = jiff::Timestamp::now();
+        let (valid, expired): (Vec<_>, Vec<_>) =
+            items.iter().partition(|lease| is_valid(&lease["spec"], now));
+        let name = |lease: &&Value| lease["metadata"]["name"].as_str().map(str::to_owned);
+        Ok((valid.len(), expired.iter().filter_map(name).collect()))
+    }
+
+    /// Removes a lease.
+    pub(crate) async fn remove(&self, options: &LeaseOptions, name: &str) -> Result<(), String> {
+        let path = format!("{}/{name}", leases(&options.namespace));
+        self.ask("DELETE", &path, None).await.map(|_| ())
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+        let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(body)
+            .map_err(|error| error.to_string())?;
+        let answer = self.client.request::<Value>(request);
+        match tokio::time::timeout(Duration::from_secs(10), answer).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(kube::Error::Api(status))) => {
+                Err(format!("{} {method} {path}: {}", status.code, status.message))
+            }
+            Ok(Err(error)) => Err(format!("{method} {path}: {error}")),
+            Err(_) => Err(format!("{method} {path}: no answer within 10 s")),
+        }
+    }
+}
+
+fn leases(namespace: &str) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
+}
+
+fn is_valid(spec: &Value, now: jiff::Timestamp) -> bool {
+    let renewed = spec["renewTime"].as_str().or(spec["acquireTime"].as_str());
+    let renewed = renewed.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let seconds = spec["leaseDurationSeconds"].as_i64();
+    match (renewed, seconds) {
+        (Some(renewed), Some(seconds)) => {
+            renewed.as_second().saturating_add(seconds) > now.as_second()
+        }
+        _ => false,
+    }
+}
+
+/// Whether a user is this service account; the error says what does not fit.
+pub(crate) fn is_service_account(user: &str, namespace: &str, name: &str) -> Result<(), String> {
+    let parts: Vec<&str> = user.split(':').collect();
+    let ["system", "serviceaccount", its_namespace, its_name] = parts[..] else {
+        return Err(format!("lookup failed: '{user}' is not a service account"));
+    };
+    if its_namespace != namespace {
+        return Err(format!(
+            "lookup failed: incoming request from \"{its_namespace}\" namespace. \
+             Expected \"{namespace}\""
+        ));
+    }
+    if its_name != name {
+        return Err(format!(
+            "lookup failed: incoming request from \"{its_name}\" service account. \
+             Expected \"{name}\""
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_a_service_account() {
+        let user = "system:serviceaccount:kube-system:konnectivity-agent";
+        assert_eq!(is_service_account(user, "kube-system", "konnectivity-agent"), Ok(()));
+        for (user, word) in [
+            ("system:serviceaccount:default:konnectivity-agent", "\"default\" namespace"),
+            ("system:serviceaccount:kube-system:other", "\"other\" service account"),
+            ("system:admin", "not a service account"),
+            ("", "not a service account"),
+        ] {
+            let error = is_service_account(user, "kube-system", "konnectivity-agent").unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn leases_expire() {
+        let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let lease = |renewed: &str| json!({"renewTime": renewed, "leaseDurationSeconds": 30});
+        assert!(is_valid(&lease("2026-01-01T00:00:31.000000Z"), now));
+        assert!(!is_valid(&lease("2026-01-01T00:00:30.000000Z"), now));
+        assert!(!is_valid(&lease("yesterday"), now));
+        assert!(!is_valid(&json!({"leaseDurationSeconds": 30}), now));
+        assert!(is_valid(
+            &json!({"acquireTime": "2026-01-01T00:00:59Z", "leaseDurationSeconds": 30}),
+            now
+        ));
+    }
+
+    #[test]
+    fn labels() {
+        let options = LeaseOptions::new("kube-system", "k8s-app=konnectivity-server,a=b").unwrap();
+        assert_eq!(options.selector(), "k8s-app%3Dkonnectivity-server%2Ca%3Db");
+        assert!(LeaseOptions::new("n", "nonsense").is_err());
+        assert!(LeaseOptions::new("n", "").is_err());
+    }
+}

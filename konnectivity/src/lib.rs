@@ -1,0 +1,38 @@
+//! The API server network proxy.
+//!
+//! ```text
+//!   kube-apiserver ──gRPC or CONNECT──▶ server ◀══one long stream══ agent ──TCP──▶ target
+//! ```
+//!
+//! The agent, in the node network, opens the stream; whatever the API server wants to reach
+//! there travels over it. Both roles speak the protocol of kubernetes-sigs/apiserver-network-proxy
+//! and can stand on either side of its own.
+//!
+//! - [`packet`]: the messages,
+//! - `http2`, `grpc`: what carries them,
+//! - [`server`]: frontends for the API server, agents to choose from,
+//! - [`agent`]: connections to servers and to targets,
+//! - [`client`]: the API server's side, for tests and benchmarks,
+//! - [`rules`], [`audit`], [`kubernetes`]: what either role may ask and tell.
+
+mod accept;
+pub mod agent;
+pub mod audit;
+pub mod client;
+mod clock;
+pub mod egress;
+mod grpc;
+mod http2;
+mod identifiers;
+pub mod kubernetes;
+mod metrics;
+mod ops;
+pub mod packet;
+mod raw;
+pub mod rules;
+pub mod server;
+pub mod survey;
+mod tls;
+
+pub use identifiers::{Identifiers, IdentifiersError};
+pub use tls::{TlsError, TlsFiles, TlsPolicy, cipher_names};

@@ -1,0 +1,265 @@
+//! A socket with plain bytes on one side, packets on the other: a target of the agent, a client
+//! of the CONNECT frontend.
+//!
+//! Bytes for the socket wait in a queue, whose owner bounds it; bytes from the socket are read
+//! only while the owner has room for them. An idle socket holds no buffer.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// What waits for the socket.
+#[derive(Debug, Default)]
+pub(crate) struct Raw {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Bytes>,
+    queued: usize,
+    end: End,
+    /// When the socket took something last.
+    taken: u64,
+    driver: Option<Waker>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let taken = crate::clock::millis();
+        Self { queue: VecDeque::new(), queued: 0, end: End::Open, taken, driver: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Open,
+    /// When the queue is empty.
+    AfterQueue,
+    Now,
+}
+
+/// The packets' side.
+pub(crate) trait Owner: Send + Sync {
+    /// Whether bytes may be read; if not, the owner calls [`Raw::wake`] when they may.
+    fn has_room(&self) -> bool;
+    /// Bytes that were read.
+    fn read(&self, bytes: &[u8]);
+    /// So many bytes of the queue were written.
+    fn written(&self, bytes: usize);
+}
+
+/// Why the socket is done with.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// Its other end closed it.
+    ByPeer,
+    /// [`Raw::finish`] or [`Raw::cut`].
+    ByOwner,
+    /// It failed.
+    Failed(io::Error),
+}
+
+/// How long the rest of the queue may take once the end is decided.
+const LINGER: Duration = Duration::from_secs(10);
+/// Bytes read at a time. A packet of that many fits into the window that every client offers.
+const READ: usize = 32 * 1024;
+/// Rounds before other tasks get their turn.
+const ROUNDS: usize = 16;
+
+impl Raw {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state);
+        let driver = state.driver.take();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        result
+    }
+
+    /// Queues bytes; gives back how many wait now, or `None` if nobody takes them any more.
+    pub(crate) fn push(&self, bytes: Bytes) -> Option<usize> {
+        self.with(|state| {
+            if state.end != End::Open {
+                return None;
+            }
+            if state.queue.is_empty() {
+                state.taken = crate::clock::millis();
+            }
+            state.queued += bytes.len();
+            state.queue.push_back(bytes);
+            Some(state.queued)
+        })
+    }
+
+    /// Closes the socket when everything is written.
+    pub(crate) fn finish(&self) {
+        self.with(|state| {
+            if state.end == End::Open {
+                state.end = End::AfterQueue;
+            }
+        });
+    }
+
+    /// Closes the socket.
+    pub(crate) fn cut(&self) {
+        self.with(|state| {
+            state.end = End::Now;
+            state.queue = VecDeque::new();
+            state.queued = 0;
+        });
+    }
+
+    /// Asks the owner for room again.
+    pub(crate) fn wake(&self) {
+        self.with(|_| ());
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn queued(&self) -> usize {
+        self.lock().queued
+    }
+
+    /// For how long bytes have been waiting without any being taken.
+    pub(crate) fn stalled_for(&self) -> Duration {
+        let state = self.lock();
+        match state.queue.is_empty() {
+            true => Duration::ZERO,
+            false => Duration::from_millis(crate::clock::millis().saturating_sub(state.taken)),
+        }
+    }
+}
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Moves bytes until one side has had enough.
+pub(crate) async fn run<I, O>(mut io: I, raw: &Raw, owner: &O) -> Ended
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send,
+    O: Owner,
+{
+    let mut task = Task { io: &mut io, raw, owner, dirty: false, peer_ended: false, linger: None };
+    let ended = poll_fn(|cx| {
+        let mut buffer = BUFFER.take();
+        buffer.resize(READ, 0);
+        let poll = task.poll(cx, &mut buffer);
+        BUFFER.set(buffer);
+        poll
+    })
+    .await;
+    raw.cut();
+    // What is written reaches the other end before the end itself does.
+    if matches!(ended, Ended::ByOwner | Ended::ByPeer) {
+        let shutdown = poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx));
+        let _late = tokio::time::timeout(Duration::from_secs(1), shutdown).await;
+    }
+    ended
+}
+
+struct Task<'a, I, O> {
+    io: &'a mut I,
+    raw: &'a Raw,
+    owner: &'a O,
+    dirty: bool,
+    peer_ended: bool,
+    linger: Option<Pin<Box<Sleep>>>,
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin, O: Owner> Task<'_, I, O> {
+    fn poll(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Ended> {
+        for _ in 0..ROUNDS {
+            let idle = match self.write(cx) {
+                Poll::Ready(Ok(idle)) => idle,
+                Poll::Ready(Err(error)) => return Poll::Ready(Ended::Failed(error)),
+                Poll::Pending => false,
+            };
+            let end = self.raw.lock().end;
+            let ended = if self.peer_ended { Ended::ByPeer } else { Ended::ByOwner };
+            if end == End::Now || idle && (end == End::AfterQueue || self.peer_ended) {
+                return Poll::Ready(ended);
+            }
+            if end == End::AfterQueue || self.peer_ended {
+                let linger =
+                    self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+                return linger.as_mut().poll(cx).map(|()| ended);
+            }
+            if !self.owner.has_room() {
+                return Poll::Pending;
+            }
+            let mut buffer = ReadBuf::new(buffer);
+            match Pin::new(&mut *self.io).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Ended::Failed(error)),
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => self.peer_ended = true,
+                Poll::Ready(Ok(())) => self.owner.read(buffer.filled()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Writes what the socket takes; true when nothing is left.
+    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        loop {
+            let mut front = {
+                let mut state = self.raw.lock();
+                state.driver = Some(cx.waker().clone());
+                match state.queue.pop_front() {
+                    Some(front) => front,
+                    None => {
+                        state.queue = VecDeque::new();
+                        break;
+                    }
+                }
+            };
+            let poll = Pin::new(&mut *self.io).poll_write(cx, &front);
+            let mut state = self.raw.lock();
+            let count = match poll {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(count)) => count,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending if state.end == End::Now => return Poll::Pending,
+                Poll::Pending => {
+                    state.queue.push_front(front);
+                    return Poll::Pending;
+                }
+            };
+            front.advance(count);
+            if state.end != End::Now {
+                state.queued -= count;
+                state.taken = crate::clock::millis();
+                if !front.is_empty() {
+                    state.queue.push_front(front);
+                }
+            }
+            drop(state);
+            self.dirty = true;
+            self.owner.written(count);
+        }
+        if self.dirty {
+            match Pin::new(&mut *self.io).poll_flush(cx) {
+                Poll::Ready(Ok(())) => self.dirty = false,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(true))
+    }
+}

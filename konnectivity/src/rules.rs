@@ -1,0 +1,236 @@
+//! Session rules at the proxy: the verdict about a connection, asked before the dial.
+//!
+//! A proxied connection arrives at its target like any other, so the global rules are asked: the
+//! target is the local end, whoever dials is the remote one. No rule, or one that says
+//! `do-nothing`, lets it through.
+//!
+//! ```yaml
+//! rules:
+//! - tag: no-metadata             # its name, which the error shows
+//!   local: 169.254.169.254/32    # the target; left out: any
+//!   ports: 80                    # one, a range 1000-2000; left out: any
+//!   remote: 10.0.0.0/8           # who dials; left out: anybody
+//!   action: deny                 # or allow
+//! ```
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use session_rules::{Action, Connection, End, Ports, Rule, Scope, Table, Transport};
+
+/// Rules out of a file, read again when it changes.
+#[derive(Debug)]
+pub struct Rules {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    table: Arc<Table>,
+    modified: Option<SystemTime>,
+    looked: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    rules: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    tag: String,
+    #[serde(default)]
+    local: Option<String>,
+    #[serde(default)]
+    ports: Option<PortsText>,
+    #[serde(default)]
+    remote: Option<String>,
+    action: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PortsText {
+    One(u16),
+    Range(String),
+}
+
+/// Between two looks at the file.
+const LOOK_MILLIS: u64 = 1_000;
+
+impl Rules {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// Names file, rule and field.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let modified = modified(path);
+        let table = Arc::new(read(path)?);
+        let state = State { table, modified, looked: crate::clock::millis() };
+        Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
+    }
+
+    /// Asks about a target whose address is written out; a name is left to whoever resolves it.
+    pub(crate) fn ask_literal(&self, target: &str) -> Result<(), String> {
+        match target.parse::<SocketAddr>() {
+            Ok(address) => self.ask(address),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Asks about a target; the error names the rule that denies.
+    pub(crate) fn ask(&self, target: SocketAddr) -> Result<(), String> {
+        let table = self.current();
+        let target = SocketAddr::new(target.ip().to_canonical(), target.port());
+        let connection = Connection {
+            scope: Scope::Global,
+            transport: Transport::Tcp,
+            local: (target.ip(), target.port()),
+            remote: (source_towards(target), 0),
+        };
+        match table.lookup(&connection) {
+            Some(rule) if rule.action == Action::Deny => {
+                Err(format!("dial tcp {target}: denied by session rule {rule}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The table, read anew if the file has changed. A file with a fault changes nothing.
+    fn current(&self) -> Arc<Table> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = crate::clock::millis();
+        if now.saturating_sub(state.looked) >= LOOK_MILLIS {
+            state.looked = now;
+            let modified = modified(&self.path);
+            if modified != state.modified {
+                state.modified = modified;
+                match read(&self.path) {
+                    Ok(table) => state.table = Arc::new(table),
+                    Err(error) => log::error!("{error}; the rules before stay in force"),
+                }
+            }
+        }
+        Arc::clone(&state.table)
+    }
+}
+
+/// The address this host would dial from; the kernel is asked for its route, nothing is sent.
+fn source_towards(target: SocketAddr) -> IpAddr {
+    let any: IpAddr = match target {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(target)?;
+        socket.local_addr()
+    });
+    asked.map_or(any, |address| address.ip())
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|it| it.modified()).ok()
+}
+
+fn read(path: &Path) -> Result<Table, String> {
+    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    let document: Document = serde_saphyr::from_str(&text).map_err(|error| named(&error))?;
+    let rules = document.rules.iter().enumerate().map(|(at, entry)| {
+        entry.rule().map_err(|error| named(&format!("rules[{at}] ({}): {error}", entry.tag)))
+    });
+    Ok(Table::compile(rules.collect::<Result<_, _>>()?))
+}
+
+impl Entry {
+    fn rule(&self) -> Result<Rule, String> {
+        let action = match self.action.as_str() {
+            "allow" => Action::Allow,
+            "deny" => Action::Deny,
+            "do-nothing" => Action::DoNothing,
+            other => return Err(format!("action: '{other}' is not allow, deny or do-nothing")),
+        };
+        Ok(Rule {
+            scope: Scope::Global,
+            transport: Transport::Tcp,
+            local: End { net: net("local", self.local.as_deref())?, ports: self.ports()? },
+            remote: End { net: net("remote", self.remote.as_deref())?, ports: Ports::ANY },
+            action,
+            tag: self.tag.as_str().into(),
+        })
+    }
+
+    fn ports(&self) -> Result<Ports, String> {
+        let text = match &self.ports {
+            None => return Ok(Ports::ANY),
+            Some(PortsText::One(port)) => return Ok(Ports::one(*port)),
+            Some(PortsText::Range(text)) => text,
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.trim().parse(), last.trim().parse()) {
+            (Ok(first), Ok(last)) if first <= last => Ok(Ports { first, last }),
+            _ => Err(format!("ports: '{text}' is no port and no range like 1000-2000")),
+        }
+    }
+}
+
+fn net(field: &str, text: Option<&str>) -> Result<Option<IpNet>, String> {
+    let Some(text) = text else { return Ok(None) };
+    let address = text.parse::<IpAddr>().map(IpNet::from).ok();
+    let net = text.parse::<IpNet>().ok().or(address);
+    net.map(Some).ok_or_else(|| format!("{field}: '{text}' is no network and no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::TempDir;
+
+    use super::*;
+
+    fn rules(folder: &TempDir, text: &str) -> Result<Rules, String> {
+        let path = folder.path().join("rules.yaml");
+        std::fs::write(&path, text).unwrap();
+        Rules::read(&path)
+    }
+
+    #[test]
+    fn a_denial_names_its_rule() {
+        let folder = TempDir::new("rules");
+        let rules = rules(
+            &folder,
+            "rules:\n\
+             - {tag: closed, local: 127.0.0.0/8, action: deny}\n\
+             - {tag: open, local: 127.0.0.1, ports: 80-81, remote: 127.0.0.1, action: allow}\n",
+        )
+        .unwrap();
+        assert_eq!(rules.ask_literal("127.0.0.1:80"), Ok(()));
+        assert_eq!(rules.ask_literal("10.0.0.1:80"), Ok(()));
+        // A name is judged by the agent, which resolves it.
+        assert_eq!(rules.ask_literal("localhost:1"), Ok(()));
+        let denied = rules.ask_literal("127.0.0.1:82").unwrap_err();
+        assert!(denied.starts_with("dial tcp 127.0.0.1:82: denied by session rule"), "{denied}");
+        assert!(denied.ends_with("[closed]"), "{denied}");
+        assert!(rules.ask_literal("[::ffff:127.0.0.1]:82").is_err());
+    }
+
+    #[test]
+    fn faults_name_rule_and_field() {
+        let folder = TempDir::new("rules");
+        let fault = |text: &str| rules(&folder, text).unwrap_err();
+        let error = fault("rules:\n- {tag: a, local: 10.0.0.0/33, action: deny}\n");
+        assert!(error.contains("rules.yaml: rules[0] (a): local: '10.0.0.0/33'"), "{error}");
+        let error = fault("rules:\n- {tag: a, ports: 9-1, action: deny}\n");
+        assert!(error.contains("ports: '9-1'"), "{error}");
+        let error = fault("rules:\n- {tag: a, action: refuse}\n");
+        assert!(error.contains("action: 'refuse'"), "{error}");
+        let error = fault("rules:\n- {tag: a, locl: 1.2.3.4, action: deny}\n");
+        assert!(error.contains("locl"), "{error}");
+    }
+}

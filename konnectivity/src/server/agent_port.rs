@@ -1,0 +1,290 @@
+//! Agents: each opens one stream, and says who it is in the request's headers.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::backend::Backend;
+use super::connection::Connection;
+use super::grpc_frontend::check_request;
+use super::options::TokenAuth;
+use super::proxy::Proxy;
+use crate::grpc::{Assembler, Status, header, response, trailers};
+use crate::http2::{Field, Handler, Link, Receiver, Role, Windows, code, drive};
+use crate::identifiers::Identifiers;
+use crate::kubernetes::is_service_account;
+
+/// The service's path.
+pub(crate) const PATH: &str = "/AgentService/Connect";
+/// The header with which both ends say how many bytes they take for each connection. The
+/// original does not know it, and is treated as it always was.
+pub(crate) const WINDOW: &str = "podgate-window";
+
+/// All connections of an agent share its stream, and what comes is taken at once.
+pub(crate) const WINDOWS: Windows = Windows { stream: 8 << 20, connection: 8 << 20 };
+
+/// Serves one connection of an agent.
+pub(crate) async fn serve<I>(proxy: &Arc<Proxy>, io: I, peer: String) -> io::Result<()>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let link = Link::new(Role::Server, WINDOWS);
+    let mut handler =
+        AgentPort { proxy: Arc::clone(proxy), peer, streams: HashMap::new(), behind: None };
+    let result = drive(io, link, Receiver::new(Role::Server), &mut handler).await;
+    let why = match &result {
+        Ok(()) => "it closed its connection".to_owned(),
+        Err(error) => crate::accept::reason(error),
+    };
+    for (_, stream) in handler.streams.drain() {
+        stream.end(proxy, &why);
+    }
+    if handler.behind.is_some_and(|(backend, _)| backend.blocked.load(Ordering::Relaxed)) {
+        proxy.metrics.full_from_agent.add(-1);
+    }
+    result
+}
+
+struct AgentPort {
+    proxy: Arc<Proxy>,
+    peer: String,
+    streams: HashMap<u32, Stream>,
+    /// Whose reader does not keep up, so that nothing is read.
+    behind: Option<(Arc<Backend>, Arc<Connection>)>,
+}
+
+struct Stream {
+    assembler: Assembler,
+    backend: Arc<Entry>,
+}
+
+/// The agent, once it is let in.
+#[derive(Default)]
+struct Entry(OnceLock<Arc<Backend>>);
+
+impl Stream {
+    fn end(self, proxy: &Proxy, why: &str) {
+        proxy.metrics.connect_streams.add(-1);
+        // An agent that is let in only after this finds its stream gone.
+        if let Some(backend) = self.backend.0.get() {
+            log::info!("agent {} ({}) is gone: {why}", backend.agent, backend.peer);
+            proxy.backends.remove(backend);
+            backend.end(why);
+        }
+    }
+}
+
+impl Handler for AgentPort {
+    fn headers(&mut self, link: &Arc<Link>, stream: u32, fields: Vec<Field>, end: bool) {
+        if self.streams.contains_key(&stream) {
+            link.finish(stream, Some(trailers(Status::Ok, "", false)));
+            return self.over(stream, "it ended its stream");
+        }
+        if let Err((status, text)) = check_request(&fields, PATH) {
+            return link.finish(stream, Some(trailers(status, &text, true)));
+        }
+        let wanted = match Wanted::read(&fields) {
+            Ok(wanted) => wanted,
+            Err(text) => {
+                self.proxy.metrics.agents_refused.add(&["metadata"]);
+                log::warn!("an agent at {} is not let in: {text}", self.peer);
+                return link.finish(stream, Some(trailers(Status::Unknown, &text, true)));
+            }
+        };
+        if end || self.proxy.stopping.load(Ordering::Relaxed) {
+            return link
+                .finish(stream, Some(trailers(Status::Unavailable, "the server ends", true)));
+        }
+        self.proxy.metrics.connect_streams.add(1);
+        let entry = Arc::new(Entry::default());
+        let state = Stream { assembler: Assembler::default(), backend: Arc::clone(&entry) };
+        self.streams.insert(stream, state);
+        let visit = Visit {
+            proxy: Arc::clone(&self.proxy),
+            link: Arc::clone(link),
+            stream,
+            peer: self.peer.clone(),
+            entry,
+        };
+        match &self.proxy.options.tokens {
+            None => visit.let_in(wanted),
+            Some(tokens) => {
+                let tokens = tokens.clone();
+                let authorization: Vec<String> = fields
+                    .into_iter()
+                    .filter(|field| field.name == "authorization")
+                    .map(|field| field.value)
+                    .collect();
+                tokio::spawn(async move {
+                    match authenticate(&tokens, &authorization).await {
+                        Ok(()) => visit.let_in(wanted),
+                        Err(text) => visit.refuse(&wanted.agent, &text),
+                    }
+                });
+            }
+        }
+    }
+
+    fn data(&mut self, link: &Arc<Link>, stream: u32, bytes: &[u8], end: bool) {
+        link.release(stream, bytes.len());
+        let Some(state) = self.streams.get_mut(&stream) else { return };
+        let Some(backend) = state.backend.0.get() else {
+            // It has to wait for our headers.
+            let text = "data before the agent was let in";
+            link.cut(stream, trailers(Status::Unauthenticated, text, true));
+            return self.over(stream, text);
+        };
+        let (proxy, behind) = (&self.proxy, &mut self.behind);
+        let result = state.assembler.push(bytes, |message| {
+            if let Some(connection) = backend.receive(proxy, message) {
+                let stalled = connection.cut_if_stalled();
+                if !stalled && behind.is_none() {
+                    *behind = Some((Arc::clone(backend), connection));
+                }
+            }
+            true
+        });
+        if let Err(error) = result {
+            let text = error.to_string();
+            proxy.metrics.stream_errors.add(&["from_agent", &format!("{:?}", error.status()), ""]);
+            log::warn!("agent {} ({}): {text}", backend.agent, backend.peer);
+            link.cut(stream, trailers(error.status(), &text, false));
+            return self.over(stream, &text);
+        }
+        if end {
+            link.finish(stream, Some(trailers(Status::Ok, "", false)));
+            self.over(stream, "it ended its stream");
+        }
+    }
+
+    fn reset(&mut self, _link: &Arc<Link>, stream: u32, reason: u32) {
+        if !matches!(reason, code::NO_ERROR | code::CANCEL) {
+            let reason = format!("RST_STREAM {reason}");
+            self.proxy.metrics.stream_errors.add(&["from_agent", &reason, ""]);
+        }
+        self.over(stream, "it cancelled its stream");
+    }
+
+    fn paused(&mut self) -> bool {
+        let Some((backend, connection)) = &self.behind else { return false };
+        let paused = !connection.has_caught_up() && !connection.cut_if_stalled();
+        let was = backend.blocked.swap(paused, Ordering::Relaxed);
+        if was != paused {
+            self.proxy.metrics.full_from_agent.add(if paused { 1 } else { -1 });
+        }
+        if !paused {
+            self.behind = None;
+        } else if connection.has_caught_up() {
+            // It did while nobody was to be woken yet.
+            backend.link.wake();
+        }
+        paused
+    }
+}
+
+impl AgentPort {
+    fn over(&mut self, stream: u32, why: &str) {
+        if let Some(state) = self.streams.remove(&stream) {
+            state.end(&self.proxy, why);
+        }
+    }
+}
+
+/// What an agent says of itself.
+struct Wanted {
+    agent: String,
+    identifiers: Identifiers,
+    window: Option<usize>,
+}
+
+impl Wanted {
+    fn read(fields: &[Field]) -> Result<Self, String> {
+        let all = |name: &str| -> Vec<&str> {
+            fields.iter().filter(|it| it.name == name).map(|it| it.value.as_str()).collect()
+        };
+        let agent = match all("agentid")[..] {
+            [agent] if !agent.is_empty() => agent.to_owned(),
+            [_] => return Err("agentid: empty".to_owned()),
+            [] => return Err("agentid: missing in the metadata".to_owned()),
+            ref several => return Err(format!("agentid: {} of them", several.len())),
+        };
+        let identifiers = match all("agentidentifiers")[..] {
+            [] => Identifiers::default(),
+            [one] => Identifiers::parse(one),
+            ref several => return Err(format!("agentidentifiers: {} of them", several.len())),
+        };
+        let window = header(fields, WINDOW).and_then(|text| text.parse().ok()).filter(|it| *it > 0);
+        Ok(Self { agent, identifiers, window })
+    }
+}
+
+/// An agent at the door.
+struct Visit {
+    proxy: Arc<Proxy>,
+    link: Arc<Link>,
+    stream: u32,
+    peer: String,
+    entry: Arc<Entry>,
+}
+
+impl Visit {
+    fn let_in(self, wanted: Wanted) {
+        let proxy = &self.proxy;
+        let same = proxy.backends.all().into_iter().find(|it| it.agent == wanted.agent);
+        if let Some(same) = same.filter(|it| it.peer != self.peer) {
+            log::info!("agent {} is connected from {} already", wanted.agent, same.peer);
+        }
+        let backend = Backend::new(
+            wanted.agent,
+            wanted.identifiers,
+            self.peer,
+            Arc::clone(&self.link),
+            self.stream,
+            wanted.window,
+        );
+        let count = proxy.server_count().to_string();
+        let own_window = proxy.options.limits.connection_bytes.to_string();
+        let mut metadata =
+            vec![("serverid", proxy.options.server_id.as_str()), ("servercount", count.as_str())];
+        if backend.window.is_some() {
+            metadata.push((WINDOW, &own_window));
+        }
+        // Before the headers: the agent sends as soon as it has them.
+        let entered = self.entry.0.set(Arc::clone(&backend)).is_ok();
+        self.link.headers(self.stream, &response(&metadata));
+        log::info!("agent {} ({}) is connected", backend.agent, backend.peer);
+        proxy.backends.add(&backend);
+        if !entered || !self.link.has_stream(self.stream) {
+            // Gone while its token was looked at.
+            proxy.backends.remove(&backend);
+            backend.end("it closed its connection");
+        }
+    }
+
+    fn refuse(self, agent: &str, text: &str) {
+        self.proxy.metrics.agents_refused.add(&["token"]);
+        log::warn!("agent {agent} ({}) is not let in: {text}", self.peer);
+        self.link.finish(self.stream, Some(trailers(Status::Unknown, text, true)));
+    }
+}
+
+/// Whether the token is the expected service account's.
+async fn authenticate(tokens: &TokenAuth, authorization: &[String]) -> Result<(), String> {
+    let value = match authorization {
+        [value] => value,
+        [] => return Err("Authentication context was not found in metadata".to_owned()),
+        several => return Err(format!("too many ({}) tokens are received", several.len())),
+    };
+    let Some(token) = value.strip_prefix("Bearer ") else {
+        return Err("received token does not have \"Bearer \" prefix".to_owned());
+    };
+    let validated = tokens
+        .cluster
+        .review(token, &tokens.audience)
+        .await
+        .and_then(|user| is_service_account(&user, &tokens.namespace, &tokens.service_account));
+    validated.map_err(|error| format!("Failed to validate authentication token, err:{error}"))
+}

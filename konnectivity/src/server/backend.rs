@@ -1,0 +1,261 @@
+//! One connection of one agent.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::connection::{Connection, Failure};
+use super::proxy::Proxy;
+use crate::grpc::{Message, message};
+use crate::http2::Link;
+use crate::identifiers::Identifiers;
+use crate::packet::Packet;
+
+/// A stream that an agent opened, and the connections that go over it. Numbers of connections
+/// are the agent's, and unique on this stream only.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    pub(crate) agent: String,
+    pub(crate) identifiers: Identifiers,
+    /// Where it came from.
+    pub(crate) peer: String,
+    pub(crate) link: Arc<Link>,
+    pub(crate) stream: u32,
+    /// Bytes the agent takes for each connection until it says that it has room again; `None`
+    /// if it never says so.
+    pub(crate) window: Option<usize>,
+    table: Mutex<Table>,
+    draining: AtomicBool,
+    silent: AtomicBool,
+    /// The link is not read because of a slow reader.
+    pub(crate) blocked: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    pending: HashMap<i64, Arc<Connection>>,
+    established: HashMap<i64, Arc<Connection>>,
+    gone: bool,
+}
+
+impl Backend {
+    /// What [`Backend::reluctance`] gives for an agent that answers nothing.
+    pub(crate) const SILENT: u8 = 2;
+
+    pub(crate) fn new(
+        agent: String,
+        identifiers: Identifiers,
+        peer: String,
+        link: Arc<Link>,
+        stream: u32,
+        window: Option<usize>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            agent,
+            identifiers,
+            peer,
+            link,
+            stream,
+            window,
+            table: Mutex::default(),
+            draining: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// 0 for an agent that takes dials, 1 for one that would rather not, 2 for one that is
+    /// probably dead.
+    pub(crate) fn reluctance(&self) -> u8 {
+        match (self.silent.load(Ordering::Relaxed), self.draining.load(Ordering::Relaxed)) {
+            (true, _) => Self::SILENT,
+            (false, true) => 1,
+            (false, false) => 0,
+        }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.link.is_closed() || self.table().gone
+    }
+
+    pub(crate) fn send(&self, proxy: &Proxy, packet: &Packet) -> bool {
+        proxy.metrics.to_agent.count(packet);
+        self.link.send(self.stream, message(packet)).is_some()
+    }
+
+    /// Notes a dial under a number nobody else uses here; `None` if there are too many, or if
+    /// the agent is gone.
+    pub(crate) fn begin(
+        &self,
+        most: usize,
+        wanted: i64,
+        make: impl FnOnce(i64) -> Arc<Connection>,
+    ) -> Result<Arc<Connection>, Failure> {
+        let mut table = self.table();
+        if table.gone {
+            return Err(Failure::no_agent());
+        }
+        if table.pending.len() >= most {
+            return Err(Failure::too_many());
+        }
+        let mut dial = wanted;
+        while table.pending.contains_key(&dial) {
+            dial = dial.wrapping_add(1);
+        }
+        let connection = make(dial);
+        table.pending.insert(dial, Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// Forgets a dial; false if somebody else did so before.
+    pub(crate) fn forget_dial(&self, dial: i64) -> Option<Arc<Connection>> {
+        self.table().pending.remove(&dial)
+    }
+
+    pub(crate) fn forget(&self, connection: i64) -> Option<Arc<Connection>> {
+        self.table().established.remove(&connection)
+    }
+
+    /// Works in a message; a connection whose reader does not keep up is given back.
+    pub(crate) fn receive(&self, proxy: &Arc<Proxy>, received: Message) -> Option<Arc<Connection>> {
+        proxy.metrics.from_agent.count(&received.packet);
+        match received.packet {
+            Packet::Data { connection, bytes, .. } => {
+                let known = self.table().established.get(&connection).cloned();
+                match known {
+                    Some(known) => return known.deliver(received.raw, bytes).then_some(known),
+                    // No number is 0; whoever sends it means nothing.
+                    None if connection == 0 => {}
+                    None => {
+                        self.send(proxy, &Packet::CloseRequest { connection });
+                    }
+                }
+            }
+            Packet::DialResponse { error, connection, random } => {
+                self.answered(proxy, random, connection, error);
+            }
+            Packet::CloseResponse { error, connection } => {
+                if let Some(known) = self.forget(connection) {
+                    known.closed_by_agent(&error);
+                }
+            }
+            Packet::DialClosed { random } => {
+                if let Some(known) = self.forget_dial(random) {
+                    known.dial_closed();
+                }
+            }
+            Packet::Credit { connection, bytes } if self.window.is_some() => {
+                let known = self.table().established.get(&connection).cloned();
+                if let Some(known) = known {
+                    known.credit(bytes);
+                }
+            }
+            Packet::Drain => {
+                if !self.draining.swap(true, Ordering::Relaxed) {
+                    log::info!("agent {} ({}) is draining", self.agent, self.peer);
+                }
+            }
+            // A server asks; nobody asks it.
+            Packet::DialRequest { .. } | Packet::CloseRequest { .. } | Packet::Credit { .. } => {}
+        }
+        None
+    }
+
+    fn answered(&self, proxy: &Arc<Proxy>, dial: i64, number: i64, error: String) {
+        let mut table = self.table();
+        let Some(known) = table.pending.remove(&dial) else {
+            drop(table);
+            proxy.metrics.dial_failures.add(&["unrecognized_response"]);
+            if number != 0 {
+                self.send(proxy, &Packet::CloseRequest { connection: number });
+            }
+            return;
+        };
+        if !error.is_empty() {
+            drop(table);
+            return known.fail(&Failure { reason: "error_response", text: error });
+        }
+        if number == 0 || table.established.contains_key(&number) {
+            drop(table);
+            let text = format!("agent {}: connection number {number} is in use", self.agent);
+            return known.fail(&Failure { reason: "error_response", text });
+        }
+        table.established.insert(number, Arc::clone(&known));
+        drop(table);
+        if !known.establish(number) {
+            // Given up in between.
+            proxy.metrics.dial_failures.add(&["send_rsp"]);
+            self.forget(number);
+            self.send(proxy, &Packet::CloseRequest { connection: number });
+        }
+    }
+
+    /// The agent is gone, and with it all that went over this stream.
+    pub(crate) fn end(&self, why: &str) {
+        let mut table = self.table();
+        table.gone = true;
+        let pending: Vec<_> = table.pending.drain().map(|(_, it)| it).collect();
+        let established: Vec<_> = table.established.drain().map(|(_, it)| it).collect();
+        drop(table);
+        let text = format!("agent {} disconnected: {why}", self.agent);
+        for connection in pending {
+            connection.fail(&Failure { reason: "backend_close", text: text.clone() });
+        }
+        for connection in established {
+            connection.closed_by_agent(&text);
+        }
+    }
+
+    /// Regular work: pings, dials and closes without an answer.
+    pub(crate) fn tick(&self, proxy: &Arc<Proxy>) {
+        let limits = &proxy.options.limits;
+        let silent = self.link.silent_for();
+        if silent > limits.probe_timeout * 2 {
+            log::warn!("agent {} ({}): no answer to a ping for {silent:?}", self.agent, self.peer);
+            proxy.metrics.agents_lost.add(1);
+            return self.link.abort();
+        }
+        let is_silent = silent > limits.probe_timeout;
+        if self.silent.swap(is_silent, Ordering::Relaxed) != is_silent {
+            let what = if is_silent { "does not answer; not chosen" } else { "answers again" };
+            log::warn!("agent {} ({}) {what}", self.agent, self.peer);
+        }
+        let table = self.table();
+        let oldest = table.pending.values().map(|it| it.age()).max();
+        let late: Vec<_> = table
+            .pending
+            .values()
+            .filter(|it| !limits.dial_timeout.is_zero() && it.age() > limits.dial_timeout)
+            .cloned()
+            .collect();
+        let stuck: Vec<_> =
+            table.established.values().filter(|it| it.close_is_late()).cloned().collect();
+        drop(table);
+        let idle = self.link.idle_for();
+        let asked = oldest.is_some_and(|age| age > Duration::from_secs(1));
+        if idle > limits.probe.min(proxy.options.keepalive) || asked && idle > limits.probe / 4 {
+            self.link.ping();
+        }
+        for connection in late {
+            if self.forget_dial(connection.dial).is_some() {
+                self.send(proxy, &Packet::DialClosed { random: connection.dial });
+                let text = format!(
+                    "dial timeout: agent {} gave no answer within {:?}",
+                    self.agent, limits.dial_timeout
+                );
+                connection.fail(&Failure { reason: "backend_dial_timeout", text });
+            }
+        }
+        for connection in stuck {
+            connection.give_up_closing();
+        }
+        if self.blocked.load(Ordering::Relaxed) {
+            self.link.wake();
+        }
+    }
+}

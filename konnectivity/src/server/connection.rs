@@ -1,0 +1,453 @@
+//! One proxied connection, from dial to close.
+//!
+//! ```text
+//!   frontend ──submit──▶ queue ──pump──▶ agent's link        (credit, room on the link)
+//!   frontend ◀─ sink's own queue ◀──deliver── agent's link   (drained: credit to the agent)
+//! ```
+//!
+//! Locks: the state's before a link's; never with a backend's table.
+
+mod closing;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::backend::Backend;
+use super::connect_frontend::Client;
+use super::proxy::Proxy;
+use crate::audit::Record;
+use crate::clock::millis;
+use crate::grpc::{Status, message, trailers};
+use crate::http2::Link;
+use crate::packet::Packet;
+
+/// Where bytes for the API server go.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    /// A gRPC stream.
+    Stream(Arc<Link>, u32),
+    /// A CONNECT request.
+    Raw(Arc<Client>),
+}
+
+/// Why a dial failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    /// The metric's label.
+    pub(crate) reason: &'static str,
+    /// What the API server is told.
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn no_agent() -> Self {
+        Self { reason: "no_agent", text: "No agent available".to_owned() }
+    }
+
+    pub(crate) fn too_many() -> Self {
+        let text = "too many dials wait for this agent already".to_owned();
+        Self { reason: "too_many_pending", text }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    proxy: Arc<Proxy>,
+    pub(crate) backend: Arc<Backend>,
+    sink: Sink,
+    pub(crate) who: Arc<str>,
+    pub(crate) target: String,
+    /// The dial's number towards the agent.
+    pub(crate) dial: i64,
+    /// The dial's number towards the frontend.
+    pub(crate) client_dial: i64,
+    started: u64,
+    number: AtomicI64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// Messages for the agent.
+    queue: VecDeque<Bytes>,
+    queued: usize,
+    /// Bytes the frontend's window is still to be given back for.
+    held: usize,
+    /// Bytes the agent takes.
+    credit: i64,
+    /// Bytes the agent is still to be given credit for.
+    grant: usize,
+    /// The link's driver wakes this connection when there is room.
+    waiting: bool,
+    /// Since when a close is wanted, after the queue.
+    closing: Option<u64>,
+    close_sent: bool,
+    /// When the frontend took something last.
+    taken: u64,
+    to_target: u64,
+    from_target: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Pending,
+    Established,
+    /// The frontend is gone; the agent's answer to the close is all that is missing.
+    Parting,
+    Closed,
+}
+
+/// What may wait for the agent before the frontend's window stays shut.
+const QUEUE: usize = 64 * 1024;
+/// What one connection may queue before others get their turn.
+const QUANTUM: usize = 64 * 1024;
+
+impl Connection {
+    /// Dials `target` through an agent. A failure is counted and audited, and returned.
+    pub(crate) fn dial(
+        proxy: &Arc<Proxy>,
+        sink: Sink,
+        who: &Arc<str>,
+        target: &str,
+        wanted: i64,
+    ) -> Result<Arc<Self>, Failure> {
+        let begun = Self::begin(proxy, sink, who, target, wanted);
+        match &begun {
+            Ok(connection) => {
+                proxy.metrics.pending.add(1);
+                let request = Packet::DialRequest {
+                    protocol: "tcp".to_owned(),
+                    address: target.to_owned(),
+                    random: connection.dial,
+                };
+                // If the agent goes away just now, its end fails the dial.
+                connection.backend.send(proxy, &request);
+            }
+            Err(failure) => {
+                proxy.metrics.dial_failures.add(&[failure.reason]);
+                let outcome = format!("dial failed: {}", failure.text);
+                let record =
+                    Record { role: "server", who, target, outcome: &outcome, ..Record::default() };
+                proxy.options.audit.write(&record);
+            }
+        }
+        begun
+    }
+
+    fn begin(
+        proxy: &Arc<Proxy>,
+        sink: Sink,
+        who: &Arc<str>,
+        target: &str,
+        wanted: i64,
+    ) -> Result<Arc<Self>, Failure> {
+        if let Some(rules) = &proxy.options.rules {
+            rules.ask_literal(target).map_err(|text| Failure { reason: "denied_by_rule", text })?;
+        }
+        let backend = proxy.backends.choose(target).ok_or_else(Failure::no_agent)?;
+        backend.begin(proxy.options.limits.pending_dials, wanted, |dial| {
+            let credit = backend.window.map_or(0, |it| i64::try_from(it).unwrap_or(i64::MAX));
+            let now = millis();
+            Arc::new(Self {
+                proxy: Arc::clone(proxy),
+                backend: Arc::clone(&backend),
+                sink,
+                who: Arc::clone(who),
+                target: target.to_owned(),
+                dial,
+                client_dial: wanted,
+                started: now,
+                number: AtomicI64::new(0),
+                state: Mutex::new(State {
+                    phase: Phase::Pending,
+                    queue: VecDeque::new(),
+                    queued: 0,
+                    held: 0,
+                    credit,
+                    grant: 0,
+                    waiting: false,
+                    closing: None,
+                    close_sent: false,
+                    taken: now,
+                    to_target: 0,
+                    from_target: 0,
+                }),
+            })
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The agent's number for it; 0 before it is established.
+    pub(crate) fn number(&self) -> i64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        Duration::from_millis(millis().saturating_sub(self.started))
+    }
+
+    /// The dial succeeded; false if nobody wants the connection any more.
+    pub(crate) fn establish(&self, number: i64) -> bool {
+        let mut state = self.lock();
+        if state.phase != Phase::Pending {
+            return false;
+        }
+        self.number.store(number, Ordering::Relaxed);
+        state.phase = Phase::Established;
+        let metrics = &self.proxy.metrics;
+        metrics.pending.add(-1);
+        metrics.established.add(1);
+        metrics.dial_duration.observe(self.age());
+        // Under the lock, so that it stands before the first data.
+        self.answer(Ok(number));
+        true
+    }
+
+    fn answer(&self, result: Result<i64, &str>) {
+        match &self.sink {
+            Sink::Stream(link, stream) => {
+                let packet = Packet::DialResponse {
+                    error: result.err().unwrap_or_default().to_owned(),
+                    connection: result.unwrap_or_default(),
+                    random: self.client_dial,
+                };
+                self.proxy.metrics.to_client.count(&packet);
+                link.send(*stream, message(&packet));
+            }
+            Sink::Raw(client) => client.dialed(result.map(|_| ()).map_err(str::to_owned)),
+        }
+    }
+
+    /// The dial failed.
+    pub(crate) fn fail(&self, failure: &Failure) {
+        let mut state = self.lock();
+        if state.phase != Phase::Pending {
+            return;
+        }
+        state.phase = Phase::Closed;
+        self.proxy.metrics.pending.add(-1);
+        self.proxy.metrics.dial_failures.add(&[failure.reason]);
+        self.answer(Err(&failure.text));
+        self.release(&mut state);
+        self.audit(&state, &format!("dial failed: {}", failure.text));
+    }
+
+    /// The agent gave the dial up.
+    pub(crate) fn dial_closed(&self) {
+        if let Sink::Raw(_) = &self.sink {
+            let text = "the agent gave the dial up".to_owned();
+            return self.fail(&Failure { reason: "backend_close", text });
+        }
+        let mut state = self.lock();
+        if state.phase != Phase::Pending {
+            return;
+        }
+        state.phase = Phase::Closed;
+        self.proxy.metrics.pending.add(-1);
+        self.proxy.metrics.dial_failures.add(&["backend_close"]);
+        if let Sink::Stream(link, stream) = &self.sink {
+            let packet = Packet::DialClosed { random: self.client_dial };
+            self.proxy.metrics.to_client.count(&packet);
+            link.send(*stream, message(&packet));
+        }
+        self.release(&mut state);
+        self.audit(&state, "dial failed: the agent gave it up");
+    }
+
+    /// Bytes from the frontend, as a message with `count` bytes of content. They count against
+    /// its window until they are on their way.
+    pub(crate) fn submit(self: &Arc<Self>, raw: Bytes, count: usize) {
+        let mut state = self.lock();
+        if state.phase != Phase::Established || state.closing.is_some() {
+            return;
+        }
+        state.to_target += count as u64;
+        state.queued += raw.len();
+        state.queue.push_back(raw);
+        self.pump(&mut state);
+    }
+
+    /// Whether the frontend may bring more now; a frontend that may not is woken.
+    pub(crate) fn has_room(&self) -> bool {
+        self.lock().queued < QUEUE
+    }
+
+    /// Bytes of the frontend's window that are to be given back when there is room.
+    pub(crate) fn hold(&self, bytes: usize) {
+        let mut state = self.lock();
+        state.held += bytes;
+        if state.queued < QUEUE || state.phase != Phase::Established {
+            self.release(&mut state);
+        }
+    }
+
+    fn release(&self, state: &mut State) {
+        let held = std::mem::take(&mut state.held);
+        match &self.sink {
+            Sink::Stream(link, stream) => link.release(*stream, held),
+            Sink::Raw(client) => client.raw.wake(),
+        }
+    }
+
+    /// Moves messages to the agent's link, as far as credit and room reach.
+    fn pump(self: &Arc<Self>, state: &mut State) {
+        let link = &self.backend.link;
+        let mut sent = 0;
+        let had = state.queued;
+        while !state.queue.is_empty() && !state.waiting {
+            if self.backend.window.is_some() && state.credit <= 0 {
+                break;
+            }
+            let waker = Waker::from(Arc::clone(self));
+            let room = match sent < QUANTUM {
+                true => link.has_room(&waker),
+                false => link.has_room_after_others(&waker),
+            };
+            if !room {
+                state.waiting = true;
+                break;
+            }
+            if sent >= QUANTUM {
+                sent = 0;
+            }
+            let Some(raw) = state.queue.pop_front() else { break };
+            sent += raw.len();
+            state.queued -= raw.len();
+            state.credit -= raw.len() as i64;
+            self.proxy.metrics.to_agent.count_data();
+            self.proxy.metrics.bytes_to_agent.add(raw.len() as u64);
+            link.send(self.backend.stream, raw);
+        }
+        if state.queue.is_empty() {
+            state.queue = VecDeque::new();
+            if state.closing.is_some() && !state.close_sent {
+                state.close_sent = true;
+                let request = Packet::CloseRequest { connection: self.number() };
+                self.backend.send(&self.proxy, &request);
+            }
+        }
+        if state.queued < QUEUE && (state.held > 0 || had >= QUEUE) {
+            self.release(state);
+        }
+    }
+
+    /// The agent has room for more.
+    pub(crate) fn credit(self: &Arc<Self>, bytes: i64) {
+        let mut state = self.lock();
+        state.credit = state.credit.saturating_add(bytes.max(0)).min(i64::from(u32::MAX));
+        self.pump(&mut state);
+    }
+
+    /// Bytes from the agent; true if more wait for the frontend than may.
+    pub(crate) fn deliver(&self, raw: Bytes, bytes: Bytes) -> bool {
+        let begin = Instant::now();
+        let mut state = self.lock();
+        if state.phase != Phase::Established {
+            return false;
+        }
+        let metrics = &self.proxy.metrics;
+        state.from_target += bytes.len() as u64;
+        metrics.bytes_from_agent.add(bytes.len() as u64);
+        let count = raw.len();
+        let queued = match &self.sink {
+            Sink::Stream(link, stream) => {
+                metrics.to_client.count_data();
+                link.send(*stream, raw)
+            }
+            Sink::Raw(client) => {
+                // What is not queued needs no room.
+                self.grant(&mut state, count - bytes.len());
+                client.raw.push(bytes)
+            }
+        };
+        let queued = queued.unwrap_or_default();
+        if queued <= count {
+            state.taken = millis();
+        }
+        drop(state);
+        metrics.frontend_write.observe(begin.elapsed());
+        queued > self.limit()
+    }
+
+    /// The agent may send so much until it hears from us, and one packet beyond.
+    fn limit(&self) -> usize {
+        let limit = self.proxy.options.limits.connection_bytes;
+        if self.backend.window.is_some() { limit * 2 } else { limit }
+    }
+
+    /// Whether the frontend has caught up enough for the agent's link to be read again.
+    pub(crate) fn has_caught_up(&self) -> bool {
+        let queued = match &self.sink {
+            Sink::Stream(link, stream) => link.queued(*stream),
+            Sink::Raw(client) => client.raw.queued(),
+        };
+        queued <= self.limit() / 2 || self.lock().phase != Phase::Established
+    }
+
+    /// Closes the connection if its reader has taken nothing for too long; whether it did.
+    pub(crate) fn cut_if_stalled(self: &Arc<Self>) -> bool {
+        let stalled = Duration::from_millis(millis().saturating_sub(self.lock().taken));
+        let limits = &self.proxy.options.limits;
+        if stalled < limits.slow_reader {
+            return false;
+        }
+        let why = format!(
+            "connection {} to {}: its reader took nothing for {:.1} s while {} bytes waited",
+            self.number(),
+            self.target,
+            stalled.as_secs_f64(),
+            limits.connection_bytes,
+        );
+        log::warn!("{why}");
+        self.proxy.metrics.slow_readers.add(1);
+        match &self.sink {
+            Sink::Stream(link, stream) => {
+                link.cut(*stream, trailers(Status::ResourceExhausted, &why, false));
+            }
+            Sink::Raw(client) => client.raw.cut(),
+        }
+        self.part(&why, true);
+        true
+    }
+
+    /// The frontend took bytes out of its queue.
+    pub(crate) fn drained(&self, bytes: usize) {
+        let mut state = self.lock();
+        state.taken = millis();
+        self.grant(&mut state, bytes);
+        drop(state);
+        if self.backend.blocked.load(Ordering::Relaxed) {
+            self.backend.link.wake();
+        }
+    }
+
+    fn grant(&self, state: &mut State, bytes: usize) {
+        if self.backend.window.is_none() || state.phase != Phase::Established {
+            return;
+        }
+        state.grant += bytes;
+        if state.grant * 4 >= self.proxy.options.limits.connection_bytes {
+            let bytes = i64::try_from(std::mem::take(&mut state.grant)).unwrap_or(i64::MAX);
+            let packet = Packet::Credit { connection: self.number(), bytes };
+            self.backend.send(&self.proxy, &packet);
+        }
+    }
+}
+
+impl Wake for Connection {
+    fn wake(self: Arc<Self>) {
+        let mut state = self.lock();
+        state.waiting = false;
+        self.pump(&mut state);
+    }
+}

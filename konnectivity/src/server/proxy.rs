@@ -1,0 +1,43 @@
+//! What all parts of a server share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::backends::Backends;
+use super::metrics::Metrics;
+use super::options::Options;
+
+/// A server's state.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) options: Options,
+    pub(crate) backends: Backends,
+    pub(crate) metrics: Metrics,
+    server_count: AtomicUsize,
+    pub(crate) stopping: AtomicBool,
+}
+
+impl Proxy {
+    pub(crate) fn new(options: Options) -> Arc<Self> {
+        Arc::new(Self {
+            backends: Backends::new(options.strategies.clone()),
+            metrics: Metrics::default(),
+            server_count: AtomicUsize::new(options.server_count),
+            stopping: AtomicBool::new(false),
+            options,
+        })
+    }
+
+    /// How many servers agents are to look for.
+    pub(crate) fn server_count(&self) -> usize {
+        self.server_count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_server_count(&self, count: usize) {
+        self.server_count.store(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn page(&self) -> String {
+        self.metrics.page(self.backends.count(), &self.backends.ready())
+    }
+}

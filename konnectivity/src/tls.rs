@@ -1,0 +1,264 @@
+//! TLS for both roles: files in, configurations out.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+/// Certificate, key and the authority that the other side's certificate must be from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Our certificate and what leads to its authority, PEM.
+    pub cert: Option<PathBuf>,
+    /// Its key, PEM.
+    pub key: Option<PathBuf>,
+    /// Authorities of the other side, PEM.
+    pub ca: Option<PathBuf>,
+}
+
+/// What may be negotiated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsPolicy {
+    /// Nothing below TLS 1.3.
+    pub only_1_3: bool,
+    /// Cipher suites of TLS 1.2 by their IANA names; empty for all that are sound.
+    pub ciphers: Vec<String>,
+}
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file that cannot be read or says nothing of use.
+    #[error("{}: {why}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Certificate and key do not go together, and the like.
+    #[error("{what}: {why}")]
+    Config {
+        /// Whose.
+        what: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// A server's configuration. With `ca` set, clients have to show a certificate.
+///
+/// # Errors
+/// Names the file that cannot be used.
+pub(crate) fn server(
+    files: &TlsFiles,
+    policy: &TlsPolicy,
+    alpn: &[&str],
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
+        return Err(TlsError::Config {
+            what: "TLS".into(),
+            why: "a server needs a certificate and a key".into(),
+        });
+    };
+    let provider = provider(&policy.ciphers)?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions(policy))
+        .map_err(|error| config("TLS versions", &error))?;
+    let builder = match &files.ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let roots = Arc::new(roots(ca)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+            let verifier = verifier.map_err(|error| file(ca, error))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(certificates(cert)?, private_key(key)?)
+        .map_err(|error| file(cert, error))?;
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// A client's configuration. Without `ca`, the system's authorities count.
+///
+/// # Errors
+/// Names the file that cannot be used.
+pub(crate) fn client(files: &TlsFiles, alpn: &[String]) -> Result<Arc<ClientConfig>, TlsError> {
+    let roots = match &files.ca {
+        Some(ca) => roots(ca)?,
+        None => {
+            let mut roots = RootCertStore::empty();
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            roots
+        }
+    };
+    let builder = ClientConfig::builder_with_provider(provider(&[])?)
+        .with_protocol_versions(versions(&TlsPolicy::default()))
+        .map_err(|error| config("TLS versions", &error))?
+        .with_root_certificates(roots);
+    let mut config = match (&files.cert, &files.key) {
+        (Some(cert), Some(key)) => builder
+            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+            .map_err(|error| file(cert, error))?,
+        _ => builder.with_no_client_auth(),
+    };
+    let protocols = alpn.iter().map(String::as_str).chain(["h2"]);
+    config.alpn_protocols = protocols.map(|protocol| protocol.as_bytes().to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// Names of cipher suites that can be chosen, in IANA's spelling.
+pub fn cipher_names() -> Vec<String> {
+    let suites = rustls::crypto::ring::default_provider().cipher_suites;
+    suites.iter().map(|suite| iana_name(suite.suite())).collect()
+}
+
+fn iana_name(suite: rustls::CipherSuite) -> String {
+    // TLS 1.3's are called TLS13_… there and TLS_… by IANA.
+    format!("{suite:?}").replacen("TLS13_", "TLS_", 1)
+}
+
+fn provider(ciphers: &[String]) -> Result<Arc<CryptoProvider>, TlsError> {
+    let mut provider = rustls::crypto::ring::default_provider();
+    if ciphers.is_empty() {
+        return Ok(Arc::new(provider));
+    }
+    let known = cipher_names();
+    if let Some(unknown) = ciphers.iter().find(|name| !known.contains(name)) {
+        return Err(TlsError::Config {
+            what: format!("cipher suite {unknown}"),
+            why: format!("unknown or not sound; there are {}", known.join(", ")),
+        });
+    }
+    provider
+        .cipher_suites
+        .retain(|suite| suite.tls13().is_some() || ciphers.contains(&iana_name(suite.suite())));
+    Ok(Arc::new(provider))
+}
+
+fn versions(policy: &TlsPolicy) -> &'static [&'static SupportedProtocolVersion] {
+    static BOTH: [&SupportedProtocolVersion; 2] =
+        [&rustls::version::TLS13, &rustls::version::TLS12];
+    if policy.only_1_3 { &BOTH[..1] } else { &BOTH }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| file(path, error))?;
+    let found: Result<Vec<_>, _> = found.collect();
+    let found = found.map_err(|error| file(path, error))?;
+    if found.is_empty() {
+        return Err(file(path, "there is no certificate in it"));
+    }
+    Ok(found)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| file(path, error))
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| file(path, error))?;
+    }
+    Ok(roots)
+}
+
+fn file(path: &Path, why: impl std::fmt::Display) -> TlsError {
+    TlsError::File { path: path.to_owned(), why: why.to_string() }
+}
+
+fn config(what: &str, why: &rustls::Error) -> TlsError {
+    TlsError::Config { what: what.to_owned(), why: why.to_string() }
+}
+
+/// The common name in a certificate's subject (RFC 5280, section 4.1.2.6), for logs: whoever
+/// shows it was checked before.
+pub(crate) fn common_name(certificate: &[u8]) -> Option<String> {
+    // The subject is the fifth or sixth element of the inner sequence; its names carry the
+    // object identifier 2.5.4.3 before the text.
+    let (_, certificate, _) = element(certificate)?;
+    let (_, inner, _) = element(certificate)?;
+    let mut rest = inner;
+    let mut elements = Vec::new();
+    while let Some((tag, content, after)) = element(rest) {
+        elements.push((tag, content));
+        rest = after;
+    }
+    // An explicit version comes first, if there is one.
+    let first = usize::from(elements.first()?.0 == 0xa0);
+    let mut names = elements.get(first + 4)?.1;
+    while let Some((_, set, after)) = element(names) {
+        names = after;
+        let (_, pair, _) = element(set)?;
+        let (_, identifier, value) = element(pair)?;
+        if identifier == [0x55, 0x04, 0x03] {
+            let (_, text, _) = element(value)?;
+            return Some(String::from_utf8_lossy(text).into_owned());
+        }
+    }
+    None
+}
+
+/// Tag, content and what follows (X.690, section 8.1).
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (tag, rest) = bytes.split_first()?;
+    let (first, rest) = rest.split_first()?;
+    let (length, rest) = match *first {
+        short @ ..=0x7f => (usize::from(short), rest),
+        long => {
+            let count = usize::from(long & 0x7f);
+            let (digits, rest) = rest.split_at_checked(count)?;
+            if count > 4 {
+                return None;
+            }
+            let fold = |length, digit: &u8| length << 8 | usize::from(*digit);
+            (digits.iter().fold(0, fold), rest)
+        }
+    };
+    let (content, after) = rest.split_at_checked(length)?;
+    Some((*tag, content, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_in_a_certificate() {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
+        params.distinguished_name.push(rcgen::DnType::CommonName, "kube-apiserver");
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        assert_eq!(common_name(certificate.der()).as_deref(), Some("kube-apiserver"));
+        for cut in 0..certificate.der().len() {
+            common_name(&certificate.der()[..cut]);
+        }
+    }
+
+    #[test]
+    fn cipher_suites_by_their_names() {
+        assert!(cipher_names().contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()));
+        let error = provider(&["TLS_RSA_WITH_RC4_128_SHA".to_owned()]).unwrap_err();
+        assert!(error.to_string().contains("TLS_RSA_WITH_RC4_128_SHA"), "{error}");
+    }
+
+    #[test]
+    fn faults_name_the_file() {
+        let absent = TlsFiles {
+            cert: Some("/nowhere/cert.pem".into()),
+            key: Some("/nowhere/key.pem".into()),
+            ca: None,
+        };
+        let error = server(&absent, &TlsPolicy::default(), &["h2"]).unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere/cert.pem: "), "{error}");
+    }
+}

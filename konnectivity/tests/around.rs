@@ -1,0 +1,312 @@
+//! Health, readiness, session rules, sockets, tokens and leases.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use konnectivity::agent::Agent;
+use konnectivity::client::Tunnel;
+use konnectivity::kubernetes::{Cluster, LeaseOptions};
+use konnectivity::rules::Rules;
+use konnectivity::server::{Frontend, Server, Strategy, TokenAuth};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+async fn get(address: std::net::SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn readiness_follows_the_other_role() {
+    let world = World::new("ready");
+    let mut options = world.server_options();
+    options.strategies = vec![Strategy::DestHost, Strategy::Default];
+    let mut server = Server::start(options).await.unwrap();
+    let any = ([127, 0, 0, 1], 0).into();
+    let health = server.serve_health(any).await.unwrap();
+    for path in ["/readyz", "/ready"] {
+        assert!(get(health, path).await.starts_with("HTTP/1.1 500 "));
+    }
+    assert!(get(health, "/healthz").await.ends_with("\r\n\r\nok"));
+    assert!(get(health, "/nowhere").await.starts_with("HTTP/1.1 404 "));
+    // The first strategy counts: an agent that names no host does not make it ready.
+    let mut options = world.agent_options(server.agent_address());
+    let agent = Agent::start(options.clone()).unwrap();
+    until("the agent", || server.agents() == 1).await;
+    assert!(get(health, "/readyz").await.starts_with("HTTP/1.1 500 "));
+    drop(agent);
+    options.identifiers = "host=node1".to_owned();
+    let mut agent = Agent::start(options).unwrap();
+    let agent_health = agent.serve_health(any).await.unwrap();
+    until("the agent", || server.agents() == 1 && agent.servers().len() == 1).await;
+    assert!(get(health, "/readyz").await.starts_with("HTTP/1.1 200 "));
+    assert!(get(agent_health, "/readyz").await.ends_with("\r\n\r\nok"));
+    let verbose = get(agent_health, "/readyz?verbose").await;
+    assert!(verbose.contains("[+]server-connected ok"), "{verbose}");
+    let page = get(health, "/metrics").await;
+    let name = "konnectivity_network_proxy_server_ready_backend_connections 1\n";
+    assert!(page.contains(name), "{page}");
+    assert!(page.contains("Content-Type: text/plain; version=0.0.4"), "{page}");
+    drop(server);
+    until("its end", || agent.servers().is_empty()).await;
+    let answer = get(agent_health, "/readyz").await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(get(agent_health, "/healthz").await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn session_rules_are_asked_before_a_dial() {
+    let world = World::new("rules");
+    let (open, closed) = (echo().await, echo().await);
+    let text = format!(
+        "rules:\n- {{tag: closed, local: 127.0.0.1, ports: {}, action: deny}}\n",
+        closed.port()
+    );
+    std::fs::write(world.path("rules.yaml"), text).unwrap();
+    let rules = Arc::new(Rules::read(&world.path("rules.yaml")).unwrap());
+    // At the agent, which resolves names; then at the server, for addresses.
+    for at_server in [false, true] {
+        let mut options = world.server_options();
+        options.rules = Some(Arc::clone(&rules)).filter(|_| at_server);
+        let server = Server::start(options).await.unwrap();
+        let mut options = world.agent_options(server.agent_address());
+        options.rules = Some(Arc::clone(&rules)).filter(|_| !at_server);
+        let agent = Agent::start(options).unwrap();
+        until("the agent", || server.agents() == 1).await;
+        let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
+        soon(tunnel.dial(&open.to_string())).await.unwrap();
+        let mut targets = vec![closed.to_string()];
+        if !at_server {
+            targets.push(format!("localhost:{}", closed.port()));
+        }
+        for target in targets {
+            let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
+            let error = soon(tunnel.dial(&target)).await.unwrap_err();
+            assert!(error.contains("denied by session rule"), "{target}: {error}");
+            assert!(error.contains("[closed]"), "{target}: {error}");
+        }
+        let denied = if at_server { server.metrics() } else { agent.metrics() };
+        assert!(denied.contains("reason=\"denied_by_rule\"} "), "{denied}");
+    }
+}
+
+#[tokio::test]
+async fn a_socket_that_is_there_already() {
+    let world = World::new("socket");
+    let first = Server::start(world.server_options()).await.unwrap();
+    // The file of a server that was killed.
+    std::mem::forget(first);
+    let mut options = world.server_options();
+    options.frontend = Frontend::Unix { path: world.socket(), delete_existing: false };
+    let error = Server::start(options).await.unwrap_err().to_string();
+    assert!(error.contains("server.sock: there is a file already"), "{error}");
+    let second = Server::start(world.server_options()).await.unwrap();
+    drop(second);
+    assert!(!world.socket().exists());
+    // What is no socket is never removed.
+    std::fs::write(world.socket(), "precious").unwrap();
+    let error = Server::start(world.server_options()).await.unwrap_err().to_string();
+    assert!(error.contains("this is no socket"), "{error}");
+    assert_eq!(std::fs::read_to_string(world.socket()).unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_waits_for_its_connections() {
+    let pair = Pair::new("grace").await;
+    let target = echo().await.to_string();
+    let mut tunnel = Tunnel::unix(&pair.socket()).await.unwrap();
+    let connection = soon(tunnel.dial(&target)).await.unwrap();
+    let stopped = tokio::spawn(pair.server.stop(Duration::from_secs(20)));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    tunnel.send_data(connection, b"still");
+    assert_eq!(soon(tunnel.receive_data(5)).await.unwrap(), b"still");
+    assert!(!stopped.is_finished());
+    drop(tunnel);
+    soon(stopped).await.unwrap();
+    until("its end", || pair.agent.servers().is_empty()).await;
+}
+
+/// A Kubernetes API that knows one token and keeps leases.
+async fn api(world: &World) -> std::path::PathBuf {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut leases: Vec<serde_json::Value> = vec![serde_json::json!({
+            "metadata": {"name": "konnectivity-proxy-server-dead", "resourceVersion": "1",
+                "labels": {"k8s-app": "konnectivity-server"}},
+            "spec": {"renewTime": "2020-01-01T00:00:00.000000Z", "leaseDurationSeconds": 30},
+        })];
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let Some((line, body)) = request(&mut stream).await else { continue };
+            let (status, answer) = answer(&line, &body, &mut leases);
+            let answer = answer.to_string();
+            let head = format!(
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+                 Connection: close\r\n\r\n",
+                answer.len()
+            );
+            stream.write_all((head + &answer).as_bytes()).await.unwrap();
+        }
+    });
+    let path = world.path("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
+         clusters: [{{name: a, cluster: {{server: \"http://{address}\"}}}}]\n\
+         users: [{{name: a, user: {{token: t}}}}]\n\
+         contexts: [{{name: a, context: {{cluster: a, user: a}}}}]\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+async fn request(stream: &mut TcpStream) -> Option<(String, serde_json::Value)> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(at) = bytes.windows(4).position(|end| end == b"\r\n\r\n") {
+            let head = String::from_utf8(bytes[..at].to_vec()).unwrap();
+            let length = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().unwrap())
+            });
+            let body = &bytes[at + 4..];
+            if body.len() >= length.unwrap_or(0) {
+                let body = serde_json::from_slice(body).unwrap_or_default();
+                return Some((head.lines().next()?.to_owned(), body));
+            }
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+fn answer(
+    line: &str,
+    body: &serde_json::Value,
+    leases: &mut Vec<serde_json::Value>,
+) -> (&'static str, serde_json::Value) {
+    use serde_json::json;
+    let mut words = line.split(' ');
+    let (method, path) = (words.next().unwrap(), words.next().unwrap());
+    let name = path.split('?').next().unwrap().rsplit('/').next().unwrap().to_owned();
+    let is = |lease: &serde_json::Value| lease["metadata"]["name"] == name;
+    match (method, name.as_str()) {
+        ("POST", "tokenreviews") => {
+            let good =
+                body["spec"]["token"] == "good" && body["spec"]["audiences"] == json!(["konn"]);
+            let user = "system:serviceaccount:kube-system:konnectivity-agent";
+            let status = json!({"authenticated": good, "audiences": ["konn"],
+                "user": {"username": user}});
+            ("201 Created", json!({"status": status}))
+        }
+        ("GET", "leases") => ("200 OK", json!({"items": leases})),
+        ("POST", "leases") => {
+            let mut lease = body.clone();
+            lease["metadata"]["resourceVersion"] = json!("2");
+            leases.push(lease.clone());
+            ("201 Created", lease)
+        }
+        ("GET", _) => match leases.iter().find(|it| is(it)) {
+            Some(lease) => ("200 OK", lease.clone()),
+            None => {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "message": "not found", "reason": "NotFound", "code": 404});
+                ("404 Not Found", status)
+            }
+        },
+        ("DELETE", _) => {
+            leases.retain(|it| !is(it));
+            ("200 OK", json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+        }
+        _ => ("200 OK", body.clone()),
+    }
+}
+
+#[tokio::test]
+async fn agents_show_tokens() {
+    let world = World::new("tokens");
+    let cluster = Arc::new(Cluster::connect(Some(&api(&world).await)).await.unwrap());
+    let mut options = world.server_options();
+    options.agent_files.ca = None;
+    options.tokens = Some(TokenAuth {
+        cluster,
+        audience: "konn".to_owned(),
+        namespace: "kube-system".to_owned(),
+        service_account: "konnectivity-agent".to_owned(),
+    });
+    let server = Server::start(options).await.unwrap();
+    let metadata = |token| [("agentid", "a"), ("authorization", token)];
+    for (metadata, error) in [
+        (&metadata("Bearer bad")[..], "service account jwt not valid"),
+        (&metadata("Basic good"), "received token does not have"),
+        (&[("agentid", "a")], "Authentication context was not found"),
+        (
+            &[("agentid", "a"), ("authorization", "Bearer good"), ("authorization", "Bearer good")],
+            "too many (2) tokens",
+        ),
+    ] {
+        let refused = soon(plain::agent(&world, server.agent_address(), metadata)).await;
+        let refused = refused.err().unwrap_or_default();
+        assert!(refused.contains(error), "{refused} instead of {error}");
+    }
+    assert_eq!(server.agents(), 0);
+    let page = server.metrics();
+    assert_eq!(metric(&page, "server_agents_refused_total{reason=\"token\"}"), 4.0);
+    let good = metadata("Bearer good");
+    let _agent = soon(plain::agent(&world, server.agent_address(), &good)).await.unwrap();
+    until("it", || server.agents() == 1).await;
+}
+
+async fn leases_of(api: &std::net::SocketAddr) -> String {
+    get(*api, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases").await
+}
+
+async fn has_lease(api: &std::net::SocketAddr, server: &str) {
+    while !leases_of(api).await.contains(&format!("konnectivity-proxy-server-{server}\"")) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn leases_tell_how_many_servers_there_are() {
+    let world = World::new("leases");
+    let kubeconfig = api(&world).await;
+    let cluster = Arc::new(Cluster::connect(Some(&kubeconfig)).await.unwrap());
+    let text = std::fs::read_to_string(kubeconfig).unwrap();
+    let listed = text.split("http://").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+    let leases = LeaseOptions::new("kube-system", "k8s-app=konnectivity-server").unwrap();
+    let mut servers = Vec::new();
+    for name in ["a", "b"] {
+        let mut options = world.server_options();
+        options.server_id = name.to_owned();
+        options.frontend =
+            Frontend::Unix { path: world.path(&format!("{name}.sock")), delete_existing: true };
+        options.leases = Some((Arc::clone(&cluster), leases.clone()));
+        servers.push(Server::start(options).await.unwrap());
+        // One after the other, so that the second finds the first.
+        soon(has_lease(&listed, name)).await;
+    }
+    // The second has counted when it has said so to an agent.
+    let metadata = [("agentid", "x")];
+    let told = async {
+        loop {
+            let agent = plain::agent(&world, servers[1].agent_address(), &metadata).await.unwrap();
+            if agent.headers["servercount"] == "2" {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon(told).await;
+    until("the dead one's end", || {
+        servers.iter().any(|it| metric(&it.metrics(), "server_culled_leases_count") == 1.0)
+    })
+    .await;
+    assert!(!leases_of(&listed).await.contains("dead"));
+}

@@ -1,0 +1,130 @@
+//! The CONNECT frontend.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use konnectivity::server::{Frontend, Mode, Server};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+
+async fn pair(label: &str) -> Pair {
+    Pair::with(label, |options| options.mode = Mode::HttpConnect, |_| ()).await
+}
+
+#[tokio::test]
+async fn an_echo_over_a_unix_socket() {
+    let pair = pair("connect").await;
+    let mut client = UnixStream::connect(pair.socket()).await.unwrap();
+    let head = soon(connect(&mut client, &echo().await.to_string())).await;
+    assert_eq!(head, "HTTP/1.1 200 Connection Established\r\n\r\n");
+    let bytes = pattern(3 << 20);
+    let (mut read, mut write) = client.split();
+    let mut received = vec![0; bytes.len()];
+    let (written, got) =
+        soon(async { tokio::join!(write.write_all(&bytes), read.read_exact(&mut received)) }).await;
+    written.unwrap();
+    got.unwrap();
+    assert!(received == bytes);
+    assert_eq!(metric(&pair.server.metrics(), "server_http_connections"), 1.0);
+    drop(client);
+    until("the end", || pair.server.established() == 0 && pair.agent.targets() == 0).await;
+    let line = &audit(&pair.world.path("server-audit"))[0];
+    assert_eq!(line["bytes_to_target"].as_u64(), Some(bytes.len() as u64));
+    assert_eq!(line["outcome"], "closed by client");
+}
+
+#[tokio::test]
+async fn a_large_answer_arrives_whole() {
+    let pair = pair("connect-large").await;
+    let mut client = UnixStream::connect(pair.socket()).await.unwrap();
+    let head = soon(connect(&mut client, &sends(20 << 20).await.to_string())).await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let mut received = Vec::new();
+    soon(client.read_to_end(&mut received)).await.unwrap();
+    assert!(received == pattern(20 << 20));
+}
+
+#[tokio::test]
+async fn an_echo_over_tls_with_client_certificates() {
+    let pair = Pair::with(
+        "connect-tls",
+        |options| {
+            options.mode = Mode::HttpConnect;
+            let address = ([127, 0, 0, 1], 0).into();
+            options.frontend = Frontend::Tls { address, files: options.agent_files.clone() };
+        },
+        |_| (),
+    )
+    .await;
+    let address = pair.server.frontend_address().unwrap();
+    let target = echo().await.to_string();
+    let open = async |config: Arc<rustls::ClientConfig>| {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        TlsConnector::from(config).connect(name, stream).await
+    };
+    let world = &pair.world;
+    // kube-apiserver offers no protocols.
+    let mut client = open(world.client_config(&world.files("client"), &[])).await.unwrap();
+    let head = soon(connect(&mut client, &target)).await;
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    client.write_all(b"hello").await.unwrap();
+    let mut answer = [0; 5];
+    soon(client.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"hello");
+    drop(client);
+    until("the audit", || audit(&world.path("server-audit")).len() == 1).await;
+    let line = &audit(&world.path("server-audit"))[0];
+    assert!(line["who"].as_str().unwrap().starts_with("CN=client 127.0.0.1:"), "{line}");
+    // Another authority's certificate opens nothing.
+    let refused = match open(world.client_config(&world.files("other-client"), &[])).await {
+        Err(_) => true,
+        Ok(mut client) => matches!(soon(client.read(&mut answer)).await, Err(_) | Ok(0)),
+    };
+    assert!(refused);
+}
+
+/// Sends a request and reads the whole answer.
+async fn ask(pair_socket: &std::path::Path, request: &str) -> String {
+    let mut client = UnixStream::connect(pair_socket).await.unwrap();
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    soon(client.read_to_string(&mut answer)).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn what_fails_says_why() {
+    let pair = pair("connect-errors").await;
+    let nobody = nobody().await;
+    let connect = |target: &str| format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    let answer = ask(&pair.socket(), &connect(&nobody.to_string())).await;
+    assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer}");
+    let text = format!("\r\n\r\ndial tcp {nobody}: connect: connection refused");
+    assert!(answer.ends_with(&text), "{answer}");
+    let answer = ask(&pair.socket(), &connect("nobody.invalid:80")).await;
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    assert!(answer.ends_with("lookup nobody.invalid: no such host"), "{answer}");
+    let answer = ask(&pair.socket(), &connect("nowhere")).await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let answer = ask(&pair.socket(), "GET / HTTP/1.1\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    let endless = format!("CONNECT a:1 HTTP/1.1\r\nX: {}\r\n", "x".repeat(10_000));
+    let answer = ask(&pair.socket(), &endless).await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}
+
+#[tokio::test]
+async fn without_an_agent() {
+    let world = World::new("connect-no-agent");
+    let mut options = world.server_options();
+    options.mode = Mode::HttpConnect;
+    let _server = Server::start(options).await.unwrap();
+    let answer = ask(&world.socket(), "CONNECT a:1 HTTP/1.1\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 500 Internal Server Error\r\n"), "{answer}");
+    assert!(answer.ends_with("No agent available"), "{answer}");
+}
