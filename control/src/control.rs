@@ -46,6 +46,7 @@ pub struct Control {
     /// Local pods, or pods that were, to be configured anew.
     dirty: BTreeSet<PodKey>,
     nodes_changed: bool,
+    revision: u64,
     services: services::Pending,
     pub(crate) view: Arc<View>,
 }
@@ -84,6 +85,7 @@ impl Control {
             local: BTreeMap::new(),
             dirty: BTreeSet::new(),
             nodes_changed: false,
+            revision: 0,
             services: services::Pending::default(),
             view: Arc::new(View::default()),
         }
@@ -226,6 +228,11 @@ impl Control {
     /// one whose end, or a later one whose beginning, was told first.
     pub fn is_namesake(&self, key: &PodKey) -> bool {
         self.cache.is_namesake(key)
+    }
+
+    /// Grows whenever what is known becomes different; the same objects told again leave it.
+    pub fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// All objects known, one at a time.

@@ -12,6 +12,9 @@ use crate::model::{Labels, NetworkPolicy, Pod, Tier};
 impl Control {
     /// The processor: who is affected by a change, before it and after it.
     pub(super) fn process(&mut self, change: Change, addresses_before: &[IpAddr]) {
+        if !matches!(change, Change::None) {
+            self.revision += 1;
+        }
         match change {
             Change::None => {}
             Change::Service(keys) => {

@@ -315,7 +315,7 @@ impl Graph {
                     Node::Service => work.each(lists, packets, &mut context, service::step),
                     Node::Policy => work.each(lists, packets, &mut context, policy::step),
                     Node::Fragment => work.each(lists, packets, &mut context, fragment::step),
-                    // Whoever runs the graph has them wait.
+                    // Whoever runs the graph has those wait.
                     Node::Wait => {}
                     Node::Rewrite => work.each(lists, packets, &mut context, rewrite::step),
                     Node::Answer => work.each(lists, packets, &mut context, answer::step),
