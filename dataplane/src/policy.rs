@@ -107,7 +107,7 @@ fn ask(
         Gate::Open => (None, None),
         Gate::Table(table) => match table.lookup(made.get_or_insert_with(|| key(snapshot, flow))) {
             Some(rule) => {
-                let permits = table.rules()[rule].action == Action::Permit;
+                let permits = table.rule(rule).action == Action::Permit;
                 ((!permits).then_some(Outcome::PolicyDenied), Some(rule as u32))
             }
             // A table that has nothing to say about a packet says no.
