@@ -1,9 +1,8 @@
 //! One body of code, compiled for several instruction sets and picked at run time.
 //!
 //! The loops over vectors are written so that the compiler can use whatever the processor has:
-//! eight keys of a bucket or ten starts of ranges are compared at once with AVX2, in
-//! halves or quarters with the SSE2 that every x86-64 has, one by one elsewhere. The answers
-//! are the same.
+//! AVX2 and its companions, or the SSE2 that every x86-64 has, or none of them. The answers are
+//! the same. What needs instructions of its own is beside where it is used.
 
 #![allow(unsafe_code)]
 
