@@ -169,8 +169,7 @@ impl Exact {
 
 /// A block's successor, which is private.
 fn copy(block: u32, pool: &mut Pool) -> u32 {
-    let view = pool.view();
-    let words: [u32; 256] = std::array::from_fn(|at| view.word(block + at as u32));
+    let words = pool.view().block(block);
     pool.retire(block, Size::Block);
     pool.put(Size::Block, &words)
 }
