@@ -17,11 +17,13 @@ use crate::run::{PortStatus, Status};
 
 /// What `podgate top` takes.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The busiest ports come first. On a terminal the screen is drawn anew each time.
+#[command(
+    after_help = "The busiest ports come first. On a terminal the screen is drawn anew each time.
 
 Example:
   podgate top --interval 2s
-  podgate top --count 1 -o json | jq .ports[0]")]
+  podgate top --count 1 -o json | jq .ports[0]"
+)]
 pub struct Args {
     #[command(flatten)]
     socket: Socket,
@@ -243,7 +245,8 @@ mod tests {
 
     #[test]
     fn rates_are_short() {
-        let cases = [(0.0, "0"), (999.0, "999"), (1500.0, "1.5k"), (12_345.0, "12k"), (3.4e9, "3.4G")];
+        let cases =
+            [(0.0, "0"), (999.0, "999"), (1500.0, "1.5k"), (12_345.0, "12k"), (3.4e9, "3.4G")];
         for (rate, expected) in cases {
             assert_eq!(short(rate), expected);
         }
