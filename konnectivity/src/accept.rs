@@ -1,5 +1,7 @@
 //! Accepting connections, for as long as it takes.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -33,6 +35,20 @@ pub(crate) async fn unix(listener: &UnixListener) -> UnixStream {
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+}
+
+/// An address as people write it.
+pub(crate) fn name(address: SocketAddr) -> String {
+    SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
+}
+
+/// Why a connection ended, in few words.
+pub(crate) fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        // TLS has more to say about this than anybody wants to read.
+        io::ErrorKind::UnexpectedEof => "the connection broke off".to_owned(),
+        _ => error.to_string(),
     }
 }
 

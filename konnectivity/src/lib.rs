@@ -31,6 +31,7 @@ pub mod packet;
 mod raw;
 pub mod rules;
 pub mod server;
+pub mod survey;
 mod tls;
 
 pub use identifiers::{Identifiers, IdentifiersError};

@@ -304,7 +304,7 @@ impl Handler for Reader {
             Some(server) => Ok(Told {
                 server: server.to_owned(),
                 count: header(&fields, "servercount").and_then(|it| it.parse().ok()).unwrap_or(1),
-                window: header(&fields, WINDOW).and_then(|it| it.parse().ok()),
+                window: header(&fields, WINDOW).and_then(|it| it.parse().ok()).filter(|it| *it > 0),
             }),
         };
         if let Ok(told) = &told {
@@ -364,6 +364,6 @@ pub(crate) fn reason(result: io::Result<()>, over: Option<String>) -> String {
     match (over, result) {
         (Some(over), _) => over,
         (None, Ok(())) => "the server closed the connection".to_owned(),
-        (None, Err(error)) => error.to_string(),
+        (None, Err(error)) => crate::accept::reason(&error),
     }
 }

@@ -1,12 +1,16 @@
 //! What is sent on a connection, and what the windows of both directions are.
 
+mod state;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
+
+use state::{End, Phase, State};
 
 use super::frame::{self, flag, kind, setting};
 use super::receive::Role;
@@ -25,58 +29,6 @@ pub(crate) struct Link {
     state: Mutex<State>,
     /// When the other side was heard last, by [`crate::clock::millis`].
     heard: AtomicU64,
-}
-
-#[derive(Debug)]
-struct State {
-    windows: Windows,
-    /// Frames other than DATA, ready to go.
-    control: Vec<u8>,
-    streams: HashMap<u32, Stream>,
-    /// Streams with something to send and a window for it, each once.
-    ready: VecDeque<u32>,
-    /// Bytes in all queues.
-    backlog: usize,
-    /// What the other side still takes on the connection.
-    window: i64,
-    peer_window: i64,
-    peer_frame: usize,
-    /// What the other side may still send, and what was consumed since we said so.
-    receive_left: i64,
-    receive_used: i64,
-    next_stream: u32,
-    phase: Phase,
-    driver: Option<Waker>,
-    waiting: VecDeque<Waker>,
-    ping_sent: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Open,
-    /// Ends when everything is written.
-    Closing,
-    Closed,
-}
-
-#[derive(Debug)]
-struct Stream {
-    window: i64,
-    queue: VecDeque<Bytes>,
-    queued: usize,
-    in_ready: bool,
-    end: End,
-    remote_ended: bool,
-    receive_left: i64,
-    receive_used: i64,
-}
-
-#[derive(Debug)]
-enum End {
-    Open,
-    /// After the queue: a header block, or none.
-    Wanted(Option<Vec<u8>>),
-    Sent,
 }
 
 /// Senders wait above this many bytes in the queues, and go on below it.
@@ -122,6 +74,7 @@ impl Link {
             peer_frame: frame::DEFAULT_FRAME,
             receive_left: windows.connection.max(frame::DEFAULT_WINDOW),
             receive_used: 0,
+            forget: false,
             next_stream: 1,
             phase: Phase::Open,
             driver: None,
@@ -156,7 +109,8 @@ impl Link {
             let stream = state.next_stream;
             state.next_stream += 2;
             state.open(stream);
-            frame::put_headers(&mut state.control, stream, block, false, state.peer_frame);
+            let block = state.block(block);
+            frame::put_headers(&mut state.control, stream, &block, false, state.peer_frame);
             Some(stream)
         })
     }
@@ -165,7 +119,8 @@ impl Link {
     pub(crate) fn headers(&self, stream: u32, block: &[u8]) {
         self.with(|state| {
             if state.phase == Phase::Open && state.streams.contains_key(&stream) {
-                frame::put_headers(&mut state.control, stream, block, false, state.peer_frame);
+                let block = state.block(block);
+                frame::put_headers(&mut state.control, stream, &block, false, state.peer_frame);
             }
         });
     }
@@ -460,6 +415,7 @@ impl Link {
                     state.make_ready(id);
                 }
             }
+            setting::HEADER_TABLE_SIZE => state.forget |= value < frame::DEFAULT_TABLE,
             setting::MAX_FRAME_SIZE => {
                 if !(16_384..=16_777_215).contains(&value) {
                     return Err(Fault::new(code::PROTOCOL_ERROR, format!("frame size {value}")));
@@ -484,125 +440,5 @@ impl Link {
 
     pub(super) fn ping_answered(&self) {
         self.lock().ping_sent = None;
-    }
-}
-
-impl State {
-    fn open(&mut self, stream: u32) {
-        let it = Stream {
-            window: self.peer_window,
-            queue: VecDeque::new(),
-            queued: 0,
-            in_ready: false,
-            end: End::Open,
-            remote_ended: false,
-            receive_left: self.windows.stream,
-            receive_used: 0,
-        };
-        self.streams.insert(stream, it);
-    }
-
-    fn make_ready(&mut self, stream: u32) {
-        if let Some(it) = self.streams.get_mut(&stream) {
-            let data = !it.queue.is_empty() && it.window > 0;
-            let end = it.queue.is_empty() && matches!(it.end, End::Wanted(_));
-            if (data || end) && !it.in_ready {
-                it.in_ready = true;
-                self.ready.push_back(stream);
-            }
-        }
-    }
-
-    fn drop_queue(&mut self, stream: u32) {
-        if let Some(it) = self.streams.get_mut(&stream) {
-            self.backlog -= it.queued;
-            it.queued = 0;
-            it.queue = VecDeque::new();
-        }
-    }
-
-    fn forget(&mut self, stream: u32) -> bool {
-        self.drop_queue(stream);
-        self.streams.remove(&stream).is_some()
-    }
-
-    /// Writes one frame of the stream whose turn it is; false if there is nothing to write.
-    fn fill_one(&mut self, out: &mut Vec<u8>, drained: &mut Vec<(u32, usize)>) -> bool {
-        let Some(stream) = self.ready.pop_front() else { return false };
-        let Some(it) = self.streams.get_mut(&stream) else { return true };
-        it.in_ready = false;
-        if it.queue.is_empty() {
-            if let End::Wanted(trailers) = std::mem::replace(&mut it.end, End::Sent) {
-                let remote_ended = it.remote_ended;
-                match &trailers {
-                    Some(block) => frame::put_headers(out, stream, block, true, self.peer_frame),
-                    None => frame::put_head(out, 0, kind::DATA, flag::END_STREAM, stream),
-                }
-                // A server that has answered wants no more of the request (section 8.1).
-                if trailers.is_some() && !remote_ended {
-                    frame::put_reset(out, stream, code::NO_ERROR);
-                }
-                if trailers.is_some() || remote_ended {
-                    self.forget(stream);
-                }
-            }
-            return true;
-        }
-        if self.window <= 0 {
-            it.in_ready = true;
-            self.ready.push_front(stream);
-            return false;
-        }
-        let room = it.window.min(self.window).min(self.peer_frame as i64);
-        // A window that shrank comes back with an update (section 6.9.2).
-        let room = usize::try_from(room).unwrap_or(0).min(it.queued);
-        if room == 0 {
-            return true;
-        }
-        frame::put_head(out, room, kind::DATA, 0, stream);
-        let mut left = room;
-        while left > 0
-            && let Some(front) = it.queue.front_mut()
-        {
-            let take = left.min(front.len());
-            out.extend_from_slice(&front[..take]);
-            front.advance(take);
-            if front.is_empty() {
-                it.queue.pop_front();
-            }
-            left -= take;
-        }
-        if it.queue.is_empty() {
-            it.queue = VecDeque::new();
-        }
-        it.queued -= room;
-        it.window -= room as i64;
-        self.window -= room as i64;
-        self.backlog -= room;
-        drained.push((stream, room));
-        self.make_ready(stream);
-        true
-    }
-
-    /// Whether a window update was queued.
-    fn release(&mut self, stream: u32, bytes: i64) -> bool {
-        let mut told = false;
-        self.receive_used += bytes;
-        if self.receive_used * 4 >= self.windows.connection {
-            frame::put_window(&mut self.control, 0, self.receive_used);
-            self.receive_left += self.receive_used;
-            self.receive_used = 0;
-            told = true;
-        }
-        if let Some(it) = self.streams.get_mut(&stream) {
-            it.receive_used += bytes;
-            if it.receive_used * 4 >= self.windows.stream && !it.remote_ended {
-                frame::put_window(&mut self.control, stream, it.receive_used);
-                it.receive_left += it.receive_used;
-                it.receive_used = 0;
-                told = true;
-            }
-        }
-        told
     }
 }

@@ -37,7 +37,7 @@ where
     let result = drive(io, link, Receiver::new(Role::Server), &mut handler).await;
     let why = match &result {
         Ok(()) => "it closed its connection".to_owned(),
-        Err(error) => error.to_string(),
+        Err(error) => crate::accept::reason(error),
     };
     for (_, stream) in handler.streams.drain() {
         stream.end(proxy, &why);
@@ -216,7 +216,7 @@ impl Wanted {
             [one] => Identifiers::parse(one),
             ref several => return Err(format!("agentidentifiers: {} of them", several.len())),
         };
-        let window = header(fields, WINDOW).and_then(|text| text.parse().ok());
+        let window = header(fields, WINDOW).and_then(|text| text.parse().ok()).filter(|it| *it > 0);
         Ok(Self { agent, identifiers, window })
     }
 }

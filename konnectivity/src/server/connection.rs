@@ -7,6 +7,8 @@
 //!
 //! Locks: the state's before a link's; never with a backend's table.
 
+mod closing;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,8 +108,6 @@ enum Phase {
 const QUEUE: usize = 64 * 1024;
 /// What one connection may queue before others get their turn.
 const QUANTUM: usize = 64 * 1024;
-/// How long the answer to a close may take; the original's client waits as long.
-const CLOSE: Duration = Duration::from_secs(10);
 
 impl Connection {
     /// Dials `target` through an agent. A failure is counted and audited, and returned.
@@ -441,107 +441,6 @@ impl Connection {
             let packet = Packet::Credit { connection: self.number(), bytes };
             self.backend.send(&self.proxy, &packet);
         }
-    }
-
-    /// The frontend asks for a close; it is answered when the agent has answered.
-    pub(crate) fn close(self: &Arc<Self>) {
-        let mut state = self.lock();
-        if state.phase == Phase::Established && state.closing.is_none() {
-            state.closing = Some(millis());
-            self.pump(&mut state);
-        }
-    }
-
-    /// The frontend gives the dial up, or is gone.
-    pub(crate) fn part(self: &Arc<Self>, why: &str, at_once: bool) {
-        let mut state = self.lock();
-        match state.phase {
-            Phase::Pending => {
-                state.phase = Phase::Closed;
-                let metrics = &self.proxy.metrics;
-                metrics.pending.add(-1);
-                metrics.dial_failures.add(&["frontend_close"]);
-                self.audit(&state, &format!("dial given up: {why}"));
-                drop(state);
-                if self.backend.forget_dial(self.dial).is_some() {
-                    self.backend.send(&self.proxy, &Packet::DialClosed { random: self.dial });
-                }
-            }
-            Phase::Established => {
-                state.phase = Phase::Parting;
-                self.finished(&state, why);
-                state.closing.get_or_insert(millis());
-                if at_once {
-                    state.queue = VecDeque::new();
-                    state.queued = 0;
-                }
-                self.pump(&mut state);
-                self.release(&mut state);
-            }
-            Phase::Parting | Phase::Closed => {}
-        }
-    }
-
-    /// The agent closed it, or is gone.
-    pub(crate) fn closed_by_agent(&self, error: &str) {
-        let mut state = self.lock();
-        if state.phase == Phase::Established {
-            match &self.sink {
-                Sink::Stream(link, stream) => {
-                    let packet = Packet::CloseResponse {
-                        error: error.to_owned(),
-                        connection: self.number(),
-                    };
-                    self.proxy.metrics.to_client.count(&packet);
-                    link.send(*stream, message(&packet));
-                }
-                Sink::Raw(client) => client.raw.finish(),
-            }
-            let asked = state.closing.is_some();
-            let why = match error {
-                "" if asked => "closed by client",
-                "" => "closed by target",
-                error => error,
-            };
-            self.finished(&state, why);
-        }
-        state.phase = Phase::Closed;
-        state.queue = VecDeque::new();
-        state.queued = 0;
-        self.release(&mut state);
-    }
-
-    pub(crate) fn close_is_late(&self) -> bool {
-        let since = self.lock().closing;
-        since.is_some_and(|since| millis().saturating_sub(since) > CLOSE.as_millis() as u64)
-    }
-
-    /// The agent does not answer the close: it is told once more, and that is it.
-    pub(crate) fn give_up_closing(self: &Arc<Self>) {
-        self.backend.forget(self.number());
-        self.backend.send(&self.proxy, &Packet::CloseRequest { connection: self.number() });
-        self.closed_by_agent("the agent did not answer the close");
-    }
-
-    fn finished(&self, state: &State, why: &str) {
-        let metrics = &self.proxy.metrics;
-        metrics.established.add(-1);
-        metrics.connection_duration.observe(self.age());
-        self.audit(state, why);
-    }
-
-    fn audit(&self, state: &State, outcome: &str) {
-        self.proxy.options.audit.write(&Record {
-            role: "server",
-            who: &self.who,
-            target: &self.target,
-            agent: &self.backend.agent,
-            connection: self.number(),
-            to_target: state.to_target,
-            from_target: state.from_target,
-            duration: self.age(),
-            outcome,
-        });
     }
 }
 

@@ -260,7 +260,7 @@ where
                 }
                 let (proxy, acceptor) = (Arc::clone(&proxy), acceptor.clone());
                 connections.spawn(async move {
-                    let peer = stream.peer_addr().map_or_else(|_| "?".to_owned(), |it| it.to_string());
+                    let peer = stream.peer_addr().map_or_else(|_| "?".to_owned(), accept::name);
                     let shaken =
                         tokio::time::timeout(proxy.options.limits.handshake, acceptor.accept(stream));
                     let stream = match shaken.await {
