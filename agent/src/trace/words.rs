@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
+use dataplane::graph::Node;
 use dataplane::graph::trace::{Asked, Exit, Judged, Saw, Seen, Step};
 use dataplane::wire::{Flow, Fragment, Headers, Kind, Role, protocol};
 use dataplane::{Outcome, PortKind, Verdict};
@@ -16,6 +17,9 @@ type Fields = Map<String, Value>;
 pub(super) fn of(step: &Step) -> (String, Fields) {
     let mut fields = Fields::new();
     let mut says = match &step.saw {
+        Saw::Nothing if step.node == Node::Wait => {
+            "until its first fragment comes, two seconds at most".to_owned()
+        }
         Saw::Nothing => neighbour(step.outcome),
         Saw::Headers(None) | Saw::Tunnel { inside: None, .. } => {
             step.outcome.map_or("refused", Outcome::meaning).to_owned()

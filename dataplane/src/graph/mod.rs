@@ -289,10 +289,6 @@ impl Graph {
             if input == 0 {
                 continue;
             }
-            if node == Node::Wait {
-                counters.count_node(node, input, 0);
-                continue;
-            }
             let started = clocks();
             if node == Node::Session {
                 let items = &lists[node as usize].items[..input];
@@ -319,7 +315,7 @@ impl Graph {
                     Node::Service => work.each(lists, packets, &mut context, service::step),
                     Node::Policy => work.each(lists, packets, &mut context, policy::step),
                     Node::Fragment => work.each(lists, packets, &mut context, fragment::step),
-                    // Whoever runs the graph has those wait.
+                    // Whoever runs the graph has them wait.
                     Node::Wait => {}
                     Node::Rewrite => work.each(lists, packets, &mut context, rewrite::step),
                     Node::Answer => work.each(lists, packets, &mut context, answer::step),

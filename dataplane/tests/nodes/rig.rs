@@ -29,20 +29,20 @@ pub(crate) struct Rig {
 impl Rig {
     /// A switch that decides by these parts; port numbers are places in `parts.ports`.
     pub(crate) fn new(parts: Parts) -> Self {
-        Self::over(parts, FRAMES, 4096)
-    }
-
-    /// The same with frames of so many bytes.
-    pub(crate) fn with_frames(parts: Parts, frame_size: usize) -> Self {
-        Self::over(parts, FRAMES, frame_size)
+        Self::of(parts, FRAMES, 4096)
     }
 
     /// The same with so many frames.
     pub(crate) fn new_with_frames(parts: Parts, frames: usize) -> Self {
-        Self::over(parts, frames, 4096)
+        Self::of(parts, frames, 4096)
     }
 
-    fn over(parts: Parts, frames: usize, frame_size: usize) -> Self {
+    /// The same with frames of so many bytes.
+    pub(crate) fn with_frames(parts: Parts, frame_size: usize) -> Self {
+        Self::of(parts, FRAMES, frame_size)
+    }
+
+    fn of(parts: Parts, frames: usize, frame_size: usize) -> Self {
         let (memory, frames) = Memory::heap(frame_size, frames as u32);
         let sessions = Sessions::new(1024, 16, Timeouts::default());
         let ends = Arc::<Mutex<Vec<Outcome>>>::default();

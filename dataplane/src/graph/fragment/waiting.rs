@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_OF_DATAGRAM: usize = 128;
 /// Fragments from one port that wait.
 const MOST_OF_PORT: usize = 256;
-/// Fragments that wait for one worker.
+/// Frames that fragments of one worker wait in.
 const MOST: usize = 1024;
 
 struct Held {
@@ -32,7 +32,8 @@ struct Held {
 pub(super) struct Waiting {
     /// By port number.
     ports: Vec<VecDeque<Held>>,
-    count: usize,
+    /// Frames that are held.
+    frames: usize,
     most: usize,
     /// Nobody's time is over before this.
     due: Now,
@@ -46,7 +47,7 @@ impl Default for Waiting {
     fn default() -> Self {
         Self {
             ports: Vec::new(),
-            count: 0,
+            frames: 0,
             most: MOST,
             due: Now::default(),
             ready: VecDeque::new(),
@@ -73,24 +74,38 @@ impl Waiting {
             self.ended.push(packet);
             return;
         }
-        let full = if queue.len() >= MOST_OF_PORT {
-            Some(port)
-        } else if self.count >= self.most {
-            (0..self.ports.len()).max_by_key(|port| self.ports[*port].len())
-        } else {
-            None
-        };
-        if let Some(mut oldest) = full.and_then(|port| self.ports[port].pop_front()) {
-            oldest.packet.outcome = Some(Outcome::FragmentLimit);
-            self.ended.push(oldest.packet);
-            self.count -= 1;
+        if queue.len() >= MOST_OF_PORT {
+            self.push_out(port);
+        }
+        let frames = packet.frame.frames();
+        while self.frames + frames > self.most {
+            let most = (0..self.ports.len()).max_by_key(|port| self.ports[*port].len());
+            let Some(most) = most.filter(|port| !self.ports[*port].is_empty()) else {
+                packet.outcome = Some(Outcome::FragmentLimit);
+                self.ended.push(packet);
+                return;
+            };
+            self.push_out(most);
         }
         let until = Now(now.0.saturating_add(PATIENCE));
-        if self.count == 0 {
+        if self.frames == 0 {
             self.due = until;
         }
+        self.frames += frames;
         self.ports[port].push_back(Held { datagram, until, packet });
-        self.count += 1;
+    }
+
+    /// Ends the oldest of a port.
+    fn push_out(&mut self, port: usize) {
+        if let Some(oldest) = self.ports[port].pop_front() {
+            self.end(oldest, Outcome::FragmentLimit);
+        }
+    }
+
+    fn end(&mut self, mut held: Held, outcome: Outcome) {
+        self.frames -= held.packet.frame.frames();
+        held.packet.outcome = Some(outcome);
+        self.ended.push(held.packet);
     }
 
     /// The first of a datagram was let through, or refused (`refused` says how the others end).
@@ -99,16 +114,14 @@ impl Waiting {
         let Some(queue) = self.ports.get_mut(port).filter(|queue| !queue.is_empty()) else {
             return;
         };
-        for mut held in std::mem::take(queue) {
+        for held in std::mem::take(queue) {
             if held.datagram != *datagram {
                 self.ports[port].push_back(held);
-                continue;
-            }
-            self.count -= 1;
-            held.packet.outcome = refused;
-            match refused {
-                None => self.ready.push_back(held.packet),
-                Some(_) => self.ended.push(held.packet),
+            } else if let Some(outcome) = refused {
+                self.end(held, outcome);
+            } else {
+                self.frames -= held.packet.frame.frames();
+                self.ready.push_back(held.packet);
             }
         }
     }
@@ -116,19 +129,18 @@ impl Waiting {
     /// Whether somebody's time may be over.
     #[inline]
     pub(super) fn is_due(&self, now: Now) -> bool {
-        self.count > 0 && now >= self.due
+        self.frames > 0 && now >= self.due
     }
 
     /// Ends those whose time is over.
     pub(super) fn expire(&mut self, now: Now) {
         let mut due = None;
-        for queue in &mut self.ports {
-            while let Some(mut held) = queue.pop_front_if(|held| held.until <= now) {
-                held.packet.outcome = Some(Outcome::FragmentUnknown);
-                self.ended.push(held.packet);
-                self.count -= 1;
+        for port in 0..self.ports.len() {
+            while let Some(held) = self.ports[port].pop_front_if(|held| held.until <= now) {
+                self.end(held, Outcome::FragmentUnknown);
             }
-            due = [due, queue.front().map(|held| held.until)].into_iter().flatten().min();
+            let next = self.ports[port].front().map(|held| held.until);
+            due = [due, next].into_iter().flatten().min();
         }
         self.due = due.unwrap_or_default();
     }
@@ -136,10 +148,8 @@ impl Waiting {
     /// Ends those that came from a port that is gone.
     pub(super) fn forget(&mut self, port: PortId) {
         let Some(queue) = self.ports.get_mut(usize::from(port.0)) else { return };
-        for mut held in std::mem::take(queue) {
-            held.packet.outcome = Some(Outcome::PortGone);
-            self.ended.push(held.packet);
-            self.count -= 1;
+        for held in std::mem::take(queue) {
+            self.end(held, Outcome::PortGone);
         }
         let (gone, ready) = std::mem::take(&mut self.ready)
             .into_iter()
@@ -153,7 +163,7 @@ impl Waiting {
 
     /// Everything that is held here, whatever for.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
-        self.count = 0;
+        self.frames = 0;
         let held = self.ports.iter_mut().flat_map(|queue| queue.drain(..));
         let held = held.map(|held| held.packet);
         held.chain(self.ready.drain(..)).chain(self.ended.drain(..))
