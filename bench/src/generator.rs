@@ -59,9 +59,8 @@ impl Stream {
             let due = self.rate.map_or(u64::MAX, |rate| (passed.as_secs_f64() * rate) as u64);
             while batch.len() < BURST
                 && count < due
-                && let Some(mut frame) = end.free.take()
+                && let Some(mut frame) = end.filled(&template)
             {
-                end.memory.fill(&mut frame, &template);
                 let bytes = end.memory.bytes_mut(&mut frame);
                 let source = 1024 + (count % u64::from(self.flows)) as u16;
                 bytes[l4..l4 + 2].copy_from_slice(&source.to_be_bytes());

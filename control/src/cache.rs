@@ -8,15 +8,19 @@
 //!
 //! The cache is where the last valid version of an object survives an invalid one.
 
+mod bound;
+mod listing;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+use bound::Bound;
 
 use crate::model::{
     ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace,
     NetworkPolicy, Node, Pod, Service,
 };
-use crate::state::KeptObject;
 use crate::{Kind, Object, ObjectRef, PodKey};
 
 /// Every object known.
@@ -49,24 +53,6 @@ pub(crate) struct NamespaceEntry {
     pub(crate) pods: HashMap<Arc<str>, Arc<Pod>>,
     /// Its policies by name.
     pub(crate) policies: BTreeMap<Arc<str>, Arc<NetworkPolicy>>,
-}
-
-/// What was told of a local pod.
-#[derive(Debug, PartialEq, Eq)]
-struct Bound {
-    /// Of which pod of the name; `None` is any.
-    uid: Option<Arc<str>>,
-    addresses: Vec<IpAddr>,
-}
-
-impl Bound {
-    /// Whether it is about this pod, and not about an earlier or later one of its name.
-    fn is_about(&self, pod: &Pod) -> bool {
-        match (&self.uid, &pod.uid) {
-            (Some(told), Some(known)) => told == known,
-            _ => true,
-        }
-    }
 }
 
 /// What a told object did to the cache.
@@ -281,133 +267,6 @@ impl Cache {
             self.namespaces.remove(namespace);
         }
         change
-    }
-
-    /// Tells the addresses of a pod before its object does; whether that is news.
-    pub(crate) fn bind(
-        &mut self,
-        pod: &PodKey,
-        uid: Option<Arc<str>>,
-        addresses: Vec<IpAddr>,
-    ) -> bool {
-        let bound = Bound { uid, addresses };
-        if self.bound.get(pod) == Some(&bound) {
-            return false;
-        }
-        self.bound.insert(pod.clone(), bound);
-        true
-    }
-
-    /// Takes that back; whether there was anything.
-    pub(crate) fn unbind(&mut self, pod: &PodKey) -> bool {
-        self.bound.remove(pod).is_some()
-    }
-
-    /// Whether addresses were told for this pod.
-    pub(crate) fn is_bound(&self, pod: &PodKey) -> bool {
-        self.bound.contains_key(pod)
-    }
-
-    /// The addresses at which a pod takes part in policies: those it is bound to, else those
-    /// in its status; none if it is on the host network, finished or not known, or if another
-    /// pod of its name is bound.
-    pub(crate) fn addresses(&self, pod: &PodKey) -> &[IpAddr] {
-        let Some(pod) = self.pod(pod).filter(|pod| pod.is_on_pod_network()) else { return &[] };
-        match self.bound.get(&pod.key) {
-            None => &pod.addresses,
-            Some(bound) if bound.is_about(pod) => &bound.addresses,
-            Some(_) => &[],
-        }
-    }
-
-    /// Whether the pod of this name that is known is another one than the one bound.
-    pub(crate) fn is_namesake(&self, key: &PodKey) -> bool {
-        match (self.pod(key), self.bound.get(key)) {
-            (Some(pod), Some(bound)) => !bound.is_about(pod),
-            _ => false,
-        }
-    }
-
-    /// All objects there are.
-    pub(crate) fn references(&self) -> HashSet<ObjectRef> {
-        let mut all = HashSet::new();
-        let mut add = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| {
-            all.insert(ObjectRef { kind, namespace: namespace.cloned(), name: Arc::clone(name) });
-        };
-        for (namespace, entry) in &self.namespaces {
-            if entry.explicit {
-                add(Kind::Namespace, None, namespace);
-            }
-            entry.pods.keys().for_each(|name| add(Kind::Pod, Some(namespace), name));
-            entry.policies.keys().for_each(|name| add(Kind::NetworkPolicy, Some(namespace), name));
-        }
-        self.nodes.keys().for_each(|name| add(Kind::Node, None, name));
-        self.cluster_policies.keys().for_each(|name| add(Kind::ClusterNetworkPolicy, None, name));
-        self.firewalls.keys().for_each(|name| add(Kind::ClusterEgressFirewall, None, name));
-        for key in self.services.keys() {
-            add(Kind::Service, Some(&key.namespace), &key.name);
-        }
-        for key in self.endpoint_slices.keys() {
-            add(Kind::EndpointSlice, Some(&key.namespace), &key.name);
-        }
-        all
-    }
-
-    /// All objects there are, namespaces first.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
-        self.kept().map(|kept| match kept {
-            KeptObject::Namespace(it) => Object::Namespace(it),
-            KeptObject::Pod(it) => Object::Pod(Pod::clone(&it)),
-            KeptObject::Node(it) => Object::Node(Node::clone(&it)),
-            KeptObject::Service(it) => Object::Service(Service::clone(&it)),
-            KeptObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
-            KeptObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
-            KeptObject::ClusterNetworkPolicy(it) => {
-                Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
-            }
-            KeptObject::ClusterEgressFirewall(it) => {
-                Object::ClusterEgressFirewall(ClusterEgressFirewall::clone(&it))
-            }
-        })
-    }
-
-    /// The same, shared.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptObject> {
-        let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
-        let namespaces = explicit.map(|(name, entry)| {
-            let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
-            KeptObject::Namespace(Namespace { name, labels })
-        });
-        let entries = || self.namespaces.values();
-        let pods = entries().flat_map(|entry| entry.pods.values());
-        let policies = entries().flat_map(|entry| entry.policies.values());
-        let cluster_policies = self.cluster_policies.values();
-        let firewalls = self.firewalls.values();
-        let (services, slices) = (self.services.values(), self.endpoint_slices.values());
-        namespaces
-            .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
-            .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
-            .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
-            .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
-            .chain(firewalls.map(|it| KeptObject::ClusterEgressFirewall(Arc::clone(it))))
-            .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
-            .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
-    }
-
-    /// How many objects of each kind there are; kinds without any are left out.
-    pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
-        let entries = || self.namespaces.values();
-        let counts = [
-            (Kind::Namespace, entries().filter(|entry| entry.explicit).count()),
-            (Kind::Pod, entries().map(|entry| entry.pods.len()).sum()),
-            (Kind::NetworkPolicy, entries().map(|entry| entry.policies.len()).sum()),
-            (Kind::Node, self.nodes.len()),
-            (Kind::Service, self.services.len()),
-            (Kind::EndpointSlice, self.endpoint_slices.len()),
-            (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
-            (Kind::ClusterEgressFirewall, self.firewalls.len()),
-        ];
-        counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
     /// All namespaces, in order.

@@ -105,3 +105,22 @@ fn thousands_of_changes_in_one_commit_are_worked_in_at_once() {
     assert!(asks(&view, "10.1.0.3"));
     assert!(!asks(&view, "10.1.0.1") && !asks(&view, "10.1.35.40"));
 }
+
+#[test]
+fn the_same_told_again_is_no_news() {
+    let mut control = cluster(3);
+    let before = control.revision();
+    let heartbeat = |annotation: &str| {
+        let mut pod = pod(1, "web", "n2");
+        pod["metadata"]["annotations"] = json!({"seen": annotation});
+        pod["metadata"]["resourceVersion"] = json!(annotation);
+        object(pod)
+    };
+    control.apply(heartbeat("1"));
+    let told = control.revision();
+    control.apply(heartbeat("2"));
+    assert_eq!(control.revision(), told, "what differs is nothing that counts");
+    assert!(told <= before + 1);
+    control.apply(object(pod(1, "other", "n2")));
+    assert!(control.revision() > told);
+}

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use acl::{Action, Key};
 
 use crate::wire::{Flow, protocol};
-use crate::{Gate, Outcome, PortId, Snapshot};
+use crate::{Gate, Outcome, PortId, PortState, Snapshot};
 
 /// The judgement of one connection, with the rules it rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,16 @@ pub struct RuleAt {
 
 /// Judges the connection that `flow`, as its opener's packets show it, belongs to.
 pub fn judge(snapshot: &Snapshot, flow: &Flow) -> Judgement {
-    let sender = snapshot.pod_of(flow.source);
-    let receiver = snapshot.pod_of(flow.destination);
+    judge_between(snapshot, flow, snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination))
+}
+
+/// The same between pods that are known: those behind which source and destination are.
+pub(crate) fn judge_between(
+    snapshot: &Snapshot,
+    flow: &Flow,
+    sender: Option<(PortId, &PortState)>,
+    receiver: Option<(PortId, &PortState)>,
+) -> Judgement {
     let mut by = Deciders::default();
     let verdict = |outcome, by| Judgement { outcome, by };
     if sender.is_none() && receiver.is_none() {
@@ -55,19 +63,19 @@ pub fn judge(snapshot: &Snapshot, flow: &Flow) -> Judgement {
     {
         return verdict(Outcome::PolicyAllowed, by);
     }
-    if receiver.is_some() && snapshot.is_own_node(flow.source) {
+    if receiver.is_some() && sender.is_none() && snapshot.is_own_node(flow.source) {
         return verdict(Outcome::OwnNode, by);
     }
-    let key = key(snapshot, flow);
+    let mut key = None;
     if let Some((id, port)) = sender {
-        let (outcome, rule) = ask(&port.from_pod, &key);
+        let (outcome, rule) = ask(snapshot, &port.from_pod, flow, &mut key);
         by.from_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = outcome {
             return verdict(outcome, by);
         }
     }
     if let Some((id, port)) = receiver {
-        let (outcome, rule) = ask(&port.to_pod, &key);
+        let (outcome, rule) = ask(snapshot, &port.to_pod, flow, &mut key);
         by.to_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = outcome {
             // The end that let it pass is not what decided.
@@ -83,15 +91,21 @@ pub(crate) fn ask_for(
     gate: &Gate,
     flow: &Flow,
 ) -> (Option<Outcome>, Option<u32>) {
-    ask(gate, &key(snapshot, flow))
+    ask(snapshot, gate, flow, &mut None)
 }
 
-/// Why the gate refuses (`None`: it does not) and the rule that says so.
-fn ask(gate: &Gate, key: &Key) -> (Option<Outcome>, Option<u32>) {
+/// Why the gate refuses (`None`: it does not) and the rule that says so. The key is made when the
+/// first table wants it.
+fn ask(
+    snapshot: &Snapshot,
+    gate: &Gate,
+    flow: &Flow,
+    made: &mut Option<Key>,
+) -> (Option<Outcome>, Option<u32>) {
     match gate {
         Gate::Closed => (Some(Outcome::Closed), None),
         Gate::Open => (None, None),
-        Gate::Table(table) => match table.lookup(key) {
+        Gate::Table(table) => match table.lookup(made.get_or_insert_with(|| key(snapshot, flow))) {
             Some(rule) => {
                 let permits = table.rules()[rule].action == Action::Permit;
                 ((!permits).then_some(Outcome::PolicyDenied), Some(rule as u32))

@@ -105,7 +105,7 @@ impl Memory {
     }
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
     /// The word at `at`, counted around the end.
     #[inline(always)]
     pub(super) fn word(self, at: u32) -> u32 {
@@ -117,7 +117,7 @@ impl View<'_> {
     /// The first words of the line that `at` is in, counted around the end; a line that a
     /// version leads to, so that nobody writes there.
     #[inline(always)]
-    pub(super) fn line<const N: usize>(&self, at: u32) -> &[u32; N] {
+    pub(super) fn line<const N: usize>(self, at: u32) -> &'a [u32; N] {
         const { assert!(N <= LINE as usize) };
         let at = at as usize & (self.words.len() - 1) & !(LINE as usize - 1);
         // SAFETY: as above, and `at` is a multiple of a line's words, of which there are more

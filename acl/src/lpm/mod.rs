@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! address < IPv4: a trie by bytes, answers side by side
-//!           IPv6: one hash, probed by length
+//!           IPv6: exact matches, one for each length
 //! ```
 //!
 //! [`Lpm`] is what readers hold: a version that shares what did not change with those before
@@ -23,26 +23,19 @@ use v6::V6;
 /// Gives an address the number of the longest prefix that covers it.
 ///
 /// Inside, numbers are held plus one, and 0 stands for "none".
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Lpm {
     v4: Option<Arc<V4>>,
-    v6: Arc<V6>,
-}
-
-impl Default for Lpm {
-    fn default() -> Self {
-        Self { v4: None, v6: Arc::new(V6::new()) }
-    }
+    v6: Option<Arc<V6>>,
 }
 
 impl Lpm {
     /// One more than the number of the longest prefix around `address`, or 0.
     #[inline]
     pub(crate) fn lookup(&self, address: Address) -> u32 {
-        match (address.is_v4(), &self.v4) {
-            (true, Some(v4)) => v4.lookup(address.bits() as u32),
-            (true, None) => 0,
-            (false, _) => self.v6.lookup(address.bits()),
+        match address.is_v4() {
+            true => self.v4.as_ref().map_or(0, |v4| v4.lookup(address.bits() as u32)),
+            false => self.v6.as_ref().map_or(0, |v6| v6.lookup(address.bits())),
         }
     }
 
@@ -54,38 +47,51 @@ impl Lpm {
         addresses: impl Iterator<Item = Address> + Clone,
         found: &mut [u32],
     ) {
-        let mut keys = [0; VECTOR];
-        let keys = &mut keys[..found.len()];
-        let mut beyond_v4 = 0;
+        let mut beyond_v4 = u128::MAX;
         match &self.v4 {
             Some(v4) => {
+                let mut keys = [0; VECTOR];
+                let keys = &mut keys[..found.len()];
                 let begin = v4.begin();
-                for ((address, key), found) in
-                    addresses.clone().zip(keys.iter_mut()).zip(found.iter_mut())
-                {
+                let pairs = keys.iter_mut().zip(found.iter_mut());
+                beyond_v4 = 0;
+                for (address, (key, found)) in addresses.clone().zip(pairs) {
                     *key = address.bits() as u32;
                     *found = begin(*key);
                     beyond_v4 |= address.beyond_v4();
                 }
                 v4.finish(keys, found);
             }
-            None => {
-                addresses.clone().for_each(|address| beyond_v4 |= address.beyond_v4());
-                found.fill(0);
-            }
+            None => found.fill(0),
         }
         if beyond_v4 >> 32 != 0 {
-            for (address, found) in addresses.zip(found) {
-                if !address.is_v4() {
-                    *found = self.v6.lookup(address.bits());
-                }
-            }
+            lookup_v6(self.v6.as_deref(), addresses, found);
         }
     }
 
     /// Memory of this version, whatever others share of it.
     pub(crate) fn bytes(&self) -> usize {
-        self.v4.as_ref().map_or(0, |v4| v4.bytes()) + self.v6.bytes()
+        let v4 = self.v4.as_ref().map_or(0, |v4| v4.bytes());
+        v4 + self.v6.as_ref().map_or(0, |v6| v6.bytes())
+    }
+}
+
+/// The answers for those addresses that are IPv6.
+#[inline(always)]
+fn lookup_v6(v6: Option<&V6>, addresses: impl Iterator<Item = Address>, found: &mut [u32]) {
+    let mut keys = [0; VECTOR];
+    let mut places = [0_u8; VECTOR];
+    let mut count = 0;
+    for (place, address) in addresses.enumerate().take(found.len()) {
+        (keys[count % VECTOR], places[count % VECTOR]) = (address.bits(), place as u8);
+        count += usize::from(!address.is_v4());
+    }
+    let mut answers = [0; VECTOR];
+    if let Some(v6) = v6 {
+        v6.lookup_each(&keys[..count], &mut answers[..count]);
+    }
+    for (place, answer) in places.iter().zip(answers).take(count) {
+        found[usize::from(*place)] = answer;
     }
 }
 
@@ -93,8 +99,9 @@ impl Lpm {
 #[derive(Debug, Default)]
 pub(crate) struct Editor {
     v4: v4::Editor,
-    /// Whether IPv4 networks changed since the last version.
-    v4_changed: bool,
+    v6: v6::Editor,
+    /// Whether IPv4 and IPv6 networks changed since the last version.
+    changed: [bool; 2],
     /// What [`version`](Self::version) hands out.
     current: Lpm,
 }
@@ -103,24 +110,27 @@ impl Editor {
     /// Sets the number of a prefix (below 2^30 - 1), or forgets it.
     pub(crate) fn set(&mut self, prefix: Prefix, number: Option<u32>) {
         let value = number.map(|number| number + 1);
+        let (bits, length) = (prefix.first().bits(), prefix.length());
         if prefix.is_v4() {
-            self.v4.set(prefix.first().bits() as u32, prefix.length() - V4_BITS, value);
-            self.v4_changed = true;
-            return;
-        }
-        let v6 = Arc::make_mut(&mut self.current.v6);
-        match value {
-            Some(value) => v6.insert(prefix, value),
-            None => v6.remove(prefix),
+            self.v4.set(bits as u32, length - V4_BITS, value);
+            self.changed[0] = true;
+        } else {
+            self.v6.set(bits, length, value);
+            self.changed[1] = true;
         }
     }
 
     /// The version with all changes up to now.
     pub(crate) fn version(&mut self) -> Lpm {
-        if std::mem::take(&mut self.v4_changed) {
-            // Not held while the next one is made, so that it can take over what nobody sees.
+        // What is replaced is not held meanwhile, so that it can be taken over if nobody sees it.
+        let [v4, v6] = std::mem::take(&mut self.changed);
+        if v4 {
             self.current.v4 = None;
             self.current.v4 = self.v4.version().map(Arc::new);
+        }
+        if v6 {
+            self.current.v6 = None;
+            self.current.v6 = self.v6.version().map(Arc::new);
         }
         self.current.clone()
     }

@@ -43,7 +43,10 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
         Saw::Fragment { first, session: seen } => {
             fields.insert("first".into(), first.is_some().into());
             match (first, seen) {
-                (None, _) => "its first fragment has not been let through".to_owned(),
+                (None, _) if step.next.is_some() => {
+                    "its first fragment has not come yet".to_owned()
+                }
+                (None, _) => "its first fragment was refused".to_owned(),
                 (Some(_), None) => "the connection of its first fragment has ended".to_owned(),
                 (Some(first), Some(seen)) => {
                     let says = session(seen, &mut fields);
@@ -95,7 +98,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
     if let Some(outcome) = step.outcome {
         fields.insert("outcome".into(), outcome.name().into());
         if outcome.verdict() == Verdict::Drop && !says.ends_with(outcome.meaning()) {
-            write!(says, ": {}", outcome.name()).expect("a string grows");
+            write!(says, " = {}", outcome.name()).expect("a string grows");
         }
     }
     (says, fields)

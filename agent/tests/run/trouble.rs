@@ -138,7 +138,7 @@ fn a_port_that_fails_is_opened_again() {
     files.manifest("cluster.yaml", &cluster(&["db", "web"]));
     let node = Node::start(&files);
     let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
-    web.send_bytes(vec![0; 4000]); // more than a frame holds: this port gives up
+    web.send_bytes(vec![0; 3 << 20]); // more than all frames hold: this port gives up
     until(|| !node.status().lost.is_empty());
     assert_eq!(node.status().lost[0].name, "default/web");
     assert_eq!(node.ports().len(), 3, "the pod stays attached");

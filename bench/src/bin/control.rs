@@ -5,15 +5,22 @@
 //! ```
 //!
 //! Clusters of 1,000, 10,000 and 150,000 pods, 50 to a namespace; three to four policies to a
-//! namespace, with selectors in and across namespaces, named ports and blocks with
-//! exceptions. Each event is applied and committed alone, as if it had come alone.
+//! namespace, with selectors in and across namespaces, named ports and blocks with exceptions,
+//! one in five of them for egress, and two cluster-wide policies. Each event is applied alone, as
+//! if it had come alone, and is done when the only worker of a switch, which serves a memory port
+//! for each local pod, has taken over the snapshot that came of it.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use agent::node::{LeadsTo, NodePort, Surroundings, snapshot};
 use bench::{Samples, print_table};
 use control::objects::{Read, read};
 use control::{Control, Object, Scope};
+use dataplane::port::memory::Wire;
+use dataplane::switch::{Config, RxMode};
+use dataplane::{Memory, Switch};
 use serde_json::{Value, json};
 
 const LOCAL_PODS: usize = 250;
@@ -22,26 +29,86 @@ const ROUNDS: usize = 2_000;
 const SUSTAINED: usize = 20_000;
 
 fn main() {
-    let mut rows = Vec::new();
+    if std::env::args().len() > 1 {
+        println!(
+            "cargo run --release -p bench --bin control\n\nTakes no arguments and ten seconds."
+        );
+        return;
+    }
+    let mut rows: Vec<Vec<String>> = MEASURES.map(|name| vec![name.to_owned()]).into();
     for (pods, nodes) in [(1_000, 40), (10_000, 400), (150_000, 5_000)] {
-        rows.push(measure(&Cluster { pods, nodes }));
+        for (row, figure) in rows.iter_mut().zip(measure(&Cluster { pods, nodes })) {
+            row.push(figure);
+        }
     }
     println!();
-    print_table(
-        &[
-            "pods",
-            "policies",
-            "first snapshot ms",
-            "tables",
-            "remote pod event µs",
-            "compiled for it",
-            "policy change ms",
-            "at 1,000 events/s % of a core",
-            "longest event ms",
-            "resident MB",
-        ],
-        &rows,
-    );
+    print_table(&["measure", "1,000 pods", "10,000 pods", "150,000 pods", "aim at 150,000"], &{
+        let with_aim = rows.into_iter().zip(AIMS);
+        with_aim.map(|(row, aim)| [row, vec![aim.to_owned()]].concat()).collect::<Vec<_>>()
+    });
+}
+
+const MEASURES: [&str; 13] = [
+    "cluster nodes",
+    "policies",
+    "objects in memory to first snapshot in force, ms",
+    "tables",
+    "remote pod event, to the view, µs",
+    "remote pod event, in force, µs",
+    "tables compiled for these events",
+    "policy change, to the view, ms",
+    "policy change, in force, ms",
+    "1,000 pod events a second, % of a core",
+    "longest such event, in force, ms",
+    "99 % of them within, ms",
+    "resident, MB",
+];
+
+const AIMS: [&str; 13] =
+    ["", "", "< 2000", "", "", "median < 200", "0", "", "median < 5", "< 25", "< 50", "", "< 500"];
+
+/// A switch with a port for each local pod.
+struct Rig {
+    switch: Switch,
+    ports: Vec<NodePort>,
+    generation: u64,
+}
+
+impl Rig {
+    fn new(control: &Control) -> Self {
+        let (memory, frames) = Memory::heap(2048, 4096);
+        let config = Config { workers: 1, rx_mode: RxMode::Adaptive, ..Config::default() };
+        let switch = Switch::start(&config, &memory, frames, |_| None).expect("a worker starts");
+        let mut ports = Vec::new();
+        for (key, pod) in control.view().pods.iter() {
+            let id = switch.free_port_id().expect("a port is free");
+            switch.add_port(id, Wire::default().port());
+            ports.push(NodePort::new(id, LeadsTo::Pod(key.clone(), pod.addresses.clone())));
+        }
+        Self { switch, ports, generation: 0 }
+    }
+
+    /// Hands the view over to the worker.
+    fn publish(&mut self, control: &Control) {
+        self.generation += 1;
+        let (view, around) = (control.view(), Surroundings::default());
+        let snapshot = snapshot(&view, "node-0", around, self.generation, &self.ports);
+        self.switch.publish(&Arc::new(snapshot));
+    }
+
+    /// Waits until the worker decides by it.
+    fn wait(&self) {
+        while self.switch.generation() < self.generation {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// How long an event took: to the view, to the end of this thread's work, until in force.
+struct Took {
+    view: Duration,
+    work: Duration,
+    in_force: Duration,
 }
 
 struct Cluster {
@@ -120,8 +187,23 @@ impl Cluster {
         let namespace = index % self.namespaces();
         let app = |nth: usize| json!({"matchLabels": {"app": format!("app-{}", nth % 5)}});
         let team = json!({"matchLabels": {"team": format!("team-{}", index % 100)}});
+        let http = json!([{"port": "http"}]);
+        let egress = match index % 10 {
+            4 => Some(json!({"to": [{"podSelector": app(index + 1)}], "ports": http})),
+            5 => Some(json!({"to": [{"namespaceSelector": {}, "podSelector": app(index)},
+                {"ipBlock": {"cidr": "0.0.0.0/0", "except": [format!("10.{}.0.0/16", index % 8)]}}],
+                "ports": [{"port": port}, {"port": 53, "protocol": "UDP"}]})),
+            _ => None,
+        };
+        if let Some(egress) = egress {
+            return json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": {"namespace": format!("ns-{namespace}"),
+                    "name": format!("policy-{index}")},
+                "spec": {"podSelector": app(self.selected(index)), "policyTypes": ["Egress"],
+                    "egress": [egress]}});
+        }
         let rule = match index % 10 {
-            0..6 => json!({"from": [{"podSelector": app(index + 1)}], "ports": [{"port": port}]}),
+            0..4 => json!({"from": [{"podSelector": app(index + 1)}], "ports": [{"port": port}]}),
             6 => json!({"from": [{"namespaceSelector": team, "podSelector": app(index)}],
                 "ports": [{"port": port}]}),
             7 => json!({"from": [{"namespaceSelector": {}, "podSelector": app(index / 7)}],
@@ -135,12 +217,30 @@ impl Cluster {
             "spec": {"podSelector": app(self.selected(index)), "ingress": [rule]}})
     }
 
+    /// No pod reaches the metadata address or cluster nodes, but for DNS.
+    fn cluster_wide(&self) -> [Value; 2] {
+        let dns = json!([{"udp": {"destinationPort": {"number": 53}}}]);
+        [
+            json!({"apiVersion": "policy.networking.k8s.io/v1alpha2",
+                "kind": "ClusterNetworkPolicy", "metadata": {"name": "nodes"},
+                "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                    "egress": [
+                        {"action": "Pass", "to": [{"nodes": {}}], "protocols": dns},
+                        {"action": "Deny", "to": [{"nodes": {}}]}]}}),
+            json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+                "metadata": {"name": "metadata"},
+                "spec": {"egress": [{"action": "Deny",
+                    "to": [{"networks": ["169.254.169.254/32"]}]}]}}),
+        ]
+    }
+
     fn objects(&self) -> Vec<Object> {
         let namespaces = (0..self.namespaces()).map(|index| self.namespace(index));
         let nodes = (0..self.nodes).map(|index| self.node(index));
         let pods = (0..self.pods).map(|index| self.pod(index, 0));
         let policies = (0..self.policies()).map(|index| self.policy(index, 80));
-        namespaces.chain(nodes).chain(pods).chain(policies).map(object).collect()
+        let all = namespaces.chain(nodes).chain(pods).chain(policies).chain(self.cluster_wide());
+        all.map(object).collect()
     }
 }
 
@@ -157,62 +257,84 @@ fn measure(cluster: &Cluster) -> Vec<String> {
     let began = Instant::now();
     control.resync(objects);
     let view = control.commit().expect("a first view");
-    let first = began.elapsed();
     assert_eq!(view.pods.len(), LOCAL_PODS);
+    let mut first = began.elapsed();
+    let mut rig = Rig::new(&control);
+    let began = Instant::now();
+    rig.publish(&control);
+    rig.wait();
+    first += began.elapsed();
     let tables = control.figures().tables;
 
     let compiled = control.figures().compiled;
-    let mut events = Samples::default();
+    let (mut to_view, mut in_force) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let pod = remote(cluster, round);
         let apply = object(cluster.pod(pod, 0));
         let gone = apply.reference();
-        events.add(micros(timed(&mut control, |control| control.delete(&gone))));
-        events.add(micros(timed(&mut control, |control| control.apply(apply))));
+        let went = timed(&mut control, &mut rig, |control| control.delete(&gone));
+        let came = timed(&mut control, &mut rig, |control| control.apply(apply));
+        for took in [went, came] {
+            to_view.push(micros(took.view));
+            in_force.push(micros(took.in_force));
+        }
     }
     let compiled = control.figures().compiled - compiled;
 
-    let mut policies = Samples::default();
+    let (mut policy_view, mut policy_in_force) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS / 4 {
         // A policy that selects pods of this cluster node gets another port, and the old one back.
         let policy = cluster.policy_of(cluster.local(round * 7));
         let Some(index) = policy.filter(|index| index % 10 < 8) else { continue };
         for port in [81 + round, 80] {
             let policy = object(cluster.policy(index, port));
-            let spent = timed(&mut control, |control| control.apply(policy));
-            policies.add(spent.as_secs_f64() * 1e3);
+            let took = timed(&mut control, &mut rig, |control| control.apply(policy));
+            policy_view.push(took.view.as_secs_f64() * 1e3);
+            policy_in_force.push(took.in_force.as_secs_f64() * 1e3);
         }
     }
 
-    let (mut spent, mut longest) = (Duration::ZERO, Duration::ZERO);
+    let (mut spent, mut waited) = (Duration::ZERO, Vec::new());
     for round in 0..SUSTAINED {
         // One in a hundred pods is local, and each gets a label it did not have.
         let local = round % 100 == 0;
         let pod = if local { cluster.local(round / 100) } else { remote(cluster, round) };
         let apply = object(cluster.pod(pod, 1 + round));
-        let took = timed(&mut control, |control| control.apply(apply));
-        (spent, longest) = (spent + took, longest.max(took));
+        let took = timed(&mut control, &mut rig, |control| control.apply(apply));
+        spent += took.work;
+        waited.push(took.in_force.as_secs_f64() * 1e3);
     }
     let share = spent.as_secs_f64() / SUSTAINED as f64 * 1_000.0 * 100.0;
+    let waited = Samples::from_iter(waited);
+    let samples = |values: Vec<f64>| Samples::from_iter(values).to_string();
     vec![
-        cluster.pods.to_string(),
-        cluster.policies().to_string(),
+        cluster.nodes.to_string(),
+        (cluster.policies() + 2).to_string(),
         format!("{:.0}", first.as_secs_f64() * 1e3),
         tables.to_string(),
-        events.to_string(),
+        samples(to_view),
+        samples(in_force),
         compiled.to_string(),
-        policies.to_string(),
+        samples(policy_view),
+        samples(policy_in_force),
         format!("{share:.1}"),
-        format!("{:.2}", longest.as_secs_f64() * 1e3),
+        format!("{:.2}", waited.most()),
+        format!("{:.2}", waited.quantile(0.99)),
         format!("{:.0}", resident_mb()),
     ]
 }
 
-fn timed(control: &mut Control, event: impl FnOnce(&mut Control)) -> Duration {
+fn timed(control: &mut Control, rig: &mut Rig, event: impl FnOnce(&mut Control)) -> Took {
     let began = Instant::now();
     event(control);
-    control.commit();
-    began.elapsed()
+    let is_news = control.commit().is_some();
+    let view = began.elapsed();
+    if is_news {
+        rig.publish(control);
+    }
+    let work = began.elapsed();
+    rig.wait();
+    Took { view, work, in_force: began.elapsed() }
 }
 
 fn micros(spent: Duration) -> f64 {

@@ -143,7 +143,10 @@ fn report(received: Received) -> Result<()> {
 fn try_out(stream: &StreamArgs) -> Result<()> {
     let (left, right) = (Namespace::new("pktgen-l"), Namespace::new("pktgen-r"));
     let name = right.name();
-    left.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {name}")));
+    let mtu = stream.size.max(1500);
+    left.exec(words(&format!(
+        "ip link add eth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {name}"
+    )));
     for namespace in [&left, &right] {
         namespace.exec(["sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1"]);
         namespace.exec(words("ip link set eth0 up"));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use acl::PortRange;
 use serde_json::{Map, Value};
 
-use super::policy::selector;
 use super::reader;
+use super::selector::selector;
 use crate::FieldFault;
 use crate::model::{
     ClusterRule, Direction, Namespaces, Peer, PolicyRule, PortSpec, Ports, Protocol, Selector,

@@ -27,6 +27,7 @@ mod egress_firewall;
 mod policy;
 mod reader;
 mod report;
+mod selector;
 mod service;
 
 use std::fmt;

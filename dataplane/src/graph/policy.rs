@@ -2,7 +2,7 @@
 
 use super::{Context, Next, Node, Translation};
 use crate::packet::Packet;
-use crate::policy::judge;
+use crate::policy::judge_between;
 use crate::session::{Opened, Opening, Refusal, Views};
 use crate::wire::{Flow, Role, protocol};
 use crate::{Hop, Outcome, Verdict};
@@ -14,7 +14,12 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         Ok(hop) => hop,
         Err(outcome) => return Next::End(outcome),
     };
-    let judgement = judge(context.snapshot, &views.judged());
+    let snapshot = context.snapshot;
+    let pod_at = |port| snapshot.pod(port).map(|state| (port, state));
+    // Port security has held the source to the port; the way out leads to the destination.
+    let sender = pod_at(packet.in_port);
+    let receiver = snapshot.way(hop).and_then(|(port, _)| pod_at(port));
+    let judgement = judge_between(snapshot, &views.judged(), sender, receiver);
     if packet.headers.role == Role::Follows && judgement.outcome != Outcome::NoPolicy {
         return Next::End(Outcome::NoSession);
     }

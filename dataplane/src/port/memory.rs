@@ -82,9 +82,10 @@ impl Port for MemoryPort {
             }
             let needed = ends.towards_switch[0].len().div_ceil(lent.memory.capacity());
             if needed > lent.memory.count() as usize {
+                // Whoever opens the port again does not meet it again.
+                let length = ends.towards_switch.pop_front().map_or(0, |frame| frame.len());
                 return Err(PortGone(format!(
-                    "a frame of {} bytes does not fit into {} times {}",
-                    ends.towards_switch[0].len(),
+                    "a frame of {length} bytes does not fit into {} times {}",
                     lent.memory.count(),
                     lent.memory.capacity()
                 )));

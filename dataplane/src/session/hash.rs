@@ -6,8 +6,9 @@ use crate::wire::Flow;
 
 /// Hashes flows under keys that nobody outside knows, so that nobody can aim at a bucket.
 ///
-/// Each end is hashed by folded multiplications (the construction of wyhash and of ahash's
-/// portable form); the sum of both ends does not tell which was which.
+/// Folded multiplications (the construction of wyhash and of ahash's portable form): one for each
+/// address, whose sum does not tell which was which, and one for that with the ports in order of
+/// size. So only a flow with its ports exchanged has the same hash as another one.
 #[derive(Clone, Debug)]
 pub(super) struct FlowHash {
     keys: [u64; 4],
@@ -23,14 +24,16 @@ impl FlowHash {
     #[inline]
     pub(super) fn of(&self, flow: &Flow) -> u64 {
         let [first, second, third, fourth] = self.keys;
-        let end = |address: acl::Address, port: u16| {
+        let end = |address: acl::Address| {
             let bits = address.bits();
-            let address = fold(bits as u64 ^ first, (bits >> 64) as u64 ^ second);
-            fold(address ^ u64::from(port), third)
+            fold(bits as u64 ^ first, (bits >> 64) as u64 ^ second)
         };
-        let source = end(flow.source, flow.source_port);
-        let destination = end(flow.destination, flow.destination_port);
-        fold(source.wrapping_add(destination) ^ u64::from(flow.protocol), fourth)
+        let (from, to) = (flow.source_port, flow.destination_port);
+        let ends = u64::from(from.min(to)) << 32
+            | u64::from(from.max(to)) << 16
+            | u64::from(flow.protocol);
+        let addresses = end(flow.source).wrapping_add(end(flow.destination));
+        fold(addresses ^ third, ends ^ fourth)
     }
 }
 

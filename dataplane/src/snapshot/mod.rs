@@ -236,11 +236,17 @@ impl Snapshot {
         self.owners.get(&address).copied()
     }
 
+    /// The port with this number, if it leads to a pod.
+    #[inline]
+    pub fn pod(&self, id: PortId) -> Option<&PortState> {
+        self.port(id).filter(|port| port.kind == PortKind::Pod)
+    }
+
     /// The pod port behind which `address` is.
     #[inline]
     pub fn pod_of(&self, address: Address) -> Option<(PortId, &PortState)> {
         let id = self.owner(address)?;
-        self.port(id).filter(|port| port.kind == PortKind::Pod).map(|port| (id, port))
+        self.pod(id).map(|port| (id, port))
     }
 
     /// Where a packet to `destination` leaves.

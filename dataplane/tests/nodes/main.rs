@@ -4,6 +4,7 @@
 //! way leads from one cluster node to another.
 
 mod answers;
+mod fragments;
 mod long;
 mod overlay;
 mod rig;

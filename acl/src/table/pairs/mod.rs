@@ -124,7 +124,7 @@ impl Pairs {
     pub(super) fn lookup_each(
         &self,
         keys: &[Key],
-        left: &mut [Tuples],
+        left: &mut [Tuples; VECTOR],
         best: &mut [u32],
         rules: impl Rules,
         addresses: &AddressMap,
@@ -137,8 +137,8 @@ impl Pairs {
         let mut entries = [none; VECTOR];
         // Keys that go on with another tuple, and those whose head is known.
         let (mut fresh, mut chained) = (Places::new(), Places::new());
-        for (at, (left, best)) in left.iter().zip(best.iter()).enumerate() {
-            fresh.push_if(view.may_go_on(*left, *best, rules), at);
+        for (at, left) in left.iter().enumerate().take(keys.len()) {
+            fresh.push_if(*left != 0, at);
         }
         while fresh.count + chained.count > 0 {
             for at in fresh.take().iter() {
@@ -156,15 +156,18 @@ impl Pairs {
                 let (number, key, entry) = (usize::from(tuples[at]), &keys[at], entries[at]);
                 let tuple = &view.tuples[number];
                 let mut hit = entry.matches(key, number, all_ends[at]);
-                if tuple.checked {
-                    hit &= rules.matches(entry.rule, key);
-                }
-                if tuple.shape.has_sets() {
-                    best[at] =
-                        rules.first(best[at], self.probe_sets(key, number, rules, addresses));
+                let mut next = entry.next;
+                if tuple.special {
+                    if tuple.shape.has_sets() {
+                        let found = self.probe_sets(key, number, rules, addresses);
+                        best[at] = rules.first(best[at], found);
+                        (hit, next) = (false, 0);
+                    } else {
+                        hit &= rules.matches(entry.rule, key);
+                    }
                 }
                 best[at] = rules.first(best[at], entry.rule | u32::from(hit).wrapping_sub(1));
-                let goes_on = !hit & (entry.next != 0);
+                let goes_on = !hit & (next != 0);
                 heads[at] = &entry.next;
                 chained.push_if(goes_on, at);
                 fresh.push_if(!goes_on & view.may_go_on(left[at], best[at], rules), at);

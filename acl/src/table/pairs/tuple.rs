@@ -20,6 +20,8 @@ pub(super) struct Tuple {
     pub(super) wide: bool,
     /// Whether entries must check their ends: the hash does not tell all.
     pub(super) checked: bool,
+    /// Whether it is checked or looks at peer sets, of which an end may be in many.
+    pub(super) special: bool,
     pub(super) shape: Shape,
 }
 
@@ -128,6 +130,7 @@ impl Tuple {
         };
         let wide = |end| matches!(end, EndShape::V6(_) | EndShape::Set);
         let hashed = |end| matches!(end, EndShape::V6(_));
+        let checked = step > 1 || hashed(shape.source) || hashed(shape.destination);
         let mut ports_mask = 0;
         if shape.source_port | shape.destination_port {
             ports_mask |= 0xff << 32;
@@ -140,7 +143,8 @@ impl Tuple {
             best: NONE,
             entries: 0,
             wide: wide(shape.source) || wide(shape.destination),
-            checked: step > 1 || hashed(shape.source) || hashed(shape.destination),
+            checked,
+            special: checked || shape.has_sets(),
             shape,
         }
     }

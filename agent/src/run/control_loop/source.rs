@@ -137,6 +137,7 @@ impl ControlLoop {
             _ => None,
         };
         let all_pods = matches!(event, Event::Resync(Kind::Pod, ..));
+        let before = self.control.revision();
         let mut addresses = pod.iter().flat_map(|pod| self.addresses(pod)).collect::<Vec<_>>();
         self.control.handle(event);
         addresses.extend(pod.iter().flat_map(|pod| self.addresses(pod)));
@@ -144,8 +145,9 @@ impl ControlLoop {
         if all_pods {
             self.rename_all();
         }
-        if let Some(kind) = kind {
-            self.save_after(!matches!(kind, Kind::Pod | Kind::EndpointSlice));
+        // Heartbeats and the like are nothing to write down.
+        if let Some(kind) = kind.filter(|_| self.control.revision() != before) {
+            self.save_after(!matches!(kind, Kind::Pod | Kind::EndpointSlice | Kind::Node));
         }
     }
 

@@ -34,9 +34,6 @@ pub struct AfXdpPort {
     fill_level: u32,
     /// Frames in the tx or completion ring.
     sending: u32,
-    /// Of these, frames that the kernel has not been asked to send.
-    unsent: u32,
-    send_budget: u32,
     empty_rounds: u32,
     mode: XdpMode,
 }
@@ -50,6 +47,7 @@ impl AfXdpPort {
         mode: XdpMode,
         fill: u32,
     ) -> Self {
+        socket.raise_send_budget(SEND_BUDGET);
         Self {
             interface: interface.to_owned(),
             in_kernel: InKernel::none(umem.frames),
@@ -57,8 +55,6 @@ impl AfXdpPort {
             filled: 0,
             fill_level: fill.clamp(BATCH, RING),
             sending: 0,
-            unsent: 0,
-            send_budget: socket.raise_send_budget(SEND_BUDGET),
             empty_rounds: 0,
             mode,
             socket,
@@ -103,7 +99,6 @@ impl AfXdpPort {
         self.in_kernel.give(index);
         if self.socket.tx.push(XdpDesc { addr, len: length, options: goes_on }) {
             self.sending += 1;
-            self.unsent += 1;
         } else if let Some(frame) = self.in_kernel.take(lent, addr, 0) {
             // Not reached: `sending` never exceeds the ring.
             lent.free.put(frame);
@@ -146,15 +141,18 @@ impl AfXdpPort {
 
     /// Asks the kernel to send what is in the tx ring.
     fn kick(&mut self) -> Result<(), PortGone> {
-        while self.unsent > 0 {
-            if !self.socket.tx.needs_wakeup() {
-                self.unsent = 0;
-                break;
-            }
+        let mut pending = self.socket.tx.pending();
+        while pending > 0 && self.socket.tx.needs_wakeup() {
             match self.socket.poke_send() {
-                Ok(()) => self.unsent = 0,
-                // The budget of one call is used up.
-                Err(libc::EAGAIN) => self.unsent = self.unsent.saturating_sub(self.send_budget),
+                Ok(()) => break,
+                // The budget of one call is used up, or the socket's: the rest at once if the
+                // call has achieved something, else later.
+                Err(libc::EAGAIN) => {
+                    let before = std::mem::replace(&mut pending, self.socket.tx.pending());
+                    if pending == before {
+                        break;
+                    }
+                }
                 // The peer cannot keep up, or the link is down: later.
                 Err(libc::ENOBUFS | libc::EBUSY | libc::ENETDOWN | libc::EINTR) => break,
                 Err(code) => return Err(self.gone(code)),

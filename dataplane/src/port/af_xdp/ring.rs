@@ -58,6 +58,13 @@ impl<T: Copy> Producer<T> {
         self.ring.producer().store(self.next, Ordering::Release);
     }
 
+    /// Entries that the kernel has been shown and has not consumed.
+    #[inline]
+    pub(super) fn pending(&mut self) -> u32 {
+        self.consumed = self.ring.consumed();
+        self.next.wrapping_sub(self.consumed)
+    }
+
     /// Whether the kernel waits to be told that there are new entries.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
@@ -223,7 +230,9 @@ mod tests {
         producer.submit();
         assert_eq!(drain(&mut consumer), [0, 1, 2, 3]);
         assert!(!producer.push(9));
+        assert_eq!(producer.pending(), 4);
         consumer.release();
+        assert_eq!(producer.pending(), 0);
         assert!(producer.push(9));
         producer.submit();
         assert_eq!(drain(&mut consumer), [9]);

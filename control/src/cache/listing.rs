@@ -1,0 +1,96 @@
+//! What there is, in lists: for resyncs, for the disk, for people.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use super::Cache;
+use crate::model::{
+    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
+    Pod, Service,
+};
+use crate::state::KeptObject;
+use crate::{Kind, Object, ObjectRef};
+
+impl Cache {
+    /// All objects there are.
+    pub(crate) fn references(&self) -> HashSet<ObjectRef> {
+        let mut all = HashSet::new();
+        let mut add = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| {
+            all.insert(ObjectRef { kind, namespace: namespace.cloned(), name: Arc::clone(name) });
+        };
+        for (namespace, entry) in &self.namespaces {
+            if entry.explicit {
+                add(Kind::Namespace, None, namespace);
+            }
+            entry.pods.keys().for_each(|name| add(Kind::Pod, Some(namespace), name));
+            entry.policies.keys().for_each(|name| add(Kind::NetworkPolicy, Some(namespace), name));
+        }
+        self.nodes.keys().for_each(|name| add(Kind::Node, None, name));
+        self.cluster_policies.keys().for_each(|name| add(Kind::ClusterNetworkPolicy, None, name));
+        self.firewalls.keys().for_each(|name| add(Kind::ClusterEgressFirewall, None, name));
+        for key in self.services.keys() {
+            add(Kind::Service, Some(&key.namespace), &key.name);
+        }
+        for key in self.endpoint_slices.keys() {
+            add(Kind::EndpointSlice, Some(&key.namespace), &key.name);
+        }
+        all
+    }
+
+    /// All objects there are, namespaces first.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
+        self.kept().map(|kept| match kept {
+            KeptObject::Namespace(it) => Object::Namespace(it),
+            KeptObject::Pod(it) => Object::Pod(Pod::clone(&it)),
+            KeptObject::Node(it) => Object::Node(Node::clone(&it)),
+            KeptObject::Service(it) => Object::Service(Service::clone(&it)),
+            KeptObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
+            KeptObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
+            KeptObject::ClusterNetworkPolicy(it) => {
+                Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
+            }
+            KeptObject::ClusterEgressFirewall(it) => {
+                Object::ClusterEgressFirewall(ClusterEgressFirewall::clone(&it))
+            }
+        })
+    }
+
+    /// The same, shared.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptObject> {
+        let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
+        let namespaces = explicit.map(|(name, entry)| {
+            let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
+            KeptObject::Namespace(Namespace { name, labels })
+        });
+        let entries = || self.namespaces.values();
+        let pods = entries().flat_map(|entry| entry.pods.values());
+        let policies = entries().flat_map(|entry| entry.policies.values());
+        let cluster_policies = self.cluster_policies.values();
+        let firewalls = self.firewalls.values();
+        let (services, slices) = (self.services.values(), self.endpoint_slices.values());
+        namespaces
+            .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
+            .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
+            .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
+            .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
+            .chain(firewalls.map(|it| KeptObject::ClusterEgressFirewall(Arc::clone(it))))
+            .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
+            .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
+    }
+
+    /// How many objects of each kind there are; kinds without any are left out.
+    pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
+        let entries = || self.namespaces.values();
+        let counts = [
+            (Kind::Namespace, entries().filter(|entry| entry.explicit).count()),
+            (Kind::Pod, entries().map(|entry| entry.pods.len()).sum()),
+            (Kind::NetworkPolicy, entries().map(|entry| entry.policies.len()).sum()),
+            (Kind::Node, self.nodes.len()),
+            (Kind::Service, self.services.len()),
+            (Kind::EndpointSlice, self.endpoint_slices.len()),
+            (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
+            (Kind::ClusterEgressFirewall, self.firewalls.len()),
+        ];
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+}
