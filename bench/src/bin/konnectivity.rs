@@ -305,7 +305,10 @@ async fn dials(
                             tunnel.send(&Packet::CloseRequest { connection });
                             tunnel.receive().await.ok_or("no answer to the close")?;
                         } else {
-                            drop(TcpStream::connect(rig.target()).await?);
+                            // An answer, so that no more are on their way than are accepted.
+                            let mut stream = TcpStream::connect(rig.target()).await?;
+                            stream.write_all(b"ex").await?;
+                            stream.read_exact(&mut [0]).await?;
                         }
                         count.fetch_add(1, Ordering::Relaxed);
                     }
