@@ -40,8 +40,10 @@ pub trait Inspect: Send {
 const BURST: usize = 64;
 /// How often ports are asked what they missed.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Sessions looked at for idleness in one round.
-const SWEEP: u32 = 64;
+/// Sessions looked at for idleness at a time, and how often: a million takes three seconds, and a
+/// worker that polls spends next to nothing on it.
+const SWEEP: u32 = 2048;
+const SWEEP_EVERY: Duration = Duration::from_millis(5);
 
 struct Slot {
     id: PortId,
@@ -69,6 +71,7 @@ pub struct Worker {
     packets: Vec<Packet>,
     frames: Vec<Frame>,
     sweep_at: u32,
+    sweep_due: Now,
     first_slot: usize,
     statistics_due: Now,
 }
@@ -105,6 +108,7 @@ impl Worker {
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
             sweep_at: 0,
+            sweep_due: Now::default(),
             first_slot: 0,
             statistics_due: Now::default(),
         }
@@ -168,7 +172,10 @@ impl Worker {
         }
         self.first_slot = if ports == 0 { 0 } else { (self.first_slot + 1) % ports };
         self.run_vector(now);
-        self.sweep_at = self.sessions.sweep(self.sweep_at, SWEEP, now.seconds());
+        if now >= self.sweep_due {
+            self.sweep_due = Now(now.0 + SWEEP_EVERY);
+            self.sweep_at = self.sessions.sweep(self.sweep_at, SWEEP, now.seconds());
+        }
         if now >= self.statistics_due {
             self.statistics_due = Now(now.0 + STATISTICS);
             for slot in &self.slots {
