@@ -49,9 +49,9 @@
 //!
 //! | operation | time |
 //! |---|---|
-//! | [`AddressMap::lookup`] | IPv4: one cache line for a host, two to four for a network. IPv6: one for each prefix length in use |
+//! | [`AddressMap::lookup`] | IPv4: a load for each byte, or three and a cache line. IPv6: a cache line for each prefix length in use, the longest first |
 //! | [`AddressMapEditor::add`], [`remove`](AddressMapEditor::remove) | log *p* + *s* for each network inside the block that the map knows; one for a host |
-//! | [`AddressMapEditor::version`] | a few pages, whatever *p*; the table of /16s once more after an IPv4 network changed |
+//! | [`AddressMapEditor::version`] | 3 to 4 KiB for each network that changed, whatever *p*; *p* after an eighth of all have, and when the memory doubles |
 //! | [`AddressMapBuilder::build`] | *p* log *p* + *p s* |
 //! | [`Table::lookup`], rule over one end | constant: a service class, one lookup of the end, three loads |
 //! | [`Table::lookup`], rules over both ends | two lookups of ends, then little more than one hash probe; at worst one for each tuple (128 at most) and the chain of rules that differ in their port ranges alone |
@@ -64,12 +64,14 @@
 //! # How it works
 //!
 //! *Ends.* A longest-prefix match or an array by identity gives each end of a key a number,
-//! and with it all that is known of this end beforehand. *One-sided rules*, which local policy
+//! and with it all that is known of this end beforehand. The match is a trie by bytes for
+//! IPv4, exact matches by length for IPv6, in one flat memory that versions share. *One-sided rules*, which local policy
 //! is made of, are then fully decided by the key's service class: a row of cells says which
 //! rule comes first. *Two-sided rules* live in a tuple space that is probed only where both
 //! ends have a rule to fit. Vectors go through each step together, without branches that
-//! depend on the data, so that cache misses overlap and nothing is mispredicted; the loops are
-//! compiled for AVX2 beside the portable form and picked at run time.
+//! depend on the data, so that cache misses overlap and little is mispredicted; the loops are
+//! compiled for AVX2 beside the portable form, the trie's last two steps are also there with
+//! AVX-512's gathers, and what the processor has is picked at run time.
 
 mod address;
 mod address_map;

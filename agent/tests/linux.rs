@@ -6,7 +6,7 @@ use agent::MacAddress;
 use agent::linux::host_port::{self, HostPortConfig};
 use agent::linux::{
     LinkAddress, LinkEvent, LinkEvents, Namespace, Netlink, Route, VethEnd, VethPair, in_namespace,
-    switch_off_offloads, sysctl,
+    switch_off_offloads, switch_off_segmentation, sysctl,
 };
 use ipnet::IpNet;
 
@@ -117,6 +117,12 @@ fn offloads_are_off_at_once_and_for_good() {
     .unwrap();
     for name in features {
         assert!(!feature(&namespace, "near", name), "{name}");
+    }
+    // The switch's end gives long packets to the kernel in pieces.
+    in_namespace(namespace.path(), || switch_off_segmentation("far").unwrap()).unwrap();
+    for name in features {
+        let stays = ["tx-checksumming", "scatter-gather"].contains(&name);
+        assert_eq!(feature(&namespace, "far", name), stays, "{name}");
     }
 }
 

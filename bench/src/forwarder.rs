@@ -147,8 +147,7 @@ fn serve(mac_a: &str, mac_b: &str, idle: &str) -> Result<(), Box<dyn Error>> {
         pod("a", mac_a, 0x0a58_0002, table.clone()),
         pod("b", mac_b, 0x0a58_0003, table.clone()),
     ];
-    let fill: u32 = std::env::var("FILL").map_or(2048, |t| t.parse().unwrap());
-    let mut interfaces = vec![("pga".to_owned(), fill), ("pgb".to_owned(), fill)];
+    let mut interfaces = vec![("pga".to_owned(), 2048), ("pgb".to_owned(), 2048)];
     for n in 0..idle {
         let mac = [2, 0, 0, 1, (n >> 8) as u8, n as u8];
         ports.push(pod(&format!("idle{n}"), mac, 0x0a58_0100 + u32::from(n), table.clone()));

@@ -100,8 +100,10 @@ outcomes! {
     SpoofedAddress = Drop "spoofed-address",
     /// It neither opens a connection nor belongs to one.
     NoSession = Drop "no-session",
-    /// A later fragment whose first fragment was not let through.
+    /// A later fragment whose first fragment was not let through, or did not come in time.
     FragmentUnknown = Drop "fragment-unknown",
+    /// A later fragment that too many others wait beside for their first.
+    FragmentLimit = Drop "fragment-limit",
     /// Multicast or broadcast, which the switch does not forward.
     Multicast = Drop "multicast",
     /// No route to the destination.

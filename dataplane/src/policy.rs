@@ -107,7 +107,8 @@ fn ask(
         Gate::Open => (None, None),
         Gate::Table(table) => match table.lookup(made.get_or_insert_with(|| key(snapshot, flow))) {
             Some(rule) => {
-                let permits = table.rules()[rule].action == Action::Permit;
+                let decided = table.rule(rule);
+                let permits = decided.is_some_and(|rule| rule.action == Action::Permit);
                 ((!permits).then_some(Outcome::PolicyDenied), Some(rule as u32))
             }
             // A table that has nothing to say about a packet says no.
@@ -148,7 +149,7 @@ impl Deciders {
             let port = snapshot.port(at.port)?;
             let gate = if from { &port.from_pod } else { &port.to_pod };
             let Gate::Table(table) = gate else { return None };
-            table.rules().get(at.rule as usize).map(|rule| Arc::clone(&rule.origin))
+            table.rule(at.rule as usize).map(|rule| Arc::clone(&rule.origin))
         };
         let mut origins: Vec<Arc<str>> = Vec::new();
         for found in [origin(self.from_pod, true), origin(self.to_pod, false)].into_iter().flatten()

@@ -27,6 +27,11 @@ pub trait Inspect: Send {
         true
     }
 
+    /// A packet waits in the switch for others; it is done later, in the same frame.
+    fn waits(&mut self, packet: &Packet) {
+        let _ = packet;
+    }
+
     /// One packet is done.
     fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot);
 }
@@ -35,8 +40,10 @@ pub trait Inspect: Send {
 const BURST: usize = 64;
 /// How often ports are asked what they missed.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Sessions looked at for idleness in one round.
-const SWEEP: u32 = 64;
+/// Sessions looked at for idleness at a time, and how often: a million takes three seconds, and a
+/// worker that polls spends next to nothing on it.
+const SWEEP: u32 = 2048;
+const SWEEP_EVERY: Duration = Duration::from_millis(5);
 
 struct Slot {
     id: PortId,
@@ -64,6 +71,7 @@ pub struct Worker {
     packets: Vec<Packet>,
     frames: Vec<Frame>,
     sweep_at: u32,
+    sweep_due: Now,
     first_slot: usize,
     statistics_due: Now,
 }
@@ -82,13 +90,15 @@ pub(crate) struct Parts {
 
 impl Worker {
     pub(crate) fn new(parts: Parts) -> Self {
+        let mut graph = Graph::default();
+        graph.fit(parts.memory.count() as usize);
         Self {
             number: parts.number,
             memory: parts.memory,
             free: parts.free,
             sessions: parts.sessions,
             snapshot: Arc::default(),
-            graph: Graph::default(),
+            graph,
             counters: parts.counters,
             slots: Vec::new(),
             places: Vec::new(),
@@ -98,6 +108,7 @@ impl Worker {
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
             sweep_at: 0,
+            sweep_due: Now::default(),
             first_slot: 0,
             statistics_due: Now::default(),
         }
@@ -137,6 +148,11 @@ impl Worker {
         &self.sessions
     }
 
+    /// Frames that nothing is in and that it can reach.
+    pub fn free_frames(&self) -> usize {
+        self.free.len()
+    }
+
     /// The snapshot it decides by.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
@@ -145,6 +161,9 @@ impl Worker {
     /// One round: orders, then a burst from every port. Returns the packets handled.
     pub fn round(&mut self, now: Now) -> usize {
         self.follow_orders();
+        if self.graph.expire(now) {
+            self.end_waiting();
+        }
         let mut handled = self.take_handoffs();
         let ports = self.slots.len();
         for n in 0..ports {
@@ -153,7 +172,10 @@ impl Worker {
         }
         self.first_slot = if ports == 0 { 0 } else { (self.first_slot + 1) % ports };
         self.run_vector(now);
-        self.sweep_at = self.sessions.sweep(self.sweep_at, SWEEP, now.seconds());
+        if now >= self.sweep_due {
+            self.sweep_due = Now(now.0 + SWEEP_EVERY);
+            self.sweep_at = self.sessions.sweep(self.sweep_at, SWEEP, now.seconds());
+        }
         if now >= self.statistics_due {
             self.statistics_due = Now(now.0 + STATISTICS);
             for slot in &self.slots {
@@ -189,44 +211,71 @@ impl Worker {
         count
     }
 
-    /// Sends the gathered vector through the graph and out.
+    /// Sends the gathered vector through the graph and out, and after it what waited for it.
     fn run_vector(&mut self, now: Now) {
         if !self.packets.is_empty() {
-            self.graph.run(
-                &mut self.packets,
-                &self.snapshot,
-                &self.memory,
-                &self.sessions,
-                &self.counters,
-                now,
-            );
-            if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
-                for packet in &self.packets {
-                    inspect.done(packet, &self.memory, &self.snapshot);
-                }
+            let Self { graph, packets, snapshot, memory, sessions, counters, .. } = self;
+            graph.run(packets, snapshot, memory, sessions, counters, now);
+            self.hand_out(now);
+            while self.resume(now) {
+                self.hand_out(now);
             }
-            for packet in self.packets.drain(..) {
-                if !packet.leaves() {
-                    self.free.put(packet.frame);
-                    continue;
-                }
-                match place(&self.places, packet.out_port) {
-                    Some(place) => self.slots[place].leaving.push(packet.frame),
-                    None => match self.exchange.hand_over(packet.frame, packet.out_port) {
-                        Ok(()) => {}
-                        Err(Refused::NoWorker(frame)) => {
-                            self.free.put(frame);
-                            self.counters.count(Outcome::PortGone);
-                        }
-                        Err(Refused::Full(frame)) => {
-                            self.free.put(frame);
-                            self.counters.count(Outcome::HandoffFull);
-                        }
-                    },
+            self.end_waiting();
+        }
+        self.send();
+    }
+
+    fn resume(&mut self, now: Now) -> bool {
+        let Self { graph, packets, snapshot, memory, sessions, counters, .. } = self;
+        graph.resume(packets, snapshot, memory, sessions, counters, now)
+    }
+
+    /// Gives the packets of a vector to their ports, or their frames back.
+    fn hand_out(&mut self, now: Now) {
+        if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
+            for packet in &self.packets {
+                match packet.outcome {
+                    Some(_) => inspect.done(packet, &self.memory, &self.snapshot),
+                    None => inspect.waits(packet),
                 }
             }
         }
-        self.send();
+        for packet in self.packets.drain(..) {
+            if !packet.leaves() {
+                match packet.outcome {
+                    Some(_) => self.free.put(packet.frame),
+                    None => self.graph.hold(packet, now),
+                }
+                continue;
+            }
+            match place(&self.places, packet.out_port) {
+                Some(place) => self.slots[place].leaving.push(packet.frame),
+                None => match self.exchange.hand_over(packet.frame, packet.out_port) {
+                    Ok(()) => {}
+                    Err(Refused::NoWorker(frame)) => {
+                        self.free.put(frame);
+                        self.counters.count(Outcome::PortGone);
+                    }
+                    Err(Refused::Full(frame)) => {
+                        self.free.put(frame);
+                        self.counters.count(Outcome::HandoffFull);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Counts packets that wait no longer, and takes their frames back.
+    fn end_waiting(&mut self) {
+        while let Some(packet) = self.graph.take_ended() {
+            if let Some(outcome) = packet.outcome {
+                self.counters.count(outcome);
+            }
+            if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
+                inspect.done(&packet, &self.memory, &self.snapshot);
+            }
+            self.free.put(packet.frame);
+        }
     }
 
     fn send(&mut self) {
@@ -299,6 +348,8 @@ impl Worker {
             self.note_places();
             slot.leaving.into_iter().for_each(|frame| self.free.put(frame));
             slot.port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
+            self.graph.forget_port(id);
+            self.end_waiting();
         }
     }
 
@@ -330,6 +381,7 @@ impl Drop for Worker {
             slot.port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
         }
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
+        self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
     }
 }
 

@@ -70,7 +70,7 @@ async fn an_agent_with_a_wrong_certificate_is_not_let_in() {
     options.files = world.files("other-agent");
     let agent = Agent::start(options).unwrap();
     until("a refusal", || {
-        metric(&server.metrics(), "server_agents_refused_total{reason=\"tls\"}") > 0.0
+        metric(&server.metrics(), "server_tls_handshake_failures_total{port=\"agent\"}") > 0.0
     })
     .await;
     until("a failure", || agent.metrics().contains("agent_server_connection_failure_count{")).await;
@@ -244,6 +244,14 @@ async fn silent_agent(
     bytes.extend(block);
     stream.write_all(&bytes).await.unwrap();
     stream
+}
+
+#[tokio::test]
+async fn an_agent_may_offer_more_protocols() {
+    let pair =
+        Pair::with("alpn", |_| (), |options| options.alpn = vec!["proxy-v1".to_owned()]).await;
+    let mut tunnel = Tunnel::unix(&pair.socket()).await.unwrap();
+    soon(tunnel.dial(&echo().await.to_string())).await.unwrap();
 }
 
 #[tokio::test]

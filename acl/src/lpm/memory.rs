@@ -132,6 +132,13 @@ impl<'a> View<'a> {
         (self.words.as_ptr().cast(), self.words.len() as u32 - 1)
     }
 
+    /// The words of the block at `at`, for the writer.
+    pub(super) fn block(self, at: u32) -> [u32; 256] {
+        let words = &self.words[at as usize..][..256];
+        // SAFETY: so many words are there, and only the writer, who asks, writes any.
+        unsafe { words.as_ptr().cast::<[u32; 256]>().read() }
+    }
+
     fn set(self, at: u32, word: u32) {
         self.words[at as usize].store(word, Ordering::Relaxed);
     }
@@ -180,9 +187,12 @@ impl Pool {
         };
         let line = free.pop().unwrap_or_else(|| self.fresh(size));
         self.born[line as usize] = self.number;
-        let view = self.memory.view();
-        for (place, word) in words.iter().enumerate() {
-            view.set(line * LINE + place as u32, *word);
+        let room = &self.memory.view().words[(line * LINE) as usize..][..words.len()];
+        // SAFETY: `room` is as long as `words`, and atomic, so it may be written; no version
+        // leads there yet or any more, so nobody reads it.
+        unsafe {
+            let to = room.as_ptr().cast::<u32>().cast_mut();
+            std::ptr::copy_nonoverlapping(words.as_ptr(), to, words.len());
         }
         line * LINE
     }

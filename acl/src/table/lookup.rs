@@ -83,7 +83,6 @@ impl Table {
             classes: [0; VECTOR],
             numbers: [0; VECTOR],
             tuples: [Tuples::MAX; PAIRS],
-            of_side: [0; PAIRS],
         };
         if self.uses_rows {
             self.services.classes(keys, &mut columns.classes);
@@ -98,8 +97,7 @@ impl Table {
         let destination = |key: &Key| (key.destination, key.destination_identity.0);
         self.lookup_side(0, keys, source, &mut columns, best, rules);
         self.lookup_side(1, keys, destination, &mut columns, best, rules);
-        if PAIRS > 0 {
-            let tuples = &mut columns.tuples[..keys.len()];
+        if let Ok(tuples) = columns.tuples.as_mut_slice().try_into() {
             self.pairs.lookup_each(keys, tuples, best, rules, &self.addresses);
         }
     }
@@ -117,48 +115,55 @@ impl Table {
         rules: impl Rules,
     ) {
         let side = &self.sides[at];
-        let Columns { classes, numbers, tuples, of_side } = columns;
+        let Columns { classes, numbers, tuples } = columns;
         let numbers = &mut numbers[..keys.len()];
-        of_side.fill(self.pairs.any[at]);
         if let Some(lpm) = &side.nets {
             lpm.lookup_each(keys.iter().map(|key| end(key).0), numbers);
-            let numbers = numbers.iter().copied();
-            self.consider(&side.of_nets, numbers, classes, of_side, best, rules);
         }
         // Identity 0 is in no set.
-        let known = |identity| if identity < side.identities { identity } else { 0 };
-        let identities = keys.iter().map(|key| known(end(key).1));
-        self.consider(&side.of_identities, identities, classes, of_side, best, rules);
-        for (tuples, of_side) in tuples.iter_mut().zip(of_side) {
-            *tuples &= *of_side;
+        let identity = |key| Some(end(key).1).filter(|it| *it < side.identities).unwrap_or(0);
+        let (nets, sets) = (&side.of_nets, &side.of_identities);
+        if nets.has_rows {
+            self.best_in_rows(nets, numbers.iter().copied(), classes, best, rules);
+        }
+        if sets.has_rows {
+            self.best_in_rows(sets, keys.iter().map(identity), classes, best, rules);
+        }
+        if PAIRS == 0 {
+            return;
+        }
+        let any = self.pairs.any[at];
+        let (of_nets, of_sets) = (nets.tuples(), sets.tuples());
+        let places = tuples.iter_mut().zip(numbers.iter().zip(keys));
+        match (nets.has_tuples, sets.has_tuples) {
+            (true, false) => {
+                places.for_each(|(tuples, (net, _))| *tuples &= any | of_nets.get(*net as usize))
+            }
+            (true, true) => places.for_each(|(tuples, (net, key))| {
+                let of_set = of_sets.get(identity(key) as usize);
+                *tuples &= any | of_nets.get(*net as usize) | of_set;
+            }),
+            (false, true) => places.for_each(|(tuples, (_, key))| {
+                *tuples &= any | of_sets.get(identity(key) as usize);
+            }),
+            (false, false) => places.for_each(|(tuples, _)| *tuples &= any),
         }
     }
-}
 
-impl Table {
-    /// What is known of the numbers of many keys.
+    /// Takes one-sided rules to `best`.
     #[inline(always)]
-    fn consider(
+    fn best_in_rows(
         &self,
         known: &Known,
-        numbers: impl Iterator<Item = u32> + Clone,
+        numbers: impl Iterator<Item = u32>,
         classes: &[u16],
-        of_side: &mut [Tuples],
         best: &mut [u32],
         rules: impl Rules,
     ) {
-        if known.has_rows {
-            let (lists, rows) = (known.rows(), self.rows.view());
-            for ((number, class), best) in numbers.clone().zip(classes).zip(best) {
-                let found = rows.lookup(*lists.get(number as usize), usize::from(*class));
-                *best = rules.first(*best, found);
-            }
-        }
-        if known.has_tuples {
-            let tuples = known.tuples();
-            for (number, of_side) in numbers.zip(of_side) {
-                *of_side |= tuples.get(number as usize);
-            }
+        let (lists, rows) = (known.rows(), self.rows.view());
+        for ((number, class), best) in numbers.zip(classes).zip(best) {
+            let found = rows.lookup(*lists.get(number as usize), usize::from(*class));
+            *best = rules.first(*best, found);
         }
     }
 }
@@ -169,8 +174,6 @@ struct Columns<const PAIRS: usize> {
     numbers: [u32; VECTOR],
     /// Tuples that may have a match.
     tuples: [Tuples; PAIRS],
-    /// Those that one side can match.
-    of_side: [Tuples; PAIRS],
 }
 
 /// Rules whose numbers ascend in order.

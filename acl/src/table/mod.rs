@@ -235,6 +235,23 @@ mod tests {
     }
 
     #[test]
+    fn needs_no_more_where_few_hosts_take_whole_blocks() {
+        // Six hosts of one /24 in each /16, apart from each other: too many ranges for a line.
+        let host = |number: u32| {
+            let address = (number / 6) << 16 | (number % 6 * 2 + 1);
+            End::Net(ipnet::Ipv4Net::new_assert(address.into(), 32).into())
+        };
+        let rules: Arc<[Rule]> = (0..30_000)
+            .map(|number| {
+                Rule::new(Action::Deny, "").source(host(number)).destination(host(number))
+            })
+            .collect();
+        let needed = Table::memory_bound(rules.len(), 1);
+        let table = Table::compile(rules, &Arc::new(AddressMap::default()));
+        assert!(table.report().bytes <= needed, "{} of {needed}", table.report());
+    }
+
+    #[test]
     fn knows_what_it_need_not_know() {
         let block = |net: &str| Block { net: net.parse().unwrap(), except: vec![] };
         let mut editor = AddressMapEditor::default();

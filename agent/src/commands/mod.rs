@@ -16,6 +16,7 @@ pub mod replay;
 pub mod run;
 pub mod show;
 pub mod status;
+pub mod top;
 pub mod trace;
 
 use std::fmt::Display;
@@ -45,6 +46,8 @@ pub enum Command {
     Run(Box<run::Args>),
     /// Tell what the running switch is doing
     Status(status::Args),
+    /// Tell what the running switch does right now, over and over
+    Top(top::Args),
     /// Show verdicts of the running switch
     Observe(observe::Args),
     /// Show one of the running switch's tables
@@ -70,6 +73,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(&args),
             Command::Status(args) => status::run(&args),
+            Command::Top(args) => top::run(&args),
             Command::Observe(args) => observe::run(&args),
             Command::Show(args) => show::run(&args),
             Command::Trace(command) => trace::run(&command),

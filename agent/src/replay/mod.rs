@@ -8,7 +8,8 @@
 //!
 //! The graph is the one that live packets pass; its ports lead to memory and its clock is the
 //! capture's. Packets go one at a time, so that a packet's verdict never depends on how many
-//! came with it.
+//! came with it. A later fragment that comes before its first waits in the switch; its line, and
+//! those behind it, are written once its verdict is known.
 
 mod entry;
 mod offline;
@@ -109,13 +110,14 @@ pub(crate) fn replay(
             pace.wait_for(now);
         }
         let entry = entry::port(offline.snapshot(), &record);
-        let passed = offline.pass(entry, now, &record)?;
-        report.packet(now, &passed).map_err(printed)?;
+        let ended = offline.pass(entry, now, &record)?;
+        report.packets(ended).map_err(printed)?;
         if let Some((path, writer)) = &mut kept {
             let failed = |error| Failure::Output { what: path.clone(), error };
             write_what_left(&mut offline, &record, writer).map_err(failed)?;
         }
     }
+    report.packets(offline.finish()).map_err(printed)?;
     report.summary().map_err(printed)?;
     if let Some((path, writer)) = kept {
         writer.finish().map_err(|error| Failure::Output { what: path, error })?;

@@ -1,7 +1,9 @@
 //! A cluster node's switch with ports that lead to memory.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use control::View;
 use dataplane::capture::Record;
@@ -19,14 +21,21 @@ use crate::node::{LeadsTo, NodePort, ServiceMaker, Surroundings, snapshot};
 
 /// The longest frame a capture can hold, in bytes.
 const LONGEST: usize = 262_144;
-/// Frames under way at once: the packet itself, and as many again for good measure.
-const FRAMES: u32 = 8;
+/// Frames: for the packet itself, and for later fragments that wait for their first. They are
+/// only touched when they are needed.
+const FRAMES: u32 = 1024;
 /// Ways that one packet can make at most, its own among them.
 const WAYS: usize = 1024;
+/// Nothing waits in the switch for so long.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What became of a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Passed {
+    /// Its number in the capture, from 1.
+    pub(super) n: u64,
+    /// When it came.
+    pub(super) at: Now,
     /// The port it entered by.
     pub(super) entry: Arc<str>,
     /// The port it left by, if it left.
@@ -55,8 +64,19 @@ pub(super) struct Offline {
     snapshot: Arc<Snapshot>,
     /// The outer end of each port, by number.
     wires: Vec<(Arc<str>, Wire)>,
-    last: Arc<Mutex<Option<Passed>>>,
+    log: Arc<Mutex<Log>>,
     tracing: Option<Arc<Tracing>>,
+}
+
+/// What happened to packets.
+#[derive(Default)]
+struct Log {
+    /// Number of the packet under way, and when it came.
+    current: (u64, Now),
+    /// Those that wait in the switch, by the frame they stand in.
+    waiting: HashMap<u32, (u64, Now, Vec<Way>)>,
+    /// Those that are done, with the frame they stood in.
+    ended: Vec<(u32, Passed)>,
 }
 
 impl Offline {
@@ -84,8 +104,8 @@ impl Offline {
         let (memory, frames) = Memory::heap(XDP_HEADROOM + LONGEST, FRAMES);
         let sessions = Sessions::new(config.sessions, ports.len() as u16, config.timeouts);
         sessions.set_ports(ports.len());
-        let last = Arc::default();
-        let inspect = Box::new(Watch { last: Arc::clone(&last) });
+        let log = Arc::default();
+        let inspect = Box::new(Watch { log: Arc::clone(&log) });
         let worker = Worker::alone(memory, frames, sessions, Some(inspect));
         let mut wires = Vec::new();
         for (id, port) in snapshot.ports() {
@@ -94,7 +114,7 @@ impl Offline {
             wires.push((Arc::clone(&port.name), wire));
         }
         worker.orders().give(Order::Snapshot(Arc::clone(&snapshot)));
-        Ok(Self { worker, snapshot, wires, last, tracing: None })
+        Ok(Self { worker, snapshot, wires, log, tracing: None })
     }
 
     /// What the switch decides by.
@@ -102,23 +122,49 @@ impl Offline {
         &self.snapshot
     }
 
-    /// Sends one packet through.
+    /// Sends one packet through. Gives what became of those that are done now: mostly itself, but a
+    /// fragment may wait for another one.
     pub(super) fn pass(
         &mut self,
         entry: PortId,
         now: Now,
         record: &Record,
-    ) -> Result<Passed, Lost> {
+    ) -> Result<Vec<Passed>, Lost> {
         let lost = Lost { offset: record.offset };
         let Some((_, wire)) = self.wires.get(usize::from(entry.0)) else { return Err(lost) };
         wire.send(&record.data[..]);
+        let n = {
+            let mut log = lock(&self.log);
+            log.current = (log.current.0 + 1, now);
+            log.current.0
+        };
         self.worker.round(now);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut passed = last.take().ok_or(lost)?;
-        if let Some(tracing) = &self.tracing {
-            passed.ways.extend(std::iter::from_fn(|| tracing.take()));
+        let ended = self.take_ended();
+        let waits = lock(&self.log).waiting.values().any(|(waiting, ..)| *waiting == n);
+        let is_there = waits || ended.iter().any(|passed| passed.n == n);
+        if is_there { Ok(ended) } else { Err(lost) }
+    }
+
+    /// Lets time pass until nothing waits any more, and gives what became of it.
+    pub(super) fn finish(&mut self) -> Vec<Passed> {
+        let last = lock(&self.log).current.1;
+        self.worker.round(Now(last.0.saturating_add(LONGEST_WAIT)));
+        self.take_ended()
+    }
+
+    /// Packets that are done, with their ways.
+    fn take_ended(&mut self) -> Vec<Passed> {
+        let mut log = lock(&self.log);
+        let mut ended = std::mem::take(&mut log.ended);
+        let tracing = self.tracing.iter();
+        for way in tracing.flat_map(|tracing| std::iter::from_fn(|| tracing.take())) {
+            if let Some((_, passed)) = ended.iter_mut().find(|(frame, _)| *frame == way.frame) {
+                passed.ways.push(way);
+            } else if let Some((_, _, ways)) = log.waiting.get_mut(&way.frame) {
+                ways.push(way);
+            }
         }
-        Ok(passed)
+        ended.into_iter().map(|(_, passed)| passed).collect()
     }
 
     /// Has packets followed from now on.
@@ -142,33 +188,49 @@ impl Offline {
     }
 }
 
-/// Keeps what became of the last packet.
+/// Keeps what became of packets.
 struct Watch {
-    last: Arc<Mutex<Option<Passed>>>,
+    log: Arc<Mutex<Log>>,
 }
 
 impl Inspect for Watch {
+    fn waits(&mut self, packet: &Packet) {
+        let mut log = lock(&self.log);
+        let (n, at) = log.current;
+        // One that waited before keeps its number.
+        log.waiting.entry(packet.frame.index()).or_insert_with(|| (n, at, Vec::new()));
+    }
+
     fn done(&mut self, packet: &Packet, _memory: &Memory, snapshot: &Snapshot) {
         let Some(outcome) = packet.outcome else { return };
         let name = |id| snapshot.port(id).map(|port| Arc::clone(&port.name));
         let left = outcome.verdict() == Verdict::Forward;
         let flow = packet.headers.flow;
+        let mut log = lock(&self.log);
+        let frame = packet.frame.index();
+        let (n, at) = log.current;
+        let (n, at, ways) = log.waiting.remove(&frame).unwrap_or_else(|| (n, at, Vec::new()));
         let passed = Passed {
+            n,
+            at,
             entry: name(packet.in_port).unwrap_or_else(|| "none".into()),
             exit: left.then(|| name(packet.out_port)).flatten(),
             outcome,
             by: packet.by.origins(snapshot, outcome),
             flow: (flow != Flow::default()).then_some(flow),
-            ways: Vec::new(),
+            ways,
         };
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(passed);
+        log.ended.push((frame, passed));
     }
+}
+
+/// Nothing that can fail runs under this lock.
+fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use control::{Control, Scope, manifests};
     use dataplane::capture::Reader;
     use dataplane::wire::checksum;
@@ -226,6 +288,7 @@ mod tests {
             ),
         ) {
             let (mut offline, frames) = switch_of(&fixture);
+            let (mut numbers, count) = (Vec::new(), steps.len());
             for (n, (which, port, changes, cut)) in steps.into_iter().enumerate() {
                 let mut data = which.get(&frames).clone();
                 for (at, byte) in changes.iter().filter(|_| !data.is_empty()).collect::<Vec<_>>() {
@@ -241,22 +304,30 @@ mod tests {
                 let anywhere = |port: Index| PortId(port.index(offline.wires.len()) as u16);
                 let likely = || entry::port(offline.snapshot(), &record);
                 let port = port.map_or_else(likely, anywhere);
-                let passed = offline.pass(port, Now(Duration::from_secs(n as u64)), &record)?;
+                let ended = offline.pass(port, Now(Duration::from_secs(n as u64)), &record)?;
                 let mut left = Vec::new();
                 offline.take_what_left(|_, frame| {
                     left.push(frame.to_vec());
                     Ok(())
                 })?;
-                let most = match passed.outcome.verdict() {
+                // A fragment may bring along those that waited for it.
+                let most: usize = ended.iter().map(|passed| match passed.outcome.verdict() {
                     Verdict::Forward | Verdict::Consume => 1,
                     // The sender is told why.
                     Verdict::Drop if passed.outcome.is_told() => 1,
                     Verdict::Drop => 0,
-                };
-                prop_assert!(left.len() <= most, "{passed:?}");
-                prop_assert_eq!(passed.exit.is_some(), passed.outcome.verdict() == Verdict::Forward);
-                prop_assert!(left.iter().all(|frame| is_sound(frame)), "{:02x?} {:?}", left, passed);
+                }).sum();
+                prop_assert!(left.len() <= most, "{ended:?}");
+                for passed in &ended {
+                    let forwarded = passed.outcome.verdict() == Verdict::Forward;
+                    prop_assert_eq!(passed.exit.is_some(), forwarded);
+                }
+                prop_assert!(left.iter().all(|frame| is_sound(frame)), "{:02x?} {:?}", left, ended);
+                numbers.extend(ended.iter().map(|passed| passed.n));
             }
+            numbers.extend(offline.finish().iter().map(|passed| passed.n));
+            numbers.sort_unstable();
+            prop_assert_eq!(numbers, (1..=count as u64).collect::<Vec<_>>());
         }
     }
 }

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use acl::Address;
+use dataplane::Verdict;
 use dataplane::wire::{Flow, protocol};
-use dataplane::{Now, Verdict};
 use serde::Serialize;
 
 use super::offline::Passed;
@@ -56,15 +56,25 @@ pub(super) struct Report<'a, W> {
     output: Output,
     to: &'a mut W,
     summary: Summary,
+    /// Packets that are done before others that came before them, by number.
+    ahead: BTreeMap<u64, Passed>,
 }
 
 impl<'a, W: Write> Report<'a, W> {
     pub(super) fn new(output: Output, to: &'a mut W) -> Self {
-        Self { output, to, summary: Summary::default() }
+        Self { output, to, summary: Summary::default(), ahead: BTreeMap::new() }
     }
 
-    /// Prints one packet that passed at `now`, counted from the first.
-    pub(super) fn packet(&mut self, now: Now, passed: &Passed) -> io::Result<()> {
+    /// Takes packets that are done, and prints those that no other one is missing before.
+    pub(super) fn packets(&mut self, done: Vec<Passed>) -> io::Result<()> {
+        self.ahead.extend(done.into_iter().map(|passed| (passed.n, passed)));
+        while let Some(passed) = self.ahead.remove(&(self.summary.packets + 1)) {
+            self.packet(&passed)?;
+        }
+        Ok(())
+    }
+
+    fn packet(&mut self, passed: &Passed) -> io::Result<()> {
         let (verdict, reason) = (passed.outcome.verdict(), passed.outcome.name());
         self.summary.count(verdict, reason);
         let n = self.summary.packets;
@@ -80,7 +90,7 @@ impl<'a, W: Write> Report<'a, W> {
                 writeln!(self.to)
             }
             Output::Text => {
-                let seconds = now.0.as_secs_f64();
+                let seconds = passed.at.0.as_secs_f64();
                 let way = format!("{entry} > {}", exit.unwrap_or("-"));
                 let flow = passed.flow.map(|flow| Ends(flow).to_string()).unwrap_or_default();
                 let why = match &by[..] {
@@ -102,7 +112,7 @@ impl<'a, W: Write> Report<'a, W> {
 
     /// Prints the counts.
     pub(super) fn summary(&mut self) -> io::Result<()> {
-        let Self { output, to, summary } = self;
+        let Self { output, to, summary, .. } = self;
         match output {
             Output::Json => {
                 serde_json::to_writer(&mut *to, &Last { summary })?;

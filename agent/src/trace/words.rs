@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
+use dataplane::graph::Node;
 use dataplane::graph::trace::{Asked, Exit, Judged, Saw, Seen, Step};
 use dataplane::wire::{Flow, Fragment, Headers, Kind, Role, protocol};
 use dataplane::{Outcome, PortKind, Verdict};
@@ -16,6 +17,9 @@ type Fields = Map<String, Value>;
 pub(super) fn of(step: &Step) -> (String, Fields) {
     let mut fields = Fields::new();
     let mut says = match &step.saw {
+        Saw::Nothing if step.node == Node::Wait => {
+            "until its first fragment comes, two seconds at most".to_owned()
+        }
         Saw::Nothing => neighbour(step.outcome),
         Saw::Headers(None) | Saw::Tunnel { inside: None, .. } => {
             step.outcome.map_or("refused", Outcome::meaning).to_owned()
@@ -43,7 +47,10 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
         Saw::Fragment { first, session: seen } => {
             fields.insert("first".into(), first.is_some().into());
             match (first, seen) {
-                (None, _) => "its first fragment has not been let through".to_owned(),
+                (None, _) if step.next.is_some() => {
+                    "its first fragment has not come yet".to_owned()
+                }
+                (None, _) => "its first fragment was refused".to_owned(),
                 (Some(_), None) => "the connection of its first fragment has ended".to_owned(),
                 (Some(first), Some(seen)) => {
                     let says = session(seen, &mut fields);
@@ -95,7 +102,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
     if let Some(outcome) = step.outcome {
         fields.insert("outcome".into(), outcome.name().into());
         if outcome.verdict() == Verdict::Drop && !says.ends_with(outcome.meaning()) {
-            write!(says, ": {}", outcome.name()).expect("a string grows");
+            write!(says, " = {}", outcome.name()).expect("a string grows");
         }
     }
     (says, fields)

@@ -54,6 +54,26 @@ fn pods_and_their_cluster_node_ping_each_other_in_both_families() {
 }
 
 #[test]
+fn rates_and_ways_of_packets_can_be_watched() {
+    requires_the_machine!("ping");
+    let node = ClusterNode::start(&[]);
+    let (a, b) = (node.pod("a", "a"), node.pod("b", "b"));
+    let address = b.v4().to_string();
+    node.podgate(&["trace", "add", "2", "--filter", "from=default/a protocol=icmp"]);
+    let pings = a.namespace.spawn(["ping", "-i", "0.05", "-c", "200", address.as_str()]);
+    pings.wait_for_line("icmp_seq=2", PATIENCE);
+    let top = node.podgate(&["top", "--interval", "500ms", "--count", "1", "-o", "json"]);
+    let top: Value = serde_json::from_str(&top).unwrap();
+    let busiest = &top["ports"][0];
+    assert!(busiest["received"].as_f64().unwrap() > 1.0, "{top}");
+    assert!(node.podgate(&["top", "--interval", "100ms", "--count", "1"]).contains("default/a"));
+    let trace = node.podgate(&["trace", "show"]);
+    for part in ["default/a", "parse", "session", "policy", "rewrite", "policy-allowed"] {
+        assert!(trace.contains(part), "{part} is not in\n{trace}");
+    }
+}
+
+#[test]
 fn what_happened_can_be_read() {
     requires_the_machine!("ping");
     let node = ClusterNode::start(&[]);

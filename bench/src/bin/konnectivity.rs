@@ -167,8 +167,9 @@ async fn dial(folder: String, server: SocketAddr) -> Result<()> {
 
 /// The first byte says what a connection is for: `e` echo, `s` send without end.
 async fn target() -> Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    println!("listening at {}", listener.local_addr()?);
+    // At every loopback address: one alone runs out of ports in seconds of dialling.
+    let listener = TcpListener::bind("0.0.0.0:0").await?;
+    println!("listening at {}", listener.local_addr()?.port());
     loop {
         let (mut stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
@@ -196,7 +197,8 @@ struct Rig {
     server: Process,
     agent: Process,
     _target: Process,
-    target: String,
+    port: String,
+    turn: AtomicU64,
 }
 
 impl Rig {
@@ -208,16 +210,22 @@ impl Rig {
         let start = |args: &[&str]| Process::spawn(Command::new(&own).args(args));
         let last = |line: String| line.rsplit(' ').next().unwrap_or_default().to_owned();
         let target_process = start(&["target"]);
-        let target = last(target_process.wait_for_line("listening at", PATIENCE));
+        let port = last(target_process.wait_for_line("listening at", PATIENCE));
         let server = start(&["server", &path]);
         let agents = last(server.wait_for_line("agents at", PATIENCE));
         let agent = start(&["agent", &path, &agents]);
         server.wait_for_line("ready", PATIENCE);
-        Ok(Self { folder, server, agent, _target: target_process, target })
+        Ok(Self { folder, server, agent, _target: target_process, port, turn: AtomicU64::new(0) })
     }
 
     fn socket(&self) -> std::path::PathBuf {
         self.folder.path().join("server.sock")
+    }
+
+    /// The target, at the next of its addresses.
+    fn target(&self) -> String {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        format!("127.0.{}.{}:{}", turn / 250 % 250, turn % 250 + 1, self.port)
     }
 
     /// Resident memory of server and agent, in bytes.
@@ -232,7 +240,7 @@ impl Rig {
 
     async fn open(&self, first: &[u8]) -> Result<(Tunnel, i64)> {
         let mut tunnel = Tunnel::unix(&self.socket()).await?;
-        let connection = tunnel.dial(&self.target).await?;
+        let connection = tunnel.dial(&self.target()).await?;
         if !first.is_empty() {
             tunnel.send_data(connection, first);
         }
@@ -297,7 +305,10 @@ async fn dials(
                             tunnel.send(&Packet::CloseRequest { connection });
                             tunnel.receive().await.ok_or("no answer to the close")?;
                         } else {
-                            drop(TcpStream::connect(&rig.target).await?);
+                            // An answer, so that no more are on their way than are accepted.
+                            let mut stream = TcpStream::connect(rig.target()).await?;
+                            stream.write_all(b"ex").await?;
+                            stream.read_exact(&mut [0]).await?;
                         }
                         count.fetch_add(1, Ordering::Relaxed);
                     }
@@ -342,7 +353,7 @@ async fn received(rig: &Arc<Rig>, proxied: bool, count: usize, length: Duration)
                     }
                 }
             } else {
-                let mut stream = TcpStream::connect(&rig.target).await?;
+                let mut stream = TcpStream::connect(rig.target()).await?;
                 stream.write_all(b"s").await?;
                 let mut buffer = vec![0; 64 * 1024];
                 while !stop.load(Ordering::Relaxed) {
@@ -372,14 +383,29 @@ async fn throughput(
 ) -> Result<()> {
     for count in [1, 100] {
         let mut rates = [Samples::default(), Samples::default()];
+        let mut costs = [Samples::default(), Samples::default()];
         for round in 1..=rounds {
             for (way, samples) in rates.iter_mut().enumerate() {
                 eprintln!("throughput of {count}, round {round} of {rounds}");
-                samples.add(received(rig, way == 0, count, length).await? / 1e6);
+                let (before, begin) = (rig.time()?, Instant::now());
+                let rate = received(rig, way == 0, count, length).await?;
+                samples.add(rate / 1e6);
+                if way == 0 {
+                    let gigabytes = rate * begin.elapsed().as_secs_f64() / 1e9;
+                    for (cost, (after, before)) in
+                        costs.iter_mut().zip(rig.time()?.iter().zip(before))
+                    {
+                        cost.add((after - before) / gigabytes);
+                    }
+                }
             }
         }
-        let name = format!("throughput, {count} connections (MB/s)");
+        let name = format!("throughput of {count} (MB/s)");
         rows.push(row(&name, &rates[0], &rates[1]));
+        for (cost, name) in costs.iter().zip(["server", "agent"]) {
+            let name = format!("processor time a gigabyte of {count}, {name} (s)");
+            rows.push(row(&name, cost, "–"));
+        }
     }
     Ok(())
 }
@@ -410,7 +436,7 @@ async fn latency(rig: &Arc<Rig>, rounds: usize, rows: &mut Vec<Vec<String>>) -> 
     for round in 1..=rounds {
         eprintln!("latency, round {round} of {rounds}");
         let (mut tunnel, connection) = rig.open(b"e").await?;
-        let mut stream = TcpStream::connect(&rig.target).await?;
+        let mut stream = TcpStream::connect(rig.target()).await?;
         stream.set_nodelay(true)?;
         stream.write_all(b"e").await?;
         let message = [0x5a; 64];

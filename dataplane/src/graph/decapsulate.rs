@@ -30,5 +30,5 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     vxlan::mark_congestion(frame, &packet.headers, class);
     packet.from_peer = Hop::peer(peer);
-    security::onward(packet)
+    security::onward(context, packet)
 }

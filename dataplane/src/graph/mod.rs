@@ -8,6 +8,9 @@
 //!        └─▶ neighbour ─▶ (out)
 //! ```
 //!
+//! A fragment without its first goes on to `wait`, which holds it outside of the graph; from there
+//! it enters `fragment` again.
+//!
 //! Every node but `neighbour` and `encapsulate` may send packets to `answer`, which tells their
 //! senders why they go no further.
 //!
@@ -40,7 +43,7 @@ use crate::cpu::clocks;
 use crate::packet::{Packet, VECTOR};
 use crate::session::{Sessions, Views};
 use crate::wire::{self, Flow, Headers, Kind, Mac};
-use crate::{Hop, Memory, Outcome, Snapshot};
+use crate::{Hop, Memory, Outcome, PortId, Snapshot};
 
 /// The switch's own MAC address on every port: locally administered, "podgt".
 pub const SWITCH_MAC: Mac = [0x02, b'p', b'o', b'd', b'g', b't'];
@@ -90,7 +93,9 @@ nodes! {
     /// Routes and judges packets that open a connection.
     Policy "policy" to [Rewrite],
     /// Finds the connection of later fragments through their first.
-    Fragment "fragment" to [Rewrite],
+    Fragment "fragment" to [Rewrite, Wait],
+    /// Holds later fragments until their first is known.
+    Wait "wait" to [],
     /// Prepares a packet for its way out.
     Rewrite "rewrite" to [Answer, Encapsulate],
     /// Tells senders why their packets go no further.
@@ -188,9 +193,80 @@ impl Graph {
         self.tracer = tracing.map(|tracing| Box::new(Tracer::new(worker, tracing)));
     }
 
-    /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards.
+    /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards, but for
+    /// those that wait and are to be given to [`hold`](Self::hold).
     pub fn run(
         &mut self,
+        packets: &mut [Packet],
+        snapshot: &Snapshot,
+        memory: &Memory,
+        sessions: &Sessions,
+        counters: &Counters,
+        now: Now,
+    ) {
+        self.run_from(Node::Parse, packets, snapshot, memory, sessions, counters, now);
+    }
+
+    /// Sends packets through the graph that have waited and may go on; `packets` is filled with
+    /// them. `false` if there are none.
+    pub fn resume(
+        &mut self,
+        packets: &mut Vec<Packet>,
+        snapshot: &Snapshot,
+        memory: &Memory,
+        sessions: &Sessions,
+        counters: &Counters,
+        now: Now,
+    ) -> bool {
+        packets.extend(std::iter::from_fn(|| self.fragments.take_ready()).take(VECTOR));
+        let resumes = !packets.is_empty();
+        if resumes {
+            self.run_from(Node::Fragment, packets, snapshot, memory, sessions, counters, now);
+        }
+        resumes
+    }
+
+    /// Has a packet wait that the graph gave no outcome.
+    pub fn hold(&mut self, packet: Packet, now: Now) {
+        self.fragments.hold(packet, now);
+    }
+
+    /// The next packet that waits no longer and has its outcome now.
+    #[inline]
+    pub fn take_ended(&mut self) -> Option<Packet> {
+        self.fragments.take_ended()
+    }
+
+    /// Ends what has waited too long; `false` if nothing has.
+    #[inline]
+    pub fn expire(&mut self, now: Now) -> bool {
+        let is_due = self.fragments.is_due(now);
+        if is_due {
+            self.fragments.expire(now);
+        }
+        is_due
+    }
+
+    /// Lets only so many packets wait that most of `frames` are left for others.
+    pub fn fit(&mut self, frames: usize) {
+        self.fragments.fit(frames);
+    }
+
+    /// Forgets what is known about a port that is gone; what waited ends.
+    pub fn forget_port(&mut self, port: PortId) {
+        self.fragments.forget(port);
+    }
+
+    /// Gives back every packet that waits.
+    pub fn take_waiting(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
+        self.fragments.take_all()
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a vector is handled with")]
+    #[inline]
+    fn run_from(
+        &mut self,
+        first: Node,
         packets: &mut [Packet],
         snapshot: &Snapshot,
         memory: &Memory,
@@ -207,7 +283,7 @@ impl Graph {
         if let Some(tracer) = &mut follower {
             tracer.begin(&context, packets);
         }
-        (0..packets.len()).for_each(|index| lists[Node::Parse as usize].push(index as u8));
+        (0..packets.len()).for_each(|index| lists[first as usize].push(index as u8));
         for node in Node::ALL {
             let input = std::mem::replace(&mut lists[node as usize].length, 0);
             if input == 0 {
@@ -239,6 +315,8 @@ impl Graph {
                     Node::Service => work.each(lists, packets, &mut context, service::step),
                     Node::Policy => work.each(lists, packets, &mut context, policy::step),
                     Node::Fragment => work.each(lists, packets, &mut context, fragment::step),
+                    // Whoever runs the graph has them wait.
+                    Node::Wait => {}
                     Node::Rewrite => work.each(lists, packets, &mut context, rewrite::step),
                     Node::Answer => work.each(lists, packets, &mut context, answer::step),
                     Node::Encapsulate => {
@@ -255,6 +333,7 @@ impl Graph {
             }
             counters.count_node(node, input, clocks().wrapping_sub(started));
         }
+        context.fragments.refuse(packets, now);
         if let Some(follower) = follower {
             follower.finish(&context, packets);
             if follower.is_over() {

@@ -47,19 +47,23 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             }
         }
     }
-    onward(packet)
+    onward(context, packet)
 }
 
 /// Where a packet goes whose sender is who it says it is.
 #[inline]
-pub(super) fn onward(packet: &mut Packet) -> Next {
+pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     // The switch is a router; a packet that ends here makes no session.
     if packet.headers.ttl <= 1 {
         packet.outcome = Some(Outcome::TtlExpired);
         return Next::Node(Node::Answer);
     }
     match packet.headers.fragment {
+        Fragment::Whole => Next::Node(Node::Session),
+        Fragment::First(_) => {
+            context.fragments.note_first();
+            Next::Node(Node::Session)
+        }
         Fragment::Later(_) => Next::Node(Node::Fragment),
-        _ => Next::Node(Node::Session),
     }
 }

@@ -4,6 +4,8 @@
 //! way leads from one cluster node to another.
 
 mod answers;
+mod floods;
+mod fragments;
 mod long;
 mod overlay;
 mod rig;

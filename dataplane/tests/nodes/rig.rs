@@ -14,6 +14,9 @@ use dataplane::{
     Gate, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState, Snapshot, Worker,
 };
 
+/// Frames of a switch, unless a test says otherwise.
+pub(crate) const FRAMES: usize = 512;
+
 /// The switch, with a wire for each port.
 pub(crate) struct Rig {
     worker: Worker,
@@ -26,12 +29,21 @@ pub(crate) struct Rig {
 impl Rig {
     /// A switch that decides by these parts; port numbers are places in `parts.ports`.
     pub(crate) fn new(parts: Parts) -> Self {
-        Self::with_frames(parts, 4096)
+        Self::of(parts, FRAMES, 4096)
+    }
+
+    /// The same with so many frames.
+    pub(crate) fn new_with_frames(parts: Parts, frames: usize) -> Self {
+        Self::of(parts, frames, 4096)
     }
 
     /// The same with frames of so many bytes.
     pub(crate) fn with_frames(parts: Parts, frame_size: usize) -> Self {
-        let (memory, frames) = Memory::heap(frame_size, 512);
+        Self::of(parts, FRAMES, frame_size)
+    }
+
+    fn of(parts: Parts, frames: usize, frame_size: usize) -> Self {
+        let (memory, frames) = Memory::heap(frame_size, frames as u32);
         let sessions = Sessions::new(1024, 16, Timeouts::default());
         let ends = Arc::<Mutex<Vec<Outcome>>>::default();
         let inspect = Recorder(Arc::clone(&ends));
@@ -78,6 +90,18 @@ impl Rig {
     pub(crate) fn pass(&mut self, from: u16, frame: impl Into<Vec<u8>>, to: u16) -> Vec<u8> {
         let outcome = self.send(from, frame);
         self.receive(to).unwrap_or_else(|| panic!("nothing left by port {to}: {outcome}"))
+    }
+
+    /// Takes a port away; tells how what waited there ended.
+    pub(crate) fn remove_port(&mut self, port: u16) -> Vec<Outcome> {
+        self.worker.orders().give(Order::RemovePort(PortId(port)));
+        self.worker.round(self.now());
+        std::mem::take(&mut self.ends.lock().unwrap())
+    }
+
+    /// Frames that are not in use.
+    pub(crate) fn free(&self) -> usize {
+        self.worker.free_frames()
     }
 
     /// The sessions it knows.

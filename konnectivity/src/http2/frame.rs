@@ -10,6 +10,10 @@ pub(super) const MOST_WINDOW: i64 = 0x7fff_ffff;
 pub(super) const DEFAULT_WINDOW: i64 = 65_535;
 /// The largest frame before anybody says otherwise.
 pub(super) const DEFAULT_FRAME: usize = 16_384;
+/// What the other side remembers of header blocks before anybody says otherwise.
+pub(super) const DEFAULT_TABLE: u32 = 4_096;
+/// At the beginning of a header block: nothing is to be remembered (RFC 7541, section 6.3).
+pub(super) const FORGET: u8 = 0x20;
 /// The largest frame we take.
 pub(super) const OWN_FRAME: usize = 131_072;
 /// Streams a client may have open at a time.
@@ -37,6 +41,7 @@ pub(super) mod flag {
 }
 
 pub(super) mod setting {
+    pub(in super::super) const HEADER_TABLE_SIZE: u16 = 1;
     pub(in super::super) const ENABLE_PUSH: u16 = 2;
     pub(in super::super) const MAX_CONCURRENT_STREAMS: u16 = 3;
     pub(in super::super) const INITIAL_WINDOW_SIZE: u16 = 4;

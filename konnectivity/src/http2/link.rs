@@ -74,6 +74,7 @@ impl Link {
             peer_frame: frame::DEFAULT_FRAME,
             receive_left: windows.connection.max(frame::DEFAULT_WINDOW),
             receive_used: 0,
+            forget: false,
             next_stream: 1,
             phase: Phase::Open,
             driver: None,
@@ -108,7 +109,8 @@ impl Link {
             let stream = state.next_stream;
             state.next_stream += 2;
             state.open(stream);
-            frame::put_headers(&mut state.control, stream, block, false, state.peer_frame);
+            let block = state.block(block);
+            frame::put_headers(&mut state.control, stream, &block, false, state.peer_frame);
             Some(stream)
         })
     }
@@ -117,7 +119,8 @@ impl Link {
     pub(crate) fn headers(&self, stream: u32, block: &[u8]) {
         self.with(|state| {
             if state.phase == Phase::Open && state.streams.contains_key(&stream) {
-                frame::put_headers(&mut state.control, stream, block, false, state.peer_frame);
+                let block = state.block(block);
+                frame::put_headers(&mut state.control, stream, &block, false, state.peer_frame);
             }
         });
     }
@@ -412,6 +415,7 @@ impl Link {
                     state.make_ready(id);
                 }
             }
+            setting::HEADER_TABLE_SIZE => state.forget |= value < frame::DEFAULT_TABLE,
             setting::MAX_FRAME_SIZE => {
                 if !(16_384..=16_777_215).contains(&value) {
                     return Err(Fault::new(code::PROTOCOL_ERROR, format!("frame size {value}")));

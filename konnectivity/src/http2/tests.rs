@@ -1,5 +1,7 @@
 //! Frames by hand, and whatever bytes there are.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::frame::{self, flag, kind};
@@ -138,6 +140,36 @@ fn whoever_asks_and_never_listens_is_cut_off() {
         put(&mut bytes, kind::CONTINUATION, 0, 1, &[]);
     }
     assert_eq!(survey(&bytes, 100).fault.unwrap(), "http2: an endless header block");
+}
+
+#[test]
+fn whoever_wants_to_remember_less_is_told_to_forget() {
+    use super::{Handler, Link, Receiver, Role, Windows};
+    struct Nobody;
+    impl Handler for Nobody {
+        fn headers(&mut self, _: &Arc<Link>, _: u32, _: Vec<super::Field>, _: bool) {}
+        fn data(&mut self, _: &Arc<Link>, _: u32, _: &[u8], _: bool) {}
+        fn reset(&mut self, _: &Arc<Link>, _: u32, _: u32) {}
+    }
+    let link = Link::new(Role::Server, Windows { stream: 65_535, connection: 65_535 });
+    let mut bytes = frame::PREFACE.to_vec();
+    put(&mut bytes, kind::SETTINGS, 0, 0, &[0, 1, 0, 0, 0, 0]);
+    for stream in [1, 3] {
+        let block = block(&[(":method", "POST")]);
+        put(&mut bytes, kind::HEADERS, flag::END_HEADERS, stream, &block);
+    }
+    Receiver::new(Role::Server).receive(&bytes, &link, &mut Nobody).unwrap();
+    let mut sent = Vec::new();
+    link.fill(&mut sent, &mut Vec::new(), std::task::Waker::noop());
+    sent.clear();
+    for stream in [1, 3] {
+        link.headers(stream, &block(&[(":status", "200")]));
+    }
+    link.fill(&mut sent, &mut Vec::new(), std::task::Waker::noop());
+    let mut wanted = Vec::new();
+    put(&mut wanted, kind::HEADERS, flag::END_HEADERS, 1, &[0x20, 0x88]);
+    put(&mut wanted, kind::HEADERS, flag::END_HEADERS, 3, &[0x88]);
+    assert_eq!(sent, wanted);
 }
 
 /// Frames that are nearly right.

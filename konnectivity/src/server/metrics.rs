@@ -25,6 +25,7 @@ pub(crate) struct Metrics {
     /// Not the original's.
     pub(crate) slow_readers: Counter,
     pub(crate) agents_refused: Labelled,
+    pub(crate) tls_failures: Labelled,
     pub(crate) agents_lost: Counter,
     pub(crate) bytes_to_agent: Counter,
     pub(crate) bytes_from_agent: Counter,
@@ -52,6 +53,7 @@ impl Default for Metrics {
             to_agent: Packets::default(),
             slow_readers: Counter::default(),
             agents_refused: Labelled::default(),
+            tls_failures: Labelled::default(),
             agents_lost: Counter::default(),
             bytes_to_agent: Counter::default(),
             bytes_from_agent: Counter::default(),
@@ -116,6 +118,12 @@ impl Metrics {
             "Agents that were not let in.",
             &["reason"],
             &self.agents_refused,
+        );
+        page.labelled(
+            "tls_handshake_failures_total",
+            "Connections whose TLS handshake failed.",
+            &["port"],
+            &self.tls_failures,
         );
         page.counter(
             "agents_lost_total",

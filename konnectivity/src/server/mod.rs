@@ -92,13 +92,19 @@ impl Server {
                 let listener = listen(*address, "frontend").await?;
                 frontend = listener.local_addr().ok();
                 let serve = |proxy, io, who| async move { serve_frontend(&proxy, io, who).await };
-                tasks.spawn(accept_tls(Arc::clone(&proxy), listener, tls.into(), serve));
+                tasks.spawn(accept_tls(
+                    Arc::clone(&proxy),
+                    "frontend",
+                    listener,
+                    tls.into(),
+                    serve,
+                ));
             }
         }
         let listener = listen(proxy.options.agents, "agents").await?;
         let agents = listener.local_addr().unwrap_or(proxy.options.agents);
         let serve = |proxy, io, peer| async move { agent_port::serve(&proxy, io, peer).await };
-        tasks.spawn(accept_tls(Arc::clone(&proxy), listener, agent_tls.into(), serve));
+        tasks.spawn(accept_tls(Arc::clone(&proxy), "agent", listener, agent_tls.into(), serve));
         tasks.spawn(look_after(Arc::clone(&proxy)));
         if proxy.options.leases.is_some() {
             tasks.spawn(keep_lease(Arc::clone(&proxy)));
@@ -246,8 +252,13 @@ fn unix_peer(stream: &UnixStream) -> String {
 
 type Stream = tokio_rustls::server::TlsStream<TcpStream>;
 
-async fn accept_tls<F, R>(proxy: Arc<Proxy>, listener: TcpListener, acceptor: TlsAcceptor, serve: F)
-where
+async fn accept_tls<F, R>(
+    proxy: Arc<Proxy>,
+    port: &'static str,
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    serve: F,
+) where
     F: Fn(Arc<Proxy>, Stream, String) -> R + Copy + Send + 'static,
     R: Future<Output = std::io::Result<()>> + Send,
 {
@@ -263,13 +274,17 @@ where
                     let peer = stream.peer_addr().map_or_else(|_| "?".to_owned(), accept::name);
                     let shaken =
                         tokio::time::timeout(proxy.options.limits.handshake, acceptor.accept(stream));
-                    let stream = match shaken.await {
-                        Ok(Ok(stream)) => stream,
-                        Ok(Err(error)) => {
-                            proxy.metrics.agents_refused.add(&["tls"]);
-                            return log::warn!("{peer}: TLS: {error}");
+                    let shaken = match shaken.await {
+                        Ok(Ok(stream)) => Ok(stream),
+                        Ok(Err(error)) => Err(error.to_string()),
+                        Err(_) => Err("no handshake in time".to_owned()),
+                    };
+                    let stream = match shaken {
+                        Ok(stream) => stream,
+                        Err(error) => {
+                            proxy.metrics.tls_failures.add(&[port]);
+                            return log::warn!("{port} {peer}: TLS: {error}");
                         }
-                        Err(_) => return log::warn!("{peer}: TLS: no handshake in time"),
                     };
                     let certificate = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
                     let name = certificate.and_then(|it| tls::common_name(it));

@@ -33,6 +33,7 @@ pub fn all() -> Vec<Scenario> {
         icmp::icmp_errors(),
         ipv6::ipv6(),
         fragments::ipv4_fragments(),
+        fragments::reordered_fragments(),
         vlan::vlan(),
         broken::malformed(),
         neighbours::arp_nd(),

@@ -208,8 +208,7 @@ impl Trie {
             if self.pool.is_private(*block) {
                 return self.pool.set(*block + at, value);
             }
-            let view = self.pool.view();
-            let mut words: [u32; PARTS] = std::array::from_fn(|at| view.word(*block + at as u32));
+            let mut words: [u32; PARTS] = self.pool.view().block(*block);
             words[at as usize] = value;
             self.pool.retire(*block, Size::Block);
             *block = self.pool.put(Size::Block, &words);

@@ -1,7 +1,8 @@
 //! Sixteen addresses at a time down the trie, with AVX-512's gathers.
 //!
-//! Measured on Zen 4: the last two of the four loads take a third of a nanosecond less than one
-//! by one, as nothing has to be selected; the first two, which need no selecting, take more.
+//! Only for the last two of the four loads. On Zen 4, gathering these made identifying a
+//! source 0.7 ns faster at a thousand rules and 1.7 at a hundred thousand, and gathering the
+//! first two as well made it slower.
 
 #![allow(unsafe_code)]
 

@@ -6,6 +6,8 @@
 //!
 //! A line's count says how many keys that belong there went further on because it was full.
 
+use std::hint::select_unpredictable;
+
 use crate::lpm::memory::{LINE, Pool, Size, View as Memory};
 
 /// Where the lines are.
@@ -167,8 +169,7 @@ impl Exact {
 
 /// A block's successor, which is private.
 fn copy(block: u32, pool: &mut Pool) -> u32 {
-    let view = pool.view();
-    let words: [u32; 256] = std::array::from_fn(|at| view.word(block + at as u32));
+    let words = pool.view().block(block);
     pool.retire(block, Size::Block);
     pool.put(Size::Block, &words)
 }
@@ -241,10 +242,10 @@ fn value_in(words: &Words, wanted: u128) -> u32 {
     let (low, high) = (wanted as u64, (wanted >> 64) as u64);
     let mut found = 0;
     for at in 0..KEYS {
-        // A mask, not a choice: which of the keys it is cannot be guessed.
+        // Which of the keys it is cannot be guessed.
         let (key_low, key_high) = key(words, at);
         let same = (key_low ^ low) | (key_high ^ high) == 0;
-        found |= words[VALUES + at] & u32::from(same).wrapping_neg();
+        found |= select_unpredictable(same, words[VALUES + at], 0);
     }
     found
 }

@@ -124,7 +124,7 @@ impl Pairs {
     pub(super) fn lookup_each(
         &self,
         keys: &[Key],
-        left: &mut [Tuples],
+        left: &mut [Tuples; VECTOR],
         best: &mut [u32],
         rules: impl Rules,
         addresses: &AddressMap,
@@ -137,8 +137,8 @@ impl Pairs {
         let mut entries = [none; VECTOR];
         // Keys that go on with another tuple, and those whose head is known.
         let (mut fresh, mut chained) = (Places::new(), Places::new());
-        for (at, (left, best)) in left.iter().zip(best.iter()).enumerate() {
-            fresh.push_if(view.may_go_on(*left, *best, rules), at);
+        for (at, left) in left.iter().enumerate().take(keys.len()) {
+            fresh.push_if(*left != 0, at);
         }
         while fresh.count + chained.count > 0 {
             for at in fresh.take().iter() {

@@ -111,14 +111,11 @@ impl Entry {
     #[inline(always)]
     pub(super) fn matches(&self, key: &Key, tuple: usize, ends: u64) -> bool {
         let exact = exact(key.protocol, key.tcp_flags, tuple as u8);
-        // By numbers of different size: the compiler would make both ports one vector, which
-        // takes longer than one after the other.
-        let source = u32::from(key.source_port).wrapping_sub(self.ports_first[0].into());
-        let destination = u64::from(key.destination_port).wrapping_sub(self.ports_first[1].into());
+        let after = |place: usize, port: u16| port.wrapping_sub(self.ports_first[place]);
         (self.ends == ends)
             & ((exact ^ self.exact) & self.exact_mask == 0)
-            & (source <= self.ports_span[0].into())
-            & (destination <= self.ports_span[1].into())
+            & (after(0, key.source_port) <= self.ports_span[0])
+            & (after(1, key.destination_port) <= self.ports_span[1])
     }
 }
 

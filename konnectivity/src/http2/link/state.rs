@@ -1,5 +1,6 @@
 //! Streams, windows and queues of a connection, and whose turn it is.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 
@@ -26,6 +27,9 @@ pub(super) struct State {
     /// What the other side may still send, and what was consumed since we said so.
     pub(super) receive_left: i64,
     pub(super) receive_used: i64,
+    /// The other side wants to remember less of header blocks, and is still to be told that
+    /// we make it remember nothing.
+    pub(super) forget: bool,
     pub(super) next_stream: u32,
     pub(super) phase: Phase,
     pub(super) driver: Option<Waker>,
@@ -76,6 +80,14 @@ impl State {
         self.streams.insert(stream, it);
     }
 
+    /// A header block as it is to be sent now (RFC 7541, section 4.2).
+    pub(super) fn block<'a>(&mut self, block: &'a [u8]) -> Cow<'a, [u8]> {
+        match std::mem::take(&mut self.forget) {
+            true => [&[frame::FORGET], block].concat().into(),
+            false => block.into(),
+        }
+    }
+
     pub(super) fn make_ready(&mut self, stream: u32) {
         if let Some(it) = self.streams.get_mut(&stream) {
             let data = !it.queue.is_empty() && it.window > 0;
@@ -109,7 +121,10 @@ impl State {
             if let End::Wanted(trailers) = std::mem::replace(&mut it.end, End::Sent) {
                 let remote_ended = it.remote_ended;
                 match &trailers {
-                    Some(block) => frame::put_headers(out, stream, block, true, self.peer_frame),
+                    Some(block) => {
+                        let block = self.block(block);
+                        frame::put_headers(out, stream, &block, true, self.peer_frame);
+                    }
                     None => frame::put_head(out, 0, kind::DATA, flag::END_STREAM, stream),
                 }
                 // A server that has answered wants no more of the request (section 8.1).

@@ -1,0 +1,221 @@
+//! How long does forwarding stand still when tables are swapped?
+//!
+//! ```text
+//! cargo run --release -p bench --bin swap [-- --rules 100000]
+//! ```
+//!
+//! One worker that polls a port which always has packets, and notes how long it is between two
+//! visits of the worker: without swaps, and while snapshots with freshly compiled tables are
+//! published one after the other. What the operating system takes away shows in both.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use acl::{Action, AddressMap, End, PortRange, Rule, Table};
+use bench::print_table;
+use clap::Parser;
+use dataplane::port::{Lent, Port, PortGone};
+use dataplane::switch::{Config, RxMode};
+use dataplane::{Frame, Gate, Memory, Outcome, Parts, PortKind, PortState, Snapshot, Switch};
+
+#[derive(Parser)]
+struct Args {
+    /// Rules of each table
+    #[arg(long, default_value_t = 100_000)]
+    rules: u32,
+    /// Snapshots that are swapped in
+    #[arg(long, default_value_t = 20)]
+    swaps: u64,
+}
+
+const BURST: usize = 64;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args = Args::parse();
+    let (memory, frames) = Memory::heap(2048, 4096);
+    let config = Config { rx_mode: RxMode::Polling, ..Config::default() };
+    let switch = Switch::start(&config, &memory, frames, |_| None)?;
+    let seen = Arc::new(Seen::default());
+    let frame = testkit::packet::udp("10.1.0.2:4000", "10.1.0.3:53").payload(&[0; 22]).build();
+    let id = switch.free_port_id().ok_or("a port")?;
+    switch.add_port(id, Box::new(Source { frame, seen: Arc::clone(&seen), last: None }));
+    let id = switch.free_port_id().ok_or("a port")?;
+    switch.add_port(id, Box::new(Sink { seen: Arc::clone(&seen) }));
+
+    let publish = |generation: u64| -> Result<Duration, String> {
+        let began = Instant::now();
+        let table = table(args.rules, generation);
+        let compiled = began.elapsed();
+        let snapshot = Arc::new(Snapshot::new(parts(generation, table)));
+        switch.publish(&snapshot);
+        match switch.wait_in_force(generation, Duration::from_secs(20)) {
+            true => Ok(compiled),
+            false => Err("the worker does not answer".to_owned()),
+        }
+    };
+    publish(1)?;
+    // Compiling on the side, as the control thread does, but without publishing.
+    seen.restart();
+    for generation in 0..args.swaps {
+        eprint!("\rwithout swaps: {generation} of {} ", args.swaps);
+        std::hint::black_box(table(args.rules, generation));
+    }
+    let quiet = seen.gaps();
+    seen.restart();
+    let mut compiled = Duration::ZERO;
+    for generation in 2..2 + args.swaps {
+        eprint!("\rswaps: {} of {}         ", generation - 1, args.swaps);
+        compiled += publish(generation)?;
+    }
+    let swapped = seen.gaps();
+    eprintln!();
+    // What is still under way arrives before the counts are compared.
+    seen.stop.store(1, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+    let (sent, arrived) = (seen.sent.load(Ordering::SeqCst), seen.arrived.load(Ordering::SeqCst));
+    let row = |name: &str, gaps: &[u64]| {
+        let at = |share: f64| {
+            let n = ((gaps.len() as f64 * share) as usize).min(gaps.len().saturating_sub(1));
+            format!("{:.1}", gaps.get(n).copied().unwrap_or(0) as f64 / 1e3)
+        };
+        vec![name.to_owned(), gaps.len().to_string(), at(0.5), at(0.999), at(0.9999), at(1.0)]
+    };
+    println!();
+    print_table(
+        &["µs between two visits", "visits", "median", "99.9 %", "99.99 %", "longest"],
+        &[
+            row("tables compiled beside it", &quiet),
+            row(&format!("and {} swaps of {} rules", args.swaps, args.rules), &swapped),
+        ],
+    );
+    let each = compiled / args.swaps.max(1) as u32;
+    println!("\ncompiling a table took {each:?}; packets sent {sent}, lost {}", sent - arrived);
+    let refused: u64 = switch
+        .counters()
+        .map(|counters| counters.of(Outcome::PolicyDenied) + counters.of(Outcome::Closed))
+        .sum();
+    if sent != arrived || refused > 0 {
+        return Err(format!("{refused} packets were refused").into());
+    }
+    Ok(())
+}
+
+/// What both ports have seen.
+#[derive(Default)]
+struct Seen {
+    gaps: Mutex<Vec<u64>>,
+    sent: AtomicU64,
+    arrived: AtomicU64,
+    stop: AtomicU64,
+}
+
+impl Seen {
+    fn restart(&self) {
+        self.gaps.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+    }
+
+    /// In nanoseconds, shortest first.
+    fn gaps(&self) -> Vec<u64> {
+        let mut gaps = std::mem::take(
+            &mut *self.gaps.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        gaps.sort_unstable();
+        gaps
+    }
+}
+
+/// Always has packets.
+struct Source {
+    frame: Vec<u8>,
+    seen: Arc<Seen>,
+    last: Option<Instant>,
+}
+
+impl Port for Source {
+    fn receive(
+        &mut self,
+        lent: &mut Lent<'_>,
+        most: usize,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        let now = Instant::now();
+        if let Some(last) = self.last.replace(now)
+            // Whoever reads the gaps does not hold the worker up.
+            && let Ok(mut gaps) = self.seen.gaps.try_lock()
+        {
+            gaps.push((now - last).as_nanos() as u64);
+        }
+        if self.seen.stop.load(Ordering::SeqCst) == 1 {
+            return Ok(());
+        }
+        let mut count = 0;
+        while count < most.min(BURST) {
+            let Some(mut frame) = lent.free.take() else { break };
+            lent.memory.fill(&mut frame, &self.frame);
+            frames.push(frame);
+            count += 1;
+        }
+        self.seen.sent.fetch_add(count as u64, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        frames.drain(..).for_each(|frame| lent.free.put(frame));
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+}
+
+/// Counts what arrives.
+struct Sink {
+    seen: Arc<Seen>,
+}
+
+impl Port for Sink {
+    fn receive(
+        &mut self,
+        _lent: &mut Lent<'_>,
+        _most: usize,
+        _frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        Ok(())
+    }
+
+    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.seen.arrived.fetch_add(frames.len() as u64, Ordering::SeqCst);
+        frames.drain(..).for_each(|frame| lent.free.put(frame));
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+}
+
+/// Permits the traffic last; every generation has other rules before that.
+fn table(rules: u32, generation: u64) -> Gate {
+    let map = Arc::new(AddressMap::default());
+    let mut list: Vec<Rule> = (0..rules.saturating_sub(2))
+        .map(|n| {
+            let net = format!("10.{}.{}.0/24", 2 + (n >> 8) % 200, n & 0xff);
+            Rule::new(Action::Permit, "other")
+                .source(End::Net(net.parse().expect("a network")))
+                .protocol(17)
+                .destination_ports(PortRange::one(1 + ((n as u64 + generation) % 50_000) as u16))
+        })
+        .collect();
+    list.push(Rule::new(Action::Permit, "the traffic").protocol(17));
+    list.push(Rule::new(Action::Deny, "the rest"));
+    Gate::Table(Arc::new(Table::compile(list.into(), &map)))
+}
+
+fn parts(generation: u64, to_pod: Gate) -> Parts {
+    let pod = |name: &str, address: u32, to_pod| {
+        let addresses = vec![acl::Address::from_v4_bits(address)];
+        let from_pod = Gate::Open;
+        Some(PortState { addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
+    };
+    let ports =
+        vec![pod("default/a", 0x0a01_0002, Gate::Open), pod("default/b", 0x0a01_0003, to_pod)];
+    Parts { generation, ports, ..Parts::default() }
+}
