@@ -33,12 +33,24 @@ pub struct NodePort {
     pub mtu: u16,
     /// Whom it leads to.
     pub leads_to: LeadsTo,
+    /// `ns/pod`, `uplink` or `host`.
+    pub name: Arc<str>,
 }
 
 impl NodePort {
     /// A port of which no more is known.
     pub fn new(id: PortId, leads_to: LeadsTo) -> Self {
-        Self { id, mac: None, own_mac: None, mtu: 0, leads_to }
+        let name = match &leads_to {
+            LeadsTo::Pod(key, _) => key.to_string().into(),
+            LeadsTo::Host => HOST.into(),
+            LeadsTo::Uplink => UPLINK.into(),
+        };
+        Self::named(id, leads_to, name)
+    }
+
+    /// The same where its name was made before: a snapshot follows every change in the cluster.
+    pub fn named(id: PortId, leads_to: LeadsTo, name: Arc<str>) -> Self {
+        Self { id, mac: None, own_mac: None, mtu: 0, leads_to, name }
     }
 }
 
@@ -108,11 +120,12 @@ pub fn snapshot(
 }
 
 fn state(view: &View, port: &NodePort) -> PortState {
-    let (name, kind): (Arc<str>, _) = match &port.leads_to {
-        LeadsTo::Pod(key, _) => (key.to_string().into(), PortKind::Pod),
-        LeadsTo::Host => (HOST.into(), PortKind::Host),
-        LeadsTo::Uplink => (UPLINK.into(), PortKind::Uplink),
+    let kind = match &port.leads_to {
+        LeadsTo::Pod(..) => PortKind::Pod,
+        LeadsTo::Host => PortKind::Host,
+        LeadsTo::Uplink => PortKind::Uplink,
     };
+    let name = Arc::clone(&port.name);
     let mut state = PortState { mac: port.mac, mtu: port.mtu, ..PortState::new(name, kind) };
     state.own_mac = port.own_mac.unwrap_or(state.own_mac);
     if let LeadsTo::Pod(key, addresses) = &port.leads_to {

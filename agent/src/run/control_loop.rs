@@ -257,11 +257,14 @@ impl ControlLoop {
         {
             ports.push(NodePort { mac: Some(host.mac), ..NodePort::new(id, LeadsTo::Host) });
         }
-        for attached in self.pods.iter().filter(|attached| self.pods.counts(attached)) {
+        for attached in self.pods.counting() {
             if let Some(id) = attached.port_id() {
                 let leads_to = LeadsTo::Pod(attached.key.clone(), attached.pod.addresses.clone());
                 let mac = Some(attached.pod.mac.0);
-                ports.push(NodePort { mac, ..NodePort::new(id, leads_to) });
+                ports.push(NodePort {
+                    mac,
+                    ..NodePort::named(id, leads_to, Arc::clone(&attached.name))
+                });
             }
         }
         ports.extend(self.uplink_port());
@@ -312,13 +315,16 @@ impl ControlLoop {
             ports.push(port_info(UPLINK.to_owned(), &uplink.interface, &uplink.port, own, false));
         }
         let view = self.control.view();
+        let counting: std::collections::HashSet<&str> =
+            self.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
         for attached in self.pods.iter() {
             let name = attached.key.to_string();
             for address in &attached.pod.addresses {
                 names.insert(*address, name.as_str().into());
             }
             let addresses = attached.pod.addresses.iter().map(IpAddr::to_string).collect();
-            let closed = !view.pods.contains_key(&attached.key) || !self.pods.counts(attached);
+            let closed = !view.pods.contains_key(&attached.key)
+                || !counting.contains(attached.pod.container_id.as_str());
             let interface = &attached.pod.host_interface;
             ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
             if let Some(wait) = &attached.waiting {

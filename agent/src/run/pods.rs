@@ -4,7 +4,7 @@
 //! again under the same name, the new sandbox may be attached before the old one is detached:
 //! the newest counts, an older one is closed until it is detached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -25,6 +25,8 @@ pub(super) struct Pods {
 pub(super) struct Attached {
     pub(super) pod: AttachPod,
     pub(super) key: PodKey,
+    /// The key as text.
+    pub(super) name: std::sync::Arc<str>,
     pub(super) port: PodPort,
     /// Whoever waits for the answer to `attach-pod`.
     pub(super) waiting: Option<Waiting>,
@@ -93,7 +95,14 @@ impl Pods {
     pub(super) fn insert(&mut self, pod: AttachPod, port: PodPort, waiting: Option<Waiting>) {
         self.attached_so_far += 1;
         let (key, name) = (key_of(&pod), name_of(&pod.attachment()));
-        let attached = Attached { pod, key, port, waiting, order: self.attached_so_far };
+        let attached = Attached {
+            pod,
+            name: key.to_string().into(),
+            key,
+            port,
+            waiting,
+            order: self.attached_so_far,
+        };
         self.pods.insert(name, attached);
     }
 
@@ -132,6 +141,21 @@ impl Pods {
     pub(super) fn uid(&self, key: &PodKey) -> Option<&str> {
         let named = self.iter().filter(|attached| attached.key == *key);
         named.max_by_key(|it| it.order).and_then(|newest| newest.pod.uid.as_deref())
+    }
+
+    /// All that belong to the newest sandbox of their pod's name.
+    pub(super) fn counting(&self) -> impl Iterator<Item = &Attached> {
+        let mut newest: HashMap<&PodKey, &Attached> = HashMap::new();
+        for attached in self.iter() {
+            let known = newest.entry(&attached.key).or_insert(attached);
+            if known.order < attached.order {
+                *known = attached;
+            }
+        }
+        self.iter().filter(move |attached| {
+            let newest = newest.get(&attached.key);
+            newest.is_some_and(|it| it.pod.container_id == attached.pod.container_id)
+        })
     }
 
     /// The addresses of the pod of this name: those of all interfaces of its newest sandbox.
@@ -188,6 +212,8 @@ mod tests {
         assert_eq!(texts(&pods), ["10.1.0.3", "10.2.0.3"]);
         let counting: Vec<_> = pods.iter().map(|it| pods.counts(it)).collect();
         assert_eq!(counting, [false, true, true]);
+        let listed: Vec<_> = pods.counting().map(|it| it.pod.interface.as_str()).collect();
+        assert_eq!(listed, ["eth0", "net1"]);
         pods.remove(&new.attachment());
         assert_eq!(texts(&pods), ["10.2.0.3"]);
         pods.remove(&Attachment { interface: "net1".into(), ..new.attachment() });

@@ -186,7 +186,7 @@ impl Snapshot {
         let (uplink, host) = (of_kind(PortKind::Uplink), of_kind(PortKind::Host));
         let node_addresses: Vec<Address> =
             parts.node_addresses.iter().map(|address| Address::from(*address)).collect();
-        let mut owners = AHashMap::default();
+        let mut owners = AHashMap::with_capacity(2 * ports.len() + node_addresses.len());
         if let Some(host) = host {
             owners.extend(node_addresses.iter().map(|address| (*address, host)));
         }
