@@ -1,0 +1,276 @@
+//! Sessions found, charged, ended, taken up again.
+
+use super::*;
+use crate::wire::tcp_flags::{ACK, FIN, RST, SYN};
+
+fn flow(n: u32) -> Flow {
+    Flow {
+        source: acl::Address::from_v4_bits(0x0a01_0002),
+        destination: acl::Address::from_v4_bits(0x0a02_0000 + (n >> 16)),
+        source_port: n as u16,
+        destination_port: 80,
+        protocol: protocol::TCP,
+    }
+}
+
+fn opening(port: u16) -> Opening {
+    Opening { payer: PortId(port), hop: Hop(9), generation: 1, tcp_flags: SYN }
+}
+
+fn id(opened: Opened) -> SessionId {
+    match opened {
+        Opened::New(id) => id,
+        Opened::Known(found) => found.id,
+    }
+}
+
+fn open_one(sessions: &Sessions, flow: &Flow, port: u16) -> Result<SessionId, Refusal> {
+    sessions.open(&Views::plain(*flow), &opening(port), 0).map(id)
+}
+
+fn find(sessions: &Sessions, flow: &Flow, now_s: u32) -> Option<Found> {
+    sessions.find(sessions.hash(flow), flow, Sight::Entering, now_s)
+}
+
+#[test]
+fn both_directions_find_the_session() {
+    let sessions = Sessions::new(16, 1, Timeouts::default());
+    open_one(&sessions, &flow(1), 0).unwrap();
+    let forward = find(&sessions, &flow(1), 0).unwrap();
+    let reverse = find(&sessions, &flow(1).reversed(), 0).unwrap();
+    assert!(forward.forward && !reverse.forward);
+    assert_eq!(forward.id, reverse.id);
+    assert_eq!((forward.hop(), reverse.hop()), (Hop(9), Hop::NONE));
+    assert!(find(&sessions, &flow(2), 0).is_none());
+}
+
+#[test]
+fn output_ports_belong_to_one_generation() {
+    let sessions = Sessions::new(16, 1, Timeouts::default());
+    open_one(&sessions, &flow(1), 0).unwrap();
+    let back = flow(1).reversed();
+    sessions.stamp(&find(&sessions, &back, 0).unwrap(), 1, Hop(4));
+    assert_eq!(find(&sessions, &flow(1), 0).unwrap().hop(), Hop(9));
+    assert_eq!(find(&sessions, &back, 0).unwrap().hop(), Hop(4));
+    sessions.stamp(&find(&sessions, &back, 0).unwrap(), 2, Hop(5));
+    let forward = find(&sessions, &flow(1), 0).unwrap();
+    assert!(forward.is_of(2) && forward.hop() == Hop::NONE);
+}
+
+#[test]
+fn a_connection_lives_as_long_as_its_state_says() {
+    let sessions = Sessions::new(16, 1, Timeouts::default());
+    open_one(&sessions, &flow(1), 0).unwrap();
+    let see = |flags, flow: &Flow| {
+        sessions.touch(&find(&sessions, flow, 0).unwrap(), flags, 0);
+    };
+    assert!(find(&sessions, &flow(1), 121).is_none(), "no handshake yet");
+    see(SYN | ACK, &flow(1).reversed());
+    see(ACK, &flow(1));
+    assert!(find(&sessions, &flow(1), 24 * 3600).is_some(), "established");
+    see(FIN | ACK, &flow(1));
+    assert!(!find(&sessions, &flow(1), 0).unwrap().state().is_over());
+    assert!(find(&sessions, &flow(1), 121).is_none(), "closing");
+    see(RST, &flow(1).reversed());
+    assert!(find(&sessions, &flow(1), 0).unwrap().state().is_over());
+}
+
+#[test]
+fn idle_sessions_are_swept_and_their_room_used_again() {
+    let sessions = Sessions::new(100, 1, Timeouts::default());
+    for n in 0..100 {
+        open_one(&sessions, &flow(n), 0).unwrap();
+    }
+    assert_eq!(open_one(&sessions, &flow(100), 0), Err(Refusal::Full));
+    let mut at = sessions.sweep(0, 60, 1000);
+    assert_eq!((at, sessions.used()), (60, 40));
+    at = sessions.sweep(at, 60, 1000);
+    assert_eq!((at, sessions.used(), sessions.used_by(PortId(0))), (0, 0, 0));
+    for n in 0..100 {
+        open_one(&sessions, &flow(1000 + n), 0).unwrap();
+    }
+}
+
+#[test]
+fn a_full_table_finds_every_session() {
+    let sessions = Sessions::new(1000, 1, Timeouts::default());
+    sessions.set_ports(1);
+    let open: Vec<u32> = (0..1000).filter(|n| open_one(&sessions, &flow(*n), 0).is_ok()).collect();
+    assert_eq!(open.len(), 1000.min(sessions.used() as usize));
+    assert!(open.iter().all(|n| find(&sessions, &flow(*n), 0).is_some()));
+    assert!((1000..3000).all(|n| find(&sessions, &flow(n), 0).is_none()));
+}
+
+#[test]
+fn a_flood_leaves_every_other_port_its_guarantee() {
+    let sessions = Sessions::new(1000, 10, Timeouts::default());
+    sessions.set_ports(10);
+    let flood = (0..5000).filter(|n| open_one(&sessions, &flow(*n), 0).is_ok()).count();
+    assert_eq!(flood, 500, "the shared half");
+    for port in 1..10 {
+        for n in 0..50 {
+            let flow = flow(0x1_0000 * u32::from(port) + n);
+            open_one(&sessions, &flow, port).unwrap();
+        }
+        let flow = flow(0x1_0000 * u32::from(port) + 50);
+        assert_eq!(open_one(&sessions, &flow, port), Err(Refusal::Quota));
+    }
+}
+
+#[test]
+fn a_port_that_is_gone_takes_no_room() {
+    let sessions = Sessions::new(1000, 2, Timeouts::default());
+    for n in 0..100 {
+        open_one(&sessions, &flow(n), (n % 2) as u16).unwrap();
+    }
+    sessions.end_of(PortId(0));
+    assert_eq!((sessions.used(), sessions.used_by(PortId(0))), (50, 0));
+    assert_eq!(sessions.used_by(PortId(1)), 50);
+    assert!(find(&sessions, &flow(0), 0).is_none() && find(&sessions, &flow(1), 0).is_some());
+}
+
+#[test]
+fn workers_that_race_for_a_session_get_the_same_one() {
+    let sessions = Sessions::new(4096, 1, Timeouts::default());
+    let opened: Vec<Vec<SessionId>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|worker| {
+                let sessions = &sessions;
+                scope.spawn(move || {
+                    let seen = |n| if worker % 2 == 0 { flow(n) } else { flow(n).reversed() };
+                    (0..1000).map(|n| open_one(sessions, &seen(n), 0).unwrap()).collect()
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(opened.iter().all(|ids| *ids == opened[0]));
+    assert_eq!(sessions.used(), 1000);
+}
+
+/// A client's connection to a service, as the client and the pod behind it see it.
+fn service(n: u32) -> Views {
+    let opener = flow(n);
+    let receiver = Flow {
+        destination: acl::Address::from_v4_bits(0x0a01_0009),
+        destination_port: 8080,
+        ..opener
+    };
+    Views { opener, receiver, return_mac: [1, 2, 3, 4, 5, 6] }
+}
+
+#[test]
+fn a_translated_session_is_found_where_its_packets_enter_and_where_they_left() {
+    let sessions = Sessions::new(16, 1, Timeouts::default());
+    let Views { opener, receiver, .. } = service(1);
+    sessions.open(&service(1), &opening(0), 0).unwrap();
+    let find = |flow: &Flow, sight| {
+        let found = sessions.find(sessions.hash(flow), flow, sight, 0)?;
+        assert_eq!(sessions.views(&found), Some(service(1)));
+        Some(found.forward)
+    };
+    let cases = [
+        (opener, Some(true), None),
+        (opener.reversed(), None, Some(false)),
+        (receiver, None, Some(true)),
+        (receiver.reversed(), Some(false), None),
+    ];
+    for (flow, entering, quoted) in cases {
+        assert_eq!(find(&flow, Sight::Entering), entering, "{flow:?}");
+        assert_eq!(find(&flow, Sight::Quoted), quoted, "{flow:?}");
+    }
+    assert_eq!(sessions.iter().map(|(_, views)| views).collect::<Vec<_>>(), [service(1)]);
+    sessions.end_of(PortId(0));
+    assert_eq!(find(&opener, Sight::Entering), None);
+    assert_eq!(sessions.used(), 0);
+    // Nothing of it is left in the index either: its room can be used again.
+    for n in 0..16 {
+        sessions.open(&service(n), &opening(0), 0).unwrap();
+    }
+}
+
+#[test]
+fn a_receiver_can_tell_its_connections_apart() {
+    let sessions = Sessions::new(16, 1, Timeouts::default());
+    sessions.open(&service(1), &opening(0), 0).unwrap();
+    let direct = service(1).receiver;
+    assert_eq!(open_one(&sessions, &direct, 0), Err(Refusal::Taken));
+    let reply = sessions.open(&Views::plain(direct.reversed()), &opening(0), 0);
+    assert!(matches!(reply, Ok(Opened::Known(found)) if !found.forward));
+    // The same connection is found, not made twice.
+    let again = sessions.open(&service(1), &opening(0), 0);
+    assert!(matches!(again, Ok(Opened::Known(_))));
+    // As seen from another port it can be told apart.
+    let elsewhere = Flow { source_port: 999, ..direct };
+    let views = Views { receiver: elsewhere, ..Views::plain(direct) };
+    assert!(matches!(sessions.open(&views, &opening(0), 0), Ok(Opened::New(_))));
+    let found = find(&sessions, &direct, 0).unwrap();
+    assert_eq!(sessions.views(&found), Some(views));
+    // What is idle is in nobody's way.
+    let later = sessions.open(&Views::plain(direct), &opening(0), 100_000);
+    assert!(matches!(later, Ok(Opened::New(_))));
+}
+
+#[test]
+fn sessions_outlive_the_process() {
+    let folder = testkit::TempDir::new("sessions");
+    let path = folder.path().join("sessions");
+    let open = |capacity| Sessions::in_file(&path, capacity, 4, Timeouts::default()).unwrap();
+    let sessions = open(100);
+    for n in 0..20 {
+        open_one(&sessions, &flow(n), 1).unwrap();
+    }
+    sessions.open(&service(40), &opening(2), 0).unwrap();
+    sessions.end(&find(&sessions, &flow(3), 0).unwrap());
+    drop(sessions);
+
+    let sessions = open(100);
+    assert_eq!((sessions.used(), sessions.used_by(PortId(1))), (20, 0));
+    assert!(find(&sessions, &flow(3), 0).is_none());
+    let found = find(&sessions, &flow(7).reversed(), 0).unwrap();
+    assert!(!found.is_of(1) && found.hop() == Hop::NONE, "to be judged again");
+    let translated = find(&sessions, &service(40).opener, 0).unwrap();
+    assert_eq!(sessions.views(&translated), Some(service(40)));
+    sessions.charge(&found, PortId(1));
+    sessions.charge(&found, PortId(2));
+    assert_eq!((sessions.used_by(PortId(1)), sessions.used_by(PortId(2))), (1, 0));
+    sessions.end(&find(&sessions, &flow(7), 0).unwrap());
+    sessions.end(&find(&sessions, &flow(8), 0).unwrap());
+    assert_eq!((sessions.used(), sessions.used_by(PortId(1))), (18, 0));
+    // There is room for the rest, and no place is given twice.
+    for n in 100..182 {
+        open_one(&sessions, &flow(n), 3).unwrap();
+    }
+    assert_eq!(open_one(&sessions, &flow(200), 3), Err(Refusal::Full));
+    assert!((100..182).all(|n| find(&sessions, &flow(n), 0).is_some()));
+    drop(sessions);
+    // Another size is another table.
+    assert_eq!(open(50).used(), 0);
+    std::fs::write(&path, vec![0xff; 20_000]).unwrap();
+    assert_eq!(open(100).used(), 0);
+}
+
+/// Whatever stands in the records, the table is sound: everything in use can be ended, and
+/// then there is room for as many sessions as ever.
+#[test]
+fn a_damaged_file_loses_sessions_and_nothing_else() {
+    let folder = testkit::TempDir::new("sessions");
+    let path = folder.path().join("sessions");
+    let open = || Sessions::in_file(&path, 64, 4, Timeouts::default()).unwrap();
+    drop(open());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mut state = 1_u64;
+    for byte in &mut bytes[4096..] {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *byte = (state >> 56) as u8;
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let sessions = open();
+    assert!(sessions.used() > 0);
+    let found: Vec<Found> = sessions.iter().map(|(found, _)| found).collect();
+    found.iter().for_each(|found| sessions.end(found));
+    assert_eq!(sessions.used(), 0);
+    for n in 0..64 {
+        open_one(&sessions, &flow(n), 1).unwrap();
+    }
+}
