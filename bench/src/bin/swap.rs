@@ -55,6 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     publish(1)?;
+    // Before the first snapshot nobody is forwarded anything.
+    seen.runs.store(1, Ordering::SeqCst);
     // Compiling on the side, as the control thread does, but without publishing.
     seen.restart();
     for generation in 0..args.swaps {
@@ -71,7 +73,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let swapped = seen.gaps();
     eprintln!();
     // What is still under way arrives before the counts are compared.
-    seen.stop.store(1, Ordering::SeqCst);
+    seen.runs.store(0, Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(100));
     let (sent, arrived) = (seen.sent.load(Ordering::SeqCst), seen.arrived.load(Ordering::SeqCst));
     let row = |name: &str, gaps: &[u64]| {
@@ -107,7 +109,7 @@ struct Seen {
     gaps: Mutex<Vec<u64>>,
     sent: AtomicU64,
     arrived: AtomicU64,
-    stop: AtomicU64,
+    runs: AtomicU64,
 }
 
 impl Seen {
@@ -146,7 +148,7 @@ impl Port for Source {
         {
             gaps.push((now - last).as_nanos() as u64);
         }
-        if self.seen.stop.load(Ordering::SeqCst) == 1 {
+        if self.seen.runs.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         let mut count = 0;
