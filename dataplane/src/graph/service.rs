@@ -13,7 +13,7 @@ use crate::{Hop, Outcome, PortKind, Snapshot};
 /// Whether a packet without a session may be for a service.
 #[inline]
 pub(super) fn is_wanted(snapshot: &Snapshot, flow: &Flow) -> bool {
-    snapshot.has_services()
+    !snapshot.services().is_empty()
         && (snapshot.services().is_virtual(flow.destination)
             || snapshot.is_own_node(flow.destination)
                 && snapshot.services().find_node_port(flow).is_some())

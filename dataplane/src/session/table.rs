@@ -265,12 +265,16 @@ impl Sessions {
         let opener_hash = if translated { self.hash(&views.opener) } else { receiver_hash };
         let _guards = self.lock(receiver_hash, opener_hash);
         let (opener, receiver) = (Words::of(&views.opener), Words::of(&views.receiver));
-        let enters = |index, seen: &Seen| self.travels(index, seen, &opener, Sight::Entering);
-        if let Some(known) = self.search_live(opener_hash, now_s, enters) {
-            return Ok(Opened::Known(known));
-        }
         let shows = |index, seen: &Seen| self.is_any(index, seen, &receiver);
-        if self.search_live(receiver_hash, now_s, shows).is_some() {
+        let is_taken = self.search_live(receiver_hash, now_s, shows).is_some();
+        // Where both ends see the same, nobody who is not found by it is found as the opener's.
+        if is_taken || translated {
+            let enters = |index, seen: &Seen| self.travels(index, seen, &opener, Sight::Entering);
+            if let Some(known) = self.search_live(opener_hash, now_s, enters) {
+                return Ok(Opened::Known(known));
+            }
+        }
+        if is_taken {
             return Err(Refusal::Taken);
         }
         if self.used() >= self.capacity() {

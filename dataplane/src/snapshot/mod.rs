@@ -151,7 +151,6 @@ pub struct Snapshot {
     local_networks: Vec<IpNet>,
     node_addresses: Vec<Address>,
     services: Arc<Services>,
-    has_services: bool,
     routes: Arc<Routes>,
     underlay: Underlay,
     masquerade: bool,
@@ -202,7 +201,6 @@ impl Snapshot {
             owners,
             local_networks: parts.local_networks,
             node_addresses,
-            has_services: !services.is_empty(),
             services,
             routes,
             underlay,
@@ -323,12 +321,6 @@ impl Snapshot {
     #[inline]
     pub fn services(&self) -> &Services {
         &self.services
-    }
-
-    /// Whether there are any.
-    #[inline]
-    pub fn has_services(&self) -> bool {
-        self.has_services
     }
 
     /// The address that the cluster node is known by, of the family of `like`.
