@@ -1,11 +1,15 @@
 //! What all commands have in common that ask the running switch.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::{NO, UNUSABLE, fail};
 use crate::api::{Client, ClientError, DEFAULT_SOCKET, ErrorKind};
@@ -51,6 +55,27 @@ pub fn refused(error: &ClientError) -> ExitCode {
         _ => NO,
     };
     fail(code, error)
+}
+
+/// Writes one of several answers, as text or as a line of JSON.
+///
+/// # Errors
+/// How the command ends if it is no `T`, if nobody reads any more, or if it cannot be written.
+pub fn print_line<T>(answer: Value, output: Output) -> Result<(), ExitCode>
+where
+    T: DeserializeOwned + Serialize + Display,
+{
+    let line = match serde_json::from_value::<T>(answer) {
+        Ok(line) if output == Output::Text => Ok(line.to_string()),
+        Ok(line) => serde_json::to_string(&line),
+        Err(error) => Err(error),
+    };
+    match line.map(|line| write(&(line + "\n"))) {
+        Ok(Ok(true)) => Ok(()),
+        Ok(Ok(false)) => Err(ExitCode::SUCCESS),
+        Ok(Err(error)) => Err(fail(NO, format_args!("write to stdout: {error}"))),
+        Err(error) => Err(fail(NO, format_args!("podgate's answer: {error}"))),
+    }
 }
 
 /// Writes an answer to stdout. A reader that has gone away is the end, not an error.

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::asking::{Output, Socket, refused, write};
-use super::{NO, fail};
+use super::asking::{Output, Socket, print_line, refused};
 use crate::api::{ObserveFilters, Request, Verdict};
 use crate::verdicts::Event;
 
@@ -82,16 +81,8 @@ pub fn run(args: &Args) -> ExitCode {
             eprintln!("podgate: {lost} verdicts came too fast and are not shown");
             continue;
         }
-        let line = match serde_json::from_value::<Event>(value) {
-            Ok(event) if args.output == Output::Text => Ok(event.to_string()),
-            Ok(event) => serde_json::to_string(&event),
-            Err(error) => Err(error),
-        };
-        match line.map(|line| write(&(line + "\n"))) {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => return ExitCode::SUCCESS,
-            Ok(Err(error)) => return fail(NO, format_args!("write to stdout: {error}")),
-            Err(error) => return fail(NO, format_args!("podgate's answer: {error}")),
+        if let Err(code) = print_line::<Event>(value, args.output) {
+            return code;
         }
     }
     ExitCode::SUCCESS

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::asking::{Output, Socket, print, refused, write};
+use super::asking::{Output, Socket, print, print_line, refused};
 use super::{NO, fail};
 use crate::api::{Request, TraceAdd};
 use crate::trace::{Line, MOST};
@@ -106,16 +106,8 @@ fn show(args: &ShowArgs) -> ExitCode {
                 _ => print(&format!("{followed} of {wanted} packets followed\n")),
             };
         }
-        let line = match serde_json::from_value::<Line>(value) {
-            Ok(line) if args.output == Output::Text => Ok(line.to_string()),
-            Ok(line) => serde_json::to_string(&line),
-            Err(error) => Err(error),
-        };
-        match line.map(|line| write(&(line + "\n"))) {
-            Ok(Ok(true)) => {}
-            Ok(Ok(false)) => return ExitCode::SUCCESS,
-            Ok(Err(error)) => return fail(NO, format_args!("write to stdout: {error}")),
-            Err(error) => return fail(NO, format_args!("podgate's answer: {error}")),
+        if let Err(code) = print_line::<Line>(value, args.output) {
+            return code;
         }
     }
     fail(NO, "podgate's answer ended early")

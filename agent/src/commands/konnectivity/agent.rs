@@ -11,7 +11,7 @@ use konnectivity::server::StartError;
 use konnectivity::{Identifiers, TlsFiles};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{LogFlags, OwnFlags, address, flags, input, run_role};
+use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, run_role};
 
 /// What `podgate konnectivity-agent` takes.
 #[derive(Debug, clap::Args)]
@@ -105,22 +105,10 @@ pub struct Args {
     #[arg(long, hide = true)]
     server_count: Option<u32>,
     #[arg(long, hide = true)]
-    xfr_channel_size: Option<u32>,
-    #[arg(long, hide = true)]
     feature_gates: Option<String>,
-    #[arg(long, hide = true)]
-    kubeconfig_qps: Option<f32>,
-    #[arg(long, hide = true)]
-    kubeconfig_burst: Option<u32>,
-    #[arg(long, hide = true)]
-    kube_api_content_type: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    enable_profiling: Option<Option<String>>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    enable_contention_profiling: Option<Option<String>>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    warn_on_channel_limit: Option<Option<String>>,
 
+    #[command(flatten)]
+    spare: SpareFlags,
     #[command(flatten)]
     own: OwnFlags,
     #[command(flatten)]

@@ -55,6 +55,26 @@ struct LogFlags {
     log_flush_frequency: Option<String>,
 }
 
+/// Flags of the original that both roles take so that manifests need no change, and that mean
+/// nothing here.
+#[derive(Debug, clap::Args)]
+struct SpareFlags {
+    #[arg(long, hide = true)]
+    xfr_channel_size: Option<u32>,
+    #[arg(long, hide = true)]
+    kubeconfig_qps: Option<f32>,
+    #[arg(long, hide = true)]
+    kubeconfig_burst: Option<u32>,
+    #[arg(long, hide = true)]
+    kube_api_content_type: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    enable_profiling: Option<Option<String>>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    enable_contention_profiling: Option<Option<String>>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    warn_on_channel_limit: Option<Option<String>>,
+}
+
 /// Flags that are not the original's, for both roles.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Not in the original")]

@@ -13,7 +13,7 @@ use konnectivity::server::{
 use konnectivity::{TlsFiles, TlsPolicy};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{LogFlags, OwnFlags, address, check, flags, input, run_role};
+use super::{LogFlags, OwnFlags, SpareFlags, address, check, flags, input, run_role};
 
 /// What `podgate konnectivity-server` takes.
 #[derive(Debug, clap::Args)]
@@ -151,24 +151,12 @@ struct Flags {
 
     // Taken so that manifests need no change; other flags do their work here.
     #[arg(long, hide = true)]
-    xfr_channel_size: Option<u32>,
-    #[arg(long, hide = true)]
     frontend_write_channel_size: Option<u32>,
     #[arg(long, hide = true, value_parser = flags::duration)]
     frontend_keepalive_time: Option<Duration>,
-    #[arg(long, hide = true)]
-    kubeconfig_qps: Option<f32>,
-    #[arg(long, hide = true)]
-    kubeconfig_burst: Option<u32>,
-    #[arg(long, hide = true)]
-    kube_api_content_type: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    enable_profiling: Option<Option<String>>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    enable_contention_profiling: Option<Option<String>>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    warn_on_channel_limit: Option<Option<String>>,
 
+    #[command(flatten)]
+    spare: SpareFlags,
     #[command(flatten)]
     own: OwnFlags,
     #[command(flatten)]
