@@ -48,8 +48,8 @@ pub(super) struct ControlLoop {
     pods: Pods,
     host: Option<HostPort>,
     uplink: Option<uplink::UplinkPort>,
-    /// What the kernel was told to masquerade.
-    masquerade: Option<masquerade::Rules>,
+    /// What the kernel was told to masquerade, and the cluster nodes that follows from.
+    masquerade: Option<(Arc<uplink::Nodes>, masquerade::Rules)>,
     /// Of the last snapshot published.
     generation: u64,
     /// Reports of workers that were fetched but not handled yet.
@@ -66,6 +66,8 @@ pub(super) struct ControlLoop {
 /// The port towards the kernel.
 struct HostPort {
     config: HostPortConfig,
+    /// The cluster nodes that `config` follows from.
+    made_for: Option<Arc<uplink::Nodes>>,
     mac: dataplane::wire::Mac,
     port: PodPort,
 }
@@ -230,12 +232,22 @@ impl ControlLoop {
     /// Works in what happened; a new snapshot follows if anything is different.
     fn commit(&mut self) {
         if self.control.commit().is_some() {
-            if let Err(error) = self.update_host_port() {
-                log::error!("host port: {error}");
-            }
+            self.follow_nodes();
             self.publish();
         } else {
             self.tell();
+        }
+    }
+
+    /// Brings the host port in line with the cluster nodes, if these are others now.
+    fn follow_nodes(&mut self) {
+        let nodes = Arc::clone(&self.control.view().nodes);
+        let made_for = self.host.as_ref().and_then(|host| host.made_for.as_ref());
+        if made_for.is_some_and(|known| Arc::ptr_eq(known, &nodes)) {
+            return;
+        }
+        if let Err(error) = self.update_host_port() {
+            log::error!("host port: {error}");
         }
     }
 

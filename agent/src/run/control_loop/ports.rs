@@ -1,5 +1,6 @@
 //! Ports that come, fail and vanish.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
@@ -25,7 +26,7 @@ impl ControlLoop {
         let mac = self.interfaces.set_up_host_port(&config).map_err(failed)?;
         let port = self.open_port(&config.switch_interface).map_err(failed)?;
         log_port(HOST, &config.switch_interface, &port);
-        self.host = Some(HostPort { config, mac, port });
+        self.host = Some(HostPort { config, made_for: None, mac, port });
         self.publish();
         self.bring_up_host_port().map_err(failed)
     }
@@ -77,12 +78,15 @@ impl ControlLoop {
     /// Brings the host port in line with pod networks and pods.
     pub(super) fn update_host_port(&mut self) -> Result<(), String> {
         let wanted = self.wanted_host_port();
+        let nodes = Arc::clone(&self.control.view().nodes);
         let Some(host) = &mut self.host else { return Ok(()) };
-        if host.config == wanted {
-            return Ok(());
+        // What fails is tried again at the next change.
+        host.made_for = None;
+        if host.config != wanted {
+            host.mac = self.interfaces.set_up_host_port(&wanted)?;
+            host.config = wanted;
         }
-        host.mac = self.interfaces.set_up_host_port(&wanted)?;
-        host.config = wanted;
+        host.made_for = Some(nodes);
         Ok(())
     }
 

@@ -34,10 +34,12 @@ pub(super) struct UplinkPort {
     /// The routes as last made, and the cluster nodes they were made for.
     routes: Arc<Routes>,
     made_for: Option<Arc<Nodes>>,
+    /// What the filter was last made of.
+    filters: Option<(Arc<Services>, Option<Arc<ClusterNode>>)>,
     ask_again: Instant,
 }
 
-type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
+pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Hop {
@@ -74,6 +76,7 @@ impl ControlLoop {
             gateway: None,
             routes: Arc::default(),
             made_for: None,
+            filters: None,
             ask_again: Instant::now(),
         });
         self.publish();
@@ -121,6 +124,7 @@ impl ControlLoop {
         match opened {
             Ok((port, mac, mtu)) => {
                 (uplink.port, uplink.mac, uplink.mtu) = (port, mac, mtu);
+                uplink.filters = None;
                 uplink.ask_again = Instant::now();
                 self.publish();
             }
@@ -198,15 +202,23 @@ impl ControlLoop {
         Arc::clone(&uplink.routes)
     }
 
-    /// Has the uplink take what the snapshot wants from it.
-    pub(super) fn set_uplink_filter(&mut self, services: &Services) {
+    /// Has the uplink take what the snapshot wants from it, if that may be different.
+    pub(super) fn set_uplink_filter(&mut self, services: &Arc<Services>) {
         let Some(uplink) = &self.uplink else { return };
         if uplink.port.id().is_none() {
             return;
         }
+        let own = self.own_object();
+        let is_same = uplink
+            .filters
+            .as_ref()
+            .is_some_and(|(known, node)| Arc::ptr_eq(known, services) && *node == own);
+        if is_same {
+            return;
+        }
         let network = &self.board.config.network;
         let mut filter = UplinkFilter::default();
-        if let Some(own) = self.own_object() {
+        if let Some(own) = &own {
             filter.node_addresses.extend(&own.addresses);
             match &network.underlay {
                 Underlay::Overlay(vxlan) => filter.vxlan_port = Some(vxlan.port),
@@ -226,8 +238,12 @@ impl ControlLoop {
             let service = |address| UplinkService { address, protocol, port };
             filter.services.extend(addresses.into_iter().map(service));
         }
-        if let Err(error) = self.interfaces.set_uplink_filter(&filter) {
-            log::error!("uplink: {error}");
+        match self.interfaces.set_uplink_filter(&filter) {
+            Ok(()) => {
+                let made_of = Some((Arc::clone(services), own));
+                self.uplink.iter_mut().for_each(|uplink| uplink.filters.clone_from(&made_of));
+            }
+            Err(error) => log::error!("uplink: {error}"),
         }
     }
 
@@ -237,14 +253,17 @@ impl ControlLoop {
             return;
         }
         let view = self.control.view();
+        let known = self.masquerade.as_ref();
+        if known.is_some_and(|(nodes, _)| Arc::ptr_eq(nodes, &view.nodes)) {
+            return;
+        }
         let own = self.own_object().map_or_else(Vec::new, |node| node.pod_cidrs.clone());
         let cluster = view.nodes.values().flat_map(|node| &node.pod_cidrs).copied();
         let wanted = masquerade::Rules { pods: own, cluster: cluster.collect() };
-        if self.masquerade.as_ref() == Some(&wanted) {
-            return;
-        }
-        match self.interfaces.masquerade(&wanted) {
-            Ok(()) => self.masquerade = Some(wanted),
+        let is_same = self.masquerade.as_ref().is_some_and(|(_, rules)| *rules == wanted);
+        let done = if is_same { Ok(()) } else { self.interfaces.masquerade(&wanted) };
+        match done {
+            Ok(()) => self.masquerade = Some((Arc::clone(&view.nodes), wanted)),
             Err(error) => log::error!("masquerade: {error}"),
         }
     }
