@@ -1,7 +1,8 @@
 //! The switch: workers on their cores, and the handle the control side holds them by.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::counters::PortCounters;
 use crate::exchange::{Bell, Exchange};
 use crate::graph::trace::Tracing;
 use crate::orders::{Order, Orders};
-use crate::port::{Port, PortGone};
+use crate::port::{Port, PortGone, Queues};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
 use crate::{Counters, Frame, FreeList, Memory, Now, PortId, Snapshot};
@@ -63,6 +64,9 @@ const PATIENCE: Duration = Duration::from_micros(100);
 /// How long a worker sleeps at most, so that idle sessions are swept.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
+/// How long a worker may take to give a port up.
+const LONGEST_REMOVAL: Duration = Duration::from_secs(2);
+
 /// A running switch. Dropping it stops the workers and gives its ports up.
 pub struct Switch {
     workers: Vec<Handle>,
@@ -70,9 +74,20 @@ pub struct Switch {
     sessions: Arc<Sessions>,
     stop: Arc<AtomicBool>,
     clock: Clock,
-    /// Ports served, with their counters; place n is port n.
-    ports: Mutex<Vec<Option<Arc<PortCounters>>>>,
+    /// Parts of the ports served; place n is port n.
+    ports: Mutex<Vec<Option<Vec<PortPart>>>>,
     most_ports: u16,
+}
+
+/// What one worker serves of a port.
+#[derive(Clone, Debug)]
+pub struct PortPart {
+    /// The worker.
+    pub worker: usize,
+    /// Which of the port's queues, by the order they were given in.
+    pub queues: Range<usize>,
+    /// What passed through them.
+    pub counters: Arc<PortCounters>,
 }
 
 struct Handle {
@@ -183,42 +198,77 @@ impl Switch {
     }
 
     /// Has `port` served by the worker that serves the fewest.
-    pub fn add_port(&self, id: PortId, port: Box<dyn Port>) -> Arc<PortCounters> {
-        let counters = Arc::new(PortCounters::default());
+    pub fn add_port(&self, id: PortId, port: Box<dyn Port>) {
+        self.add_queues(id, vec![port]);
+    }
+
+    /// Has the queues of one interface served as one port, spread over the workers that serve the
+    /// fewest queues. A worker that gets several has them as one.
+    pub fn add_queues(&self, id: PortId, queues: Vec<Box<dyn Port>>) {
         let mut ports = self.ports();
         let place = usize::from(id.0);
         if ports.len() <= place {
             ports.resize_with(place + 1, || None);
         }
-        ports[place] = Some(Arc::clone(&counters));
-        let load = |n: usize| {
-            let ids = 0..ports.len() as u16;
-            ids.filter(|id| self.exchange.owner(PortId(*id)) == Some(n)).count()
-        };
-        let worker = (0..self.workers.len()).min_by_key(|n| load(*n)).unwrap_or(0);
-        self.exchange.set_owner(id, Some(worker));
-        let order = Order::AddPort(id, port, Arc::clone(&counters));
-        self.workers[worker].orders.give(order);
-        counters
+        ports[place] = None;
+        let parts = self.spread(queues.len(), ports.iter().flatten().flatten());
+        let workers: Vec<usize> = parts.iter().map(|part| part.worker).collect();
+        self.exchange.set_owners(id, &workers);
+        let mut queues = queues.into_iter();
+        for part in &parts {
+            let mut own: Vec<_> = queues.by_ref().take(part.queues.len()).collect();
+            let port = match own.len() {
+                1 => own.remove(0),
+                _ => Box::new(Queues::new(own)),
+            };
+            let order = Order::AddPort(id, port, Arc::clone(&part.counters));
+            self.workers[part.worker].orders.give(order);
+        }
+        ports[place] = Some(parts);
     }
 
-    /// Has a port given up; returns once its interface is free again. The connections that it
-    /// opened end with it.
-    pub fn remove_port(&self, id: PortId) {
-        let owner = self.exchange.owner(id);
-        self.exchange.set_owner(id, None);
-        if let Some(place) = self.ports().get_mut(usize::from(id.0)) {
-            *place = None;
+    /// Divides `queues` among workers that serve these parts already.
+    fn spread<'a>(
+        &self,
+        queues: usize,
+        served: impl Iterator<Item = &'a PortPart>,
+    ) -> Vec<PortPart> {
+        let mut load = vec![0; self.workers.len()];
+        for part in served {
+            load[part.worker] += part.queues.len();
         }
-        if let Some(worker) = owner {
-            let (done, is_done) = std::sync::mpsc::channel();
-            let orders = &self.workers[worker].orders;
+        let mut workers: Vec<usize> = (0..load.len()).collect();
+        workers.sort_by_key(|worker| load[*worker]);
+        workers.truncate(queues);
+        let count = workers.len();
+        // The first ones, which serve less, get what does not divide.
+        let start = |n: usize| (n * queues).div_ceil(count.max(1));
+        let part = |(n, worker)| PortPart {
+            worker,
+            queues: start(n)..start(n + 1),
+            counters: Arc::default(),
+        };
+        workers.into_iter().enumerate().map(part).collect()
+    }
+
+    /// Has a port given up, by all workers that serve a part of it; returns once its interface is
+    /// free again. The connections that it opened end with it.
+    pub fn remove_port(&self, id: PortId) {
+        let parts = self.ports().get_mut(usize::from(id.0)).and_then(Option::take);
+        self.exchange.set_owners(id, &[]);
+        let (done, are_done) = std::sync::mpsc::channel();
+        let parts = parts.unwrap_or_default();
+        for part in &parts {
+            let (orders, done) = (&self.workers[part.worker].orders, done.clone());
             orders.give(Order::RemovePort(id));
             orders.give(Order::Call(Box::new(move || {
                 let _ = done.send(());
             })));
-            // The worker answers within a round; if it died, there is nothing to wait for.
-            let _ = is_done.recv_timeout(Duration::from_secs(2));
+        }
+        let deadline = Instant::now() + LONGEST_REMOVAL;
+        for _ in parts {
+            // A worker answers within a round; if it died, there is nothing to wait for.
+            let _ = are_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         }
         self.sessions.end_of(id);
     }
@@ -233,14 +283,10 @@ impl Switch {
         self.workers.iter().map(|worker| &worker.counters)
     }
 
-    /// A port's counters.
-    pub fn port_counters(&self, id: PortId) -> Option<Arc<PortCounters>> {
-        self.ports().get(usize::from(id.0)).cloned().flatten()
-    }
-
-    /// The worker that serves a port.
-    pub fn worker_of(&self, id: PortId) -> Option<usize> {
-        self.exchange.owner(id)
+    /// Which workers serve which queues of a port, with their counters; nobody serves a port that
+    /// there is not.
+    pub fn parts(&self, id: PortId) -> Vec<PortPart> {
+        self.ports().get(usize::from(id.0)).cloned().flatten().unwrap_or_default()
     }
 
     /// The sessions of all workers.
@@ -255,7 +301,7 @@ impl Switch {
             .all(|worker| worker.thread.as_ref().is_some_and(|thread| !thread.is_finished()))
     }
 
-    fn ports(&self) -> std::sync::MutexGuard<'_, Vec<Option<Arc<PortCounters>>>> {
+    fn ports(&self) -> MutexGuard<'_, Vec<Option<Vec<PortPart>>>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
