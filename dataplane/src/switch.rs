@@ -1,14 +1,14 @@
 //! The switch: workers on their cores, and the handle the control side holds them by.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod ports;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::counters::PortCounters;
 use crate::exchange::{Bell, Exchange};
 use crate::graph::trace::Tracing;
 use crate::orders::{Order, Orders};
@@ -16,6 +16,8 @@ use crate::port::{Port, PortGone, Queues};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
 use crate::{Counters, Frame, FreeList, Memory, Now, PortId, Snapshot};
+pub use ports::PortPart;
+use ports::Ports;
 
 /// When a worker looks for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -74,20 +76,9 @@ pub struct Switch {
     sessions: Arc<Sessions>,
     stop: Arc<AtomicBool>,
     clock: Clock,
-    /// Parts of the ports served; place n is port n.
-    ports: Mutex<Vec<Option<Vec<PortPart>>>>,
-    most_ports: u16,
-}
-
-/// What one worker serves of a port.
-#[derive(Clone, Debug)]
-pub struct PortPart {
-    /// The worker.
-    pub worker: usize,
-    /// Which of the port's queues, by the order they were given in.
-    pub queues: Range<usize>,
-    /// What passed through them.
-    pub counters: Arc<PortCounters>,
+    ports: Mutex<Ports>,
+    /// Of the last snapshot published.
+    published: AtomicU64,
 }
 
 struct Handle {
@@ -127,8 +118,8 @@ impl Switch {
             sessions: Arc::clone(&sessions),
             stop: Arc::clone(&stop),
             clock,
-            ports: Mutex::default(),
-            most_ports: config.ports,
+            ports: Mutex::new(Ports::new(config.ports)),
+            published: AtomicU64::new(0),
         };
         for number in 0..count {
             let bell = exchange.bell(number);
@@ -161,6 +152,7 @@ impl Switch {
     /// Hands every worker this snapshot. It is in force for a worker from its next vector on.
     pub fn publish(&self, snapshot: &Arc<Snapshot>) {
         self.sessions.set_ports(snapshot.ports().count());
+        self.published.store(snapshot.generation, Ordering::Release);
         for worker in &self.workers {
             worker.orders.give(Order::Snapshot(Arc::clone(snapshot)));
             worker.orders.free_retired();
@@ -190,11 +182,14 @@ impl Switch {
         self.workers.iter().map(|worker| worker.orders.generation()).min().unwrap_or(0)
     }
 
-    /// A number for a new port: the lowest that no port has. `None` if there is none left.
+    /// A number for a new port: the lowest that no port has, and that no worker takes for that of
+    /// a port which is gone. `None` if there is none left.
     pub fn free_port_id(&self) -> Option<PortId> {
-        let ports = self.ports();
-        let free = ports.iter().position(Option::is_none).unwrap_or(ports.len());
-        (free < usize::from(self.most_ports)).then_some(PortId(free as u16))
+        let find = || self.ports().free(self.generation());
+        find().or_else(|| {
+            let published = self.published.load(Ordering::Acquire);
+            self.wait_in_force(published, LONGEST_REMOVAL).then(find)?
+        })
     }
 
     /// Has `port` served by the worker that serves the fewest.
@@ -205,13 +200,12 @@ impl Switch {
     /// Has the queues of one interface served as one port, spread over the workers that serve the
     /// fewest queues. A worker that gets several has them as one.
     pub fn add_queues(&self, id: PortId, queues: Vec<Box<dyn Port>>) {
-        let mut ports = self.ports();
-        let place = usize::from(id.0);
-        if ports.len() <= place {
-            ports.resize_with(place + 1, || None);
+        if self.sessions.used_by(id) > 0 {
+            // Opened by workers that did not know yet that the last port of this number was gone.
+            self.sessions.end_of(id);
         }
-        ports[place] = None;
-        let parts = self.spread(queues.len(), ports.iter().flatten().flatten());
+        let mut ports = self.ports();
+        let parts = ports.add(id, queues.len(), self.workers.len());
         let workers: Vec<usize> = parts.iter().map(|part| part.worker).collect();
         self.exchange.set_owners(id, &workers);
         let mut queues = queues.into_iter();
@@ -224,40 +218,14 @@ impl Switch {
             let order = Order::AddPort(id, port, Arc::clone(&part.counters));
             self.workers[part.worker].orders.give(order);
         }
-        ports[place] = Some(parts);
-    }
-
-    /// Divides `queues` among workers that serve these parts already.
-    fn spread<'a>(
-        &self,
-        queues: usize,
-        served: impl Iterator<Item = &'a PortPart>,
-    ) -> Vec<PortPart> {
-        let mut load = vec![0; self.workers.len()];
-        for part in served {
-            load[part.worker] += part.queues.len();
-        }
-        let mut workers: Vec<usize> = (0..load.len()).collect();
-        workers.sort_by_key(|worker| load[*worker]);
-        workers.truncate(queues);
-        let count = workers.len();
-        // The first ones, which serve less, get what does not divide.
-        let start = |n: usize| (n * queues).div_ceil(count.max(1));
-        let part = |(n, worker)| PortPart {
-            worker,
-            queues: start(n)..start(n + 1),
-            counters: Arc::default(),
-        };
-        workers.into_iter().enumerate().map(part).collect()
     }
 
     /// Has a port given up, by all workers that serve a part of it; returns once its interface is
     /// free again. The connections that it opened end with it.
     pub fn remove_port(&self, id: PortId) {
-        let parts = self.ports().get_mut(usize::from(id.0)).and_then(Option::take);
+        let parts = self.ports().remove(id, self.published.load(Ordering::Acquire));
         self.exchange.set_owners(id, &[]);
         let (done, are_done) = std::sync::mpsc::channel();
-        let parts = parts.unwrap_or_default();
         for part in &parts {
             let (orders, done) = (&self.workers[part.worker].orders, done.clone());
             orders.give(Order::RemovePort(id));
@@ -286,7 +254,7 @@ impl Switch {
     /// Which workers serve which queues of a port, with their counters; nobody serves a port that
     /// there is not.
     pub fn parts(&self, id: PortId) -> Vec<PortPart> {
-        self.ports().get(usize::from(id.0)).cloned().flatten().unwrap_or_default()
+        self.ports().parts(id).to_vec()
     }
 
     /// The sessions of all workers.
@@ -301,7 +269,7 @@ impl Switch {
             .all(|worker| worker.thread.as_ref().is_some_and(|thread| !thread.is_finished()))
     }
 
-    fn ports(&self) -> MutexGuard<'_, Vec<Option<Vec<PortPart>>>> {
+    fn ports(&self) -> MutexGuard<'_, Ports> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,10 +27,10 @@ fn streams(client: &Pod<'_>, server: &Pod<'_>) {
     let listener = server.namespace.spawn(["iperf3", "-s", "-1", "--forceflush"]);
     listener.wait_for_line("Server listening", PATIENCE);
     let address = server.v4().to_string();
-    let command = ["iperf3", "-J", "-P", "4", "-n", "4M", "-c", &address];
+    let command = ["iperf3", "-J", "-P", "4", "-t", "1", "-c", &address];
     let result: Value = serde_json::from_str(&client.namespace.exec(command)).unwrap();
     let bytes = result["end"]["sum_received"]["bytes"].as_u64().unwrap();
-    assert!(bytes > 1_000_000, "{result}");
+    assert!(bytes > 100_000, "{result}");
 }
 
 #[test]
