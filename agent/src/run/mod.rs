@@ -63,7 +63,7 @@ pub(crate) use show::show;
 pub use show::{TABLES, Table};
 use source::{ApiServer, Manifests, Source};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
-pub use status::{PortStatus, SourceStatus, Status, WatchStatus};
+pub use status::{PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
 
 /// Why the switch did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -17,8 +17,7 @@ use crate::cluster_node::ClusterNode;
 pub(crate) struct Lan {
     pub(crate) nodes: Vec<ClusterNode>,
     pub(crate) world: Namespace,
-    /// Outlives the interfaces in it.
-    _bridge: Namespace,
+    bridge: Namespace,
     manifests: TempDir,
 }
 
@@ -29,17 +28,23 @@ const WORLD: u8 = 9;
 impl Lan {
     /// Two cluster nodes with running switches, all with these arguments.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::with_queues(1, arguments)
+    }
+
+    /// The same with so many queues at the cluster nodes' links. (A packet that came to the bridge
+    /// by another queue than its first leaves it by the first; the others are spread by flow.)
+    pub(crate) fn with_queues(queues: u8, arguments: &[&str]) -> Self {
         let manifests = TempDir::new("manifests");
         let bridge = Namespace::new("lan");
         ip(&bridge, "link add br0 type bridge");
         ip(&bridge, "link set br0 up");
         let world = Namespace::new("world");
-        join(&bridge, &world, WORLD);
+        join(&bridge, &world, WORLD, 1);
         ip(&world, &format!("address add {FAR}/32 dev lo"));
         let arguments = [&["--uplink", "eth0"], arguments].concat();
         let node = |number: u8| {
             let namespace = Namespace::new("node");
-            join(&bridge, &namespace, number);
+            join(&bridge, &namespace, number, queues);
             ip(&namespace, &format!("route add default via 192.0.2.{WORLD}"));
             ClusterNode::among(number, namespace, manifests.path(), &arguments)
         };
@@ -59,7 +64,7 @@ impl Lan {
             node.mtu = 1450;
             node.start_switch();
         }
-        let lan = Self { nodes, world, _bridge: bridge, manifests };
+        let lan = Self { nodes, world, bridge, manifests };
         lan.wait_for_neighbours();
         lan
     }
@@ -79,6 +84,12 @@ impl Lan {
                 (in_force && known(node) != before).then_some(())
             });
         }
+    }
+
+    /// Takes a cluster node's link away and gives it another one.
+    pub(crate) fn replace_link(&self, number: u8, queues: u8) {
+        ip(&self.bridge, &format!("link delete port{number}"));
+        join(&self.bridge, &self.nodes[usize::from(number) - 1].namespace, number, queues);
     }
 
     /// Writes a manifest, for cluster nodes that may not run.
@@ -107,11 +118,15 @@ fn ip(namespace: &Namespace, words: &str) {
 }
 
 /// Gives a namespace an `eth0` on the bridge.
-fn join(bridge: &Namespace, namespace: &Namespace, number: u8) {
+fn join(bridge: &Namespace, namespace: &Namespace, number: u8, queues: u8) {
+    let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+    let namespace_name = namespace.name();
     ip(namespace, "link set lo up");
     ip(
         bridge,
-        &format!("link add port{number} type veth peer name eth0 netns {}", namespace.name()),
+        &format!(
+            "link add port{number} {queues} type veth peer name eth0 netns {namespace_name} {queues}"
+        ),
     );
     ip(bridge, &format!("link set port{number} master br0 up"));
     ip(namespace, "link set eth0 up");

@@ -6,6 +6,7 @@ mod cluster_node;
 mod connections;
 mod lan;
 mod policies;
+mod queues;
 mod several_nodes;
 mod trouble;
 

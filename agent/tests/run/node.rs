@@ -191,7 +191,8 @@ impl Interfaces for Kernel {
         let state = self.lock();
         let found =
             state.interfaces.get(interface).ok_or_else(|| format!("{interface} is not there"))?;
-        Ok(Opened { port: found.wire.port(), mode: "memory".to_owned(), index: found.index })
+        let queues = vec![found.wire.port()];
+        Ok(Opened { queues, mode: "memory".to_owned(), index: found.index })
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {

@@ -84,12 +84,12 @@ impl ControlLoop {
     }
 
     fn open_uplink(&mut self, interface: &str) -> Result<(PodPort, Mac, u16), String> {
-        self.room_for_port()?;
-        let no_number = || "all ports are taken (max-ports)".to_owned();
-        let id = self.switch.free_port_id().ok_or_else(no_number)?;
+        self.room_for_queues(1)?;
         let opened = self.interfaces.open_uplink(interface)?;
-        self.switch.add_port(id, opened.port.port);
-        let port = PodPort::Open { id, index: opened.port.index, mode: opened.port.mode };
+        let port = self.serve(opened.port).inspect_err(|_| {
+            // It has no filter yet; the first error is the one to tell.
+            let _ = self.interfaces.release_uplink();
+        })?;
         log_port(UPLINK, interface, &port);
         Ok((port, opened.mac, opened.mtu.min(u16::MAX.into()) as u16))
     }
