@@ -354,6 +354,11 @@ impl Pod<'_> {
         *self.addresses.iter().find(|address| address.is_ipv6()).expect("an IPv6 address")
     }
 
+    /// Where it is.
+    pub(crate) fn node(&self) -> &ClusterNode {
+        self.node
+    }
+
     /// Its name as the switch prints it.
     pub(crate) fn key(&self) -> String {
         format!("default/{}", self.name)

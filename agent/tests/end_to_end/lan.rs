@@ -3,7 +3,7 @@
 //! ```text
 //!   node1 192.0.2.1 ─┐
 //!   node2 192.0.2.2 ─┼─ bridge
-//!   world 192.0.2.9 ─┘   (and 198.51.100.1 behind it)
+//!   world 192.0.2.9 ─┘   (and 198.51.100.1, 2001:db8:f::1 behind it)
 //! ```
 
 use std::path::Path;
@@ -22,8 +22,9 @@ pub(crate) struct Lan {
     manifests: TempDir,
 }
 
-/// The world's address that is only reached through its gateway.
+/// The world's addresses that are only reached through its gateway.
 pub(crate) const FAR: &str = "198.51.100.1";
+pub(crate) const FAR_V6: &str = "2001:db8:f::1";
 const WORLD: u8 = 9;
 
 impl Lan {
@@ -36,11 +37,13 @@ impl Lan {
         let world = Namespace::new("world");
         join(&bridge, &world, WORLD);
         ip(&world, &format!("address add {FAR}/32 dev lo"));
+        ip(&world, &format!("address add {FAR_V6}/128 dev lo"));
         let arguments = [&["--uplink", "eth0"], arguments].concat();
         let node = |number: u8| {
             let namespace = Namespace::new("node");
             join(&bridge, &namespace, number);
             ip(&namespace, &format!("route add default via 192.0.2.{WORLD}"));
+            ip(&namespace, &format!("-6 route add default via 2001:db8::{WORLD}"));
             ClusterNode::among(number, namespace, manifests.path(), &arguments)
         };
         let mut nodes = vec![node(1), node(2)];
@@ -89,9 +92,12 @@ impl Lan {
     /// Next hops are found out at the first use; what is sent before is lost, as ever.
     fn wait_for_neighbours(&self) {
         for (node, other) in [(0, 2), (1, 1)] {
-            let (node, address) = (&self.nodes[node], format!("192.0.2.{other}"));
-            node.namespace.exec(["ping", "-c", "1", "-W", "5", &address]);
-            node.namespace.exec(["ping", "-c", "1", "-W", "5", &format!("192.0.2.{WORLD}")]);
+            let node = &self.nodes[node];
+            for number in [other, WORLD] {
+                for address in [format!("192.0.2.{number}"), format!("2001:db8::{number}")] {
+                    node.namespace.exec(["ping", "-c", "1", "-W", "5", &address]);
+                }
+            }
         }
     }
 }

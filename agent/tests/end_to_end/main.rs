@@ -2,10 +2,12 @@
 //! the cluster node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
 
 mod api_server;
+mod clients;
 mod cluster_node;
 mod connections;
 mod lan;
 mod policies;
+mod servers;
 mod several_nodes;
 mod trouble;
 
