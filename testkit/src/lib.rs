@@ -2,6 +2,7 @@
 //!
 //! - [`api_server`]: an API server double,
 //! - [`packet`]: frames, built in one line each,
+//! - [`storm`]: many short TCP connections,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
 //! - [`Process`]: a program that ends with the test, its output kept,
 //! - [`requires!`] and [`requires_root!`]: what a test needs to run.
@@ -37,6 +38,7 @@ mod namespace;
 pub mod packet;
 mod process;
 mod skip;
+pub mod storm;
 mod unique;
 
 pub use namespace::Namespace;

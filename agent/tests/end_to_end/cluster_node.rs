@@ -101,7 +101,7 @@ impl ClusterNode {
     }
 
     /// The same with an API server, which listens inside the cluster node, in place of manifests.
-    pub(crate) fn with_api_server() -> Self {
+    pub(crate) fn with_api_server(arguments: &[&str]) -> Self {
         let namespace = Namespace::new("node");
         namespace.exec(["ip", "link", "set", "lo", "up"]);
         let path = namespace.path().to_owned();
@@ -115,7 +115,7 @@ impl ClusterNode {
             "metadata": {"name": "default"}}));
         let folder = TempDir::new("node");
         let manifests = folder.path().join("manifests");
-        let mut node = Self::new(1, namespace, folder, manifests, &[]);
+        let mut node = Self::new(1, namespace, folder, manifests, arguments);
         node.api_server = Some(server);
         node.start_switch();
         node

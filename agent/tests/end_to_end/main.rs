@@ -9,6 +9,7 @@ mod lan;
 mod policies;
 mod servers;
 mod several_nodes;
+mod storm;
 mod trouble;
 
 use cluster_node::ClusterNode;
