@@ -10,7 +10,7 @@ use dataplane::wire::Mac;
 use crate::linux::host_port::{self, HostPortConfig};
 use crate::linux::masquerade;
 use crate::linux::{
-    Error, Event, Events, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
+    Error, Event, Events, Link, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
 };
 
 /// A port that was opened on an interface.
@@ -21,6 +21,8 @@ pub struct Opened {
     pub mode: String,
     /// The interface's number: a later interface of the same name has another one.
     pub index: u32,
+    /// Bytes of the largest IP packet that it takes.
+    pub mtu: u16,
 }
 
 /// An uplink that was opened.
@@ -29,8 +31,6 @@ pub struct OpenedUplink {
     pub port: Opened,
     /// Its own MAC address.
     pub mac: Mac,
-    /// Bytes of the largest IP packet that it takes.
-    pub mtu: u32,
 }
 
 /// What happened to interfaces and the ways out of them.
@@ -154,10 +154,11 @@ impl KernelInterfaces {
 
 impl Interfaces for KernelInterfaces {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
-        let index = self.netlink.link(interface).map_err(|error| error.to_string())?.index;
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
         let options = PortOptions { fill: self.frames_per_port, fallback: Fallback::Drop };
         let port = self.umem.open(interface, &options).map_err(|error| error.to_string())?;
-        Ok(Opened { mode: port.mode().to_string(), port: Box::new(port), index })
+        let mode = port.mode().to_string();
+        Ok(Opened { mode, port: Box::new(port), index: link.index, mtu: mtu(&link) })
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
@@ -199,8 +200,9 @@ impl Interfaces for KernelInterfaces {
         };
         let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
         self.uplink = Some(OpenUplink { program, filter: None });
-        let port = Opened { port: Box::new(Queues::new(ports)), mode, index: link.index };
-        Ok(OpenedUplink { port, mac, mtu: link.mtu })
+        let port = Box::new(Queues::new(ports));
+        let port = Opened { port, mode, index: link.index, mtu: mtu(&link) };
+        Ok(OpenedUplink { port, mac })
     }
 
     fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
@@ -247,6 +249,11 @@ impl Interfaces for KernelInterfaces {
             })
         })
     }
+}
+
+/// No IP packet without jumbo options is longer than such a number tells.
+fn mtu(link: &Link) -> u16 {
+    link.mtu.min(u16::MAX.into()) as u16
 }
 
 type Tell = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;

@@ -1,5 +1,6 @@
 //! A cluster node with a running switch, and pods on it.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -28,8 +29,8 @@ pub(crate) struct ClusterNode {
     manifests: PathBuf,
     switch: Option<Process>,
     arguments: Vec<String>,
-    /// MTU of pods.
-    pub(crate) mtu: u32,
+    /// MTU of pods attached from now on.
+    pub(crate) mtu: Cell<u32>,
     /// In place of manifests, if there is one.
     api_server: Option<ApiServer>,
 }
@@ -85,7 +86,7 @@ impl ClusterNode {
             manifests,
             switch: None,
             arguments,
-            mtu: 1500,
+            mtu: Cell::new(1500),
             api_server: None,
         }
     }
@@ -246,7 +247,7 @@ impl ClusterNode {
             "cniVersion": "1.0.0",
             "name": "pods",
             "type": "podgate-cni",
-            "mtu": self.mtu,
+            "mtu": self.mtu.get(),
             "socket": self.path("podgate.sock"),
             "ipam": {
                 "type": "host-local",

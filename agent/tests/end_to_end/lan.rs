@@ -30,36 +30,41 @@ const WORLD: u8 = 9;
 impl Lan {
     /// Two cluster nodes with running switches, all with these arguments.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        // What encapsulation adds has to fit.
+        Self::start_with_mtu(1500, 1450, arguments)
+    }
+
+    /// The same with an underlay and pods of these MTUs.
+    pub(crate) fn start_with_mtu(underlay: u32, pods: u32, arguments: &[&str]) -> Self {
         let manifests = TempDir::new("manifests");
         let bridge = Namespace::new("lan");
         ip(&bridge, "link add br0 type bridge");
         ip(&bridge, "link set br0 up");
         let world = Namespace::new("world");
-        join(&bridge, &world, WORLD);
+        join(&bridge, &world, WORLD, underlay);
         ip(&world, &format!("address add {FAR}/32 dev lo"));
         ip(&world, &format!("address add {FAR_V6}/128 dev lo"));
         let arguments = [&["--uplink", "eth0"], arguments].concat();
         let node = |number: u8| {
             let namespace = Namespace::new("node");
-            join(&bridge, &namespace, number);
+            join(&bridge, &namespace, number, underlay);
             ip(&namespace, &format!("route add default via 192.0.2.{WORLD}"));
             ip(&namespace, &format!("-6 route add default via 2001:db8::{WORLD}"));
             ClusterNode::among(number, namespace, manifests.path(), &arguments)
         };
         let mut nodes = vec![node(1), node(2)];
         for number in [1, 2] {
-            let pods = 76 + number;
+            let network = 76 + number;
             let object = json!({"apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": format!("node{number}")},
-                "spec": {"podCIDRs": [format!("10.{pods}.0.0/24"), format!("fd{pods}::/64")]},
+                "spec": {"podCIDRs": [format!("10.{network}.0.0/24"), format!("fd{network}::/64")]},
                 "status": {"addresses": [
                     {"type": "InternalIP", "address": format!("192.0.2.{number}")},
                     {"type": "InternalIP", "address": format!("2001:db8::{number}")}]}});
             write(manifests.path(), &format!("node{number}"), &object);
         }
         for node in &mut nodes {
-            // What encapsulation adds has to fit.
-            node.mtu = 1450;
+            node.mtu.set(pods);
             node.start_switch();
         }
         let lan = Self { nodes, world, _bridge: bridge, manifests };
@@ -113,11 +118,14 @@ fn ip(namespace: &Namespace, words: &str) {
 }
 
 /// Gives a namespace an `eth0` on the bridge.
-fn join(bridge: &Namespace, namespace: &Namespace, number: u8) {
+fn join(bridge: &Namespace, namespace: &Namespace, number: u8, mtu: u32) {
     ip(namespace, "link set lo up");
     ip(
         bridge,
-        &format!("link add port{number} type veth peer name eth0 netns {}", namespace.name()),
+        &format!(
+            "link add port{number} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {}",
+            namespace.name()
+        ),
     );
     ip(bridge, &format!("link set port{number} master br0 up"));
     ip(namespace, "link set eth0 up");

@@ -6,6 +6,7 @@ mod clients;
 mod cluster_node;
 mod connections;
 mod lan;
+mod mtu;
 mod policies;
 mod servers;
 mod several_nodes;

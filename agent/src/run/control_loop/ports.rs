@@ -122,7 +122,7 @@ impl ControlLoop {
         })?;
         let opened = self.interfaces.open(interface)?;
         self.switch.add_port(id, opened.port);
-        Ok(PodPort::Open { id, index: opened.index, mode: opened.mode })
+        Ok(PodPort::Open { id, index: opened.index, mtu: opened.mtu, mode: opened.mode })
     }
 
     /// Every port keeps frames ready; were all frames kept so, none could be under way, and one
