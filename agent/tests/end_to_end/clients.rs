@@ -49,7 +49,7 @@ fn only_friends() -> Value {
 }
 
 /// A page as curl gets it; `None` if it gets none.
-fn curl(client: &Namespace, host: &str, port: u16, page: &str) -> Option<String> {
+pub(crate) fn curl(client: &Namespace, host: &str, port: u16, page: &str) -> Option<String> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let url = format!("http://{host}:{port}{page}");
     let output = client.try_exec([

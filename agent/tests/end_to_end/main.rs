@@ -5,6 +5,7 @@ mod api_server;
 mod clients;
 mod cluster_node;
 mod connections;
+mod hostile;
 mod lan;
 mod mtu;
 mod policies;

@@ -120,7 +120,7 @@ fn of_port(node: &ClusterNode, pod: &Pod<'_>, what: &str) -> u64 {
 }
 
 /// Ends the others' work also when the one who holds it panics.
-struct Raise<'f>(&'f AtomicBool);
+pub(crate) struct Raise<'f>(pub(crate) &'f AtomicBool);
 
 impl Drop for Raise<'_> {
     fn drop(&mut self) {
@@ -185,7 +185,7 @@ fn nothing_is_lost_or_let_through_while_snapshots_are_swapped() {
         let stopping_server = Raise(&stop_server);
         let stopping = Raise(&stop);
         let caller = |at_once, patience| Caller { targets: targets.clone(), at_once, patience };
-        let (patient, hasty) = (caller(64, PATIENCE), caller(20, Duration::from_millis(20)));
+        let (patient, hasty) = (caller(32, PATIENCE), caller(20, Duration::from_millis(20)));
         let (targets, stop, stop_server) = (&targets, &stop, &stop_server);
         let (ended, failed) = (&ended, &failed);
         let (inside, tell) = (&server.namespace, move || ready.send(()).unwrap());
