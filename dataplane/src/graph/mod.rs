@@ -157,7 +157,8 @@ impl List {
 
     #[inline]
     fn push(&mut self, index: u8) {
-        self.items[self.length] = index;
+        debug_assert!(self.length < VECTOR);
+        self.items[self.length % VECTOR] = index;
         self.length += 1;
     }
 
@@ -290,10 +291,6 @@ impl Graph {
                 continue;
             }
             let started = clocks();
-            if node == Node::Session {
-                let items = &lists[node as usize].items[..input];
-                session::prepare(&context, packets, items);
-            }
             let mut at = 0;
             while at < input {
                 let mut until = input;
@@ -305,22 +302,32 @@ impl Graph {
                 }
                 let work = Work { node, from: at, until, counters };
                 match node {
-                    Node::Parse => work.each(lists, packets, &mut context, parse),
-                    Node::Neighbour => work.each(lists, packets, &mut context, neighbour::step),
-                    Node::Security => work.each(lists, packets, &mut context, security::step),
-                    Node::Decapsulate => {
-                        work.each(lists, packets, &mut context, decapsulate::step);
+                    Node::Parse => work.each::<true>(lists, packets, &mut context, parse),
+                    Node::Neighbour => {
+                        work.each::<false>(lists, packets, &mut context, neighbour::step)
                     }
-                    Node::Session => work.each(lists, packets, &mut context, session::step),
-                    Node::Service => work.each(lists, packets, &mut context, service::step),
-                    Node::Policy => work.each(lists, packets, &mut context, policy::step),
-                    Node::Fragment => work.each(lists, packets, &mut context, fragment::step),
+                    Node::Security => {
+                        work.each::<false>(lists, packets, &mut context, security::step)
+                    }
+                    Node::Decapsulate => {
+                        work.each::<false>(lists, packets, &mut context, decapsulate::step);
+                    }
+                    Node::Session => {
+                        work.each::<false>(lists, packets, &mut context, session::step)
+                    }
+                    Node::Service => {
+                        work.each::<false>(lists, packets, &mut context, service::step)
+                    }
+                    Node::Policy => work.each::<false>(lists, packets, &mut context, policy::step),
+                    Node::Fragment => {
+                        work.each::<false>(lists, packets, &mut context, fragment::step)
+                    }
                     // Whoever runs the graph has them wait.
                     Node::Wait => {}
-                    Node::Rewrite => work.each(lists, packets, &mut context, rewrite::step),
-                    Node::Answer => work.each(lists, packets, &mut context, answer::step),
+                    Node::Rewrite => work.each::<true>(lists, packets, &mut context, rewrite::step),
+                    Node::Answer => work.each::<false>(lists, packets, &mut context, answer::step),
                     Node::Encapsulate => {
-                        work.each(lists, packets, &mut context, encapsulate::step);
+                        work.each::<false>(lists, packets, &mut context, encapsulate::step);
                     }
                 }
                 if let Some(tracer) = &mut follower {
@@ -358,20 +365,19 @@ const AHEAD: usize = 6;
 impl Work<'_> {
     /// Takes the packets one after the other through `step`: a loop of its own for each node.
     #[inline(always)]
-    fn each<'c>(
+    fn each<'c, const READS_FRAMES: bool>(
         &self,
         lists: &mut [List; NODES],
         packets: &mut [Packet],
         context: &mut Context<'c>,
         step: impl Fn(&mut Context<'c>, &mut Packet) -> Next,
     ) {
-        let reads_frames = matches!(self.node, Node::Parse | Node::Rewrite);
-        for n in self.from..self.until {
-            if reads_frames && n + AHEAD < self.until {
-                let index = lists[self.node as usize].items[n + AHEAD];
-                context.memory.prefetch(&packets[usize::from(index)].frame);
+        let items = lists[self.node as usize].items;
+        let items = &items[self.from..self.until];
+        for (n, &index) in items.iter().enumerate() {
+            if READS_FRAMES && let Some(ahead) = items.get(n + AHEAD) {
+                context.memory.prefetch(&packets[usize::from(*ahead)].frame);
             }
-            let index = lists[self.node as usize].items[n];
             let packet = &mut packets[usize::from(index)];
             match step(context, packet) {
                 Next::Node(next) => {
@@ -397,7 +403,10 @@ fn parse(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             Next::End(outcome)
         }
         Ok(()) => match packet.headers.kind {
-            Kind::Ipv4 | Kind::Ipv6 => Next::Node(Node::Security),
+            Kind::Ipv4 | Kind::Ipv6 => {
+                session::expect(context, packet);
+                Next::Node(Node::Security)
+            }
             Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),
         },
     }
