@@ -2,12 +2,17 @@
 //! the cluster node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
 
 mod api_server;
+mod clients;
 mod cluster_node;
 mod connections;
+mod hostile;
 mod lan;
+mod mtu;
 mod policies;
 mod queues;
+mod servers;
 mod several_nodes;
+mod storm;
 mod trouble;
 
 use cluster_node::ClusterNode;
