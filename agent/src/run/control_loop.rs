@@ -1,6 +1,7 @@
 //! The control loop: everything that changes the switch happens here, one thing after the other.
 
 mod attach;
+mod own_processes;
 mod ports;
 mod reports;
 mod source;
@@ -26,7 +27,7 @@ use super::{Event, StartError};
 use crate::api::{Answer, ApiError, ErrorKind, Request};
 use crate::linux::host_port::{self, HostPortConfig};
 use crate::linux::masquerade;
-use crate::node::{HOST, LeadsTo, NodePort, ServiceMaker, UPLINK, snapshot};
+use crate::node::{HOST, LeadsTo, NodePort, SWITCH_ADDRESSES, ServiceMaker, UPLINK, snapshot};
 use crate::verdicts::Names;
 
 /// The loop's own state; nobody else touches it.
@@ -50,6 +51,7 @@ pub(super) struct ControlLoop {
     uplink: Option<uplink::UplinkPort>,
     /// What the kernel was told to masquerade, and the cluster nodes that follows from.
     masquerade: Option<(Arc<uplink::Nodes>, masquerade::Rules)>,
+    redirected: own_processes::Redirected,
     /// Of the last snapshot published.
     generation: u64,
     /// Reports of workers that were fetched but not handled yet.
@@ -120,7 +122,10 @@ impl ControlLoop {
         let check = || WorkerCheck { rounds: 0, seen: Instant::now() };
         Ok(Self {
             control: Control::new(Scope::Node(board.config.node_name.as_str().into())),
-            services: ServiceMaker::default(),
+            services: match board.config.host_port {
+                true => ServiceMaker::with_own_processes(),
+                false => ServiceMaker::default(),
+            },
             workers: switch.counters().map(|_| check()).collect(),
             switch,
             board,
@@ -136,6 +141,7 @@ impl ControlLoop {
             host: None,
             uplink: None,
             masquerade: None,
+            redirected: own_processes::Redirected::default(),
             generation: 0,
             gone: VecDeque::new(),
             lost: VecDeque::new(),
@@ -288,6 +294,7 @@ impl ControlLoop {
         // What it now knows how to handle.
         self.set_uplink_filter(&services);
         self.update_masquerade();
+        self.redirect_own_processes();
         log::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.tell_with(snapshot);
     }
@@ -400,6 +407,9 @@ impl ControlLoop {
     }
 
     fn end(mut self) {
+        if let Err(error) = self.interfaces.release_redirects() {
+            log::warn!("services for own processes: {error}");
+        }
         if let Err(error) = self.interfaces.release_uplink() {
             log::warn!("uplink: {error}");
         }
@@ -414,14 +424,13 @@ impl ControlLoop {
                 waiting.answer(&error.into());
             }
         }
-        if let Some(host) = &self.host {
-            let interface = host.config.switch_interface.clone();
-            if let PodPort::Open { id, .. } = host.port {
-                self.switch.remove_port(id);
-                if let Err(error) = self.interfaces.release_host_port(&interface) {
-                    log::warn!("host port: {error}");
-                }
-            }
+        // Its port ends with the workers: were it removed, the kernel's connections would be
+        // forgotten, and not go on after a restart.
+        if let Some(host) = &self.host
+            && matches!(host.port, PodPort::Open { .. })
+            && let Err(error) = self.interfaces.release_host_port(&host.config.switch_interface)
+        {
+            log::warn!("host port: {error}");
         }
     }
 }
@@ -450,8 +459,13 @@ fn host_port_config(
     beyond: impl IntoIterator<Item = ipnet::IpNet>,
 ) -> HostPortConfig {
     let view = control.view();
-    let networks = view.nodes.get(node).map_or(&[][..], |node| &node.pod_cidrs);
+    let object = view.nodes.get(node);
+    let networks = object.map_or(&[][..], |node| &node.pod_cidrs);
     let mut routes = networks.to_vec();
+    // A kernel without IPv6 takes no such route.
+    let has_v6 = object.is_some_and(|node| node.addresses.iter().any(IpAddr::is_ipv6));
+    let own = SWITCH_ADDRESSES.into_iter().filter(|own| own.is_ipv4() || has_v6);
+    routes.extend(own.map(ipnet::IpNet::from));
     let addresses = attached.iter().flat_map(|(_, addresses)| addresses);
     let outside = addresses.filter(|address| !networks.iter().any(|net| net.contains(*address)));
     routes.extend(outside.map(|address| ipnet::IpNet::from(*address)));

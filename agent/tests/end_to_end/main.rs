@@ -5,6 +5,7 @@ mod api_server;
 mod cluster_node;
 mod connections;
 mod lan;
+mod own_processes;
 mod policies;
 mod several_nodes;
 mod trouble;
