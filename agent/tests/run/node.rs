@@ -15,7 +15,8 @@ use agent::linux::host_port::HostPortConfig;
 use agent::linux::redirect::Redirects;
 use agent::linux::{NextHop, masquerade};
 use agent::run::{
-    InterfaceEvent, Interfaces, Opened, OpenedUplink, Running, StartError, Status, Table, start,
+    Input, InterfaceEvent, Interfaces, Opened, OpenedUplink, Running, StartError, Status, Table,
+    start,
 };
 use agent::verdicts::Event;
 use dataplane::Memory;
@@ -442,5 +443,5 @@ fn begin(
     let mut config = Config::resolve(options, "", &BTreeSet::new()).unwrap();
     change(&mut config);
     let (memory, frames) = Memory::heap(2048, 1024);
-    start(config, Box::new(kernel.clone()), &memory, frames)
+    start(Input::read(config)?, Box::new(kernel.clone()), &memory, frames)
 }
