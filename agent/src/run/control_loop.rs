@@ -10,7 +10,7 @@ mod uplink;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use control::api_server::Gathering;
@@ -24,7 +24,7 @@ use super::pods::{PodPort, Pods};
 use super::records::Records;
 use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
-use crate::api::{Answer, ApiError, ErrorKind, Request};
+use crate::api::{Answer, ApiError, AttachPod, ErrorKind, Request};
 use crate::linux::host_port::{self, HostPortConfig};
 use crate::linux::masquerade;
 use crate::node::{HOST, LeadsTo, NodePort, SWITCH_ADDRESSES, ServiceMaker, UPLINK, snapshot};
@@ -47,6 +47,8 @@ pub(super) struct ControlLoop {
     reports: reports::Reports,
     records: Records,
     pods: Pods,
+    /// Attachments that nothing was done for yet.
+    asked_for: VecDeque<(AttachPod, Sender<Answer>)>,
     host: Option<HostPort>,
     uplink: Option<uplink::UplinkPort>,
     /// What the kernel was told to masquerade, and the cluster nodes that follows from.
@@ -92,6 +94,8 @@ const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(5);
 /// Events that come all the time are worked in at least this often.
 const LONGEST_TAKING: Duration = Duration::from_millis(20);
+/// Pods that are asked for at once are attached for so long at a time; others come in between.
+const LONGEST_ATTACHING: Duration = Duration::from_millis(5);
 /// Faults shown at most.
 const MOST_FAULTS: usize = 200;
 /// Lost ports remembered for people.
@@ -138,6 +142,7 @@ impl ControlLoop {
             reports: reports::Reports::default(),
             records,
             pods: Pods::default(),
+            asked_for: VecDeque::new(),
             host: None,
             uplink: None,
             masquerade: None,
@@ -173,7 +178,11 @@ impl ControlLoop {
     pub(super) fn run(mut self) {
         loop {
             self.board.beat();
-            let rest = if self.is_publishing() { SHORT_TICK } else { TICK };
+            let rest = match self.is_publishing() {
+                _ if !self.asked_for.is_empty() => Duration::ZERO,
+                true => SHORT_TICK,
+                false => TICK,
+            };
             let mut next = match self.heard.recv_timeout(rest) {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -221,6 +230,7 @@ impl ControlLoop {
             if told {
                 self.commit();
             }
+            self.attach_some();
             self.look_after_saving();
             self.write_reports();
             self.fetch_gone();
@@ -375,14 +385,20 @@ impl ControlLoop {
         self.board.set_deciding(self.source_info.decides());
     }
 
-    fn request(&mut self, request: Request, reply: std::sync::mpsc::Sender<Answer>) {
+    fn request(&mut self, request: Request, reply: Sender<Answer>) {
         let answer = match request {
             Request::AttachPod(pod) => {
-                self.attach(pod, reply);
+                self.asked_for.push_back((pod, reply));
                 return;
             }
-            Request::DetachPod(attachment) => self.detach(&attachment),
-            Request::CheckPod(attachment) => self.check(&attachment),
+            Request::DetachPod(attachment) => {
+                self.attach_now(&attachment);
+                self.detach(&attachment)
+            }
+            Request::CheckPod(attachment) => {
+                self.attach_now(&attachment);
+                self.check(&attachment)
+            }
             Request::ListPods => {
                 let settled = self.pods.iter().filter(|attached| attached.waiting.is_none());
                 Answer::result(&settled.map(|attached| &attached.pod).collect::<Vec<_>>())
@@ -418,11 +434,14 @@ impl ControlLoop {
         if let Some(saver) = self.saver.take() {
             saver.finish(&self.control);
         }
+        let ending: Answer = ApiError::new(ErrorKind::NotReady, "podgate is ending").into();
         for attached in self.pods.iter_mut() {
             if let Some(waiting) = attached.waiting.take() {
-                let error = ApiError::new(ErrorKind::NotReady, "podgate is ending");
-                waiting.answer(&error.into());
+                waiting.answer(&ending);
             }
+        }
+        for (_, reply) in self.asked_for.drain(..) {
+            let _ = reply.send(ending.clone());
         }
         // Its port ends with the workers: were it removed, the kernel's connections would be
         // forgotten, and not go on after a restart.

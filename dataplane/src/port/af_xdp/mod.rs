@@ -17,6 +17,7 @@ mod map;
 mod program;
 mod queue;
 mod ring;
+mod seat;
 mod socket;
 mod umem;
 mod uplink;
