@@ -11,6 +11,7 @@ use dataplane::wire::Mac;
 
 use crate::linux::host_port::{self, HostPortConfig};
 use crate::linux::masquerade;
+use crate::linux::redirect::{Redirector, Redirects};
 use crate::linux::{
     Error, Event, Events, Link, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
 };
@@ -121,6 +122,18 @@ pub trait Interfaces: Send {
     /// In words.
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
 
+    /// Has the kernel lead to the switch what the cluster node's own processes send to services.
+    ///
+    /// # Errors
+    /// In words.
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
+
+    /// Leads no new connection of theirs to the switch any more.
+    ///
+    /// # Errors
+    /// In words.
+    fn release_redirects(&mut self) -> Result<(), String>;
+
     /// Calls `tell` for whatever happens from now on.
     ///
     /// # Errors
@@ -134,6 +147,7 @@ pub struct KernelInterfaces {
     frames_per_port: u32,
     netlink: Netlink,
     uplink: Option<OpenUplink>,
+    redirector: Redirector,
 }
 
 /// The uplink's program, and what it was told last.
@@ -150,7 +164,8 @@ impl KernelInterfaces {
     /// If the kernel gives no netlink socket.
     pub fn new(umem: Umem, frames_per_port: u32) -> Result<Self, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
-        Ok(Self { umem, frames_per_port, netlink, uplink: None })
+        let redirector = Redirector::default();
+        Ok(Self { umem, frames_per_port, netlink, uplink: None, redirector })
     }
 }
 
@@ -225,6 +240,14 @@ impl Interfaces for KernelInterfaces {
 
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
         masquerade::set_up(rules)
+    }
+
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
+        self.redirector.set(redirects)
+    }
+
+    fn release_redirects(&mut self) -> Result<(), String> {
+        self.redirector.release()
     }
 
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {

@@ -27,6 +27,8 @@ impl ControlLoop {
         let port = self.open_port(&config.switch_interface).map_err(failed)?;
         log_port(HOST, &config.switch_interface, &port);
         self.host = Some(HostPort { config, made_for: None, mac, port });
+        // What an earlier process left may lead elsewhere; nobody serves the host port yet.
+        self.redirect_own_processes();
         self.publish();
         self.bring_up_host_port().map_err(failed)
     }

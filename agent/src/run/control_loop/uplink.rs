@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use acl::Address;
 use control::{ClusterNode, View};
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::services::{Services, Way};
@@ -16,7 +17,7 @@ use super::ports::log_port;
 use super::{AGAIN, ControlLoop};
 use crate::config::Masquerade;
 use crate::linux::masquerade;
-use crate::node::{LeadsTo, NodePort, Surroundings, UPLINK};
+use crate::node::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK};
 use crate::run::StartError;
 use crate::run::interfaces::InterfaceEvent;
 use crate::run::pods::PodPort;
@@ -226,7 +227,8 @@ impl ControlLoop {
         let (first, last) = (network.translation_ports.start(), network.translation_ports.end());
         filter.masquerade_ports = Some((*first, *last));
         for (address, protocol, port, entry) in services.iter() {
-            if entry.way == Way::Cluster {
+            let is_inside = |it: &Address| SWITCH_ADDRESSES.contains(&it.to_ip());
+            if entry.way == Way::Cluster || address.as_ref().is_some_and(is_inside) {
                 continue;
             }
             let addresses = match address {
