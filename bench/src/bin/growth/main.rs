@@ -73,7 +73,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for round in 0..args.rounds.max(1) {
         for case in &mut cases {
             for (place, workers) in workers.iter().enumerate() {
-                eprint!("\r\x1b[Kround {}: {}, {workers} workers ", round + 1, case.name);
+                let (round, s) = (round + 1, plural(*workers));
+                eprint!("\r\x1b[Kround {round}: {}, {workers} worker{s} ", case.name);
                 let time = Duration::from_millis(args.time.max(1));
                 let (rate, per_core) = measure(case.kind, *workers, time)?;
                 case.rates[place].add(rate);

@@ -1,13 +1,13 @@
 //! A switch over ports that always have packets.
 //!
-//! Four clients ask four servers, so that the bursts of their ports fill a vector. Flows have numbers;
-//! the queues of a client share its flows.
+//! Four clients ask a server each, so that the bursts of their ports fill a vector. Flows have
+//! numbers; the queues of a client share its flows.
 
 use std::error::Error;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use acl::{Action, AddressMap, End, PortRange, Rule, Table};
@@ -20,12 +20,17 @@ use dataplane::{
 /// Clients, and as many servers.
 const PAIRS: u32 = 4;
 /// Addresses of each client.
-const ADDRESSES: u32 = 16;
+const ADDRESSES: u32 = 64;
 const CLIENT_PORTS: u32 = 60_000;
 /// Destination ports that rules are about.
 const SERVER_PORTS: u32 = 50_000;
 /// For each worker: the ring between two workers holds half of them.
 const FRAMES: u32 = 8192;
+
+/// What queues do: nothing yet; send each flow's first packet; send without end.
+const WAIT: u8 = 0;
+const BEGIN: u8 = 1;
+const RUN: u8 = 2;
 
 /// Where packets go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,7 +46,7 @@ pub(crate) enum Way {
 /// A running switch.
 pub(crate) struct Rig {
     switch: Switch,
-    runs: Arc<AtomicBool>,
+    phase: Arc<AtomicU8>,
 }
 
 impl Rig {
@@ -64,15 +69,11 @@ impl Rig {
         };
         let (memory, frames) = Memory::heap(2048, FRAMES * workers as u32);
         let switch = Switch::start(&config, &memory, frames, |_| None)?;
-        switch.publish(&Arc::new(snapshot(rules)));
-        if !switch.wait_in_force(1, Duration::from_secs(10)) {
-            return Err("the workers do not answer".into());
-        }
-        let runs = Arc::new(AtomicBool::new(false));
+        let phase = Arc::new(AtomicU8::new(WAIT));
         let share = (flows > 0).then(|| flows / PAIRS / workers as u32);
         let queue = |client, n: usize, sends| -> Box<dyn Port> {
             let flows = Flows { client, queue: n as u32, queues: workers as u32, rules };
-            Box::new(Queue::new(flows, share, sends, &runs))
+            Box::new(Queue::new(flows, share, sends, &phase))
         };
         for port in 0..PAIRS {
             let asks = (0..workers).map(|n| queue(port, n, Sends::Questions));
@@ -90,12 +91,18 @@ impl Rig {
                 }
             }
         }
-        Ok(Self { switch, runs })
+        // It comes behind the ports: who knows it knows them.
+        switch.publish(&Arc::new(snapshot(rules)));
+        if !switch.wait_in_force(1, Duration::from_secs(10)) {
+            return Err("the workers do not answer".into());
+        }
+        phase.store(BEGIN, Ordering::Relaxed);
+        Ok(Self { switch, phase })
     }
 
     /// From now on there are packets without end.
     pub(crate) fn run(&self) {
-        self.runs.store(true, Ordering::Relaxed);
+        self.phase.store(RUN, Ordering::Relaxed);
     }
 
     pub(crate) fn sessions(&self) -> u32 {
@@ -138,7 +145,7 @@ impl Rig {
     }
 }
 
-/// The flows of a client that one queue has.
+/// The flows between a client and its server that one queue has.
 #[derive(Clone, Copy)]
 struct Flows {
     client: u32,
@@ -156,10 +163,9 @@ impl Flows {
         let n = n * self.queues + self.queue;
         let ports = self.rules.min(SERVER_PORTS);
         let (server_port, n) = (1 + n % ports, n / ports);
-        let (server, n) = (n % PAIRS, n / PAIRS);
         let (address, n) = (n % ADDRESSES, n / ADDRESSES);
         let client = (client_address(self.client, address), (1 + n % CLIENT_PORTS) as u16);
-        (client, (server_address(server), server_port as u16))
+        (client, (server_address(self.client), server_port as u16))
     }
 }
 
@@ -187,12 +193,12 @@ struct Queue {
     /// Flows that have had their first packet.
     begun: u32,
     chance: u64,
-    runs: Arc<AtomicBool>,
+    phase: Arc<AtomicU8>,
     frame: Vec<u8>,
 }
 
 impl Queue {
-    fn new(flows: Flows, share: Option<u32>, sends: Sends, runs: &Arc<AtomicBool>) -> Self {
+    fn new(flows: Flows, share: Option<u32>, sends: Sends, phase: &Arc<AtomicU8>) -> Self {
         let seed = u64::from(flows.client * 64 + flows.queue + 1);
         let packet = testkit::packet::udp("10.1.0.1:1", "10.2.0.1:1");
         Self {
@@ -201,7 +207,7 @@ impl Queue {
             sends,
             begun: 0,
             chance: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            runs: Arc::clone(runs),
+            phase: Arc::clone(phase),
             frame: packet.payload(&[0; 22]).build(),
         }
     }
@@ -251,13 +257,13 @@ impl Port for Queue {
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
-        let runs = self.runs.load(Ordering::Relaxed);
-        if self.sends == Sends::Nothing {
+        let phase = self.phase.load(Ordering::Relaxed);
+        if self.sends == Sends::Nothing || phase == WAIT {
             return Ok(());
         }
         for _ in 0..most {
             let Some(mut frame) = lent.free.take() else { break };
-            let Some(n) = self.next(runs) else {
+            let Some(n) = self.next(phase == RUN) else {
                 lent.free.put(frame);
                 break;
             };
