@@ -66,6 +66,8 @@ pub struct Worker {
     inspect: Option<Box<dyn Inspect>>,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
+    /// Workers that were left frames since they were last woken.
+    left: Vec<usize>,
     sweep_at: u32,
     sweep_due: Now,
     first_slot: usize,
@@ -102,6 +104,7 @@ impl Worker {
             inspect: parts.inspect,
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
+            left: Vec::new(),
             sweep_at: 0,
             sweep_due: Now::default(),
             first_slot: 0,
@@ -215,7 +218,7 @@ impl Worker {
     /// Hands fragments that were received on one of several parts of a port to the worker that
     /// handles their datagrams.
     fn hand_fragments_on(&mut self, id: PortId) {
-        let Self { number, memory, exchange, frames, free, counters, .. } = self;
+        let Self { number, memory, exchange, frames, free, counters, left, .. } = self;
         let handler = Cell::new(*number);
         let is_elsewhere = |frame: &mut Frame| {
             let datagram = datagram::of_fragment(memory.bytes(frame), frame.len());
@@ -224,8 +227,9 @@ impl Worker {
             handler.get() != *number
         };
         for fragment in frames.extract_if(.., is_elsewhere) {
-            if let Err(refused) = exchange.hand_in(handler.get(), fragment, id) {
-                end(refused, free, counters);
+            match exchange.hand_in(handler.get(), fragment, id) {
+                Ok(worker) => note(left, worker),
+                Err(refused) => end(refused, free, counters),
             }
         }
     }
@@ -272,8 +276,9 @@ impl Worker {
                 continue;
             }
             let handed = self.exchange.hand_over(self.number, packet.frame, packet.out_port);
-            if let Err(refused) = handed {
-                end(refused, &mut self.free, &self.counters);
+            match handed {
+                Ok(worker) => note(&mut self.left, worker),
+                Err(refused) => end(refused, &mut self.free, &self.counters),
             }
         }
     }
@@ -292,6 +297,8 @@ impl Worker {
     }
 
     fn send(&mut self) {
+        // Sending may take a while; others go on meanwhile.
+        self.left.drain(..).for_each(|worker| self.exchange.wake(worker));
         let mut gone = Vec::new();
         for slot in self.slots.iter_mut() {
             if slot.leaving.is_empty() && !slot.port.is_sending() {
@@ -379,6 +386,13 @@ impl Drop for Worker {
         }
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
         self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
+    }
+}
+
+#[inline]
+fn note(left: &mut Vec<usize>, worker: usize) {
+    if !left.contains(&worker) {
+        left.push(worker);
     }
 }
 
