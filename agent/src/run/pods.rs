@@ -37,7 +37,7 @@ pub(super) struct Attached {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PodPort {
     /// Served by workers, by so many queues.
-    Open { id: PortId, index: u32, mode: String, queues: usize },
+    Open { id: PortId, index: u32, mtu: u16, mode: String, queues: usize },
     /// Not served, so closed; opening it is tried again.
     Failed { why: String, again_at: Instant },
 }
@@ -55,6 +55,14 @@ impl PodPort {
     pub(super) fn queues(&self) -> usize {
         match self {
             Self::Open { queues, .. } => *queues,
+            Self::Failed { .. } => 0,
+        }
+    }
+
+    /// Bytes of the largest packet that it takes, or 0 if it is not served.
+    pub(super) fn mtu(&self) -> u16 {
+        match *self {
+            Self::Open { mtu, .. } => mtu,
             Self::Failed { .. } => 0,
         }
     }
@@ -204,7 +212,7 @@ mod tests {
     }
 
     fn open(id: u16) -> PodPort {
-        PodPort::Open { id: PortId(id), index: 1, mode: String::new(), queues: 1 }
+        PodPort::Open { id: PortId(id), index: 1, mtu: 1500, mode: String::new(), queues: 1 }
     }
 
     #[test]

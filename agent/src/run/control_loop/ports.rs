@@ -27,6 +27,8 @@ impl ControlLoop {
         let port = self.open_port(&config.switch_interface).map_err(failed)?;
         log_port(HOST, &config.switch_interface, &port);
         self.host = Some(HostPort { config, made_for: None, mac, port });
+        // What an earlier process left may lead elsewhere; nobody serves the host port yet.
+        self.redirect_own_processes();
         self.publish();
         self.bring_up_host_port().map_err(failed)
     }
@@ -123,14 +125,14 @@ impl ControlLoop {
 
     /// Gives a port that was opened a number, and its queues to workers.
     pub(super) fn serve(&mut self, opened: Opened) -> Result<PodPort, String> {
-        let Opened { queues: ports, mode, index } = opened;
+        let Opened { queues: ports, mode, index, mtu } = opened;
         let queues = ports.len();
         self.room_for_queues(queues)?;
         let id = self.switch.free_port_id().ok_or_else(|| {
             format!("all {} ports are taken (max-ports)", self.board.config.max_ports)
         })?;
         self.switch.add_queues(id, ports);
-        Ok(PodPort::Open { id, index, mode, queues })
+        Ok(PodPort::Open { id, index, mtu, mode, queues })
     }
 
     /// Every queue keeps frames ready; were all frames kept so, none could be under way, and one

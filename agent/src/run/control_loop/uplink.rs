@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use acl::Address;
 use control::{ClusterNode, View};
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::services::{Services, Way};
@@ -16,7 +17,7 @@ use super::ports::log_port;
 use super::{AGAIN, ControlLoop};
 use crate::config::Masquerade;
 use crate::linux::masquerade;
-use crate::node::{LeadsTo, NodePort, Surroundings, UPLINK};
+use crate::node::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK};
 use crate::run::StartError;
 use crate::run::interfaces::InterfaceEvent;
 use crate::run::pods::PodPort;
@@ -26,7 +27,6 @@ pub(super) struct UplinkPort {
     pub(super) interface: String,
     pub(super) port: PodPort,
     mac: Mac,
-    mtu: u16,
     /// First steps towards other cluster nodes, by their endpoints.
     hops: HashMap<IpAddr, Hop>,
     /// First step towards the world.
@@ -66,12 +66,11 @@ impl ControlLoop {
             let own = self.own_object().map_or_else(Vec::new, |node| node.addresses.clone());
             interface = self.interfaces.find_uplink(&own).map_err(failed)?;
         }
-        let (port, mac, mtu) = self.open_uplink(&interface).map_err(failed)?;
+        let (port, mac) = self.open_uplink(&interface).map_err(failed)?;
         self.uplink = Some(UplinkPort {
             interface,
             port,
             mac,
-            mtu,
             hops: HashMap::new(),
             gateway: None,
             routes: Arc::default(),
@@ -83,7 +82,7 @@ impl ControlLoop {
         Ok(())
     }
 
-    fn open_uplink(&mut self, interface: &str) -> Result<(PodPort, Mac, u16), String> {
+    fn open_uplink(&mut self, interface: &str) -> Result<(PodPort, Mac), String> {
         self.room_for_queues(1)?;
         let opened = self.interfaces.open_uplink(interface)?;
         let port = self.serve(opened.port).inspect_err(|_| {
@@ -91,7 +90,7 @@ impl ControlLoop {
             let _ = self.interfaces.release_uplink();
         })?;
         log_port(UPLINK, interface, &port);
-        Ok((port, opened.mac, opened.mtu.min(u16::MAX.into()) as u16))
+        Ok((port, opened.mac))
     }
 
     /// The uplink went without being asked to; it is looked for again.
@@ -122,8 +121,8 @@ impl ControlLoop {
         let opened = self.open_uplink(&interface);
         let Some(uplink) = &mut self.uplink else { return };
         match opened {
-            Ok((port, mac, mtu)) => {
-                (uplink.port, uplink.mac, uplink.mtu) = (port, mac, mtu);
+            Ok((port, mac)) => {
+                (uplink.port, uplink.mac) = (port, mac);
                 uplink.filters = None;
                 uplink.ask_again = Instant::now();
                 self.publish();
@@ -141,7 +140,7 @@ impl ControlLoop {
         Some(NodePort {
             mac,
             own_mac: Some(uplink.mac),
-            mtu: uplink.mtu,
+            mtu: uplink.port.mtu(),
             ..NodePort::new(uplink.port.id()?, LeadsTo::Uplink)
         })
     }
@@ -228,7 +227,8 @@ impl ControlLoop {
         let (first, last) = (network.translation_ports.start(), network.translation_ports.end());
         filter.masquerade_ports = Some((*first, *last));
         for (address, protocol, port, entry) in services.iter() {
-            if entry.way == Way::Cluster {
+            let is_inside = |it: &Address| SWITCH_ADDRESSES.contains(&it.to_ip());
+            if entry.way == Way::Cluster || address.as_ref().is_some_and(is_inside) {
                 continue;
             }
             let addresses = match address {

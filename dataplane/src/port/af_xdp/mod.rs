@@ -18,6 +18,7 @@ mod program;
 mod queue;
 mod queues;
 mod ring;
+mod seat;
 mod socket;
 mod umem;
 mod uplink;
