@@ -155,8 +155,18 @@ fn make_changes(node: &ClusterNode, wanted: u64, ended: &AtomicU64, failed: &Ato
 #[test]
 fn nothing_is_lost_or_let_through_while_snapshots_are_swapped() {
     requires_the_machine!("iperf3");
+    storm(&[]);
+}
+
+#[test]
+fn nor_where_workers_take_them_over_one_after_the_other() {
+    requires_the_machine!("iperf3");
+    storm(&["--workers", "2"]);
+}
+
+fn storm(arguments: &[&str]) {
     let wanted = std::env::var(VARIABLE).map_or(CONNECTIONS, |text| text.parse().unwrap());
-    let node = ClusterNode::with_api_server(&[]);
+    let node = ClusterNode::with_api_server(arguments);
     let let_in = policy("server", "server", json!({"ingress": [from("client")]}));
     node.api_server().apply(let_in);
     let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
