@@ -3,6 +3,7 @@
 //! Used by everything that runs the graph: the live switch, replayed captures and probes.
 
 mod services;
+mod switch_ports;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -14,6 +15,7 @@ use dataplane::wire::Mac;
 use dataplane::{Gate, Parts, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
 
 pub use services::ServiceMaker;
+pub use switch_ports::SWITCH_ADDRESSES;
 
 /// Name of the port towards this cluster node's kernel.
 pub const HOST: &str = "host";

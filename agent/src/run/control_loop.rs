@@ -1,6 +1,7 @@
 //! The control loop: everything that changes the switch happens here, one thing after the other.
 
 mod attach;
+mod own_processes;
 mod ports;
 mod reports;
 mod source;
@@ -9,7 +10,7 @@ mod uplink;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use control::api_server::Gathering;
@@ -23,10 +24,10 @@ use super::pods::{PodPort, Pods};
 use super::records::Records;
 use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
-use crate::api::{Answer, ApiError, ErrorKind, Request};
+use crate::api::{Answer, ApiError, AttachPod, ErrorKind, Request};
 use crate::linux::host_port::{self, HostPortConfig};
 use crate::linux::masquerade;
-use crate::node::{HOST, LeadsTo, NodePort, ServiceMaker, UPLINK, snapshot};
+use crate::node::{HOST, LeadsTo, NodePort, SWITCH_ADDRESSES, ServiceMaker, UPLINK, snapshot};
 use crate::verdicts::Names;
 
 /// The loop's own state; nobody else touches it.
@@ -46,10 +47,13 @@ pub(super) struct ControlLoop {
     reports: reports::Reports,
     records: Records,
     pods: Pods,
+    /// Attachments that nothing was done for yet.
+    asked_for: VecDeque<(AttachPod, Sender<Answer>)>,
     host: Option<HostPort>,
     uplink: Option<uplink::UplinkPort>,
     /// What the kernel was told to masquerade, and the cluster nodes that follows from.
     masquerade: Option<(Arc<uplink::Nodes>, masquerade::Rules)>,
+    redirected: own_processes::Redirected,
     /// Of the last snapshot published.
     generation: u64,
     /// Reports of workers that were fetched but not handled yet.
@@ -90,6 +94,8 @@ const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(5);
 /// Events that come all the time are worked in at least this often.
 const LONGEST_TAKING: Duration = Duration::from_millis(20);
+/// Pods that are asked for at once are attached for so long at a time; others come in between.
+const LONGEST_ATTACHING: Duration = Duration::from_millis(5);
 /// Faults shown at most.
 const MOST_FAULTS: usize = 200;
 /// Lost ports remembered for people.
@@ -120,7 +126,10 @@ impl ControlLoop {
         let check = || WorkerCheck { rounds: 0, seen: Instant::now() };
         Ok(Self {
             control: Control::new(Scope::Node(board.config.node_name.as_str().into())),
-            services: ServiceMaker::default(),
+            services: match board.config.host_port {
+                true => ServiceMaker::with_own_processes(),
+                false => ServiceMaker::default(),
+            },
             workers: switch.counters().map(|_| check()).collect(),
             switch,
             board,
@@ -133,9 +142,11 @@ impl ControlLoop {
             reports: reports::Reports::default(),
             records,
             pods: Pods::default(),
+            asked_for: VecDeque::new(),
             host: None,
             uplink: None,
             masquerade: None,
+            redirected: own_processes::Redirected::default(),
             generation: 0,
             gone: VecDeque::new(),
             lost: VecDeque::new(),
@@ -167,7 +178,11 @@ impl ControlLoop {
     pub(super) fn run(mut self) {
         loop {
             self.board.beat();
-            let rest = if self.is_publishing() { SHORT_TICK } else { TICK };
+            let rest = match self.is_publishing() {
+                _ if !self.asked_for.is_empty() => Duration::ZERO,
+                true => SHORT_TICK,
+                false => TICK,
+            };
             let mut next = match self.heard.recv_timeout(rest) {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -215,6 +230,7 @@ impl ControlLoop {
             if told {
                 self.commit();
             }
+            self.attach_some();
             self.look_after_saving();
             self.write_reports();
             self.fetch_gone();
@@ -290,6 +306,7 @@ impl ControlLoop {
         // What it now knows how to handle.
         self.set_uplink_filter(&services);
         self.update_masquerade();
+        self.redirect_own_processes();
         log::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.tell_with(snapshot);
     }
@@ -370,14 +387,20 @@ impl ControlLoop {
         self.board.set_deciding(self.source_info.decides());
     }
 
-    fn request(&mut self, request: Request, reply: std::sync::mpsc::Sender<Answer>) {
+    fn request(&mut self, request: Request, reply: Sender<Answer>) {
         let answer = match request {
             Request::AttachPod(pod) => {
-                self.attach(pod, reply);
+                self.asked_for.push_back((pod, reply));
                 return;
             }
-            Request::DetachPod(attachment) => self.detach(&attachment),
-            Request::CheckPod(attachment) => self.check(&attachment),
+            Request::DetachPod(attachment) => {
+                self.attach_now(&attachment);
+                self.detach(&attachment)
+            }
+            Request::CheckPod(attachment) => {
+                self.attach_now(&attachment);
+                self.check(&attachment)
+            }
             Request::ListPods => {
                 let settled = self.pods.iter().filter(|attached| attached.waiting.is_none());
                 Answer::result(&settled.map(|attached| &attached.pod).collect::<Vec<_>>())
@@ -402,6 +425,9 @@ impl ControlLoop {
     }
 
     fn end(mut self) {
+        if let Err(error) = self.interfaces.release_redirects() {
+            log::warn!("services for own processes: {error}");
+        }
         if let Err(error) = self.interfaces.release_uplink() {
             log::warn!("uplink: {error}");
         }
@@ -410,20 +436,22 @@ impl ControlLoop {
         if let Some(saver) = self.saver.take() {
             saver.finish(&self.control);
         }
+        let ending: Answer = ApiError::new(ErrorKind::NotReady, "podgate is ending").into();
         for attached in self.pods.iter_mut() {
             if let Some(waiting) = attached.waiting.take() {
-                let error = ApiError::new(ErrorKind::NotReady, "podgate is ending");
-                waiting.answer(&error.into());
+                waiting.answer(&ending);
             }
         }
-        if let Some(host) = &self.host {
-            let interface = host.config.switch_interface.clone();
-            if let PodPort::Open { id, .. } = host.port {
-                self.switch.remove_port(id);
-                if let Err(error) = self.interfaces.release_host_port(&interface) {
-                    log::warn!("host port: {error}");
-                }
-            }
+        for (_, reply) in self.asked_for.drain(..) {
+            let _ = reply.send(ending.clone());
+        }
+        // Its port ends with the workers: were it removed, the kernel's connections would be
+        // forgotten, and not go on after a restart.
+        if let Some(host) = &self.host
+            && matches!(host.port, PodPort::Open { .. })
+            && let Err(error) = self.interfaces.release_host_port(&host.config.switch_interface)
+        {
+            log::warn!("host port: {error}");
         }
     }
 }
@@ -452,8 +480,13 @@ fn host_port_config(
     beyond: impl IntoIterator<Item = ipnet::IpNet>,
 ) -> HostPortConfig {
     let view = control.view();
-    let networks = view.nodes.get(node).map_or(&[][..], |node| &node.pod_cidrs);
+    let object = view.nodes.get(node);
+    let networks = object.map_or(&[][..], |node| &node.pod_cidrs);
     let mut routes = networks.to_vec();
+    // A kernel without IPv6 takes no such route.
+    let has_v6 = object.is_some_and(|node| node.addresses.iter().any(IpAddr::is_ipv6));
+    let own = SWITCH_ADDRESSES.into_iter().filter(|own| own.is_ipv4() || has_v6);
+    routes.extend(own.map(ipnet::IpNet::from));
     let addresses = attached.iter().flat_map(|(_, addresses)| addresses);
     let outside = addresses.filter(|address| !networks.iter().any(|net| net.contains(*address)));
     routes.extend(outside.map(|address| ipnet::IpNet::from(*address)));

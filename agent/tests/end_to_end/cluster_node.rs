@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
 use testkit::{Namespace, Process, TempDir};
 
-const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
+pub(crate) const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
 const PODGATE_CNI: &str = env!("CARGO_BIN_EXE_podgate-cni");
 
 /// How long something may take that must happen. What must not happen is waited for much shorter.
@@ -149,7 +149,7 @@ impl ClusterNode {
             None => command.arg("--manifests").arg(&self.manifests),
         };
         command.arg("--socket").arg(self.path("podgate.sock"));
-        command.arg("--state-dir").arg(self.path("state"));
+        command.arg("--state-dir").arg(self.state_dir());
         command.args(&self.arguments);
         self.switch = Some(Process::spawn(&mut command));
         self.eventually("readiness", || {
@@ -168,6 +168,11 @@ impl ClusterNode {
         let id = switch.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         switch.wait(PATIENCE)
+    }
+
+    /// Where the switch keeps what outlives it.
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.path("state")
     }
 
     /// Deletes all files, those the switch uses among them.

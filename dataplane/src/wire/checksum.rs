@@ -102,7 +102,7 @@ pub struct Unfinished {
 }
 
 /// The packet's checksum if it was left unfinished.
-#[inline]
+#[inline(always)]
 pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
     let field = match headers.flow.protocol {
         protocol::TCP => 16,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use acl::Address;
 use control::{ClusterNode, View};
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::services::{Services, Way};
@@ -16,7 +17,7 @@ use super::ports::log_port;
 use super::{AGAIN, ControlLoop};
 use crate::config::Masquerade;
 use crate::linux::masquerade;
-use crate::node::{LeadsTo, NodePort, Surroundings, UPLINK};
+use crate::node::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK};
 use crate::run::StartError;
 use crate::run::interfaces::InterfaceEvent;
 use crate::run::pods::PodPort;
@@ -82,13 +83,12 @@ impl ControlLoop {
     }
 
     fn open_uplink(&mut self, interface: &str) -> Result<(PodPort, Mac), String> {
-        self.room_for_port()?;
-        let no_number = || "all ports are taken (max-ports)".to_owned();
-        let id = self.switch.free_port_id().ok_or_else(no_number)?;
+        self.room_for_queues(1)?;
         let opened = self.interfaces.open_uplink(interface)?;
-        self.switch.add_port(id, opened.port.port);
-        let (index, mtu, mode) = (opened.port.index, opened.port.mtu, opened.port.mode);
-        let port = PodPort::Open { id, index, mtu, mode };
+        let port = self.serve(opened.port).inspect_err(|_| {
+            // It has no filter yet; the first error is the one to tell.
+            let _ = self.interfaces.release_uplink();
+        })?;
         log_port(UPLINK, interface, &port);
         Ok((port, opened.mac))
     }
@@ -227,7 +227,8 @@ impl ControlLoop {
         let (first, last) = (network.translation_ports.start(), network.translation_ports.end());
         filter.masquerade_ports = Some((*first, *last));
         for (address, protocol, port, entry) in services.iter() {
-            if entry.way == Way::Cluster {
+            let is_inside = |it: &Address| SWITCH_ADDRESSES.contains(&it.to_ip());
+            if entry.way == Way::Cluster || address.as_ref().is_some_and(is_inside) {
                 continue;
             }
             let addresses = match address {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::XdpMode;
+use super::seat::Seat;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
@@ -36,6 +37,8 @@ pub struct AfXdpPort {
     sending: u32,
     empty_rounds: u32,
     mode: XdpMode,
+    /// Given back after the socket is closed.
+    seat: Option<Seat>,
 }
 
 impl AfXdpPort {
@@ -58,7 +61,13 @@ impl AfXdpPort {
             empty_rounds: 0,
             mode,
             socket,
+            seat: None,
         }
+    }
+
+    /// The same at this place of the program that all ports share.
+    pub(super) fn at(self, seat: Seat) -> Self {
+        Self { seat: Some(seat), ..self }
     }
 
     /// How frames reach the port.
@@ -251,10 +260,11 @@ impl Port for AfXdpPort {
     }
 
     fn close(self: Box<Self>, lent: &mut Lent<'_>) {
-        let Self { socket, in_kernel, incomplete, .. } = *self;
+        let Self { socket, in_kernel, incomplete, seat, .. } = *self;
         incomplete.into_iter().for_each(|chain| lent.free.put(chain.finish()));
         // Without its socket the kernel lets go of the frames.
         drop(socket);
+        drop(seat);
         in_kernel.take_all(lent);
     }
 }

@@ -1,15 +1,15 @@
 //! The memory that all AF_XDP sockets of a switch share.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
 use super::program::{self, Fallback, Program, everything};
 use super::queue::AfXdpPort;
+use super::seat::Hall;
 use super::socket::Socket;
 use super::{AfXdpError, PortOptions, XdpMode};
 use crate::{Frame, Memory};
@@ -43,6 +43,8 @@ pub struct Umem {
     pub(super) registration: XdpUmemReg,
     /// What `registration` names.
     _region: Arc<Region>,
+    /// In front of all ports, once there is one; by whether what nobody takes is dropped.
+    halls: Mutex<[Option<Arc<Hall>>; 2]>,
 }
 
 impl Umem {
@@ -92,7 +94,8 @@ impl Umem {
         // and is reached by nobody but the holders of frames and, through the rings, the kernel.
         let (memory, frames) =
             unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
-        let this = Self { frames: count, anchor, registration, _region: region };
+        let halls = Mutex::default();
+        let this = Self { frames: count, anchor, registration, _region: region, halls };
         Ok((this, memory, frames))
     }
 
@@ -102,16 +105,26 @@ impl Umem {
     /// [`PortOptions::fallback`] says.
     pub fn open(&self, interface: &str, options: &PortOptions) -> Result<AfXdpPort, AfXdpError> {
         let index = index_of(interface)?;
-        let program = Program::load(&everything(options.fallback))?;
-        let attached = program.attach(interface, index)?;
+        let hall = self.hall(options.fallback)?;
+        let attached = hall.attach(interface, index)?;
         let socket = Socket::new(RING, None)
             .and_then(|socket| socket.bind_shared(index, 0, &self.anchor).map(|()| socket))
             .map_err(|cause| {
                 AfXdpError::new(format!("bind an AF_XDP socket to {interface}"), cause)
             })?;
-        program.serve(0, socket.as_fd().as_raw_fd())?;
+        let seat = hall.seat(index, 0, &socket)?;
         let mode = XdpMode { attached, zero_copy: false };
-        Ok(AfXdpPort::new(self, interface, socket, mode, options.fill))
+        Ok(AfXdpPort::new(self, interface, socket, mode, options.fill).at(seat))
+    }
+
+    /// The program for ports with this fallback, loaded with the first of them.
+    fn hall(&self, fallback: Fallback) -> Result<Arc<Hall>, AfXdpError> {
+        let mut halls = self.halls.lock().unwrap_or_else(PoisonError::into_inner);
+        let hall = &mut halls[usize::from(fallback == Fallback::Drop)];
+        match hall {
+            Some(hall) => Ok(Arc::clone(hall)),
+            None => Ok(Arc::clone(hall.insert(Hall::open(fallback)?))),
+        }
     }
 
     /// Closes an interface: what arrives is dropped until a port is opened on it.
