@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::xdp::SocketAddrXdpFlags;
 
-use super::program::{Program, everything};
+use super::program::Program;
 use super::queue::AfXdpPort;
 use super::socket::Socket;
 use super::umem::{RING, Umem, index_of};
@@ -17,20 +17,23 @@ impl Umem {
     /// number. Frames are lent to each of them.
     ///
     /// # Errors
-    /// If the interface is not there, or has more queues than the program's map.
+    /// If the interface is not there, or the program's map has no room.
     pub fn open_queues(
         &self,
         interface: &str,
         options: &PortOptions,
     ) -> Result<Vec<AfXdpPort>, AfXdpError> {
         let index = index_of(interface)?;
-        let program = Program::load(&everything(options.fallback))?;
-        let attached = program.attach(interface, index)?;
-        let mode = XdpMode { attached, zero_copy: false };
-        self.open_all(interface, index, &program, mode, None, options.fill)
+        let hall = self.hall(options.fallback)?;
+        let mode = XdpMode { attached: hall.attach(interface, index)?, zero_copy: false };
+        let port = |(queue, socket): (usize, Socket)| {
+            let seat = hall.seat(index, queue as u32, &socket)?;
+            Ok(AfXdpPort::new(self, interface, socket, mode, options.fill).at(seat))
+        };
+        self.bind_all(interface, index, None)?.into_iter().enumerate().map(port).collect()
     }
 
-    /// A port for each queue, that of the first over the socket `first` if there is one: its UMEM
+    /// A port for each queue of an interface with a program of its own, that of the first over the socket `first` if there is one: its UMEM
     /// is then that of all.
     pub(super) fn open_all(
         &self,

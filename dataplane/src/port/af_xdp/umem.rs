@@ -118,7 +118,7 @@ impl Umem {
     }
 
     /// The program for ports with this fallback, loaded with the first of them.
-    fn hall(&self, fallback: Fallback) -> Result<Arc<Hall>, AfXdpError> {
+    pub(super) fn hall(&self, fallback: Fallback) -> Result<Arc<Hall>, AfXdpError> {
         let mut halls = self.halls.lock().unwrap_or_else(PoisonError::into_inner);
         let hall = &mut halls[usize::from(fallback == Fallback::Drop)];
         match hall {
