@@ -22,7 +22,9 @@ fn replay(manifests: &Path, node: &str, capture: &Path, more: &[&str]) -> Output
 fn verdicts_are_as_expected() {
     let mut failures = String::new();
     for fixture in Fixture::all().expect("fixtures are complete") {
-        let output = replay(&fixture.manifests, &fixture.node, &fixture.capture, &["-o", "json"]);
+        let more = fixture.arguments.iter().map(String::as_str);
+        let more: Vec<&str> = more.chain(["-o", "json"]).collect();
+        let output = replay(&fixture.manifests, &fixture.node, &fixture.capture, &more);
         let errors = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() || !errors.is_empty() {
             failures += &format!("{}: {}\n{errors}", fixture.name, output.status);
