@@ -14,15 +14,15 @@ pub(crate) fn clocks() -> u64 {
     0
 }
 
-/// Asks for the cache line of `value`, which will be read soon.
+/// Asks for the cache line at an address that will be read soon; wherever it leads.
 #[inline]
-pub(crate) fn prefetch<T>(value: &T) {
+pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults, and every x86-64 processor has the instruction.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
+    let _ = address;
 }

@@ -26,7 +26,7 @@ pub struct Packet {
     pub outcome: Option<Outcome>,
     /// What is to be rewritten: a place in the vector's translations, or [`Packet::AS_IT_IS`].
     pub(crate) translation: u16,
-    /// Hash of the flow, the same for both directions; 0 until the session node.
+    /// Hash of the flow, the same for both directions.
     pub hash: u64,
     /// Where its session most likely is.
     pub(crate) guess: Guess,

@@ -7,18 +7,24 @@
 //! A worker owns its ports, its graph and the snapshot it decides by. Between two vectors it
 //! looks whether the control side has left orders; within a vector nothing changes, so no
 //! packet is judged by half of two snapshots.
+//!
+//! A port may be this worker's alone, or have parts with several (`exchange` says who sends then).
 
+mod slots;
+
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::counters::PortCounters;
-use crate::exchange::{Exchange, Handoff, Refused};
+use crate::exchange::{Exchange, Refused, Way};
 use crate::orders::{Order, Orders};
 use crate::port::{Lent, Port};
 use crate::session::Sessions;
+use crate::wire::datagram;
 use crate::{
     Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR,
 };
+use slots::{Slot, Slots};
 
 /// Looks at packets whose outcome is known, before they leave.
 pub trait Inspect: Send {
@@ -45,14 +51,6 @@ const STATISTICS: Duration = Duration::from_secs(1);
 const SWEEP: u32 = 2048;
 const SWEEP_EVERY: Duration = Duration::from_millis(5);
 
-struct Slot {
-    id: PortId,
-    port: Box<dyn Port>,
-    counters: Arc<PortCounters>,
-    /// Frames that leave with this vector.
-    leaving: Vec<Frame>,
-}
-
 /// One worker of a switch.
 pub struct Worker {
     number: usize,
@@ -62,9 +60,7 @@ pub struct Worker {
     snapshot: Arc<Snapshot>,
     graph: Graph,
     counters: Arc<Counters>,
-    slots: Vec<Slot>,
-    /// Place in `slots` of each port served here.
-    places: Vec<u16>,
+    slots: Slots,
     orders: Arc<Orders>,
     exchange: Arc<Exchange>,
     inspect: Option<Box<dyn Inspect>>,
@@ -100,8 +96,7 @@ impl Worker {
             snapshot: Arc::default(),
             graph,
             counters: parts.counters,
-            slots: Vec::new(),
-            places: Vec::new(),
+            slots: Slots::default(),
             orders: parts.orders,
             exchange: parts.exchange,
             inspect: parts.inspect,
@@ -165,6 +160,9 @@ impl Worker {
             self.end_waiting();
         }
         let mut handled = self.take_handoffs();
+        if self.packets.len() + BURST > VECTOR {
+            self.run_vector(now);
+        }
         let ports = self.slots.len();
         for n in 0..ports {
             // Another port begins each round, so that none waits behind a busy one for ever.
@@ -178,7 +176,7 @@ impl Worker {
         }
         if now >= self.statistics_due {
             self.statistics_due = Now(now.0 + STATISTICS);
-            for slot in &self.slots {
+            for slot in self.slots.iter() {
                 slot.counters.missed.set(slot.port.missed());
             }
         }
@@ -189,14 +187,17 @@ impl Worker {
     }
 
     fn serve(&mut self, slot: usize, now: Now) -> usize {
-        let Some(Slot { id, port, counters, .. }) = self.slots.get_mut(slot) else { return 0 };
+        let Some(Slot { id, port, counters, is_part, .. }) = self.slots.at(slot) else { return 0 };
         let mut lent = Lent { memory: &self.memory, free: &mut self.free };
         let received = port.receive(&mut lent, BURST, &mut self.frames);
-        let id = *id;
+        let (id, is_part) = (*id, *is_part);
         let count = self.frames.len();
         if count > 0 {
             counters.received.add(count as u64);
             counters.received_bytes.add(self.frames.iter().map(|frame| frame.len() as u64).sum());
+        }
+        if is_part {
+            self.hand_fragments_on(id);
         }
         for frame in self.frames.drain(..) {
             self.packets.push(Packet::new(frame, id));
@@ -209,6 +210,24 @@ impl Worker {
             self.run_vector(now);
         }
         count
+    }
+
+    /// Hands fragments that were received on one of several parts of a port to the worker that
+    /// handles their datagrams.
+    fn hand_fragments_on(&mut self, id: PortId) {
+        let Self { number, memory, exchange, frames, free, counters, .. } = self;
+        let handler = Cell::new(*number);
+        let is_elsewhere = |frame: &mut Frame| {
+            let datagram = datagram::of_fragment(memory.bytes(frame), frame.len());
+            let worker = datagram.and_then(|datagram| exchange.handler(id, &datagram));
+            handler.set(worker.unwrap_or(*number));
+            handler.get() != *number
+        };
+        for fragment in frames.extract_if(.., is_elsewhere) {
+            if let Err(refused) = exchange.hand_in(handler.get(), fragment, id) {
+                end(refused, free, counters);
+            }
+        }
     }
 
     /// Sends the gathered vector through the graph and out, and after it what waited for it.
@@ -248,19 +267,13 @@ impl Worker {
                 }
                 continue;
             }
-            match place(&self.places, packet.out_port) {
-                Some(place) => self.slots[place].leaving.push(packet.frame),
-                None => match self.exchange.hand_over(packet.frame, packet.out_port) {
-                    Ok(()) => {}
-                    Err(Refused::NoWorker(frame)) => {
-                        self.free.put(frame);
-                        self.counters.count(Outcome::PortGone);
-                    }
-                    Err(Refused::Full(frame)) => {
-                        self.free.put(frame);
-                        self.counters.count(Outcome::HandoffFull);
-                    }
-                },
+            if let Some(slot) = self.slots.of(packet.out_port) {
+                slot.leaving.push(packet.frame);
+                continue;
+            }
+            let handed = self.exchange.hand_over(self.number, packet.frame, packet.out_port);
+            if let Err(refused) = handed {
+                end(refused, &mut self.free, &self.counters);
             }
         }
     }
@@ -280,7 +293,7 @@ impl Worker {
 
     fn send(&mut self) {
         let mut gone = Vec::new();
-        for slot in &mut self.slots {
+        for slot in self.slots.iter_mut() {
             if slot.leaving.is_empty() && !slot.port.is_sending() {
                 continue;
             }
@@ -304,19 +317,17 @@ impl Worker {
         }
     }
 
-    /// Takes what other workers left for this one's ports.
+    /// Takes what other workers left: for this one's ports to send, and to handle.
     fn take_handoffs(&mut self) -> usize {
         let mut taken = 0;
         while taken < VECTOR
-            && let Some(Handoff { frame, out_port }) = self.exchange.take(self.number)
+            && let Some(handoff) = self.exchange.take(self.number)
         {
             taken += 1;
-            match place(&self.places, out_port) {
-                Some(place) => self.slots[place].leaving.push(frame),
-                None => {
-                    self.free.put(frame);
-                    self.counters.count(Outcome::PortGone);
-                }
+            match (self.slots.of_handoff(&handoff), handoff.way) {
+                (Some(slot), Way::Out) => slot.leaving.push(handoff.frame),
+                (Some(slot), Way::In) => self.packets.push(Packet::new(handoff.frame, slot.id)),
+                (None, _) => end(Refused::NoWorker(handoff.frame), &mut self.free, &self.counters),
             }
         }
         taken
@@ -331,9 +342,7 @@ impl Worker {
                 }
                 Order::AddPort(id, port, counters) => {
                     self.remove_port(id);
-                    let leaving = Vec::with_capacity(VECTOR);
-                    self.slots.push(Slot { id, port, counters, leaving });
-                    self.note_places();
+                    self.slots.add(id, port, counters, &self.exchange);
                 }
                 Order::RemovePort(id) => self.remove_port(id),
                 Order::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
@@ -343,24 +352,11 @@ impl Worker {
     }
 
     fn remove_port(&mut self, id: PortId) {
-        if let Some(n) = self.slots.iter().position(|slot| slot.id == id) {
-            let slot = self.slots.swap_remove(n);
-            self.note_places();
+        if let Some(slot) = self.slots.remove(id) {
             slot.leaving.into_iter().for_each(|frame| self.free.put(frame));
             slot.port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
             self.graph.forget_port(id);
             self.end_waiting();
-        }
-    }
-
-    fn note_places(&mut self) {
-        self.places.clear();
-        for (n, slot) in self.slots.iter().enumerate() {
-            let id = usize::from(slot.id.0);
-            if self.places.len() <= id {
-                self.places.resize(id + 1, NOWHERE);
-            }
-            self.places[id] = n as u16;
         }
     }
 
@@ -377,7 +373,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        for slot in std::mem::take(&mut self.slots) {
+        for slot in self.slots.take_all() {
+            slot.leaving.into_iter().for_each(|frame| self.free.put(frame));
             slot.port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
         }
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
@@ -385,11 +382,15 @@ impl Drop for Worker {
     }
 }
 
-const NOWHERE: u16 = u16::MAX;
-
-#[inline]
-fn place(places: &[u16], id: PortId) -> Option<usize> {
-    places.get(usize::from(id.0)).filter(|place| **place != NOWHERE).map(|n| usize::from(*n))
+/// Ends a packet that could not be handed to another worker.
+#[cold]
+fn end(refused: Refused, free: &mut FreeList, counters: &Counters) {
+    let (frame, outcome) = match refused {
+        Refused::NoWorker(frame) => (frame, Outcome::PortGone),
+        Refused::Full(frame) => (frame, Outcome::HandoffFull),
+    };
+    free.put(frame);
+    counters.count(outcome);
 }
 
 fn bytes(frames: &[Frame]) -> u64 {

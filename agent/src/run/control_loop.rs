@@ -280,9 +280,10 @@ impl ControlLoop {
         let view = self.control.view();
         let mut ports = Vec::new();
         if let Some(host) = &self.host
-            && let PodPort::Open { id, .. } = host.port
+            && let PodPort::Open { id, mtu, .. } = host.port
         {
-            ports.push(NodePort { mac: Some(host.mac), ..NodePort::new(id, LeadsTo::Host) });
+            let port = NodePort::new(id, LeadsTo::Host);
+            ports.push(NodePort { mac: Some(host.mac), mtu, ..port });
         }
         for attached in self.pods.counting() {
             if let Some(id) = attached.port_id() {
@@ -290,6 +291,7 @@ impl ControlLoop {
                 let mac = Some(attached.pod.mac.0);
                 ports.push(NodePort {
                     mac,
+                    mtu: attached.port.mtu(),
                     ..NodePort::named(id, leads_to, Arc::clone(&attached.name))
                 });
             }

@@ -3,35 +3,37 @@
 
 use std::net::IpAddr;
 
-use dataplane::port::af_xdp::{Fallback, PortOptions, Umem, Uplink, UplinkFilter};
-use dataplane::port::{Port, Queues};
+use dataplane::port::Port;
+use dataplane::port::af_xdp::{
+    AfXdpPort, Fallback, PortOptions, Umem, Uplink, UplinkFilter, XdpMode,
+};
 use dataplane::wire::Mac;
 
 use crate::linux::host_port::{self, HostPortConfig};
 use crate::linux::masquerade;
 use crate::linux::redirect::{Redirector, Redirects};
 use crate::linux::{
-    Error, Event, Events, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
+    Error, Event, Events, Link, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
 };
 
 /// A port that was opened on an interface.
 pub struct Opened {
-    /// The port, for the switch.
-    pub port: Box<dyn Port>,
+    /// Its queues, for the switch; a queue's place is its number.
+    pub queues: Vec<Box<dyn Port>>,
     /// How frames reach it, for people: `native, copy`.
     pub mode: String,
     /// The interface's number: a later interface of the same name has another one.
     pub index: u32,
+    /// Bytes of the largest IP packet that it takes.
+    pub mtu: u16,
 }
 
 /// An uplink that was opened.
 pub struct OpenedUplink {
-    /// The port over all of its queues.
+    /// The port.
     pub port: Opened,
     /// Its own MAC address.
     pub mac: Mac,
-    /// Bytes of the largest IP packet that it takes.
-    pub mtu: u32,
 }
 
 /// What happened to interfaces and the ways out of them.
@@ -169,10 +171,12 @@ impl KernelInterfaces {
 
 impl Interfaces for KernelInterfaces {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
-        let index = self.netlink.link(interface).map_err(|error| error.to_string())?.index;
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
         let options = PortOptions { fill: self.frames_per_port, fallback: Fallback::Drop };
-        let port = self.umem.open(interface, &options).map_err(|error| error.to_string())?;
-        Ok(Opened { mode: port.mode().to_string(), port: Box::new(port), index })
+        let ports = self.umem.open_queues(interface, &options);
+        let ports = ports.map_err(|error| error.to_string())?;
+        let mode = ports.first().map(AfXdpPort::mode);
+        Ok(as_one(ports, mode, &link))
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
@@ -208,14 +212,9 @@ impl Interfaces for KernelInterfaces {
         let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
         let opened = self.umem.open_uplink(interface, self.frames_per_port);
         let (program, ports) = opened.map_err(|error| error.to_string())?;
-        let mode = match ports.len() {
-            1 => program.mode().to_string(),
-            queues => format!("{}, {queues} queues", program.mode()),
-        };
-        let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+        let port = as_one(ports, Some(program.mode()), &link);
         self.uplink = Some(OpenUplink { program, filter: None });
-        let port = Opened { port: Box::new(Queues::new(ports)), mode, index: link.index };
-        Ok(OpenedUplink { port, mac, mtu: link.mtu })
+        Ok(OpenedUplink { port, mac })
     }
 
     fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
@@ -270,6 +269,17 @@ impl Interfaces for KernelInterfaces {
             })
         })
     }
+}
+
+fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
+    let mut mode = mode.map(|mode| mode.to_string()).unwrap_or_default();
+    if ports.len() > 1 {
+        mode += &format!(", {} queues", ports.len());
+    }
+    let queues = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+    // No IP packet without jumbo options is longer than such a number tells.
+    let mtu = link.mtu.min(u16::MAX.into()) as u16;
+    Opened { queues, mode, index: link.index, mtu }
 }
 
 type Tell = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;

@@ -65,7 +65,7 @@ pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened, Opene
 pub(crate) use show::show;
 pub use show::{TABLES, Table};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
-pub use status::{PortStatus, SourceStatus, Status, WatchStatus};
+pub use status::{PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
 
 /// Why the switch did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

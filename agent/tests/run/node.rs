@@ -199,7 +199,8 @@ impl Interfaces for Kernel {
         let state = self.lock();
         let found =
             state.interfaces.get(interface).ok_or_else(|| format!("{interface} is not there"))?;
-        Ok(Opened { port: found.wire.port(), mode: "memory".to_owned(), index: found.index })
+        let queues = vec![found.wire.port()];
+        Ok(Opened { queues, mode: "memory".to_owned(), index: found.index, mtu: 1500 })
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
@@ -229,7 +230,7 @@ impl Interfaces for Kernel {
     }
 
     fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
-        Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2], mtu: 1500 })
+        Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2] })
     }
 
     fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {

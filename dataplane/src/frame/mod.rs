@@ -163,9 +163,8 @@ impl Memory {
     /// Asks for the packet's first bytes, which will be read soon.
     #[inline]
     pub fn prefetch(&self, frame: &Frame) {
-        if let Some(first) = self.bytes(frame).first() {
-            crate::cpu::prefetch(first);
-        }
+        let offset = frame.index as usize * self.frame_size + frame.start as usize;
+        crate::cpu::prefetch(self.base.as_ptr().wrapping_add(offset));
     }
 
     /// The same, to be changed.

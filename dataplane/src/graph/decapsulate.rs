@@ -1,7 +1,7 @@
 //! Takes packets out of tunnels. A cluster node speaks for itself and for its pods, and for
 //! nobody else.
 
-use super::{Context, Next, security};
+use super::{Context, Next, security, session};
 use crate::packet::Packet;
 use crate::wire::{self, Headers, Kind, vxlan};
 use crate::{Hop, Outcome, Underlay};
@@ -30,5 +30,6 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     vxlan::mark_congestion(frame, &packet.headers, class);
     packet.from_peer = Hop::peer(peer);
+    session::expect(context, packet);
     security::onward(context, packet)
 }

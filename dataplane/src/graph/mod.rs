@@ -1,10 +1,10 @@
 //! The graph: stages that each handle a whole vector.
 //!
 //! ```text
-//! parse ─┬─▶ security ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ rewrite ─┬─▶ (out)
-//!        │      │      │            ├────────────────▲        ▲   └─▶ encapsulate ─▶ (out)
-//!        │      │      └─▶ fragment ┴─────────────────────────┘          ▲
-//!        │      └─▶ decapsulate ─▶ (session, fragment)        answer ────┴─▶ (out)
+//! parse ─┬─▶ security ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ open ─▶ rewrite ─┬─▶ (out)
+//!        │      │      │            ├────────────────▲                ▲   └─▶ encapsulate ─▶ (out)
+//!        │      │      └─▶ fragment ┴─────────────────────────────────┘          ▲
+//!        │      └─▶ decapsulate ─▶ (session, fragment)                answer ────┴─▶ (out)
 //!        └─▶ neighbour ─▶ (out)
 //! ```
 //!
@@ -23,6 +23,7 @@ mod decapsulate;
 mod encapsulate;
 mod fragment;
 mod neighbour;
+mod open;
 mod policy;
 mod rewrite;
 mod security;
@@ -41,6 +42,7 @@ use crate::Now;
 use crate::counters::Counters;
 use crate::cpu::clocks;
 use crate::packet::{Packet, VECTOR};
+use crate::policy::Cases;
 use crate::session::{Sessions, Views};
 use crate::wire::{self, Flow, Headers, Kind, Mac};
 use crate::{Hop, Memory, Outcome, PortId, Snapshot};
@@ -91,7 +93,9 @@ nodes! {
     /// Gives connections to services a backend.
     Service "service" to [Policy, Answer],
     /// Routes and judges packets that open a connection.
-    Policy "policy" to [Rewrite],
+    Policy "policy" to [Open, Rewrite],
+    /// Makes sessions of connections that may be opened.
+    Open "open" to [Rewrite],
     /// Finds the connection of later fragments through their first.
     Fragment "fragment" to [Rewrite, Wait],
     /// Holds later fragments until their first is known.
@@ -130,6 +134,7 @@ pub(crate) struct Context<'a> {
     pub(crate) fragments: &'a mut Fragments,
     pub(crate) notices: &'a mut Notices,
     translations: &'a mut Vec<Translation>,
+    cases: &'a mut Cases<'static>,
     pub(crate) now: Now,
 }
 
@@ -157,7 +162,8 @@ impl List {
 
     #[inline]
     fn push(&mut self, index: u8) {
-        self.items[self.length] = index;
+        debug_assert!(self.length < VECTOR);
+        self.items[self.length % VECTOR] = index;
         self.length += 1;
     }
 
@@ -172,6 +178,7 @@ pub struct Graph {
     fragments: Fragments,
     notices: Notices,
     translations: Vec<Translation>,
+    cases: Cases<'static>,
     tracer: Option<Box<Tracer>>,
 }
 
@@ -182,6 +189,7 @@ impl Default for Graph {
             fragments: Fragments::default(),
             notices: Notices::default(),
             translations: Vec::with_capacity(VECTOR),
+            cases: Cases::default(),
             tracer: None,
         }
     }
@@ -275,10 +283,10 @@ impl Graph {
         now: Now,
     ) {
         assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
-        let Self { lists, fragments, notices, translations, tracer } = self;
+        let Self { lists, fragments, notices, translations, cases, tracer } = self;
         translations.clear();
         let mut context =
-            Context { snapshot, memory, sessions, fragments, notices, translations, now };
+            Context { snapshot, memory, sessions, fragments, notices, translations, cases, now };
         let mut follower = tracer.as_deref_mut();
         if let Some(tracer) = &mut follower {
             tracer.begin(&context, packets);
@@ -290,10 +298,6 @@ impl Graph {
                 continue;
             }
             let started = clocks();
-            if node == Node::Session {
-                let items = &lists[node as usize].items[..input];
-                session::prepare(&context, packets, items);
-            }
             let mut at = 0;
             while at < input {
                 let mut until = input;
@@ -305,22 +309,37 @@ impl Graph {
                 }
                 let work = Work { node, from: at, until, counters };
                 match node {
-                    Node::Parse => work.each(lists, packets, &mut context, parse),
-                    Node::Neighbour => work.each(lists, packets, &mut context, neighbour::step),
-                    Node::Security => work.each(lists, packets, &mut context, security::step),
-                    Node::Decapsulate => {
-                        work.each(lists, packets, &mut context, decapsulate::step);
+                    Node::Parse => work.each::<true>(lists, packets, &mut context, parse),
+                    Node::Neighbour => {
+                        work.each::<false>(lists, packets, &mut context, neighbour::step)
                     }
-                    Node::Session => work.each(lists, packets, &mut context, session::step),
-                    Node::Service => work.each(lists, packets, &mut context, service::step),
-                    Node::Policy => work.each(lists, packets, &mut context, policy::step),
-                    Node::Fragment => work.each(lists, packets, &mut context, fragment::step),
+                    Node::Security => {
+                        work.each::<false>(lists, packets, &mut context, security::step)
+                    }
+                    Node::Decapsulate => {
+                        work.each::<false>(lists, packets, &mut context, decapsulate::step);
+                    }
+                    Node::Session => {
+                        work.each::<false>(lists, packets, &mut context, session::step)
+                    }
+                    Node::Service => {
+                        work.each::<false>(lists, packets, &mut context, service::step)
+                    }
+                    Node::Policy => {
+                        let items = &lists[node as usize].items[at..until];
+                        policy::judge(&mut context, packets, items);
+                        work.each::<false>(lists, packets, &mut context, policy::step);
+                    }
+                    Node::Open => work.each::<false>(lists, packets, &mut context, open::step),
+                    Node::Fragment => {
+                        work.each::<false>(lists, packets, &mut context, fragment::step)
+                    }
                     // Whoever runs the graph has them wait.
                     Node::Wait => {}
-                    Node::Rewrite => work.each(lists, packets, &mut context, rewrite::step),
-                    Node::Answer => work.each(lists, packets, &mut context, answer::step),
+                    Node::Rewrite => work.each::<true>(lists, packets, &mut context, rewrite::step),
+                    Node::Answer => work.each::<false>(lists, packets, &mut context, answer::step),
                     Node::Encapsulate => {
-                        work.each(lists, packets, &mut context, encapsulate::step);
+                        work.each::<false>(lists, packets, &mut context, encapsulate::step);
                     }
                 }
                 if let Some(tracer) = &mut follower {
@@ -358,20 +377,19 @@ const AHEAD: usize = 6;
 impl Work<'_> {
     /// Takes the packets one after the other through `step`: a loop of its own for each node.
     #[inline(always)]
-    fn each<'c>(
+    fn each<'c, const READS_FRAMES: bool>(
         &self,
         lists: &mut [List; NODES],
         packets: &mut [Packet],
         context: &mut Context<'c>,
         step: impl Fn(&mut Context<'c>, &mut Packet) -> Next,
     ) {
-        let reads_frames = matches!(self.node, Node::Parse | Node::Rewrite);
-        for n in self.from..self.until {
-            if reads_frames && n + AHEAD < self.until {
-                let index = lists[self.node as usize].items[n + AHEAD];
-                context.memory.prefetch(&packets[usize::from(index)].frame);
+        let items = lists[self.node as usize].items;
+        let items = &items[self.from..self.until];
+        for (n, &index) in items.iter().enumerate() {
+            if READS_FRAMES && let Some(ahead) = items.get(n + AHEAD) {
+                context.memory.prefetch(&packets[usize::from(*ahead)].frame);
             }
-            let index = lists[self.node as usize].items[n];
             let packet = &mut packets[usize::from(index)];
             match step(context, packet) {
                 Next::Node(next) => {
@@ -397,20 +415,24 @@ fn parse(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             Next::End(outcome)
         }
         Ok(()) => match packet.headers.kind {
-            Kind::Ipv4 | Kind::Ipv6 => Next::Node(Node::Security),
+            Kind::Ipv4 | Kind::Ipv6 => {
+                session::expect(context, packet);
+                Next::Node(Node::Security)
+            }
             Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),
         },
     }
 }
 
 impl Context<'_> {
-    /// Where a packet for `destination` leaves, if it may leave there at all.
+    /// Where a packet for `destination` goes and the port it leaves by, if it may leave there at
+    /// all.
     #[inline]
-    fn route(&self, packet: &Packet, destination: acl::Address) -> Result<Hop, Outcome> {
+    fn route(&self, packet: &Packet, destination: acl::Address) -> Result<(Hop, PortId), Outcome> {
         let Some(hop) = self.snapshot.route(destination) else { return Err(Outcome::NoRoute) };
         let Some((port, _)) = self.snapshot.way(hop) else { return Err(Outcome::PortGone) };
         let goes_back = port == packet.in_port && !self.translates(packet);
-        if goes_back { Err(Outcome::NotLocal) } else { Ok(hop) }
+        if goes_back { Err(Outcome::NotLocal) } else { Ok((hop, port)) }
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! Port security: who may send with which addresses where, and how much further.
 
-use super::{Context, Next, Node};
+use super::{Context, Next, Node, session};
 use crate::packet::Packet;
 use crate::wire::{Fragment, protocol};
 use crate::{Outcome, PortKind, Underlay};
@@ -59,11 +59,10 @@ pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return Next::Node(Node::Answer);
     }
     match packet.headers.fragment {
-        Fragment::Whole => Next::Node(Node::Session),
-        Fragment::First(_) => {
-            context.fragments.note_first();
-            Next::Node(Node::Session)
-        }
-        Fragment::Later(_) => Next::Node(Node::Fragment),
+        Fragment::Whole => {}
+        Fragment::First(_) => context.fragments.note_first(),
+        Fragment::Later(_) => return Next::Node(Node::Fragment),
     }
+    session::guess(context, packet);
+    Next::Node(Node::Session)
 }

@@ -12,25 +12,47 @@ use super::{Context, Next, Node, Translation, service};
 use crate::packet::Packet;
 use crate::policy::{Judgement, judge};
 use crate::session::{Found, Sight, Views};
-use crate::wire::{self, Flow, Fragment, Mac, Role, protocol};
+use crate::wire::{self, Flow, Fragment, Headers, Mac, Role, protocol};
 use crate::{Hop, Outcome, PortKind, Verdict};
 
-/// Gives every packet its hash and asks for the cache lines that the step will read.
+// A session is in two cache lines, and the second is only known from the first. Each is asked for
+// one node ahead, so that what the node in between does hides the wait.
+
+/// Gives the packet its hash, for which a session will be looked for.
 #[inline]
-pub(super) fn prepare(context: &Context<'_>, packets: &mut [Packet], items: &[u8]) {
-    for index in items {
-        let packet = &mut packets[usize::from(*index)];
-        packet.hash = context.sessions.hash(&packet.headers.flow);
-        context.sessions.prefetch(packet.hash);
-    }
-    for index in items {
-        let packet = &mut packets[usize::from(*index)];
-        packet.guess = context.sessions.guess(packet.hash);
-    }
+pub(super) fn expect(context: &Context<'_>, packet: &mut Packet) {
+    packet.hash = context.sessions.hash(&packet.headers.flow);
+    context.sessions.prefetch(packet.hash);
+}
+
+/// Guesses where the session is.
+#[inline]
+pub(super) fn guess(context: &Context<'_>, packet: &mut Packet) {
+    packet.guess = context.sessions.guess(packet.hash);
 }
 
 #[inline]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let headers = &packet.headers;
+    let may_pass = match headers.role {
+        Role::Follows => true,
+        Role::Opens => headers.flow.protocol != protocol::TCP,
+        Role::Quotes => false,
+    };
+    if may_pass && headers.fragment == Fragment::Whole {
+        let (generation, now_s) = (context.snapshot.generation, context.now.seconds());
+        let Packet { guess, headers: Headers { flow, tcp_flags, .. }, .. } = packet;
+        if let Some(hop) = context.sessions.pass(*guess, flow, *tcp_flags, generation, now_s) {
+            packet.hop = hop;
+            packet.outcome = Some(Outcome::Session);
+            return Next::Node(Node::Rewrite);
+        }
+    }
+    look(context, packet)
+}
+
+#[inline(never)]
+fn look(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if packet.headers.role == Role::Quotes {
         return related(context, packet);
     }
@@ -121,11 +143,11 @@ pub(super) fn go_on(
 /// Where a packet of a session leaves, with the addresses it will have then.
 fn route(context: &Context<'_>, packet: &Packet) -> Result<Hop, Outcome> {
     match context.translation(packet) {
-        None => context.route(packet, packet.headers.flow.destination),
+        None => context.route(packet, packet.headers.flow.destination).map(|(hop, _)| hop),
         Some(translation) if translation.returns => {
             context.snapshot.uplink().map(Hop::port).ok_or(Outcome::NoRoute)
         }
-        Some(translation) => context.route(packet, translation.to.destination),
+        Some(translation) => context.route(packet, translation.to.destination).map(|(hop, _)| hop),
     }
 }
 

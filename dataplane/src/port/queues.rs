@@ -1,4 +1,5 @@
-//! Several queues of one interface as one port, for a worker that serves them all.
+//! Several queues of one interface as one port, for a worker that serves them all. (Those of several
+//! workers: `Switch::add_queues`.)
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -1,15 +1,21 @@
 //! Finds records by hash: buckets of one cache line, of which a session may be in several.
 //!
-//! A slot holds the upper half of a hash and the number of a record, or 0. It only leads to
-//! records worth looking at; what a record holds says whether it is the one.
+//! | bytes of a bucket | hold |
+//! |---|---|
+//! | 0–15 | eight tags, 16 bits of a hash each; 0 where the slot is free or just being filled |
+//! | 16–47 | eight numbers of records, plus one; 0 where the slot is free |
+//! | 48–55 | whether it was once too full for a session of its own |
+//!
+//! A slot only leads to records worth looking at; what a record holds says whether it is the one.
+//! So nobody minds a tag that belongs to the record which had the slot before.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::region::{Array, Cells};
 use crate::cpu;
 
-/// Slots of a bucket: one cache line.
+/// Slots of a bucket.
 const SLOTS: usize = 8;
 /// No record has the hash.
 pub(super) const NOTHING: u32 = u32::MAX;
@@ -19,7 +25,12 @@ pub(super) const ELSEWHERE: u32 = u32::MAX - 1;
 const PROBES: usize = 8;
 
 #[repr(align(64))]
-struct Bucket([AtomicU64; SLOTS]);
+struct Bucket {
+    /// The tag of slot `2 * lane + word`.
+    tags: [AtomicU64; 2],
+    records: [AtomicU32; SLOTS],
+    overflowed: AtomicU64,
+}
 
 // SAFETY: atomic integers only, 64 bytes of them.
 #[allow(unsafe_code, reason = "stands in mapped memory")]
@@ -27,18 +38,12 @@ unsafe impl Cells for Bucket {}
 
 pub(super) struct Index {
     buckets: Array<Bucket>,
-    /// A bit for each bucket that was once too full for a session of its own, so that most
-    /// packets without a session look into one bucket only.
-    overflowed: Array<AtomicU64>,
 }
 
 impl Index {
     pub(super) fn new(capacity: usize) -> io::Result<Self> {
         let buckets = (2 * capacity / SLOTS).next_power_of_two().max(PROBES);
-        Ok(Self {
-            buckets: Array::zeroed(buckets)?.populate(),
-            overflowed: Array::zeroed(buckets.div_ceil(64))?,
-        })
+        Ok(Self { buckets: Array::zeroed(buckets)?.populate() })
     }
 
     /// Asks for the cache line where the search for this hash begins.
@@ -51,17 +56,12 @@ impl Index {
     /// [`ELSEWHERE`] if that cannot be told from the first bucket.
     #[inline]
     pub(super) fn guess(&self, hash: u64) -> u32 {
-        let tag = tag(hash);
-        let mut found = 0;
-        // Without a branch: which slot it is nobody could predict.
-        for slot in &self.first_bucket(hash).0 {
-            let value = slot.load(Ordering::Acquire);
-            found = if value >> 32 == tag { value as u32 } else { found };
-        }
-        match found {
-            0 if self.has_overflowed(hash as usize & (self.buckets.len() - 1)) => ELSEWHERE,
+        let bucket = self.first_bucket(hash);
+        match bucket.matches(tag(hash)) {
+            0 if bucket.has_overflowed() => ELSEWHERE,
             0 => NOTHING,
-            found => found - 1,
+            // No record is there if another worker is just about to fill the slot, or empties it.
+            matches => bucket.record(matches).wrapping_sub(1),
         }
     }
 
@@ -69,34 +69,55 @@ impl Index {
     #[inline]
     pub(super) fn records(&self, hash: u64) -> impl Iterator<Item = u32> {
         let tag = tag(hash);
-        let buckets = self.buckets_in_use(hash).map(|bucket| &self.buckets[bucket].0);
-        let values = buckets.flatten().map(|slot| slot.load(Ordering::Acquire));
-        let values = values.filter(move |value| value >> 32 == tag);
-        values.map(|value| (value as u32).wrapping_sub(1))
+        let buckets = self.buckets_in_use(hash).map(|bucket| &self.buckets[bucket]);
+        buckets.flat_map(move |bucket| {
+            let mut left = bucket.matches(tag);
+            std::iter::from_fn(move || {
+                (left != 0).then(|| {
+                    let record = bucket.record(left);
+                    left &= left - 1;
+                    record.wrapping_sub(1)
+                })
+            })
+        })
     }
 
     /// Has this hash lead to this record; `false` if there is no place.
     pub(super) fn insert(&self, hash: u64, record: u32) -> bool {
-        let value = value(hash, record);
         self.probes(hash).any(|bucket| {
-            let placed = self.buckets[bucket].0.iter().any(|slot| {
-                slot.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            let bucket = &self.buckets[bucket];
+            let slot = bucket.records.iter().position(|slot| {
+                slot.compare_exchange(0, record + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             });
-            if !placed {
+            match slot {
+                Some(slot) => {
+                    let (word, shift) = place(slot);
+                    bucket.tags[word].fetch_or(tag(hash) << shift, Ordering::AcqRel);
+                }
                 // Before a session can be in the next one, it must be looked for there.
-                self.overflowed[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::AcqRel);
+                None => bucket.overflowed.store(1, Ordering::Release),
             }
-            placed
+            slot.is_some()
         })
     }
 
     /// Undoes [`Self::insert`].
     pub(super) fn remove(&self, hash: u64, record: u32) {
-        let value = value(hash, record);
-        let mut slots = self.buckets_in_use(hash).flat_map(|bucket| &self.buckets[bucket].0);
-        slots.any(|slot| {
-            slot.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
+        for bucket in self.buckets_in_use(hash).map(|bucket| &self.buckets[bucket]) {
+            let is_it = |slot: &AtomicU32| slot.load(Ordering::Acquire) == record + 1;
+            let mut slots = bucket.records.iter().enumerate().filter(|(_, slot)| is_it(slot));
+            // A session with two hashes may be in one bucket twice.
+            let found = slots.find(|(slot, _)| {
+                let (word, shift) = place(*slot);
+                bucket.tags[word].load(Ordering::Acquire) >> shift & LANE == tag(hash)
+            });
+            if let Some((slot, number)) = found {
+                let (word, shift) = place(slot);
+                bucket.tags[word].fetch_and(!(LANE << shift), Ordering::AcqRel);
+                number.store(0, Ordering::Release);
+                return;
+            }
+        }
     }
 
     /// The buckets that a session of this hash may be put into, in order.
@@ -114,14 +135,9 @@ impl Index {
         let mut goes_on = true;
         self.probes(hash).take_while(move |bucket| {
             let this_one = goes_on;
-            goes_on = this_one && self.has_overflowed(*bucket);
+            goes_on = this_one && self.buckets[*bucket].has_overflowed();
             this_one
         })
-    }
-
-    #[inline]
-    fn has_overflowed(&self, bucket: usize) -> bool {
-        self.overflowed[bucket / 64].load(Ordering::Acquire) >> (bucket % 64) & 1 == 1
     }
 
     #[inline]
@@ -130,13 +146,43 @@ impl Index {
     }
 }
 
-#[inline]
-fn value(hash: u64, record: u32) -> u64 {
-    tag(hash) << 32 | u64::from(record + 1)
+impl Bucket {
+    /// The slots that have this tag, as bits; [`Self::record`] knows which. The lowest is one for
+    /// certain, others may not be.
+    #[inline]
+    fn matches(&self, tag: u64) -> u64 {
+        let zero_lanes = |word: u64| word.wrapping_sub(LANES) & !word & (LANES << 15);
+        let wanted = tag * LANES;
+        let in_word = |n: usize| zero_lanes(self.tags[n].load(Ordering::Acquire) ^ wanted);
+        in_word(0) >> 15 | in_word(1) >> 14
+    }
+
+    /// The number that stands in the first of the slots.
+    #[inline]
+    fn record(&self, matches: u64) -> u32 {
+        let lowest = matches.trailing_zeros();
+        let slot = lowest >> 3 | lowest & 1;
+        self.records[slot as usize % SLOTS].load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Acquire) != 0
+    }
+}
+
+/// One lane of 16 bits.
+const LANE: u64 = 0xffff;
+/// The lowest bit of each lane.
+const LANES: u64 = 0x0001_0001_0001_0001;
+
+/// Where a slot's tag stands: the word, and bits to shift by.
+fn place(slot: usize) -> (usize, usize) {
+    (slot % 2, slot / 2 * 16)
 }
 
 /// Never 0, so that an empty slot matches nobody.
 #[inline]
 fn tag(hash: u64) -> u64 {
-    (hash >> 32) | 1 << 31
+    hash >> 48 | 1
 }

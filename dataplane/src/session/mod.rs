@@ -20,6 +20,7 @@
 
 mod hash;
 mod index;
+mod pass;
 mod record;
 mod region;
 mod store;

@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io;
-use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -72,10 +71,16 @@ impl Drop for Region {
 /// Cells that stand in a region.
 pub(super) struct Array<T> {
     region: Arc<Region>,
+    /// At `offset` in the region.
+    first: NonNull<T>,
     offset: usize,
     count: usize,
-    cells: PhantomData<T>,
 }
+
+// SAFETY: all that the pointer leads to is cells, which may be shared.
+unsafe impl<T: Cells> Send for Array<T> {}
+// SAFETY: as above.
+unsafe impl<T: Cells> Sync for Array<T> {}
 
 impl<T: Cells> Array<T> {
     /// `count` cells from `offset` bytes on.
@@ -85,8 +90,10 @@ impl<T: Cells> Array<T> {
     pub(super) fn new(region: &Arc<Region>, offset: usize, count: usize) -> Self {
         let end = count.checked_mul(size_of::<T>()).and_then(|size| size.checked_add(offset));
         assert!(end.is_some_and(|end| end <= region.length), "the cells are inside the region");
-        assert!((region.base.as_ptr() as usize + offset).is_multiple_of(align_of::<T>()));
-        Self { region: Arc::clone(region), offset, count, cells: PhantomData }
+        // SAFETY: `offset` is inside the region.
+        let first = unsafe { region.base.add(offset) }.cast::<T>();
+        assert!(first.is_aligned());
+        Self { region: Arc::clone(region), first, offset, count }
     }
 
     /// So many cells in zeroed memory of their own.
@@ -122,9 +129,6 @@ impl<T: Cells> Deref for Array<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: inside the region and in line (`new`); the type is sound with any bits, is
         // only changed atomically, and the region lives as long as the array.
-        unsafe {
-            let first = self.region.base.as_ptr().add(self.offset).cast();
-            std::slice::from_raw_parts(first, self.count)
-        }
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }

@@ -208,6 +208,16 @@ impl Sessions {
         Guess(guess)
     }
 
+    #[inline]
+    pub(super) fn record(&self, guess: Guess) -> Option<&Record> {
+        self.records.get(guess.0 as usize)
+    }
+
+    #[inline]
+    pub(super) fn timeouts(&self) -> &Timeouts {
+        &self.timeouts
+    }
+
     /// The live session that `flow` belongs to.
     #[inline]
     pub fn find(&self, hash: u64, flow: &Flow, sight: Sight, now_s: u32) -> Option<Found> {

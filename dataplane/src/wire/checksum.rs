@@ -52,10 +52,13 @@ pub fn replace(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
 pub fn decrement_ttl(packet: &mut [u8], headers: &Headers) {
     let l3 = usize::from(headers.l3);
     if headers.kind == Kind::Ipv4 {
-        packet[l3 + 8] -= 1;
-        let old = u64::from(u16::from_be_bytes([packet[l3 + 10], packet[l3 + 11]]));
-        let new = fold(old + 0x0100);
-        packet[l3 + 10..l3 + 12].copy_from_slice(&new.to_be_bytes());
+        let header = &mut packet[l3..l3 + 12];
+        header[8] -= 1;
+        // Such sums are the same in either order of bytes (RFC 1071, section 2).
+        let old = u16::from_ne_bytes([header[10], header[11]]);
+        let (new, carries) = old.overflowing_add(0x0100_u16.to_be());
+        let new = new + u16::from(carries);
+        header[10..12].copy_from_slice(&new.to_ne_bytes());
     } else {
         packet[l3 + 7] -= 1;
     }
@@ -99,7 +102,7 @@ pub struct Unfinished {
 }
 
 /// The packet's checksum if it was left unfinished.
-#[inline]
+#[inline(always)]
 pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
     let field = match headers.flow.protocol {
         protocol::TCP => 16,
@@ -109,24 +112,39 @@ pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
     if headers.fragment != Fragment::Whole {
         return None;
     }
-    let (l3, at) = (usize::from(headers.l3), usize::from(headers.l4) + field);
+    let (source, destination) = (headers.flow.source, headers.flow.destination);
+    let at = usize::from(headers.l4) + field;
     let pseudo = match headers.kind {
+        // Words of 32 bits fold to the same sum as twice as many of 16.
         Kind::Ipv4 => {
-            // Two words of 32 bits fold to the same sum as four of 16.
-            let addresses: [u8; 8] = packet[l3 + 12..l3 + 20].try_into().expect("eight bytes");
-            let both = u64::from_be_bytes(addresses);
-            (both >> 32)
-                + (both & 0xffff_ffff)
-                + u64::from(headers.flow.protocol)
-                + headers.payload() as u64
+            (source.bits() & 0xffff_ffff) as u64 + (destination.bits() & 0xffff_ffff) as u64
         }
-        _ => pseudo(&packet[l3 + 8..l3 + 40], headers.flow.protocol, headers.payload()),
+        _ => words(source.bits()) + words(destination.bits()),
     };
+    let pseudo = pseudo + u64::from(headers.flow.protocol) + headers.payload() as u64;
     let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
-    (stated == fold(pseudo)).then_some(Unfinished { at, pseudo })
+    // One's complement numbers are the same if they are modulo 0xffff; what else they would have
+    // to be is asked where that is so.
+    let may_be = (pseudo + u64::from(!stated)).is_multiple_of(0xffff);
+    (may_be && stated == fold(pseudo)).then_some(Unfinished { at, pseudo })
+}
+
+/// The four words of 32 bits in an address, together.
+#[inline]
+fn words(address: u128) -> u64 {
+    let low = |word: u128| u64::from(word as u32);
+    low(address) + low(address >> 32) + low(address >> 64) + low(address >> 96)
 }
 
 impl Unfinished {
+    /// Completes it in a packet that stands in one frame.
+    #[inline(never)]
+    fn complete(self, packet: &mut [u8], headers: &Headers) {
+        packet[self.at..self.at + 2].fill(0);
+        let rest = sum(&packet[usize::from(headers.l4)..usize::from(headers.end)]);
+        self.write(packet, rest);
+    }
+
     /// Writes the checksum, where `rest` is the sum of all bytes behind the IP header but of the
     /// field itself, which is taken for zero.
     fn write(self, packet: &mut [u8], rest: u64) {
@@ -142,9 +160,7 @@ impl Unfinished {
 #[inline]
 pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
     let Some(unfinished) = unfinished(packet, headers) else { return false };
-    packet[unfinished.at..unfinished.at + 2].fill(0);
-    let rest = sum(&packet[usize::from(headers.l4)..usize::from(headers.end)]);
-    unfinished.write(packet, rest);
+    unfinished.complete(packet, headers);
     true
 }
 

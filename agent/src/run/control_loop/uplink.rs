@@ -27,7 +27,6 @@ pub(super) struct UplinkPort {
     pub(super) interface: String,
     pub(super) port: PodPort,
     mac: Mac,
-    mtu: u16,
     /// First steps towards other cluster nodes, by their endpoints.
     hops: HashMap<IpAddr, Hop>,
     /// First step towards the world.
@@ -67,12 +66,11 @@ impl ControlLoop {
             let own = self.own_object().map_or_else(Vec::new, |node| node.addresses.clone());
             interface = self.interfaces.find_uplink(&own).map_err(failed)?;
         }
-        let (port, mac, mtu) = self.open_uplink(&interface).map_err(failed)?;
+        let (port, mac) = self.open_uplink(&interface).map_err(failed)?;
         self.uplink = Some(UplinkPort {
             interface,
             port,
             mac,
-            mtu,
             hops: HashMap::new(),
             gateway: None,
             routes: Arc::default(),
@@ -84,15 +82,15 @@ impl ControlLoop {
         Ok(())
     }
 
-    fn open_uplink(&mut self, interface: &str) -> Result<(PodPort, Mac, u16), String> {
-        self.room_for_port()?;
-        let no_number = || "all ports are taken (max-ports)".to_owned();
-        let id = self.switch.free_port_id().ok_or_else(no_number)?;
+    fn open_uplink(&mut self, interface: &str) -> Result<(PodPort, Mac), String> {
+        self.room_for_queues(1)?;
         let opened = self.interfaces.open_uplink(interface)?;
-        self.switch.add_port(id, opened.port.port);
-        let port = PodPort::Open { id, index: opened.port.index, mode: opened.port.mode };
+        let port = self.serve(opened.port).inspect_err(|_| {
+            // It has no filter yet; the first error is the one to tell.
+            let _ = self.interfaces.release_uplink();
+        })?;
         log_port(UPLINK, interface, &port);
-        Ok((port, opened.mac, opened.mtu.min(u16::MAX.into()) as u16))
+        Ok((port, opened.mac))
     }
 
     /// The uplink went without being asked to; it is looked for again.
@@ -123,8 +121,8 @@ impl ControlLoop {
         let opened = self.open_uplink(&interface);
         let Some(uplink) = &mut self.uplink else { return };
         match opened {
-            Ok((port, mac, mtu)) => {
-                (uplink.port, uplink.mac, uplink.mtu) = (port, mac, mtu);
+            Ok((port, mac)) => {
+                (uplink.port, uplink.mac) = (port, mac);
                 uplink.filters = None;
                 uplink.ask_again = Instant::now();
                 self.publish();
@@ -142,7 +140,7 @@ impl ControlLoop {
         Some(NodePort {
             mac,
             own_mac: Some(uplink.mac),
-            mtu: uplink.mtu,
+            mtu: uplink.port.mtu(),
             ..NodePort::new(uplink.port.id()?, LeadsTo::Uplink)
         })
     }

@@ -16,6 +16,7 @@
 mod map;
 mod program;
 mod queue;
+mod queues;
 mod ring;
 mod seat;
 mod socket;
