@@ -49,6 +49,7 @@ impl AfXdpPort {
         socket: Socket,
         mode: XdpMode,
         fill: u32,
+        seat: Option<Seat>,
     ) -> Self {
         socket.raise_send_budget(SEND_BUDGET);
         Self {
@@ -61,13 +62,8 @@ impl AfXdpPort {
             empty_rounds: 0,
             mode,
             socket,
-            seat: None,
+            seat,
         }
-    }
-
-    /// The same at this place of the program that all ports share.
-    pub(super) fn at(self, seat: Seat) -> Self {
-        Self { seat: Some(seat), ..self }
     }
 
     /// How frames reach the port.

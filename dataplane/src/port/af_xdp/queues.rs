@@ -1,13 +1,12 @@
-//! Ports on all queues of an interface: a socket for each, entered in the program's map under the
-//! queue's number, so that each frame reaches the socket of the queue it came in by.
+//! Ports on all queues of an interface: a socket for each, entered in the program's map, so that each
+//! frame reaches the socket of the queue it came in by.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::xdp::SocketAddrXdpFlags;
 
-use super::program::{Program, everything};
 use super::queue::AfXdpPort;
+use super::seat::Seat;
 use super::socket::Socket;
 use super::umem::{RING, Umem, index_of};
 use super::{AfXdpError, PortOptions, XdpMode};
@@ -17,34 +16,35 @@ impl Umem {
     /// number. Frames are lent to each of them.
     ///
     /// # Errors
-    /// If the interface is not there, or has more queues than the program's map.
+    /// If the interface is not there, or the program's map is full.
     pub fn open_queues(
         &self,
         interface: &str,
         options: &PortOptions,
     ) -> Result<Vec<AfXdpPort>, AfXdpError> {
         let index = index_of(interface)?;
-        let program = Program::load(&everything(options.fallback))?;
-        let attached = program.attach(interface, index)?;
+        let hall = self.hall(options.fallback)?;
+        let attached = hall.attach(interface, index)?;
         let mode = XdpMode { attached, zero_copy: false };
-        self.open_all(interface, index, &program, mode, None, options.fill)
+        let enter = |queue, socket: &Socket| hall.seat(index, queue, socket).map(Some);
+        self.open_all(interface, index, mode, None, options.fill, enter)
     }
 
     /// A port for each queue, that of the first over the socket `first` if there is one: its UMEM
-    /// is then that of all.
+    /// is then that of all. `enter` has a queue's frames sent to its socket.
     pub(super) fn open_all(
         &self,
         interface: &str,
         index: u32,
-        program: &Program,
         mode: XdpMode,
         first: Option<Socket>,
         fill: u32,
+        enter: impl Fn(u32, &Socket) -> Result<Option<Seat>, AfXdpError>,
     ) -> Result<Vec<AfXdpPort>, AfXdpError> {
         let sockets = self.bind_all(interface, index, first)?;
         let port = |(queue, socket): (usize, Socket)| {
-            program.serve(queue as u32, socket.as_fd().as_raw_fd())?;
-            Ok(AfXdpPort::new(self, interface, socket, mode, fill))
+            let seat = enter(queue as u32, &socket)?;
+            Ok(AfXdpPort::new(self, interface, socket, mode, fill, seat))
         };
         sockets.into_iter().enumerate().map(port).collect()
     }

@@ -114,11 +114,11 @@ impl Umem {
             })?;
         let seat = hall.seat(index, 0, &socket)?;
         let mode = XdpMode { attached, zero_copy: false };
-        Ok(AfXdpPort::new(self, interface, socket, mode, options.fill).at(seat))
+        Ok(AfXdpPort::new(self, interface, socket, mode, options.fill, Some(seat)))
     }
 
     /// The program for ports with this fallback, loaded with the first of them.
-    fn hall(&self, fallback: Fallback) -> Result<Arc<Hall>, AfXdpError> {
+    pub(super) fn hall(&self, fallback: Fallback) -> Result<Arc<Hall>, AfXdpError> {
         let mut halls = self.halls.lock().unwrap_or_else(PoisonError::into_inner);
         let hall = &mut halls[usize::from(fallback == Fallback::Drop)];
         match hall {

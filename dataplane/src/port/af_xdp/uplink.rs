@@ -15,13 +15,14 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use ipnet::IpNet;
 
 use super::map::{self, KeySet, Plain};
 use super::program::{self, Program, UPLINK};
 use super::queue::AfXdpPort;
+use super::socket::Socket;
 use super::umem::{Umem, index_of};
 use super::{AfXdpError, XdpMode};
 
@@ -88,7 +89,10 @@ impl Umem {
         let attached = program.attach(interface, index)?;
         let own = self.bind_own(index);
         let mode = XdpMode { attached, zero_copy: own.is_some() };
-        let opened = self.open_all(interface, index, &program, mode, own, fill);
+        let enter = |queue, socket: &Socket| {
+            program.serve(queue, socket.as_fd().as_raw_fd()).map(|()| None)
+        };
+        let opened = self.open_all(interface, index, mode, own, fill, enter);
         let ports = opened.inspect_err(|_| {
             // It would only pass everything; the first error is the one to tell.
             let _ = program::detach(interface, index);
