@@ -1,10 +1,12 @@
 //! The control loop: everything that changes the switch happens here, one thing after the other.
 
 mod attach;
+mod host;
 mod own_processes;
 mod ports;
 mod reports;
 mod source;
+mod telling;
 mod uplink;
 
 use std::collections::VecDeque;
@@ -14,21 +16,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use control::api_server::Gathering;
-use control::{Control, PodKey, Scope};
+use control::{Control, Scope};
 use dataplane::port::PortGone;
 use dataplane::{PortId, Switch};
 
-use super::board::{Board, LostPort, PortInfo, State};
+use super::board::{Board, LostPort};
 use super::interfaces::Interfaces;
 use super::pods::{PodPort, Pods};
 use super::records::Records;
 use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
 use crate::api::{Answer, ApiError, AttachPod, ErrorKind, Request};
-use crate::linux::host_port::{self, HostPortConfig};
+use crate::linux::host_port::HostPortConfig;
 use crate::linux::masquerade;
-use crate::node::{HOST, LeadsTo, NodePort, SWITCH_ADDRESSES, ServiceMaker, UPLINK, snapshot};
-use crate::verdicts::Names;
+use crate::node::{LeadsTo, NodePort, ServiceMaker, snapshot};
 
 /// The loop's own state; nobody else touches it.
 pub(super) struct ControlLoop {
@@ -96,8 +97,6 @@ const AGAIN: Duration = Duration::from_secs(5);
 const LONGEST_TAKING: Duration = Duration::from_millis(20);
 /// Pods that are asked for at once are attached for so long at a time; others come in between.
 const LONGEST_ATTACHING: Duration = Duration::from_millis(5);
-/// Faults shown at most.
-const MOST_FAULTS: usize = 200;
 /// Lost ports remembered for people.
 const LOST: usize = 16;
 
@@ -326,67 +325,6 @@ impl ControlLoop {
         addresses
     }
 
-    /// Tells the others what is different, with the snapshot in force.
-    fn tell(&self) {
-        self.tell_with(Arc::clone(&self.board.state().snapshot));
-    }
-
-    fn tell_with(&self, snapshot: Arc<dataplane::Snapshot>) {
-        let told = self.gathering.is_none();
-        let mut names = Names::new();
-        let mut ports = Vec::new();
-        let mut waiting = Vec::new();
-        if let Some(host) = &self.host {
-            let addresses = host.config.gateways.iter().map(IpAddr::to_string).collect();
-            let interface = &host.config.switch_interface;
-            ports.push(port_info(HOST.to_owned(), interface, &host.port, addresses, false));
-        }
-        if let Some(uplink) = &self.uplink {
-            let own = self.own_addresses().iter().map(IpAddr::to_string).collect();
-            ports.push(port_info(UPLINK.to_owned(), &uplink.interface, &uplink.port, own, false));
-        }
-        let view = self.control.view();
-        let counting: std::collections::HashSet<&str> =
-            self.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
-        for attached in self.pods.iter() {
-            let name = attached.key.to_string();
-            for address in &attached.pod.addresses {
-                names.insert(*address, name.as_str().into());
-            }
-            let addresses = attached.pod.addresses.iter().map(IpAddr::to_string).collect();
-            let closed = !view.pods.contains_key(&attached.key)
-                || !counting.contains(attached.pod.container_id.as_str());
-            let interface = &attached.pod.host_interface;
-            ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
-            if let Some(wait) = &attached.waiting {
-                waiting.push((name, wait.reason(&attached.key, &self.control, told)));
-            }
-        }
-        let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
-        ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
-        self.board.hub.set_names(names);
-        let counts = self.control.counts().into_iter();
-        let mut faults: Vec<String> =
-            self.faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
-        let faults_count = self.faults.iter().count();
-        match faults_count.saturating_sub(MOST_FAULTS) {
-            0 => {}
-            more => faults.push(format!("and {more} more")),
-        }
-        self.board.set_state(State {
-            snapshot,
-            ports,
-            waiting,
-            lost: self.lost.iter().cloned().collect(),
-            objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
-            skipped: self.skipped.clone(),
-            faults,
-            faults_count,
-            source: self.source_info.clone(),
-        });
-        self.board.set_deciding(self.source_info.decides());
-    }
-
     fn request(&mut self, request: Request, reply: Sender<Answer>) {
         let answer = match request {
             Request::AttachPod(pod) => {
@@ -454,44 +392,4 @@ impl ControlLoop {
             log::warn!("host port: {error}");
         }
     }
-}
-
-fn port_info(
-    name: String,
-    interface: &str,
-    port: &PodPort,
-    addresses: Vec<String>,
-    closed: bool,
-) -> PortInfo {
-    let (id, mode) = match port {
-        PodPort::Open { id, mode, .. } => (Some(*id), mode.clone()),
-        PodPort::Failed { why, .. } => (None, format!("failed: {why}")),
-    };
-    PortInfo { id, name, interface: interface.to_owned(), mode, addresses, closed }
-}
-
-/// The host port that follows from the cluster node's pod networks, the pods attached, and the
-/// networks `beyond` that are reached through the switch as well.
-fn host_port_config(
-    control: &Control,
-    node: &str,
-    mtu: u32,
-    attached: &[(PodKey, Vec<IpAddr>)],
-    beyond: impl IntoIterator<Item = ipnet::IpNet>,
-) -> HostPortConfig {
-    let view = control.view();
-    let object = view.nodes.get(node);
-    let networks = object.map_or(&[][..], |node| &node.pod_cidrs);
-    let mut routes = networks.to_vec();
-    // A kernel without IPv6 takes no such route.
-    let has_v6 = object.is_some_and(|node| node.addresses.iter().any(IpAddr::is_ipv6));
-    let own = SWITCH_ADDRESSES.into_iter().filter(|own| own.is_ipv4() || has_v6);
-    routes.extend(own.map(ipnet::IpNet::from));
-    let addresses = attached.iter().flat_map(|(_, addresses)| addresses);
-    let outside = addresses.filter(|address| !networks.iter().any(|net| net.contains(*address)));
-    routes.extend(outside.map(|address| ipnet::IpNet::from(*address)));
-    routes.extend(beyond);
-    routes.sort_unstable();
-    routes.dedup();
-    HostPortConfig { mtu, gateways: host_port::gateways(networks), routes, ..Default::default() }
 }

@@ -1,14 +1,12 @@
 //! Ports that come, fail and vanish.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use dataplane::PortId;
 
-use super::{AGAIN, ControlLoop, HostPort, LOST, host_port_config};
+use super::{AGAIN, ControlLoop, LOST};
 use crate::api::Attachment;
-use crate::linux::host_port::HostPortConfig;
 use crate::node::HOST;
 use crate::run::StartError;
 use crate::run::board::LostPort;
@@ -16,23 +14,6 @@ use crate::run::interfaces::{InterfaceEvent, Opened};
 use crate::run::pods::{PodPort, key_of};
 
 impl ControlLoop {
-    /// Makes the host port, if there is to be one.
-    pub(in crate::run) fn set_up_host_port(&mut self) -> Result<(), StartError> {
-        if !self.board.config.host_port {
-            return Ok(());
-        }
-        let failed = |error| StartError::Failed(format!("host port: {error}"));
-        let config = self.wanted_host_port();
-        let mac = self.interfaces.set_up_host_port(&config).map_err(failed)?;
-        let port = self.open_port(&config.switch_interface).map_err(failed)?;
-        log_port(HOST, &config.switch_interface, &port);
-        self.host = Some(HostPort { config, made_for: None, mac, port });
-        // What an earlier process left may lead elsewhere; nobody serves the host port yet.
-        self.redirect_own_processes();
-        self.publish();
-        self.bring_up_host_port().map_err(failed)
-    }
-
     /// Takes the pods up that an earlier process had attached.
     pub(in crate::run) fn take_up_pods(&mut self) -> Result<(), StartError> {
         let failed = |error| StartError::Failed(format!("state-dir: {error}"));
@@ -75,44 +56,6 @@ impl ControlLoop {
             }
         }
         Ok(())
-    }
-
-    /// Brings the host port in line with pod networks and pods.
-    pub(super) fn update_host_port(&mut self) -> Result<(), String> {
-        let wanted = self.wanted_host_port();
-        let nodes = Arc::clone(&self.control.view().nodes);
-        let Some(host) = &mut self.host else { return Ok(()) };
-        // What fails is tried again at the next change.
-        host.made_for = None;
-        if host.config != wanted {
-            host.mac = self.interfaces.set_up_host_port(&wanted)?;
-            host.config = wanted;
-        }
-        host.made_for = Some(nodes);
-        Ok(())
-    }
-
-    fn wanted_host_port(&self) -> HostPortConfig {
-        let attached: Vec<_> = self
-            .pods
-            .iter()
-            .map(|attached| (attached.key.clone(), attached.pod.addresses.clone()))
-            .collect();
-        let config = &self.board.config;
-        let view = self.control.view();
-        let beyond = match self.uplink.is_some() {
-            true => view.nodes.values().flat_map(|node| &node.pod_cidrs).copied().collect(),
-            false => Vec::new(),
-        };
-        let beyond = beyond.into_iter().chain(config.network.service_networks.iter().copied());
-        host_port_config(&self.control, &config.node_name, config.mtu, &attached, beyond)
-    }
-
-    fn bring_up_host_port(&mut self) -> Result<(), String> {
-        match &self.host {
-            Some(host) => self.interfaces.bring_up(&host.config.switch_interface),
-            None => Ok(()),
-        }
     }
 
     /// Opens a port and gives it to workers; frames pass once a snapshot knows it.

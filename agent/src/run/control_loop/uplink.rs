@@ -11,13 +11,13 @@ use control::{ClusterNode, View};
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::services::{Services, Way};
 use dataplane::wire::Mac;
-use dataplane::{Peer, PortId, Routes, Underlay};
+use dataplane::{PortId, Routes, Underlay};
 
 use super::ports::log_port;
 use super::{AGAIN, ControlLoop};
 use crate::config::Masquerade;
 use crate::linux::masquerade;
-use crate::node::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK};
+use crate::node::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK, peers};
 use crate::run::StartError;
 use crate::run::interfaces::InterfaceEvent;
 use crate::run::pods::PodPort;
@@ -176,25 +176,13 @@ impl ControlLoop {
         if uplink.made_for.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view.nodes)) {
             return Arc::clone(&uplink.routes);
         }
-        let own = view.nodes.get(node);
-        let has_v4 = own.is_some_and(|own| own.addresses.first().is_some_and(IpAddr::is_ipv4));
         let mut hops = HashMap::new();
-        let mut peers = Vec::new();
-        for (name, other) in view.nodes.iter().filter(|(name, _)| &***name != node) {
-            // Tunnels are of the family that the cluster nodes are known by first.
-            let mut endpoints = other.addresses.iter().filter(|it| it.is_ipv4() == has_v4);
-            let Some(endpoint) = endpoints.next().copied() else { continue };
+        let peers = peers(view, node, |endpoint| {
             let known = uplink.hops.get(&endpoint).copied();
             let hop = known.or_else(|| ask(&mut *self.interfaces, endpoint));
-            peers.push(Peer {
-                name: name.to_string(),
-                addresses: other.addresses.iter().map(|address| (*address).into()).collect(),
-                networks: other.pod_cidrs.clone(),
-                endpoint: endpoint.into(),
-                next_hop: hop.and_then(|hop| hop.mac),
-            });
             hops.extend(hop.map(|hop| (endpoint, hop)));
-        }
+            hop.and_then(|hop| hop.mac)
+        });
         uplink.hops = hops;
         uplink.routes = Arc::new(Routes::new(peers));
         uplink.made_for = Some(Arc::clone(&view.nodes));
