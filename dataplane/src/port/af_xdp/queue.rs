@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
@@ -31,7 +33,7 @@ pub struct AfXdpPort {
     incomplete: Option<Chain>,
     /// Frames in the fill or rx ring, and how many there should be.
     filled: u32,
-    fill_level: u32,
+    share: Share,
     /// Frames in the tx or completion ring.
     sending: u32,
     empty_rounds: u32,
@@ -53,7 +55,7 @@ impl AfXdpPort {
             in_kernel: InKernel::none(umem.frames),
             incomplete: None,
             filled: 0,
-            fill_level: fill.clamp(BATCH, RING),
+            share: Share::new(fill.clamp(BATCH, RING), Arc::clone(&umem.spare)),
             sending: 0,
             empty_rounds: 0,
             mode,
@@ -69,8 +71,8 @@ impl AfXdpPort {
     /// Lends the kernel empty frames up to the fill level.
     #[inline]
     fn top_up(&mut self, lent: &mut Lent<'_>) {
-        if self.filled + BATCH <= self.fill_level {
-            while self.filled < self.fill_level
+        if self.filled + BATCH <= self.share.level {
+            while self.filled < self.share.level
                 && let Some(frame) = lent.free.take()
             {
                 let index = frame.into_index();
@@ -204,6 +206,9 @@ impl Port for AfXdpPort {
             self.socket.rx.release();
             self.filled = self.filled.saturating_sub(taken);
             self.empty_rounds = 0;
+            if self.share.level < RING && self.socket.fill.pending() < self.share.level / 2 {
+                self.share.grow();
+            }
         } else {
             self.empty_rounds += 1;
         }
@@ -259,6 +264,40 @@ impl Port for AfXdpPort {
     }
 }
 
+/// How many frames a port keeps lent to the kernel.
+///
+/// What arrives while the worker is elsewhere finds room in them alone; few are enough for a port
+/// that is mostly silent, and there may be hundreds of those. A busy one takes more out of what
+/// the ports of a UMEM have in common for that, and keeps them until it closes: the kernel gives
+/// frames back only full.
+struct Share {
+    level: u32,
+    usual: u32,
+    spare: Arc<AtomicU32>,
+}
+
+impl Share {
+    fn new(usual: u32, spare: Arc<AtomicU32>) -> Self {
+        Self { level: usual, usual, spare }
+    }
+
+    /// Doubles it, up to the size of a ring, as far as the common frames go.
+    #[cold]
+    fn grow(&mut self) {
+        let wanted = self.level.min(RING - self.level);
+        let take = |spare: u32| spare.checked_sub(wanted);
+        if self.spare.fetch_update(Relaxed, Relaxed, take).is_ok() {
+            self.level += wanted;
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.spare.fetch_add(self.level - self.usual, Relaxed);
+    }
+}
+
 /// Which frames are in one of a socket's rings: a bit for each frame of the UMEM.
 ///
 /// Whatever descriptors the kernel returns, a frame's handle is made again only if it had been
@@ -301,5 +340,38 @@ impl InKernel {
                 lent.free.put(unsafe { lent.memory.reclaim(word as u32 * 64 + bit, 0, 0) });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_ports_share_what_is_spare() {
+        let spare = Arc::new(AtomicU32::new(2048));
+        let level_after = |share: &mut Share, times: usize| {
+            (0..times).for_each(|_| share.grow());
+            share.level
+        };
+        let mut one = Share::new(256, Arc::clone(&spare));
+        let mut two = Share::new(256, Arc::clone(&spare));
+        assert_eq!(level_after(&mut one, 2), 1024);
+        assert_eq!(level_after(&mut two, 9), 1024);
+        // 512 are left.
+        assert_eq!(level_after(&mut one, 1), 1024);
+        drop(two);
+        assert_eq!(level_after(&mut one, 9), RING);
+        drop(one);
+        assert_eq!(spare.load(Relaxed), 2048);
+    }
+
+    #[test]
+    fn a_share_ends_at_the_size_of_a_ring() {
+        let spare = Arc::new(AtomicU32::new(10_000));
+        let mut share = Share::new(1500, Arc::clone(&spare));
+        share.grow();
+        share.grow();
+        assert_eq!((share.level, spare.load(Relaxed)), (RING, 10_000 - 548));
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
@@ -14,11 +15,14 @@ use super::socket::Socket;
 use super::{AfXdpError, PortOptions, XdpMode};
 use crate::{Frame, Memory};
 
-/// Bytes of a frame, headroom included: a page holds two, and an Ethernet frame of the usual
-/// MTU fits.
-pub(super) const FRAME_SIZE: usize = 2048;
+/// Bytes of a frame, headroom included: a page, the most that the kernel takes. An Ethernet frame
+/// of the usual MTU would fit into half of it, but long packets cost the kernel a page for each of
+/// their frames, however much is in it.
+pub(super) const FRAME_SIZE: usize = 4096;
 /// Descriptors of each ring.
 pub(super) const RING: u32 = 2048;
+/// The part of all frames that ports may take beyond their usual share while they are busy.
+const SPARE_PART: u32 = 8;
 /// Descriptors of the rings that see no packet.
 const ANCHOR_RING: u32 = 8;
 const HUGEPAGE: usize = 2 << 20;
@@ -26,7 +30,7 @@ const HUGEPAGE: usize = 2 << 20;
 /// How large the memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemConfig {
-    /// Frames (of 2048 bytes) for all ports together.
+    /// Frames (of 4096 bytes) for all ports together.
     pub frames: u32,
     /// Whether to ask for hugepages.
     pub hugepages: bool,
@@ -35,6 +39,8 @@ pub struct UmemConfig {
 /// A UMEM and what new sockets over it need.
 pub struct Umem {
     pub(super) frames: u32,
+    /// Frames that busy ports may still take beyond their usual share.
+    pub(super) spare: Arc<AtomicU32>,
     /// The socket that brought the UMEM to the kernel. It is bound to the loopback interface,
     /// which never goes away, and sees no frame: were it a pod's, then no port could be opened
     /// any more once that pod is gone.
@@ -92,7 +98,8 @@ impl Umem {
         // and is reached by nobody but the holders of frames and, through the rings, the kernel.
         let (memory, frames) =
             unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
-        let this = Self { frames: count, anchor, registration, _region: region };
+        let spare = Arc::new(AtomicU32::new(count / SPARE_PART));
+        let this = Self { frames: count, spare, anchor, registration, _region: region };
         Ok((this, memory, frames))
     }
 
