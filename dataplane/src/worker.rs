@@ -51,6 +51,18 @@ struct Slot {
     counters: Arc<PortCounters>,
     /// Frames that leave with this vector.
     leaving: Vec<Frame>,
+    /// [`Port::takes_open_sums`].
+    takes_open_sums: bool,
+}
+
+impl Slot {
+    #[inline]
+    fn leave(&mut self, mut frame: Frame, memory: &Memory) {
+        if !self.takes_open_sums {
+            memory.close_sum(&mut frame);
+        }
+        self.leaving.push(frame);
+    }
 }
 
 /// One worker of a switch.
@@ -249,7 +261,7 @@ impl Worker {
                 continue;
             }
             match place(&self.places, packet.out_port) {
-                Some(place) => self.slots[place].leaving.push(packet.frame),
+                Some(place) => self.slots[place].leave(packet.frame, &self.memory),
                 None => match self.exchange.hand_over(packet.frame, packet.out_port) {
                     Ok(()) => {}
                     Err(Refused::NoWorker(frame)) => {
@@ -312,7 +324,7 @@ impl Worker {
         {
             taken += 1;
             match place(&self.places, out_port) {
-                Some(place) => self.slots[place].leaving.push(frame),
+                Some(place) => self.slots[place].leave(frame, &self.memory),
                 None => {
                     self.free.put(frame);
                     self.counters.count(Outcome::PortGone);
@@ -332,7 +344,8 @@ impl Worker {
                 Order::AddPort(id, port, counters) => {
                     self.remove_port(id);
                     let leaving = Vec::with_capacity(VECTOR);
-                    self.slots.push(Slot { id, port, counters, leaving });
+                    let takes_open_sums = port.takes_open_sums();
+                    self.slots.push(Slot { id, port, counters, leaving, takes_open_sums });
                     self.note_places();
                 }
                 Order::RemovePort(id) => self.remove_port(id),

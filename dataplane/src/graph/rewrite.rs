@@ -3,7 +3,7 @@
 use super::{Context, Next, Node};
 use crate::packet::Packet;
 use crate::snapshot::Leads;
-use crate::wire::{Fragment, Mac, checksum, crc32c, protocol, translate};
+use crate::wire::{Fragment, Mac, checksum, crc32c, nested, protocol, translate};
 use crate::{Outcome, Underlay};
 
 /// Where frames go whose receiver's MAC address is unknown (only captures have such ports).
@@ -31,9 +31,10 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if is_plain {
         // Most packets: nothing is looked at twice.
         let headers = &packet.headers;
+        checksum::settle(context.memory, &mut packet.frame, headers, true);
+        nested::complete(context.memory, &mut packet.frame, headers);
         let frame = context.memory.bytes_mut(&mut packet.frame);
         checksum::decrement_ttl(frame, headers);
-        checksum::complete(frame, headers);
         frame[..6].copy_from_slice(port.mac.as_ref().unwrap_or(&UNKNOWN_MAC));
         frame[6..12].copy_from_slice(&port.own_mac);
         packet.out_port = port_id;
@@ -44,20 +45,22 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     let headers = packet.headers;
     let translation = context.translation(packet);
+    // Nobody looks for an unfinished checksum inside a tunnel.
+    let encapsulates = peer.is_some() && matches!(snapshot.underlay(), Underlay::Overlay(_));
+    checksum::settle(context.memory, &mut packet.frame, &headers, !encapsulates);
+    nested::complete(context.memory, &mut packet.frame, &headers);
     let is_chain = packet.frame.is_chain();
-    if is_chain {
-        checksum::complete_chain(context.memory, &mut packet.frame, &headers);
-    }
+    let is_open = packet.frame.open_sum().is_some();
     let frame = context.memory.bytes_mut(&mut packet.frame);
     checksum::decrement_ttl(frame, &headers);
-    if !is_chain {
-        checksum::complete(frame, &headers);
-    }
     let mut receiver = port.mac.unwrap_or(UNKNOWN_MAC);
     if let Some(translation) = translation {
         match &translation.quoted {
             None => translate::rewrite(frame, &headers, &translation.to),
             Some(quoted) => translate::rewrite_error(frame, &headers, &translation.to, quoted),
+        }
+        if is_open {
+            checksum::renew_pseudo(frame, &headers);
         }
         if translation.returns {
             receiver = translation.views.return_mac;
@@ -68,9 +71,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         crc32c::finish_chain(context.memory, &mut packet.frame, &headers);
     }
     let frame = context.memory.bytes_mut(&mut packet.frame);
-    let mut encapsulates = false;
     if let Some(peer) = peer {
-        encapsulates = matches!(snapshot.underlay(), Underlay::Overlay(_));
         match peer.next_hop {
             Some(next_hop) => receiver = next_hop,
             None => return Next::End(Outcome::NoNeighbour),

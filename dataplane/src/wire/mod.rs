@@ -12,6 +12,7 @@ pub mod crc32c;
 mod icmp;
 mod ip;
 pub mod neighbour;
+pub mod nested;
 pub mod translate;
 mod transport;
 pub mod vxlan;

@@ -11,7 +11,7 @@ use super::XdpMode;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
-use crate::frame::Chain;
+use crate::frame::{Chain, RESERVED};
 use crate::port::{Lent, Port, PortGone};
 
 /// Frames lent to the kernel at a time.
@@ -21,6 +21,9 @@ const SEND_BUDGET: u32 = 256;
 /// Frames of a packet that the kernel sends: the first becomes the head of its own buffer, the
 /// others its fragments (`MAX_SKB_FRAGS`). A longer packet is dropped.
 const MOST_FRAMES: usize = 18;
+/// `XDP_TX_METADATA` and `XDP_TXMD_FLAGS_CHECKSUM` of linux/if_xdp.h.
+const TX_METADATA: u32 = 1 << 1;
+const COMPLETE_CHECKSUM: u64 = 1 << 1;
 /// Rounds without a frame after which the kernel is asked whether the interface still exists.
 const ROUNDS_BEFORE_CHECK: u32 = 256;
 
@@ -38,6 +41,8 @@ pub struct AfXdpPort {
     sending: u32,
     empty_rounds: u32,
     mode: XdpMode,
+    /// Whether unfinished checksums are left to the kernel, which sends to another kernel.
+    takes_open_sums: bool,
 }
 
 impl AfXdpPort {
@@ -59,8 +64,14 @@ impl AfXdpPort {
             sending: 0,
             empty_rounds: 0,
             mode,
+            takes_open_sums: false,
             socket,
         }
+    }
+
+    /// Leaves unfinished checksums to the kernel at the interface's other end.
+    pub(super) fn leave_sums_open(&mut self) {
+        self.takes_open_sums = true;
     }
 
     /// How frames reach the port.
@@ -93,13 +104,23 @@ impl AfXdpPort {
 
     /// Puts one frame into the tx ring, in which there is room.
     #[inline]
-    fn put(&mut self, lent: &mut Lent<'_>, frame: Frame, goes_on: bool) {
+    fn put(&mut self, lent: &mut Lent<'_>, mut frame: Frame, goes_on: bool) {
         let (start, length) = (frame.start() as u64, frame.len() as u32);
+        let mut options =
+            if goes_on { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
+        if let Some(open) = frame.open_sum() {
+            // struct xsk_tx_metadata: flags, then where the sum starts and where it belongs.
+            let mut metadata = [0; RESERVED];
+            metadata[..8].copy_from_slice(&COMPLETE_CHECKSUM.to_ne_bytes());
+            metadata[8..10].copy_from_slice(&(open.start() as u16).to_ne_bytes());
+            metadata[10..12].copy_from_slice(&(open.field() as u16).to_ne_bytes());
+            lent.memory.write_in_front(&mut frame, &metadata);
+            options |= XdpDescOptions::from_bits_retain(TX_METADATA);
+        }
         let index = frame.into_index();
         let addr = u64::from(index) * FRAME_SIZE as u64 + start;
-        let goes_on = if goes_on { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
         self.in_kernel.give(index);
-        if self.socket.tx.push(XdpDesc { addr, len: length, options: goes_on }) {
+        if self.socket.tx.push(XdpDesc { addr, len: length, options }) {
             self.sending += 1;
         } else if let Some(frame) = self.in_kernel.take(lent, addr, 0) {
             // Not reached: `sending` never exceeds the ring.
@@ -232,7 +253,10 @@ impl Port for AfXdpPort {
             fits
         });
         let fit = fit.count();
-        for frame in frames.drain(..fit) {
+        for mut frame in frames.drain(..fit) {
+            if !self.takes_open_sums {
+                lent.memory.close_sum(&mut frame);
+            }
             if frame.frames() == 1 {
                 self.put(lent, frame, false);
             } else {
@@ -241,6 +265,10 @@ impl Port for AfXdpPort {
         }
         self.socket.tx.submit();
         self.kick()
+    }
+
+    fn takes_open_sums(&self) -> bool {
+        self.takes_open_sums
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {

@@ -13,6 +13,7 @@ use super::program::{self, Fallback, Program, everything};
 use super::queue::AfXdpPort;
 use super::socket::Socket;
 use super::{AfXdpError, PortOptions, XdpMode};
+use crate::frame::RESERVED;
 use crate::{Frame, Memory};
 
 /// Bytes of a frame, headroom included: a page, the most that the kernel takes. An Ethernet frame
@@ -26,6 +27,8 @@ const SPARE_PART: u32 = 8;
 /// Descriptors of the rings that see no packet.
 const ANCHOR_RING: u32 = 8;
 const HUGEPAGE: usize = 2 << 20;
+/// Of linux/if_xdp.h: `tx_metadata_len` counts. Such bytes may stand in front of a packet.
+const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 
 /// How large the memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub struct UmemConfig {
 /// A UMEM and what new sockets over it need.
 pub struct Umem {
     pub(super) frames: u32,
+    /// Whether the kernel takes metadata of the packets it is to send (Linux 6.8).
+    takes_metadata: bool,
     /// Frames that busy ports may still take beyond their usual share.
     pub(super) spare: Arc<AtomicU32>,
     /// The socket that brought the UMEM to the kernel. It is bound to the loopback interface,
@@ -75,7 +80,15 @@ impl Umem {
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
         };
-        let anchor = Socket::new(ANCHOR_RING, Some(registration)).map_err(failed)?;
+        let with_metadata = XdpUmemReg {
+            flags: XdpUmemRegFlags::from_bits_retain(XDP_UMEM_TX_METADATA_LEN),
+            tx_metadata_len: RESERVED as u32,
+            ..registration
+        };
+        let (anchor, takes_metadata) = match Socket::new(ANCHOR_RING, Some(with_metadata)) {
+            Ok(anchor) => (anchor, true),
+            Err(_) => (Socket::new(ANCHOR_RING, Some(registration)).map_err(failed)?, false),
+        };
         // The kernel gives every socket of a shared UMEM the mode of the first; pod interfaces
         // (veth) have copy mode only. Before Linux 6.6 no packet stretches over several frames.
         let (lo, copy) = (index_of("lo")?, SocketAddrXdpFlags::XDP_COPY);
@@ -96,11 +109,12 @@ impl Umem {
         let base = region.base;
         // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives,
         // and is reached by nobody but the holders of frames and, through the rings, the kernel.
-        let (memory, frames) =
+        let (memory, handles) =
             unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
         let spare = Arc::new(AtomicU32::new(count / SPARE_PART));
-        let this = Self { frames: count, spare, anchor, registration, _region: region };
-        Ok((this, memory, frames))
+        let frames = count;
+        let this = Self { frames, takes_metadata, spare, anchor, registration, _region: region };
+        Ok((this, memory, handles))
     }
 
     /// Puts the XDP program in front of `interface` (queue 0) and opens a port on it.
@@ -118,7 +132,11 @@ impl Umem {
             })?;
         program.serve(0, socket.as_fd().as_raw_fd())?;
         let mode = XdpMode { attached, zero_copy: false };
-        Ok(AfXdpPort::new(self, interface, socket, mode, options.fill))
+        let mut port = AfXdpPort::new(self, interface, socket, mode, options.fill);
+        if self.takes_metadata {
+            port.leave_sums_open();
+        }
+        Ok(port)
     }
 
     /// Closes an interface: what arrives is dropped until a port is opened on it.
