@@ -12,7 +12,6 @@ use crate::linux::host_port::close_to_the_kernel;
 use crate::linux::sysctl::{self, Family};
 use crate::linux::{
     self, Link, Namespace, Netlink, Route, VethEnd, VethPair, fnv, switch_off_offloads,
-    switch_off_segmentation,
 };
 
 /// The next hop of every pod, IPv4. The switch answers ARP for it; it is
@@ -116,7 +115,7 @@ pub(super) fn close_host_end(
     host.set_alias(link.index, &alias(network, attachment))?;
     close_to_the_kernel(&names.host)?;
     host.switch_off_arp(link.index)?;
-    switch_off_segmentation(&names.host)?;
+    switch_off_offloads(&names.host)?;
     Ok(())
 }
 

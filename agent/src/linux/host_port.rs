@@ -17,7 +17,7 @@ use ipnet::IpNet;
 
 use super::error::Error;
 use super::netlink::Netlink;
-use super::offload::{switch_off_offloads, switch_off_segmentation};
+use super::offload::switch_off_offloads;
 use super::route::Route;
 use super::sysctl::{self, Family};
 use super::veth::{VethEnd, VethPair};
@@ -97,7 +97,7 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
     let (switch, host) = pair(&mut netlink, config)?;
     close_to_the_kernel(&config.switch_interface)?;
     netlink.switch_off_arp(switch.index)?;
-    switch_off_segmentation(&config.switch_interface)?;
+    switch_off_offloads(&config.switch_interface)?;
     switch_off_offloads(&config.host_interface)?;
     for link in [&switch, &host] {
         if link.mtu != config.mtu {
