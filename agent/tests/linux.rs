@@ -6,7 +6,7 @@ use agent::MacAddress;
 use agent::linux::host_port::{self, HostPortConfig};
 use agent::linux::{
     LinkAddress, LinkEvent, LinkEvents, Namespace, Netlink, Route, VethEnd, VethPair, in_namespace,
-    switch_off_offloads, sysctl,
+    switch_off_offloads, switch_off_segmentation, switch_off_towards_switch, sysctl,
 };
 use ipnet::IpNet;
 
@@ -95,7 +95,8 @@ fn offloads_are_off_at_once_and_for_good() {
     testkit::requires!(testkit::has_program("ethtool"), "ethtool is not installed");
     let namespace = testkit::Namespace::new("offload");
     let features = [
-        "tx-checksum-sctp",
+        "tx-checksumming",
+        "scatter-gather",
         "tcp-segmentation-offload",
         "generic-segmentation-offload",
         "generic-receive-offload",
@@ -107,7 +108,7 @@ fn offloads_are_off_at_once_and_for_good() {
         let mut netlink = Netlink::open().unwrap();
         let (near, far) = (end("near", 1), end("far", 2));
         netlink.create_veth(&VethPair { near, far, far_namespace: None, mtu: 1500 }).unwrap();
-        assert!(feature(&namespace, "near", "tx-checksum-sctp"), "veth starts with offloads");
+        assert!(feature(&namespace, "near", "tx-checksumming"), "veth starts with offloads");
         switch_off_offloads("near").unwrap();
         switch_off_offloads("near").unwrap();
         let error = switch_off_offloads("away").unwrap_err();
@@ -117,10 +118,19 @@ fn offloads_are_off_at_once_and_for_good() {
     for name in features {
         assert!(!feature(&namespace, "near", name), "{name}");
     }
-    // What the switch sees to itself.
-    for name in ["tx-checksum-ip-generic", "scatter-gather"] {
-        assert!(feature(&namespace, "near", name), "{name}");
+    // The switch's end gives long packets to the kernel in pieces.
+    in_namespace(namespace.path(), || switch_off_segmentation("far").unwrap()).unwrap();
+    for name in features {
+        let stays = ["tx-checksumming", "scatter-gather"].contains(&name);
+        assert_eq!(feature(&namespace, "far", name), stays, "{name}");
     }
+    assert!(!feature(&namespace, "far", "tx-checksum-sctp"));
+    // So do pods whose packets are long.
+    let both = |mtu| move || switch_off_towards_switch("far", mtu).unwrap();
+    in_namespace(namespace.path(), both(9000)).unwrap();
+    assert!(feature(&namespace, "far", "scatter-gather"));
+    in_namespace(namespace.path(), both(1500)).unwrap();
+    assert!(!feature(&namespace, "far", "tx-checksumming"));
 }
 
 #[test]

@@ -2,33 +2,60 @@
 //!
 //! A veth end leaves checksums, segmentation and VLAN tags to "hardware" that
 //! does not exist: the other end is expected to be a kernel that knows. A
-//! switch that takes frames from the other end would get packets of 64 KiB and
-//! no tag; with these offloads off, the sender makes the packets itself.
-//!
-//! Checksums of TCP and UDP stay unfinished: the switch sees which are, and
-//! completes them unless the receiver is a kernel that knows. So nobody has to
-//! pass over the bytes, and the kernel, which allows the one only beside the
-//! other, hands long packets over in pieces instead of copying them together.
+//! switch that takes frames from the other end would get packets of 64 KiB with
+//! unfinished checksums and no tag. With the offloads off, the sender finishes
+//! its packets itself.
 
 use std::os::fd::AsFd;
 
 use super::error::Error;
 use super::sys;
 
-/// Switches off what an interface would leave to hardware when it sends and the switch does not
-/// see to (every kind of segmentation, VLAN tags, the checksum of SCTP), and the merging of
-/// received packets (GRO); then makes sure that all of it is off.
+/// Switches off everything an interface would leave to hardware when it sends
+/// (checksums, scatter-gather, every kind of segmentation, VLAN tags), and the
+/// merging of received packets (GRO); then makes sure that all of it is off.
 ///
 /// Acts in the calling thread's network namespace.
 ///
 /// # Errors
 /// If the interface is gone, or an offload cannot be switched off; names it.
 pub fn switch_off_offloads(interface: &str) -> Result<(), Error> {
+    switch_off(interface, is_offload)
+}
+
+/// The same but for scatter-gather, which saves copying a long packet together, and for the
+/// checksum offload, beside which alone the kernel grants it. For the switch's end of a pair, by
+/// which only the switch sends, and for ends of pods with long packets, whose checksums the switch
+/// sees to. (That of SCTP it could not tell from a finished one.)
+///
+/// # Errors
+/// As [`switch_off_offloads`].
+pub fn switch_off_segmentation(interface: &str) -> Result<(), Error> {
+    switch_off(interface, |name| is_offload(name) && !lets_pieces_out(name))
+}
+
+/// Largest MTU whose packets the kernel hands over in one piece. Longer ones it would copy together
+/// first, without the offload.
+const ONE_PIECE: u32 = 3500;
+
+/// One or the other, for an end that sends packets of up to `mtu` bytes to the switch.
+///
+/// # Errors
+/// As [`switch_off_offloads`].
+pub fn switch_off_towards_switch(interface: &str, mtu: u32) -> Result<(), Error> {
+    if mtu > ONE_PIECE {
+        switch_off_segmentation(interface)
+    } else {
+        switch_off_offloads(interface)
+    }
+}
+
+fn switch_off(interface: &str, is_wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
     let failed = |cause| Error::new(format!("switch off offloads of interface {interface}"), cause);
     let socket = sys::control_socket().map_err(failed)?;
     let names = sys::feature_names(socket.as_fd(), interface).map_err(failed)?;
     let mut off = vec![0; names.len().div_ceil(32)];
-    for (bit, _) in names.iter().enumerate().filter(|(_, name)| is_offload(name)) {
+    for (bit, _) in names.iter().enumerate().filter(|(_, name)| is_wanted(name)) {
         off[bit / 32] |= 1 << (bit % 32);
     }
     sys::switch_off_features(socket.as_fd(), interface, &off).map_err(failed)?;
@@ -47,12 +74,16 @@ pub fn switch_off_offloads(interface: &str) -> Result<(), Error> {
 }
 
 /// Whether a feature, by its name in the kernel's net/ethtool/common.c, is one
-/// that lets frames out which the switch does not finish, or merged ones in.
+/// that lets unfinished frames out or merged ones in.
 fn is_offload(name: &str) -> bool {
-    // An unfinished checksum of SCTP does not show.
-    const STARTS: [&str; 4] = ["tx-checksum-sctp", "tx-gso", "tx-vlan", "rx-gro"];
+    const STARTS: [&str; 5] = ["tx-checksum", "tx-scatter-gather", "tx-gso", "tx-vlan", "rx-gro"];
     STARTS.iter().any(|start| name.starts_with(start))
         || name.starts_with("tx-") && name.ends_with("-segmentation")
+}
+
+fn lets_pieces_out(name: &str) -> bool {
+    name != "tx-checksum-sctp"
+        && (name.starts_with("tx-checksum") || name.starts_with("tx-scatter-gather"))
 }
 
 #[cfg(test)]
@@ -65,9 +96,6 @@ mod tests {
             assert!(is_offload(name), "{name}");
         }
         for name in ["rx-checksum", "highdma", "tx-nocache-copy", "tx-lockless", "loopback"] {
-            assert!(!is_offload(name), "{name}");
-        }
-        for name in ["tx-checksum-ip-generic", "tx-scatter-gather"] {
             assert!(!is_offload(name), "{name}");
         }
     }

@@ -79,8 +79,7 @@ fn inside_the_pod_everything_goes_to_the_switch() {
         "{addresses}"
     );
     let offloads = pod.exec(["ethtool", "-k", "eth0"]);
-    for feature in ["tx-checksum-sctp", "generic-segmentation-offload", "tcp-segmentation-offload"]
-    {
+    for feature in ["tx-checksumming", "generic-segmentation-offload", "tcp-segmentation-offload"] {
         assert!(offloads.contains(&format!("{feature}: off")), "{offloads}");
     }
 }

@@ -2,7 +2,7 @@
 //! whom that is all the same.
 //!
 //! A pod's kernel leaves the TCP or UDP checksum to hardware; the field then holds the sum of the
-//! pseudo header alone. If the packet goes to another kernel of this machine, that one does not
+//! pseudo header alone. If a long packet goes to another kernel of this machine, that one does not
 //! have to be told more than this one was: nobody passes over the bytes at all. A frame of which
 //! that is known carries an [`OpenSum`]; [`Memory::close_sum`] completes it for everybody else.
 

@@ -31,10 +31,10 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if is_plain {
         // Most packets: nothing is looked at twice.
         let headers = &packet.headers;
-        checksum::settle(context.memory, &mut packet.frame, headers, true);
         nested::complete(context.memory, &mut packet.frame, headers);
         let frame = context.memory.bytes_mut(&mut packet.frame);
         checksum::decrement_ttl(frame, headers);
+        checksum::complete(frame, headers);
         frame[..6].copy_from_slice(port.mac.as_ref().unwrap_or(&UNKNOWN_MAC));
         frame[6..12].copy_from_slice(&port.own_mac);
         packet.out_port = port_id;
@@ -45,9 +45,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     let headers = packet.headers;
     let translation = context.translation(packet);
-    // Nobody looks for an unfinished checksum inside a tunnel.
+    // Nobody looks for an unfinished checksum inside a tunnel, and with a short packet there is
+    // nothing to be saved.
     let encapsulates = peer.is_some() && matches!(snapshot.underlay(), Underlay::Overlay(_));
-    checksum::settle(context.memory, &mut packet.frame, &headers, !encapsulates);
+    let may_stay = packet.frame.is_chain() && !encapsulates;
+    checksum::settle(context.memory, &mut packet.frame, &headers, may_stay);
     nested::complete(context.memory, &mut packet.frame, &headers);
     let is_chain = packet.frame.is_chain();
     let is_open = packet.frame.open_sum().is_some();
