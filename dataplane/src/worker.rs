@@ -253,7 +253,7 @@ impl Worker {
                 continue;
             }
             if let Some(slot) = self.slots.of(packet.out_port) {
-                slot.leaving.push(packet.frame);
+                slot.leave(packet.frame, &self.memory);
                 continue;
             }
             self.hand_over(packet.frame, packet.out_port);

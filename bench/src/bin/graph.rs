@@ -295,12 +295,18 @@ fn snapshot(rules: Rules, action: Action) -> Snapshot {
     let pod = |name: &str, address: u32, to_pod| {
         let addresses = vec![acl::Address::from_v4_bits(address)];
         let from_pod = Gate::Open;
-        Some(PortState { addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
+        Some(PortState {
+            addresses,
+            to_pod,
+            from_pod,
+            mtu: 1500,
+            ..PortState::new(name, PortKind::Pod)
+        })
     };
     let ports = vec![
         pod("default/client", CLIENT, Gate::Open),
         pod("default/server", SERVER, Gate::Table(table)),
-        Some(PortState::new("uplink", PortKind::Uplink)),
+        Some(PortState { mtu: 1500, ..PortState::new("uplink", PortKind::Uplink) }),
     ];
     Snapshot::new(Parts { generation: 1, ports, addresses: map, ..Parts::default() })
 }

@@ -49,7 +49,7 @@ impl Worker {
         {
             taken += 1;
             match (self.slots.of_handoff(&handoff), handoff.way) {
-                (Some(slot), Way::Out) => slot.leaving.push(handoff.frame),
+                (Some(slot), Way::Out) => slot.leave(handoff.frame, &self.memory),
                 (Some(slot), Way::In) => self.packets.push(Packet::new(handoff.frame, slot.id)),
                 (None, _) => end(Refused::NoWorker(handoff.frame), &mut self.free, &self.counters),
             }
