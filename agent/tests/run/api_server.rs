@@ -7,7 +7,8 @@ use control::api_server::Access;
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
 
-use crate::node::{Kernel, Node, NodeFiles, Pod, until};
+use crate::kernel::Kernel;
+use crate::node::{Node, NodeFiles, Pod, until};
 use crate::{API, DB, WEB, syn};
 
 fn cluster(server: &ApiServer) {

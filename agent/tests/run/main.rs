@@ -3,6 +3,7 @@
 
 mod api_server;
 mod attach;
+mod kernel;
 mod looking;
 mod node;
 mod services;
