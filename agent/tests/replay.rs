@@ -74,6 +74,35 @@ fn what_left_is_kept() {
     }
 }
 
+/// The pod sees its own port, the client the service's address.
+#[test]
+fn both_ends_of_a_connection_to_a_service_see_what_they_should() {
+    let folder = TempDir::new("replay-services");
+    let out = folder.path().join("out.pcapng");
+    let fixture = fixture("services");
+    let output = podgate(&fixture, &fixture.capture).arg("--write").arg(&out).output();
+    assert!(output.expect("the binary runs").status.success());
+    let seen = |record: &Record| {
+        let flow = dataplane::wire::parse(&record.data).expect("a packet").flow;
+        let at = |address: acl::Address, port| format!("{}:{port}", address.to_ip());
+        let ends = (at(flow.source, flow.source_port), at(flow.destination, flow.destination_port));
+        format!("{} {} > {}", record.interface.as_deref().unwrap_or_default(), ends.0, ends.1)
+    };
+    let left = records(&out);
+    assert_eq!(seen(&left[0]), "default/web 10.1.1.200:40000 > 10.1.1.201:8080");
+    assert_eq!(seen(&left[1]), "default/client 10.96.0.10:80 > 10.1.1.200:40000");
+    let told: Vec<String> = left.iter().map(seen).collect();
+    for line in [
+        // A pod that reaches itself, and is answered.
+        "default/web 10.96.0.10:40000 > 10.1.1.201:8080",
+        "default/web 10.96.0.10:80 > 10.1.1.201:40000",
+        // Nobody is there: a reset in the service's name.
+        "default/client 10.96.0.12:80 > 10.1.1.200:40002",
+    ] {
+        assert!(told.iter().any(|it| it == line), "{line} is not among {told:#?}");
+    }
+}
+
 #[test]
 fn answers_of_the_switch_leave_where_the_question_came_from() {
     let folder = TempDir::new("replay-answers");

@@ -1,36 +1,68 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * What stands in front of a port's AF_XDP socket.
+ * What stands in front of the AF_XDP sockets of all ports.
  *
- * Every frame that enters the interface goes to the socket of its queue. Where no
+ * Every frame that enters an interface goes to the socket of its queue. Where no
  * socket is bound (the switch is starting, or was killed), the fallback decides:
  * a pod's interface drops, so that no frame reaches the kernel unjudged; an
  * interface that the cluster node itself uses passes.
+ *
+ * One program serves all interfaces, so that a further one costs the kernel next to
+ * nothing: it has to find out about each new program before it may be called, and
+ * waits for all processors then.
  *
  * Packets may come in several fragments (xdp.frags): so interfaces may have a large MTU.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#define QUEUES 64
+/* As many as there may be ports. */
+#define SEATS 16384
+
+struct queue {
+	__u32 interface;
+	__u32 number;
+};
+
+/* Which of the sockets is a queue's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SEATS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct queue);
+	__type(value, __u32);
+} seats SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, QUEUES);
+	__uint(max_entries, SEATS);
 	__type(key, __u32);
 	__type(value, __u32);
 } sockets SEC(".maps");
 
+static __always_inline int to_socket(struct xdp_md *context, int fallback)
+{
+	struct queue queue = {
+		.interface = context->ingress_ifindex,
+		.number = context->rx_queue_index,
+	};
+	__u32 *seat = bpf_map_lookup_elem(&seats, &queue);
+
+	if (!seat)
+		return fallback;
+	return bpf_redirect_map(&sockets, *seat, fallback);
+}
+
 SEC("xdp.frags")
 int else_drop(struct xdp_md *context)
 {
-	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
+	return to_socket(context, XDP_DROP);
 }
 
 SEC("xdp.frags")
 int else_pass(struct xdp_md *context)
 {
-	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_PASS);
+	return to_socket(context, XDP_PASS);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

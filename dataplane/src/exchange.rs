@@ -1,22 +1,55 @@
 //! Between workers: who serves which port, rings that carry frames to it, bells that wake.
+//!
+//! A port may be served by several workers, each with its own part (its own queues) of it. Who has
+//! a part sends through that; whoever has none hands what leaves there to one worker that has,
+//! always the same one:
+//!
+//! ```text
+//! worker 0 ── its part ─▶ queue 0 ┐
+//! worker 1 ── its part ─▶ queue 1 ┴ port
+//! worker 2 ── ring of worker 0 ──▶ queue 0
+//! ```
+//!
+//! A direction of a connection comes in through one queue, so one worker handles it, in order; and
+//! it takes one way out, a queue or a ring and a queue, each of which keeps order. So its packets do
+//! not overtake each other. The two directions may have different workers.
+//!
+//! Fragments are the exception: an interface cannot tell the connection of a later one, and may
+//! bring it to another queue than its first. All fragments of a datagram go to one worker, chosen by
+//! what they have in common. They may overtake whole packets of their connection, as they may in
+//! the interface.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
+use ahash::RandomState;
 use crossbeam_queue::ArrayQueue;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::wire::datagram::Datagram;
 use crate::{Frame, PortId};
 
 /// Frames that the ring towards one worker holds.
 const RING: usize = 4096;
 const NOBODY: u8 = u8::MAX;
 
-/// A packet on its way to the worker that serves its output port.
+/// A packet on its way to another worker.
 pub(crate) struct Handoff {
     pub(crate) frame: Frame,
-    pub(crate) out_port: PortId,
+    pub(crate) port: PortId,
+    /// Of the port that had the number then; see [`Exchange::incarnation`].
+    pub(crate) incarnation: u32,
+    pub(crate) way: Way,
+}
+
+/// What the other worker is to do with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Handle it: it came in at the port.
+    In,
+    /// Send it out of the port.
+    Out,
 }
 
 /// Why a frame could not be handed over; it comes back.
@@ -29,17 +62,25 @@ pub(crate) enum Refused {
 
 /// What the workers of a switch share.
 pub(crate) struct Exchange {
-    owners: Box<[AtomicU8]>,
+    workers: usize,
+    /// For each port and worker, who sends what that worker has for it.
+    senders: Box<[AtomicU8]>,
+    incarnations: Box<[AtomicU32]>,
     rings: Box<[ArrayQueue<Handoff>]>,
     bells: Box<[Arc<Bell>]>,
+    hasher: RandomState,
 }
 
 impl Exchange {
     pub(crate) fn new(workers: usize, ports: u16) -> Arc<Self> {
+        let ports = usize::from(ports);
         Arc::new(Self {
-            owners: (0..ports).map(|_| AtomicU8::new(NOBODY)).collect(),
+            workers,
+            senders: (0..ports * workers).map(|_| AtomicU8::new(NOBODY)).collect(),
+            incarnations: (0..ports).map(|_| AtomicU32::new(0)).collect(),
             rings: (0..workers).map(|_| ArrayQueue::new(RING)).collect(),
             bells: (0..workers).map(|_| Arc::default()).collect(),
+            hasher: RandomState::new(),
         })
     }
 
@@ -47,24 +88,74 @@ impl Exchange {
         Arc::clone(&self.bells[worker])
     }
 
-    pub(crate) fn set_owner(&self, port: PortId, worker: Option<usize>) {
-        if let Some(owner) = self.owners.get(usize::from(port.0)) {
-            owner.store(worker.map_or(NOBODY, |n| n as u8), Ordering::Release);
+    /// From now on these workers serve the port, each a part of it; nobody, if there are none.
+    pub(crate) fn set_owners(&self, port: PortId, owners: &[usize]) {
+        if let Some(incarnation) = self.incarnations.get(usize::from(port.0)) {
+            incarnation.fetch_add(1, Ordering::Relaxed);
+        }
+        for (worker, sender) in self.senders_of(port).iter().enumerate() {
+            let other = owners.get(worker % owners.len().max(1)).copied();
+            let owner = if owners.contains(&worker) { Some(worker) } else { other };
+            sender.store(owner.map_or(NOBODY, |n| n as u8), Ordering::Release);
         }
     }
 
-    pub(crate) fn owner(&self, port: PortId) -> Option<usize> {
-        let owner = self.owners.get(usize::from(port.0))?.load(Ordering::Acquire);
-        (owner != NOBODY).then_some(usize::from(owner))
+    /// The workers that serve a part of the port.
+    pub(crate) fn owners(&self, port: PortId) -> impl Iterator<Item = usize> + use<'_> {
+        let senders = self.senders_of(port).iter().enumerate();
+        senders.filter(|(n, it)| usize::from(it.load(Ordering::Acquire)) == *n).map(|(n, _)| n)
     }
 
-    /// Sends a frame towards the worker that serves `out_port`.
-    pub(crate) fn hand_over(&self, frame: Frame, out_port: PortId) -> Result<(), Refused> {
-        let Some(owner) = self.owner(out_port) else { return Err(Refused::NoWorker(frame)) };
-        let pushed = self.rings[owner].push(Handoff { frame, out_port });
-        pushed.map_err(|handoff| Refused::Full(handoff.frame))?;
-        self.bells[owner].ring();
-        Ok(())
+    /// Counts the ports that had this number, so that what was on its way to one is not taken for
+    /// the next one's.
+    pub(crate) fn incarnation(&self, port: PortId) -> u32 {
+        let incarnation = self.incarnations.get(usize::from(port.0));
+        incarnation.map_or(0, |it| it.load(Ordering::Relaxed))
+    }
+
+    /// Hands a frame that leaves by `port` to the worker that sends it for `worker`; that one is to
+    /// be [woken](Self::wake).
+    pub(crate) fn hand_over(
+        &self,
+        worker: usize,
+        frame: Frame,
+        port: PortId,
+    ) -> Result<usize, Refused> {
+        let sender = self.senders_of(port).get(worker);
+        let sender = sender.map_or(NOBODY, |sender| sender.load(Ordering::Acquire));
+        // Itself: it has given its part up, and nobody knows yet.
+        if sender == NOBODY || usize::from(sender) == worker {
+            return Err(Refused::NoWorker(frame));
+        }
+        self.push(sender.into(), frame, port, Way::Out)
+    }
+
+    /// The worker that handles the fragments of a datagram that came in at a port.
+    pub(crate) fn handler(&self, port: PortId, datagram: &Datagram) -> Option<usize> {
+        let owners = self.owners(port).count();
+        let choice = self.hasher.hash_one(datagram) as usize % owners.max(1);
+        self.owners(port).nth(choice)
+    }
+
+    /// Hands a frame that came in at `port` to another worker, which is to be woken.
+    pub(crate) fn hand_in(
+        &self,
+        worker: usize,
+        frame: Frame,
+        port: PortId,
+    ) -> Result<usize, Refused> {
+        self.push(worker, frame, port, Way::In)
+    }
+
+    fn push(&self, to: usize, frame: Frame, port: PortId, way: Way) -> Result<usize, Refused> {
+        let handoff = Handoff { frame, port, incarnation: self.incarnation(port), way };
+        let pushed = self.rings[to].push(handoff).map_err(|handoff| Refused::Full(handoff.frame));
+        pushed.map(|()| to)
+    }
+
+    /// Wakes a worker that was left something, if it sleeps: once for many frames.
+    pub(crate) fn wake(&self, worker: usize) {
+        self.bells[worker].ring();
     }
 
     #[inline]
@@ -74,6 +165,11 @@ impl Exchange {
 
     pub(crate) fn has_frames(&self, worker: usize) -> bool {
         !self.rings[worker].is_empty()
+    }
+
+    fn senders_of(&self, port: PortId) -> &[AtomicU8] {
+        let start = usize::from(port.0) * self.workers;
+        self.senders.get(start..start + self.workers).unwrap_or_default()
     }
 }
 
@@ -121,5 +217,63 @@ impl Bell {
 
     pub(crate) fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.event.as_ref().map(AsFd::as_fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    fn senders(exchange: &Exchange, port: PortId) -> Vec<Option<usize>> {
+        let of = |sender: &AtomicU8| match sender.load(Ordering::Relaxed) {
+            NOBODY => None,
+            worker => Some(usize::from(worker)),
+        };
+        exchange.senders_of(port).iter().map(of).collect()
+    }
+
+    #[test]
+    fn who_has_a_part_sends_itself_and_the_others_have_one_each() {
+        let exchange = Exchange::new(5, 3);
+        exchange.set_owners(PortId(1), &[3, 1]);
+        let expected = [3, 1, 3, 3, 3].map(Some);
+        assert_eq!(senders(&exchange, PortId(1)), expected);
+        assert_eq!(exchange.owners(PortId(1)).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(senders(&exchange, PortId(0)), [None; 5]);
+        assert_eq!(senders(&exchange, PortId(2)), [None; 5]);
+        exchange.set_owners(PortId(1), &[]);
+        assert_eq!(senders(&exchange, PortId(1)), [None; 5]);
+        assert_eq!(exchange.owners(PortId(3)).count(), 0, "there is no such port");
+    }
+
+    #[test]
+    fn frames_go_to_the_sender_in_order_and_to_nobody_else() {
+        let exchange = Exchange::new(3, 2);
+        let (_memory, frames) = Memory::heap(512, 4);
+        exchange.set_owners(PortId(1), &[0, 1]);
+        for frame in frames {
+            assert!(exchange.hand_over(2, frame, PortId(1)).is_ok());
+        }
+        let taken: Vec<_> = std::iter::from_fn(|| exchange.take(0)).collect();
+        let indices: Vec<u32> = taken.iter().map(|it| it.frame.index()).collect();
+        assert_eq!(indices, [0, 1, 2, 3]);
+        assert!(taken.iter().all(|it| (it.port, it.way) == (PortId(1), Way::Out)));
+        assert!(!exchange.has_frames(1) && !exchange.has_frames(2));
+        let frame = taken.into_iter().next().unwrap().frame;
+        let refused = exchange.hand_over(1, frame, PortId(1));
+        let Err(Refused::NoWorker(frame)) = refused else { panic!("it has a part of its own") };
+        let refused = exchange.hand_over(1, frame, PortId(0));
+        assert!(matches!(refused, Err(Refused::NoWorker(_))));
+    }
+
+    #[test]
+    fn a_number_that_is_given_again_is_another_port() {
+        let exchange = Exchange::new(2, 1);
+        exchange.set_owners(PortId(0), &[0]);
+        let first = exchange.incarnation(PortId(0));
+        exchange.set_owners(PortId(0), &[]);
+        exchange.set_owners(PortId(0), &[0]);
+        assert_ne!(exchange.incarnation(PortId(0)), first);
     }
 }

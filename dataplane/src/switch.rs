@@ -1,20 +1,23 @@
 //! The switch: workers on their cores, and the handle the control side holds them by.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod ports;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::counters::PortCounters;
 use crate::exchange::{Bell, Exchange};
 use crate::graph::trace::Tracing;
 use crate::orders::{Order, Orders};
-use crate::port::{Port, PortGone};
+use crate::port::{Port, PortGone, Queues};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
 use crate::{Counters, Frame, FreeList, Memory, Now, PortId, Snapshot};
+pub use ports::PortPart;
+use ports::Ports;
 
 /// When a worker looks for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -63,6 +66,9 @@ const PATIENCE: Duration = Duration::from_micros(100);
 /// How long a worker sleeps at most, so that idle sessions are swept.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
+/// How long a worker may take to give a port up.
+const LONGEST_REMOVAL: Duration = Duration::from_secs(2);
+
 /// A running switch. Dropping it stops the workers and gives its ports up.
 pub struct Switch {
     workers: Vec<Handle>,
@@ -70,9 +76,9 @@ pub struct Switch {
     sessions: Arc<Sessions>,
     stop: Arc<AtomicBool>,
     clock: Clock,
-    /// Ports served, with their counters; place n is port n.
-    ports: Mutex<Vec<Option<Arc<PortCounters>>>>,
-    most_ports: u16,
+    ports: Mutex<Ports>,
+    /// Of the last snapshot published.
+    published: AtomicU64,
 }
 
 struct Handle {
@@ -112,8 +118,8 @@ impl Switch {
             sessions: Arc::clone(&sessions),
             stop: Arc::clone(&stop),
             clock,
-            ports: Mutex::default(),
-            most_ports: config.ports,
+            ports: Mutex::new(Ports::new(config.ports)),
+            published: AtomicU64::new(0),
         };
         for number in 0..count {
             let bell = exchange.bell(number);
@@ -146,6 +152,7 @@ impl Switch {
     /// Hands every worker this snapshot. It is in force for a worker from its next vector on.
     pub fn publish(&self, snapshot: &Arc<Snapshot>) {
         self.sessions.set_ports(snapshot.ports().count());
+        self.published.store(snapshot.generation, Ordering::Release);
         for worker in &self.workers {
             worker.orders.give(Order::Snapshot(Arc::clone(snapshot)));
             worker.orders.free_retired();
@@ -175,50 +182,61 @@ impl Switch {
         self.workers.iter().map(|worker| worker.orders.generation()).min().unwrap_or(0)
     }
 
-    /// A number for a new port: the lowest that no port has. `None` if there is none left.
+    /// A number for a new port: the lowest that no port has, and that no worker takes for that of
+    /// a port which is gone. `None` if there is none left.
     pub fn free_port_id(&self) -> Option<PortId> {
-        let ports = self.ports();
-        let free = ports.iter().position(Option::is_none).unwrap_or(ports.len());
-        (free < usize::from(self.most_ports)).then_some(PortId(free as u16))
+        let find = || self.ports().free(self.generation());
+        find().or_else(|| {
+            let published = self.published.load(Ordering::Acquire);
+            self.wait_in_force(published, LONGEST_REMOVAL).then(find)?
+        })
     }
 
     /// Has `port` served by the worker that serves the fewest.
-    pub fn add_port(&self, id: PortId, port: Box<dyn Port>) -> Arc<PortCounters> {
-        let counters = Arc::new(PortCounters::default());
-        let mut ports = self.ports();
-        let place = usize::from(id.0);
-        if ports.len() <= place {
-            ports.resize_with(place + 1, || None);
-        }
-        ports[place] = Some(Arc::clone(&counters));
-        let load = |n: usize| {
-            let ids = 0..ports.len() as u16;
-            ids.filter(|id| self.exchange.owner(PortId(*id)) == Some(n)).count()
-        };
-        let worker = (0..self.workers.len()).min_by_key(|n| load(*n)).unwrap_or(0);
-        self.exchange.set_owner(id, Some(worker));
-        let order = Order::AddPort(id, port, Arc::clone(&counters));
-        self.workers[worker].orders.give(order);
-        counters
+    pub fn add_port(&self, id: PortId, port: Box<dyn Port>) {
+        self.add_queues(id, vec![port]);
     }
 
-    /// Has a port given up; returns once its interface is free again. The connections that it
-    /// opened end with it.
-    pub fn remove_port(&self, id: PortId) {
-        let owner = self.exchange.owner(id);
-        self.exchange.set_owner(id, None);
-        if let Some(place) = self.ports().get_mut(usize::from(id.0)) {
-            *place = None;
+    /// Has the queues of one interface served as one port, spread over the workers that serve the
+    /// fewest queues. A worker that gets several has them as one.
+    pub fn add_queues(&self, id: PortId, queues: Vec<Box<dyn Port>>) {
+        if self.sessions.used_by(id) > 0 {
+            // Opened by workers that did not know yet that the last port of this number was gone.
+            self.sessions.end_of(id);
         }
-        if let Some(worker) = owner {
-            let (done, is_done) = std::sync::mpsc::channel();
-            let orders = &self.workers[worker].orders;
+        let mut ports = self.ports();
+        let parts = ports.add(id, queues.len(), self.workers.len());
+        let workers: Vec<usize> = parts.iter().map(|part| part.worker).collect();
+        self.exchange.set_owners(id, &workers);
+        let mut queues = queues.into_iter();
+        for part in &parts {
+            let mut own: Vec<_> = queues.by_ref().take(part.queues.len()).collect();
+            let port = match own.len() {
+                1 => own.remove(0),
+                _ => Box::new(Queues::new(own)),
+            };
+            let order = Order::AddPort(id, port, Arc::clone(&part.counters));
+            self.workers[part.worker].orders.give(order);
+        }
+    }
+
+    /// Has a port given up, by all workers that serve a part of it; returns once its interface is
+    /// free again. The connections that it opened end with it.
+    pub fn remove_port(&self, id: PortId) {
+        let parts = self.ports().remove(id, self.published.load(Ordering::Acquire));
+        self.exchange.set_owners(id, &[]);
+        let (done, are_done) = std::sync::mpsc::channel();
+        for part in &parts {
+            let (orders, done) = (&self.workers[part.worker].orders, done.clone());
             orders.give(Order::RemovePort(id));
             orders.give(Order::Call(Box::new(move || {
                 let _ = done.send(());
             })));
-            // The worker answers within a round; if it died, there is nothing to wait for.
-            let _ = is_done.recv_timeout(Duration::from_secs(2));
+        }
+        let deadline = Instant::now() + LONGEST_REMOVAL;
+        for _ in parts {
+            // A worker answers within a round; if it died, there is nothing to wait for.
+            let _ = are_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         }
         self.sessions.end_of(id);
     }
@@ -233,14 +251,10 @@ impl Switch {
         self.workers.iter().map(|worker| &worker.counters)
     }
 
-    /// A port's counters.
-    pub fn port_counters(&self, id: PortId) -> Option<Arc<PortCounters>> {
-        self.ports().get(usize::from(id.0)).cloned().flatten()
-    }
-
-    /// The worker that serves a port.
-    pub fn worker_of(&self, id: PortId) -> Option<usize> {
-        self.exchange.owner(id)
+    /// Which workers serve which queues of a port, with their counters; nobody serves a port that
+    /// there is not.
+    pub fn parts(&self, id: PortId) -> Vec<PortPart> {
+        self.ports().parts(id).to_vec()
     }
 
     /// The sessions of all workers.
@@ -255,7 +269,7 @@ impl Switch {
             .all(|worker| worker.thread.as_ref().is_some_and(|thread| !thread.is_finished()))
     }
 
-    fn ports(&self) -> std::sync::MutexGuard<'_, Vec<Option<Arc<PortCounters>>>> {
+    fn ports(&self) -> MutexGuard<'_, Ports> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

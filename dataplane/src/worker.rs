@@ -7,18 +7,23 @@
 //! A worker owns its ports, its graph and the snapshot it decides by. Between two vectors it
 //! looks whether the control side has left orders; within a vector nothing changes, so no
 //! packet is judged by half of two snapshots.
+//!
+//! A port may be this worker's alone, or have parts with several (`exchange` says who sends then).
+
+mod handoff;
+mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::counters::PortCounters;
-use crate::exchange::{Exchange, Handoff, Refused};
+use crate::exchange::Exchange;
 use crate::orders::{Order, Orders};
 use crate::port::{Lent, Port};
 use crate::session::Sessions;
 use crate::{
     Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR,
 };
+use slots::{Slot, Slots};
 
 /// Looks at packets whose outcome is known, before they leave.
 pub trait Inspect: Send {
@@ -45,26 +50,6 @@ const STATISTICS: Duration = Duration::from_secs(1);
 const SWEEP: u32 = 2048;
 const SWEEP_EVERY: Duration = Duration::from_millis(5);
 
-struct Slot {
-    id: PortId,
-    port: Box<dyn Port>,
-    counters: Arc<PortCounters>,
-    /// Frames that leave with this vector.
-    leaving: Vec<Frame>,
-    /// [`Port::takes_open_sums`].
-    takes_open_sums: bool,
-}
-
-impl Slot {
-    #[inline]
-    fn leave(&mut self, mut frame: Frame, memory: &Memory) {
-        if !self.takes_open_sums {
-            memory.close_sum(&mut frame);
-        }
-        self.leaving.push(frame);
-    }
-}
-
 /// One worker of a switch.
 pub struct Worker {
     number: usize,
@@ -74,14 +59,14 @@ pub struct Worker {
     snapshot: Arc<Snapshot>,
     graph: Graph,
     counters: Arc<Counters>,
-    slots: Vec<Slot>,
-    /// Place in `slots` of each port served here.
-    places: Vec<u16>,
+    slots: Slots,
     orders: Arc<Orders>,
     exchange: Arc<Exchange>,
     inspect: Option<Box<dyn Inspect>>,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
+    /// Workers that were left frames since they were last woken.
+    left: Vec<usize>,
     sweep_at: u32,
     sweep_due: Now,
     first_slot: usize,
@@ -112,13 +97,13 @@ impl Worker {
             snapshot: Arc::default(),
             graph,
             counters: parts.counters,
-            slots: Vec::new(),
-            places: Vec::new(),
+            slots: Slots::default(),
             orders: parts.orders,
             exchange: parts.exchange,
             inspect: parts.inspect,
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
+            left: Vec::new(),
             sweep_at: 0,
             sweep_due: Now::default(),
             first_slot: 0,
@@ -177,6 +162,9 @@ impl Worker {
             self.end_waiting();
         }
         let mut handled = self.take_handoffs();
+        if self.packets.len() + BURST > VECTOR {
+            self.run_vector(now);
+        }
         let ports = self.slots.len();
         for n in 0..ports {
             // Another port begins each round, so that none waits behind a busy one for ever.
@@ -190,7 +178,7 @@ impl Worker {
         }
         if now >= self.statistics_due {
             self.statistics_due = Now(now.0 + STATISTICS);
-            for slot in &self.slots {
+            for slot in self.slots.iter() {
                 slot.counters.missed.set(slot.port.missed());
             }
         }
@@ -201,14 +189,17 @@ impl Worker {
     }
 
     fn serve(&mut self, slot: usize, now: Now) -> usize {
-        let Some(Slot { id, port, counters, .. }) = self.slots.get_mut(slot) else { return 0 };
+        let Some(Slot { id, port, counters, is_part, .. }) = self.slots.at(slot) else { return 0 };
         let mut lent = Lent { memory: &self.memory, free: &mut self.free };
         let received = port.receive(&mut lent, BURST, &mut self.frames);
-        let id = *id;
+        let (id, is_part) = (*id, *is_part);
         let count = self.frames.len();
         if count > 0 {
             counters.received.add(count as u64);
             counters.received_bytes.add(self.frames.iter().map(|frame| frame.len() as u64).sum());
+        }
+        if is_part {
+            self.hand_fragments_on(id);
         }
         for frame in self.frames.drain(..) {
             self.packets.push(Packet::new(frame, id));
@@ -252,7 +243,8 @@ impl Worker {
                 }
             }
         }
-        for packet in self.packets.drain(..) {
+        let mut packets = std::mem::take(&mut self.packets);
+        for packet in packets.drain(..) {
             if !packet.leaves() {
                 match packet.outcome {
                     Some(_) => self.free.put(packet.frame),
@@ -260,21 +252,13 @@ impl Worker {
                 }
                 continue;
             }
-            match place(&self.places, packet.out_port) {
-                Some(place) => self.slots[place].leave(packet.frame, &self.memory),
-                None => match self.exchange.hand_over(packet.frame, packet.out_port) {
-                    Ok(()) => {}
-                    Err(Refused::NoWorker(frame)) => {
-                        self.free.put(frame);
-                        self.counters.count(Outcome::PortGone);
-                    }
-                    Err(Refused::Full(frame)) => {
-                        self.free.put(frame);
-                        self.counters.count(Outcome::HandoffFull);
-                    }
-                },
+            if let Some(slot) = self.slots.of(packet.out_port) {
+                slot.leave(packet.frame, &self.memory);
+                continue;
             }
+            self.hand_over(packet.frame, packet.out_port);
         }
+        self.packets = packets;
     }
 
     /// Counts packets that wait no longer, and takes their frames back.
@@ -291,8 +275,10 @@ impl Worker {
     }
 
     fn send(&mut self) {
+        // Sending may take a while; others go on meanwhile.
+        self.wake_others();
         let mut gone = Vec::new();
-        for slot in &mut self.slots {
+        for slot in self.slots.iter_mut() {
             if slot.leaving.is_empty() && !slot.port.is_sending() {
                 continue;
             }
@@ -316,24 +302,6 @@ impl Worker {
         }
     }
 
-    /// Takes what other workers left for this one's ports.
-    fn take_handoffs(&mut self) -> usize {
-        let mut taken = 0;
-        while taken < VECTOR
-            && let Some(Handoff { frame, out_port }) = self.exchange.take(self.number)
-        {
-            taken += 1;
-            match place(&self.places, out_port) {
-                Some(place) => self.slots[place].leave(frame, &self.memory),
-                None => {
-                    self.free.put(frame);
-                    self.counters.count(Outcome::PortGone);
-                }
-            }
-        }
-        taken
-    }
-
     fn follow_orders(&mut self) {
         for order in self.orders.take() {
             match order {
@@ -343,10 +311,7 @@ impl Worker {
                 }
                 Order::AddPort(id, port, counters) => {
                     self.remove_port(id);
-                    let leaving = Vec::with_capacity(VECTOR);
-                    let takes_open_sums = port.takes_open_sums();
-                    self.slots.push(Slot { id, port, counters, leaving, takes_open_sums });
-                    self.note_places();
+                    self.slots.add(id, port, counters, &self.exchange);
                 }
                 Order::RemovePort(id) => self.remove_port(id),
                 Order::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
@@ -356,24 +321,11 @@ impl Worker {
     }
 
     fn remove_port(&mut self, id: PortId) {
-        if let Some(n) = self.slots.iter().position(|slot| slot.id == id) {
-            let slot = self.slots.swap_remove(n);
-            self.note_places();
+        if let Some(slot) = self.slots.remove(id) {
             slot.leaving.into_iter().for_each(|frame| self.free.put(frame));
             slot.port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
             self.graph.forget_port(id);
             self.end_waiting();
-        }
-    }
-
-    fn note_places(&mut self) {
-        self.places.clear();
-        for (n, slot) in self.slots.iter().enumerate() {
-            let id = usize::from(slot.id.0);
-            if self.places.len() <= id {
-                self.places.resize(id + 1, NOWHERE);
-            }
-            self.places[id] = n as u16;
         }
     }
 
@@ -390,19 +342,13 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        for slot in std::mem::take(&mut self.slots) {
+        for slot in self.slots.take_all() {
+            slot.leaving.into_iter().for_each(|frame| self.free.put(frame));
             slot.port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
         }
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
         self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
     }
-}
-
-const NOWHERE: u16 = u16::MAX;
-
-#[inline]
-fn place(places: &[u16], id: PortId) -> Option<usize> {
-    places.get(usize::from(id.0)).filter(|place| **place != NOWHERE).map(|n| usize::from(*n))
 }
 
 fn bytes(frames: &[Frame]) -> u64 {

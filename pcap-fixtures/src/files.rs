@@ -41,8 +41,12 @@ fn files_of(scenario: &Scenario) -> io::Result<Vec<File>> {
     let file =
         |name: &str, bytes: Vec<u8>| File { path: Path::new(scenario.name).join(name), bytes };
     let capture = if scenario.classic { "in.pcap" } else { "in.pcapng" };
-    let about =
-        About { point: scenario.point.into(), node: scenario.node.into(), capture: capture.into() };
+    let about = About {
+        point: scenario.point.into(),
+        node: scenario.node.into(),
+        capture: capture.into(),
+        arguments: scenario.arguments.iter().map(|argument| argument.to_string()).collect(),
+    };
     let expected = scenario.expected();
     let mut lines = String::new();
     for line in &expected {
@@ -94,6 +98,8 @@ which is what this prints:
 ```sh
 podgate replay --manifests NAME/manifests --node node1 --pcap NAME/in.pcapng -o json
 ```
+
+with the `arguments` of `fixture.json` behind it, if there are any.
 
 Captures and verdicts are made from the scenarios in `src/scenarios/`, where each packet stands
 beside the verdict it must get. After a change there:

@@ -21,6 +21,8 @@ pub struct Fixture {
     pub manifests: PathBuf,
     /// The capture.
     pub capture: PathBuf,
+    /// What it is replayed with beside that.
+    pub arguments: Vec<String>,
     /// What `podgate replay -o json` must print.
     pub expected: String,
 }
@@ -31,6 +33,8 @@ pub(crate) struct About {
     pub(crate) point: String,
     pub(crate) node: String,
     pub(crate) capture: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) arguments: Vec<String>,
 }
 
 impl Fixture {
@@ -57,6 +61,7 @@ impl Fixture {
             node: about.node,
             manifests: folder.join("manifests"),
             capture: folder.join(about.capture),
+            arguments: about.arguments,
             expected: fs::read_to_string(folder.join("expected.jsonl"))?,
         })
     }

@@ -32,6 +32,8 @@ pub struct Scenario {
     pub point: &'static str,
     /// Whether the capture is classic pcap: big-endian, nanoseconds, no interface names.
     pub classic: bool,
+    /// What `podgate replay` is to be told beside manifests, cluster node and capture.
+    pub arguments: &'static [&'static str],
     now: Duration,
     steps: Vec<Step>,
 }
@@ -49,13 +51,19 @@ struct Step {
 impl Scenario {
     /// A scenario without packets.
     pub fn new(name: &'static str, node: &'static str, point: &'static str) -> Self {
-        Self { name, node, point, classic: false, now: START, steps: Vec::new() }
+        Self { name, node, point, classic: false, arguments: &[], now: START, steps: Vec::new() }
     }
 
     /// Has the capture written as classic pcap, which names no interfaces: the switch
     /// finds the port by the source address.
     pub fn classic(mut self) -> Self {
         self.classic = true;
+        self
+    }
+
+    /// Has the capture replayed with these arguments.
+    pub fn with(mut self, arguments: &'static [&'static str]) -> Self {
+        self.arguments = arguments;
         self
     }
 

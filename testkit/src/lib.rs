@@ -2,7 +2,9 @@
 //!
 //! - [`api_server`]: an API server double,
 //! - [`packet`]: frames, built in one line each,
+//! - [`storm`]: many short TCP connections,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
+//! - [`RawSender`]: frames out of an interface, whatever they say,
 //! - [`Process`]: a program that ends with the test, its output kept,
 //! - [`requires!`] and [`requires_root!`]: what a test needs to run.
 //!
@@ -36,11 +38,14 @@ pub mod api_server;
 mod namespace;
 pub mod packet;
 mod process;
+mod raw;
 mod skip;
+pub mod storm;
 mod unique;
 
 pub use namespace::Namespace;
 pub use process::Process;
+pub use raw::RawSender;
 #[doc(hidden)]
 pub use skip::function_name;
 pub use skip::{has_program, is_root, skipped};

@@ -175,6 +175,21 @@ impl Table {
         self.store.get(u32::try_from(index).ok()?)
     }
 
+    /// Whether a lookup found a rule that permits: of [`NONE`](Self::NONE) and of an index that
+    /// no rule has it did not.
+    #[inline]
+    pub fn permits(&self, found: u32) -> bool {
+        found != NONE && self.store.permits(found)
+    }
+
+    /// Whether any rule asks for the identity of the source, and of the destination: a key whose
+    /// identity nobody asks for needs none.
+    #[inline]
+    pub fn asks_identities(&self) -> [bool; 2] {
+        let asks = |side: &Side| side.of_identities.has_rows || side.of_identities.has_tuples;
+        [asks(&self.sides[0]), asks(&self.sides[1])]
+    }
+
     /// What the compiler found.
     pub fn report(&self) -> Report {
         let (tuples, entries, largest) = self.pairs.entries();

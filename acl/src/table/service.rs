@@ -138,10 +138,19 @@ impl Ports {
     fn new(groups: &[Vec<(u16, u16)>]) -> Self {
         let mut ports = Self::default();
         let mut known: HashMap<[u16; 256], u16, RandomState> = HashMap::default();
+        // Class and number of the last page that is of one class throughout, as most are.
+        let mut plain = None;
         for ranges in groups {
             let mut ranges = ranges.iter().peekable();
             let mut class = 0;
             for upper in 0..=255_u16 {
+                let is_plain = ranges.peek().is_none_or(|(first, _)| first >> 8 > upper);
+                if let (true, Some((of, number))) = (is_plain, plain)
+                    && of == class
+                {
+                    ports.pages_of.push(number);
+                    continue;
+                }
                 let page: [u16; 256] = std::array::from_fn(|lower| {
                     while let Some((_, next)) =
                         ranges.next_if(|(first, _)| *first <= upper << 8 | lower as u16)
@@ -155,6 +164,9 @@ impl Ports {
                     (ports.pages.len() - 1) as u16
                 });
                 ports.pages_of.push(number);
+                if is_plain {
+                    plain = Some((class, number));
+                }
             }
         }
         ports

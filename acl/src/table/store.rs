@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::Rule;
+use crate::{Action, Rule};
 
 /// The rules that a table was first compiled from, and those added since.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     base: Arc<[Rule]>,
+    /// A bit for each rule of the base that permits: a rule itself takes two cache lines.
+    permits: Arc<[u64]>,
     added: Arc<Added>,
 }
 
@@ -22,7 +24,12 @@ const FIRST_CHUNK: usize = 64;
 
 impl Store {
     pub(super) fn new(base: Arc<[Rule]>) -> Self {
-        Self { base, added: Arc::default() }
+        let permits = |rules: &[Rule]| {
+            let bits = rules.iter().map(|rule| u64::from(rule.action == Action::Permit));
+            bits.rev().fold(0, |word, bit| word << 1 | bit)
+        };
+        let permits = base.chunks(64).map(permits).collect();
+        Self { base, permits, added: Arc::default() }
     }
 
     pub(super) fn base(&self) -> &[Rule] {
@@ -36,6 +43,15 @@ impl Store {
             let (chunk, at) = place(number - self.base.len());
             self.added.chunks.get(chunk)?.get()?[at].get()
         })
+    }
+
+    /// Whether there is a rule of this number, and it permits.
+    #[inline]
+    pub(super) fn permits(&self, number: u32) -> bool {
+        match self.permits.get(number as usize / 64) {
+            Some(word) if (number as usize) < self.base.len() => word >> (number % 64) & 1 == 1,
+            _ => self.get(number).is_some_and(|rule| rule.action == Action::Permit),
+        }
     }
 
     /// Sets the rule of a number that has none yet; whether there was room.
@@ -58,19 +74,22 @@ fn place(added: usize) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Action;
 
     #[test]
     fn every_number_has_its_place() {
-        let rule = |number: u32| Rule::new(Action::Deny, number.to_string());
-        let store = Store::new((0..3).map(rule).collect());
-        for number in 3..1000 {
+        let permits = |number: u32| number.is_multiple_of(3);
+        let action = |number| if permits(number) { Action::Permit } else { Action::Deny };
+        let rule = |number: u32| Rule::new(action(number), number.to_string());
+        let store = Store::new((0..130).map(rule).collect());
+        for number in 130..1000 {
             assert!(store.get(number).is_none());
             assert!(store.add(number, rule(number)));
             assert!(!store.add(number, rule(number)), "taken");
         }
         for number in 0..1000 {
             assert_eq!(*store.get(number).unwrap().origin, *number.to_string());
+            assert_eq!(store.permits(number), permits(number), "{number}");
         }
+        assert!(!store.permits(1002));
     }
 }

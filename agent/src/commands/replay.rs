@@ -4,8 +4,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use dataplane::wire::vxlan::Vxlan;
+
 use super::input::{objects, refuse};
 use super::{NO, UNUSABLE, fail};
+use crate::config::Underlay;
 use crate::probe::report::plain;
 use crate::replay::{Failure, Output, Speed, replay};
 
@@ -38,6 +41,20 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
 
+    /// How packets travel between cluster nodes on the uplink: as they are, or in VXLAN tunnels
+    #[arg(long, value_enum, default_value_t = Underlay::Routed)]
+    pub(crate) underlay: Underlay,
+
+    /// VXLAN network identifier of the tunnels
+    #[arg(long, value_name = "N", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(1..1 << 24))]
+    pub(crate) vxlan_network: u32,
+
+    /// UDP port of the tunnels
+    #[arg(long, value_name = "PORT", default_value_t = 4789,
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) vxlan_port: u16,
+
     /// As fast as possible, or at the pace of the capture
     #[arg(long, value_enum, default_value_t = Speed::Max)]
     pub(crate) speed: Speed,
@@ -49,6 +66,20 @@ pub struct Args {
     /// A table to read, or one line of JSON for each packet and one for the summary
     #[arg(short = 'o', long, value_enum, default_value_t = Output::Text)]
     pub(crate) output: Output,
+}
+
+impl Args {
+    /// How the uplink is to be understood.
+    pub(crate) fn underlay(&self) -> dataplane::Underlay {
+        match self.underlay {
+            Underlay::Routed => dataplane::Underlay::Plain,
+            Underlay::Vxlan => dataplane::Underlay::Overlay(Vxlan {
+                network: self.vxlan_network,
+                port: self.vxlan_port,
+                group: false,
+            }),
+        }
+    }
 }
 
 /// Replays, printing to standard output and error.

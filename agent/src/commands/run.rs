@@ -15,7 +15,7 @@ use crate::config::{
     read_file,
 };
 use crate::logger;
-use crate::run::{KernelInterfaces, StartError, start};
+use crate::run::{Input, KernelInterfaces, StartError, start};
 
 /// What `podgate run` takes.
 #[derive(Debug, clap::Args)]
@@ -104,6 +104,8 @@ fn switch(config: Config) -> Result<crate::run::Running, StartError> {
     if config.manifests.is_empty() && config.api_server.is_none() {
         log::warn!("no kubeconfig and no manifests: no pod is known, so every pod stays closed");
     }
+    let input = Input::read(config)?;
+    let config = &input.config;
     let failed = |error: AfXdpError| {
         let hint = match error.cause.kind() {
             std::io::ErrorKind::PermissionDenied => "; podgate run needs root",
@@ -111,10 +113,10 @@ fn switch(config: Config) -> Result<crate::run::Running, StartError> {
         };
         StartError::Failed(format!("{error}{hint}"))
     };
-    let (umem, memory, frames) = umem(&config).map_err(failed)?;
+    let (umem, memory, frames) = umem(config).map_err(failed)?;
     let interfaces =
         KernelInterfaces::new(umem, config.frames_per_port).map_err(StartError::Failed)?;
-    start(config, Box::new(interfaces), &memory, frames)
+    start(input, Box::new(interfaces), &memory, frames)
 }
 
 type Memory = (Umem, std::sync::Arc<dataplane::Memory>, Vec<dataplane::Frame>);

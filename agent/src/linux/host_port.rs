@@ -105,6 +105,8 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
         }
     }
     sysctl::set_if_present(Family::V6, &config.host_interface, "accept_ra", "0")?;
+    // Nobody else is on the link; while the kernel looks for others, it sends nothing.
+    sysctl::set_if_present(Family::V6, &config.host_interface, "accept_dad", "0")?;
     netlink.put_queue(host.index)?;
     netlink.set_up(host.index)?;
     addresses(&mut netlink, host.index, &config.gateways)?;

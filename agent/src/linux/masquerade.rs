@@ -3,11 +3,9 @@
 //! One nftables table of our own, written whole by `nft`: what others have in theirs stays as it
 //! is. The table outlives the process, so that connections go on while the switch restarts.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
 use ipnet::IpNet;
 
+use super::nft;
 use super::sysctl::{self, Family};
 
 /// What is to be masqueraded.
@@ -32,7 +30,7 @@ pub fn set_up(rules: &Rules) -> Result<(), String> {
             sysctl::switch_forwarding_on(family).map_err(|error| error.to_string())?;
         }
     }
-    run(&script(rules))
+    nft::run(&script(rules))
 }
 
 /// Takes it back.
@@ -40,7 +38,7 @@ pub fn set_up(rules: &Rules) -> Result<(), String> {
 /// # Errors
 /// In words, with what `nft` says.
 pub fn remove() -> Result<(), String> {
-    run(&format!("add table inet {TABLE}\ndelete table inet {TABLE}\n"))
+    nft::run(&format!("add table inet {TABLE}\ndelete table inet {TABLE}\n"))
 }
 
 /// The table as `nft` reads it: replaced in one transaction.
@@ -69,30 +67,6 @@ fn script(rules: &Rules) -> String {
          chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
          oifname \"podgate-host\" accept\n{lines}  }}\n}}\n"
     )
-}
-
-fn run(script: &str) -> Result<(), String> {
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            "nft is not there; install Debian's package nftables".into()
-        }
-        _ => format!("nft: {error}"),
-    };
-    let mut nft = Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    if let Some(mut input) = nft.stdin.take() {
-        input.write_all(script.as_bytes()).map_err(failed)?;
-    }
-    let output = nft.wait_with_output().map_err(failed)?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("nft: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
 }
 
 #[cfg(test)]

@@ -3,17 +3,19 @@
 //! Used by everything that runs the graph: the live switch, replayed captures and probes.
 
 mod services;
+mod switch_ports;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use control::{PodGate, PodKey, View};
+use control::{ClusterNode, PodGate, PodKey, View};
 use dataplane::services::Services;
 use dataplane::wire::Mac;
-use dataplane::{Gate, Parts, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
+use dataplane::{Gate, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
 
 pub use services::ServiceMaker;
+pub use switch_ports::SWITCH_ADDRESSES;
 
 /// Name of the port towards this cluster node's kernel.
 pub const HOST: &str = "host";
@@ -117,6 +119,30 @@ pub fn snapshot(
         masquerade: surroundings.masquerade,
         translation_ports: surroundings.translation_ports,
     })
+}
+
+/// The cluster nodes beside `node`, as far as they have an address to be reached by; `next_hop`
+/// tells the MAC address of the first step to one.
+pub fn peers(
+    view: &View,
+    node: &str,
+    mut next_hop: impl FnMut(IpAddr) -> Option<Mac>,
+) -> Vec<Peer> {
+    let own = view.nodes.get(node);
+    let has_v4 = own.is_some_and(|own| own.addresses.first().is_some_and(IpAddr::is_ipv4));
+    let others = view.nodes.iter().filter(|(name, _)| &***name != node);
+    let peer = |(name, other): (&Arc<str>, &Arc<ClusterNode>)| {
+        // Tunnels are of the family that the cluster nodes are known by first.
+        let endpoint = other.addresses.iter().find(|it| it.is_ipv4() == has_v4)?;
+        Some(Peer {
+            name: name.to_string(),
+            addresses: other.addresses.iter().map(|address| (*address).into()).collect(),
+            networks: other.pod_cidrs.clone(),
+            endpoint: (*endpoint).into(),
+            next_hop: next_hop(*endpoint),
+        })
+    };
+    others.filter_map(peer).collect()
 }
 
 fn state(view: &View, port: &NodePort) -> PortState {

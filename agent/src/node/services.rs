@@ -9,6 +9,9 @@ use control::{ServiceEndpoint, ServiceView, View};
 use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
 use dataplane::wire::protocol;
 
+use super::switch_ports::SwitchPorts;
+use crate::linux::redirect::Redirects;
+
 /// Works the view's services into the dataplane's, anew only where they have changed: the choice
 /// among many endpoints takes a while to make.
 #[derive(Debug, Default)]
@@ -16,12 +19,26 @@ pub struct ServiceMaker {
     made: BTreeMap<Key, (Arc<ServiceView>, Vec<Families>)>,
     last: Option<Arc<BTreeMap<Key, Arc<ServiceView>>>>,
     services: Arc<Services>,
+    /// For processes of the cluster node itself, if it has a kernel.
+    switch_ports: Option<SwitchPorts>,
+    redirects: Arc<Redirects>,
 }
 
 /// A port of a service for IPv4 and for IPv6.
 type Families = [Arc<ServicePort>; 2];
 
 impl ServiceMaker {
+    /// One whose services can also be reached by processes of the cluster node itself.
+    pub fn with_own_processes() -> Self {
+        Self { switch_ports: Some(SwitchPorts::default()), ..Self::default() }
+    }
+
+    /// What the kernel is to lead to the switch for such processes; of the services made last, and
+    /// the same while these are.
+    pub fn redirects(&self) -> &Arc<Redirects> {
+        &self.redirects
+    }
+
     /// The services of cluster node `node`.
     pub fn services(&mut self, view: &View, node: &str) -> Arc<Services> {
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &view.services)) {
@@ -36,6 +53,12 @@ impl ServiceMaker {
             }
             let (_, ports) = &self.made[key];
             add(&mut services, service, ports);
+        }
+        if let Some(ports) = &mut self.switch_ports {
+            let redirects = ports.add_to(&mut services);
+            if *self.redirects != redirects {
+                self.redirects = Arc::new(redirects);
+            }
         }
         self.last = Some(Arc::clone(&view.services));
         self.services = Arc::new(services);

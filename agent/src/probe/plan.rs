@@ -43,20 +43,63 @@ pub fn plan(world: &World, question: &Question<'_>) -> Plan {
 
 fn connections(world: &World, question: &Question<'_>) -> Result<Plan, Answer> {
     let from = ends(world, question.from)?;
-    match question.to {
-        Endpoint::Service(key) => match world.service(key) {
-            Some(service) => backends(world, question, &from, service, |_| true),
-            None => Err(Answer::deny(reason::NO_ENDPOINTS)),
-        },
+    let asked_for = match question.to {
+        Endpoint::Service(key) => {
+            let service = world.service(key).ok_or_else(|| Answer::deny(reason::NO_ENDPOINTS))?;
+            Some((service, service_port(question, service)?, Way::Cluster))
+        }
         Endpoint::Address(address) => match world.service_at(*address) {
             Some(service) => {
-                let same_family = |other: IpAddr| other.is_ipv4() == address.is_ipv4();
-                backends(world, question, &from, service, same_family)
+                let is_cluster = service.cluster_ips.contains(address);
+                let way = if is_cluster { Way::Cluster } else { Way::External };
+                Some((service, service_port(question, service)?, way))
             }
-            None => directly(world, question, &from),
+            None => match world.owner(*address) {
+                Spot::Node(node) => node_port(world, question, node),
+                _ => None,
+            },
         },
-        Endpoint::Pod(_) | Endpoint::Node(_) => directly(world, question, &from),
-    }
+        Endpoint::Node(name) => node_port(world, question, Arc::clone(name)),
+        Endpoint::Pod(_) => None,
+    };
+    let Some((service, port, way)) = asked_for else { return directly(world, question, &from) };
+    let is_wanted = |other: IpAddr| match question.to {
+        Endpoint::Address(address) => other.is_ipv4() == address.is_ipv4(),
+        Endpoint::Node(name) => {
+            let addresses = world.node(name).map_or(&[][..], |node| &node.addresses);
+            addresses.iter().any(|own| own.is_ipv4() == other.is_ipv4())
+        }
+        _ => true,
+    };
+    backends(world, question, &from, &Asked { service, port, way }, is_wanted)
+}
+
+/// A port of a service, and how the client gets to it.
+struct Asked<'a> {
+    service: &'a Service,
+    port: &'a ServicePort,
+    way: Way,
+}
+
+/// How a client gets to a service.
+enum Way {
+    /// By its cluster address, or by name.
+    Cluster,
+    /// By an external address, or a load balancer's: at whichever cluster node has endpoints.
+    External,
+    /// At a port of this cluster node.
+    Node(Arc<str>),
+}
+
+/// The service that the port asked for leads to at a cluster node's addresses.
+fn node_port<'a>(
+    world: &'a World,
+    question: &Question<'_>,
+    node: Arc<str>,
+) -> Option<(&'a Service, &'a ServicePort, Way)> {
+    let Some(Port::Number(number)) = question.port else { return None };
+    let (service, port) = world.node_port(question.protocol.with_ports()?, *number)?;
+    Some((service, port, Way::Node(node)))
 }
 
 fn directly(world: &World, question: &Question<'_>, from: &[End]) -> Result<Plan, Answer> {
@@ -135,29 +178,52 @@ fn target_port(world: &World, question: &Question<'_>, to: &[End]) -> Result<u16
     number.ok_or_else(|| Answer::deny(reason::UNKNOWN_PORT_NAME))
 }
 
+/// The endpoints that are ready; where none is, those that still serve while they end.
 fn backends(
     world: &World,
     question: &Question<'_>,
     from: &[End],
-    service: &Service,
+    asked_for: &Asked<'_>,
     is_wanted: impl Fn(IpAddr) -> bool,
 ) -> Result<Plan, Answer> {
-    let service_port = service_port(question, service)?;
+    let ready = |it: &Backend| it.ready;
+    let ending = |it: &Backend| it.serving && it.terminating;
+    backends_that(world, question, from, asked_for, &is_wanted, ready)
+        .or_else(|| backends_that(world, question, from, asked_for, &is_wanted, ending))
+        .unwrap_or_else(|| Err(Answer::deny(reason::NO_ENDPOINTS)))
+}
+
+/// `None` if there are none of this kind.
+fn backends_that(
+    world: &World,
+    question: &Question<'_>,
+    from: &[End],
+    Asked { service, port, way }: &Asked<'_>,
+    is_wanted: impl Fn(IpAddr) -> bool,
+    counts: impl Fn(&Backend) -> bool,
+) -> Option<Result<Plan, Answer>> {
     let (mut asked, mut seen, mut found) = (Vec::new(), HashSet::new(), false);
     for slice in world.slices(&service.key) {
-        let Some(target) = control::slice_target(slice, service_port) else { continue };
-        for endpoint in slice.endpoints.iter().filter(|it| it.ready) {
+        let Some(target) = control::slice_target(slice, port) else { continue };
+        for endpoint in slice.endpoints.iter().filter(|it| counts(it)) {
             // The addresses of one endpoint all mean the same; the API wants the first used.
             let Some(address) = endpoint.addresses.first().copied().filter(|it| is_wanted(*it))
             else {
                 continue;
             };
-            if service.internal_local && !is_near(world, from, endpoint, address) {
+            let is_outside = from.iter().all(|end| end.spot == Spot::Elsewhere);
+            let node = || endpoint.node.as_ref().or_else(|| world.node_of(address));
+            let may_be = match way {
+                Way::Cluster if service.internal_local => is_near(world, from, node()),
+                Way::Node(asked) if service.external_local && is_outside => node() == Some(asked),
+                Way::Cluster | Way::External | Way::Node(_) => true,
+            };
+            if !may_be {
                 continue;
             }
             let to = End { spot: world.owner(address), address };
             // A pod without a port of that name is no endpoint for it.
-            let Some(port) = number_at(world, &to, &target, service_port) else { continue };
+            let Some(port) = number_at(world, &to, &target, port) else { continue };
             found = true;
             let family = |end: &&End| end.address.is_ipv4() == address.is_ipv4();
             let Some(from) = from.iter().find(family).cloned() else { continue };
@@ -171,11 +237,10 @@ fn backends(
             }
         }
     }
-    match (found, asked.is_empty()) {
-        (false, _) => Err(Answer::deny(reason::NO_ENDPOINTS)),
-        (true, true) => Err(Answer::deny(reason::NO_COMMON_FAMILY)),
-        (true, false) => Ok(Plan::Ask("backends-differ", asked)),
-    }
+    found.then(|| match asked.is_empty() {
+        true => Err(Answer::deny(reason::NO_COMMON_FAMILY)),
+        false => Ok(Plan::Ask("backends-differ", asked)),
+    })
 }
 
 fn service_port<'a>(
@@ -211,10 +276,9 @@ fn number_at(
     }
 }
 
-/// Whether an endpoint is on the cluster node that the connection comes from.
-fn is_near(world: &World, from: &[End], endpoint: &Backend, address: IpAddr) -> bool {
+/// Whether an endpoint on this cluster node is on the one that the connection comes from.
+fn is_near(world: &World, from: &[End], there: Option<&Arc<str>>) -> bool {
     let here = from.iter().find(|end| end.spot != Spot::Elsewhere);
     let here = here.and_then(|end| world.node_of(end.address));
-    let there = endpoint.node.as_ref().or_else(|| world.node_of(address));
     here.is_none() || here == there
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::model::{EndpointSlice, Key, Node, Pod, Service};
+use control::model::{EndpointSlice, Key, Node, Pod, Protocol, Service, ServicePort};
 use control::{Object, PodKey};
 use ipnet::IpNet;
 
@@ -138,6 +138,14 @@ impl World {
             return None;
         }
         self.services.get(self.virtual_addresses.get(&address)?)
+    }
+
+    /// The service that a port of every cluster node's addresses leads to.
+    pub fn node_port(&self, protocol: Protocol, port: u16) -> Option<(&Service, &ServicePort)> {
+        let is_it = |it: &&ServicePort| it.protocol == protocol && it.node_port == Some(port);
+        self.services
+            .values()
+            .find_map(|service| Some((service, service.ports.iter().find(is_it)?)))
     }
 
     /// Whether more than one claims this address.

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use control::{Control, Object, Scope};
+use dataplane::Underlay;
 use dataplane::capture::{self, Reader, Record, Writer};
 
 use crate::commands::replay::Args;
@@ -86,7 +87,7 @@ pub(crate) fn replay(
     objects: Vec<Object>,
     stdout: &mut impl Write,
 ) -> Result<(), Failure> {
-    let mut offline = switch(&args.node, objects)?;
+    let mut offline = switch(&args.node, args.underlay(), objects)?;
     if args.trace {
         offline.follow();
     }
@@ -129,7 +130,7 @@ pub(crate) fn replay(
 }
 
 /// The switch of a cluster node.
-fn switch(node: &str, objects: Vec<Object>) -> Result<Offline, Failure> {
+fn switch(node: &str, underlay: Underlay, objects: Vec<Object>) -> Result<Offline, Failure> {
     // A cluster node is in the manifests by its object, or because a pod is placed on it.
     let mut known: BTreeSet<Arc<str>> = objects.iter().filter_map(placed_on).collect();
     let mut control = Control::new(Scope::Node(node.into()));
@@ -145,7 +146,7 @@ fn switch(node: &str, objects: Vec<Object>) -> Result<Offline, Failure> {
         };
         return Err(Failure::Node { node: node.into(), known });
     }
-    Offline::new(&view, node).map_err(|most| Failure::Pods { node: node.into(), most })
+    Offline::new(&view, node, underlay).map_err(|most| Failure::Pods { node: node.into(), most })
 }
 
 fn placed_on(object: &Object) -> Option<Arc<str>> {

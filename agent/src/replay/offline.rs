@@ -8,6 +8,7 @@ use std::time::Duration;
 use control::View;
 use dataplane::capture::Record;
 use dataplane::frame::XDP_HEADROOM;
+use dataplane::graph::SWITCH_MAC;
 use dataplane::graph::trace::{Filter, Tracing, Way};
 use dataplane::orders::Order;
 use dataplane::port::memory::Wire;
@@ -15,9 +16,9 @@ use dataplane::session::Sessions;
 use dataplane::switch::Config;
 use dataplane::wire::Flow;
 use dataplane::worker::{Inspect, Worker};
-use dataplane::{Hop, Memory, Now, Outcome, Packet, PortId, Snapshot, Verdict};
+use dataplane::{Hop, Memory, Now, Outcome, Packet, PortId, Routes, Snapshot, Underlay, Verdict};
 
-use crate::node::{LeadsTo, NodePort, ServiceMaker, Surroundings, snapshot};
+use crate::node::{LeadsTo, NodePort, ServiceMaker, Surroundings, peers, snapshot};
 
 /// The longest frame a capture can hold, in bytes.
 const LONGEST: usize = 262_144;
@@ -84,7 +85,7 @@ impl Offline {
     ///
     /// # Errors
     /// How many pods fit, if these are more.
-    pub(super) fn new(view: &View, node: &str) -> Result<Self, usize> {
+    pub(super) fn new(view: &View, node: &str, underlay: Underlay) -> Result<Self, usize> {
         let pods = view.pods.iter().filter(|(_, pod)| &*pod.node == node);
         let pods = pods.map(|(key, pod)| LeadsTo::Pod(key.clone(), pod.addresses.clone()));
         let ends: Vec<LeadsTo> = pods.chain([LeadsTo::Host, LeadsTo::Uplink]).collect();
@@ -96,7 +97,12 @@ impl Offline {
         let ports: Vec<NodePort> =
             numbered.map(|(id, leads_to)| NodePort::new(PortId(id), leads_to)).collect();
         let services = ServiceMaker::default().services(view, node);
-        let surroundings = Surroundings { services, ..Surroundings::default() };
+        let mut surroundings = Surroundings { services, underlay, ..Surroundings::default() };
+        if matches!(surroundings.underlay, Underlay::Overlay(_)) {
+            // Whoever is next on the underlay is not in the capture's cluster.
+            let peers = peers(view, node, |_| Some(SWITCH_MAC));
+            surroundings.routes = Arc::new(Routes::new(peers));
+        }
         let snapshot = snapshot(view, node, surroundings, view.generation.max(1), &ports);
         let snapshot = Arc::new(snapshot);
 
@@ -248,7 +254,8 @@ mod tests {
         let mut control = Control::new(Scope::Node("node1".into()));
         control.resync(manifests::load(std::slice::from_ref(&fixture.manifests)).objects);
         control.commit();
-        let offline = Offline::new(&control.view(), "node1").expect("a few pods fit");
+        let offline =
+            Offline::new(&control.view(), "node1", Underlay::Plain).expect("a few pods fit");
         let records = Reader::open(&fixture.capture).expect("a capture");
         (offline, records.map(|record| record.expect("a whole capture").data).collect())
     }

@@ -1,33 +1,35 @@
 //! The control loop: everything that changes the switch happens here, one thing after the other.
 
 mod attach;
+mod host;
+mod own_processes;
 mod ports;
 mod reports;
 mod source;
+mod telling;
 mod uplink;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use control::api_server::Gathering;
-use control::{Control, PodKey, Scope};
+use control::{Control, Scope};
 use dataplane::port::PortGone;
 use dataplane::{PortId, Switch};
 
-use super::board::{Board, LostPort, PortInfo, State};
+use super::board::{Board, LostPort};
 use super::interfaces::Interfaces;
 use super::pods::{PodPort, Pods};
 use super::records::Records;
 use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
-use crate::api::{Answer, ApiError, ErrorKind, Request};
-use crate::linux::host_port::{self, HostPortConfig};
+use crate::api::{Answer, ApiError, AttachPod, ErrorKind, Request};
+use crate::linux::host_port::HostPortConfig;
 use crate::linux::masquerade;
-use crate::node::{HOST, LeadsTo, NodePort, ServiceMaker, UPLINK, snapshot};
-use crate::verdicts::Names;
+use crate::node::{LeadsTo, NodePort, ServiceMaker, snapshot};
 
 /// The loop's own state; nobody else touches it.
 pub(super) struct ControlLoop {
@@ -46,10 +48,13 @@ pub(super) struct ControlLoop {
     reports: reports::Reports,
     records: Records,
     pods: Pods,
+    /// Attachments that nothing was done for yet.
+    asked_for: VecDeque<(AttachPod, Sender<Answer>)>,
     host: Option<HostPort>,
     uplink: Option<uplink::UplinkPort>,
     /// What the kernel was told to masquerade, and the cluster nodes that follows from.
     masquerade: Option<(Arc<uplink::Nodes>, masquerade::Rules)>,
+    redirected: own_processes::Redirected,
     /// Of the last snapshot published.
     generation: u64,
     /// Reports of workers that were fetched but not handled yet.
@@ -90,8 +95,8 @@ const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(5);
 /// Events that come all the time are worked in at least this often.
 const LONGEST_TAKING: Duration = Duration::from_millis(20);
-/// Faults shown at most.
-const MOST_FAULTS: usize = 200;
+/// Pods that are asked for at once are attached for so long at a time; others come in between.
+const LONGEST_ATTACHING: Duration = Duration::from_millis(5);
 /// Lost ports remembered for people.
 const LOST: usize = 16;
 
@@ -120,7 +125,10 @@ impl ControlLoop {
         let check = || WorkerCheck { rounds: 0, seen: Instant::now() };
         Ok(Self {
             control: Control::new(Scope::Node(board.config.node_name.as_str().into())),
-            services: ServiceMaker::default(),
+            services: match board.config.host_port {
+                true => ServiceMaker::with_own_processes(),
+                false => ServiceMaker::default(),
+            },
             workers: switch.counters().map(|_| check()).collect(),
             switch,
             board,
@@ -133,9 +141,11 @@ impl ControlLoop {
             reports: reports::Reports::default(),
             records,
             pods: Pods::default(),
+            asked_for: VecDeque::new(),
             host: None,
             uplink: None,
             masquerade: None,
+            redirected: own_processes::Redirected::default(),
             generation: 0,
             gone: VecDeque::new(),
             lost: VecDeque::new(),
@@ -167,7 +177,11 @@ impl ControlLoop {
     pub(super) fn run(mut self) {
         loop {
             self.board.beat();
-            let rest = if self.is_publishing() { SHORT_TICK } else { TICK };
+            let rest = match self.is_publishing() {
+                _ if !self.asked_for.is_empty() => Duration::ZERO,
+                true => SHORT_TICK,
+                false => TICK,
+            };
             let mut next = match self.heard.recv_timeout(rest) {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -215,6 +229,7 @@ impl ControlLoop {
             if told {
                 self.commit();
             }
+            self.attach_some();
             self.look_after_saving();
             self.write_reports();
             self.fetch_gone();
@@ -265,9 +280,10 @@ impl ControlLoop {
         let view = self.control.view();
         let mut ports = Vec::new();
         if let Some(host) = &self.host
-            && let PodPort::Open { id, .. } = host.port
+            && let PodPort::Open { id, mtu, .. } = host.port
         {
-            ports.push(NodePort { mac: Some(host.mac), ..NodePort::new(id, LeadsTo::Host) });
+            let port = NodePort::new(id, LeadsTo::Host);
+            ports.push(NodePort { mac: Some(host.mac), mtu, ..port });
         }
         for attached in self.pods.counting() {
             if let Some(id) = attached.port_id() {
@@ -275,6 +291,7 @@ impl ControlLoop {
                 let mac = Some(attached.pod.mac.0);
                 ports.push(NodePort {
                     mac,
+                    mtu: attached.port.mtu(),
                     ..NodePort::named(id, leads_to, Arc::clone(&attached.name))
                 });
             }
@@ -288,6 +305,7 @@ impl ControlLoop {
         // What it now knows how to handle.
         self.set_uplink_filter(&services);
         self.update_masquerade();
+        self.redirect_own_processes();
         log::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.tell_with(snapshot);
     }
@@ -307,75 +325,20 @@ impl ControlLoop {
         addresses
     }
 
-    /// Tells the others what is different, with the snapshot in force.
-    fn tell(&self) {
-        self.tell_with(Arc::clone(&self.board.state().snapshot));
-    }
-
-    fn tell_with(&self, snapshot: Arc<dataplane::Snapshot>) {
-        let told = self.gathering.is_none();
-        let mut names = Names::new();
-        let mut ports = Vec::new();
-        let mut waiting = Vec::new();
-        if let Some(host) = &self.host {
-            let addresses = host.config.gateways.iter().map(IpAddr::to_string).collect();
-            let interface = &host.config.switch_interface;
-            ports.push(port_info(HOST.to_owned(), interface, &host.port, addresses, false));
-        }
-        if let Some(uplink) = &self.uplink {
-            let own = self.own_addresses().iter().map(IpAddr::to_string).collect();
-            ports.push(port_info(UPLINK.to_owned(), &uplink.interface, &uplink.port, own, false));
-        }
-        let view = self.control.view();
-        let counting: std::collections::HashSet<&str> =
-            self.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
-        for attached in self.pods.iter() {
-            let name = attached.key.to_string();
-            for address in &attached.pod.addresses {
-                names.insert(*address, name.as_str().into());
-            }
-            let addresses = attached.pod.addresses.iter().map(IpAddr::to_string).collect();
-            let closed = !view.pods.contains_key(&attached.key)
-                || !counting.contains(attached.pod.container_id.as_str());
-            let interface = &attached.pod.host_interface;
-            ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
-            if let Some(wait) = &attached.waiting {
-                waiting.push((name, wait.reason(&attached.key, &self.control, told)));
-            }
-        }
-        let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
-        ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
-        self.board.hub.set_names(names);
-        let counts = self.control.counts().into_iter();
-        let mut faults: Vec<String> =
-            self.faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
-        let faults_count = self.faults.iter().count();
-        match faults_count.saturating_sub(MOST_FAULTS) {
-            0 => {}
-            more => faults.push(format!("and {more} more")),
-        }
-        self.board.set_state(State {
-            snapshot,
-            ports,
-            waiting,
-            lost: self.lost.iter().cloned().collect(),
-            objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
-            skipped: self.skipped.clone(),
-            faults,
-            faults_count,
-            source: self.source_info.clone(),
-        });
-        self.board.set_deciding(self.source_info.decides());
-    }
-
-    fn request(&mut self, request: Request, reply: std::sync::mpsc::Sender<Answer>) {
+    fn request(&mut self, request: Request, reply: Sender<Answer>) {
         let answer = match request {
             Request::AttachPod(pod) => {
-                self.attach(pod, reply);
+                self.asked_for.push_back((pod, reply));
                 return;
             }
-            Request::DetachPod(attachment) => self.detach(&attachment),
-            Request::CheckPod(attachment) => self.check(&attachment),
+            Request::DetachPod(attachment) => {
+                self.attach_now(&attachment);
+                self.detach(&attachment)
+            }
+            Request::CheckPod(attachment) => {
+                self.attach_now(&attachment);
+                self.check(&attachment)
+            }
             Request::ListPods => {
                 let settled = self.pods.iter().filter(|attached| attached.waiting.is_none());
                 Answer::result(&settled.map(|attached| &attached.pod).collect::<Vec<_>>())
@@ -400,6 +363,9 @@ impl ControlLoop {
     }
 
     fn end(mut self) {
+        if let Err(error) = self.interfaces.release_redirects() {
+            log::warn!("services for own processes: {error}");
+        }
         if let Err(error) = self.interfaces.release_uplink() {
             log::warn!("uplink: {error}");
         }
@@ -408,55 +374,22 @@ impl ControlLoop {
         if let Some(saver) = self.saver.take() {
             saver.finish(&self.control);
         }
+        let ending: Answer = ApiError::new(ErrorKind::NotReady, "podgate is ending").into();
         for attached in self.pods.iter_mut() {
             if let Some(waiting) = attached.waiting.take() {
-                let error = ApiError::new(ErrorKind::NotReady, "podgate is ending");
-                waiting.answer(&error.into());
+                waiting.answer(&ending);
             }
         }
-        if let Some(host) = &self.host {
-            let interface = host.config.switch_interface.clone();
-            if let PodPort::Open { id, .. } = host.port {
-                self.switch.remove_port(id);
-                if let Err(error) = self.interfaces.release_host_port(&interface) {
-                    log::warn!("host port: {error}");
-                }
-            }
+        for (_, reply) in self.asked_for.drain(..) {
+            let _ = reply.send(ending.clone());
+        }
+        // Its port ends with the workers: were it removed, the kernel's connections would be
+        // forgotten, and not go on after a restart.
+        if let Some(host) = &self.host
+            && matches!(host.port, PodPort::Open { .. })
+            && let Err(error) = self.interfaces.release_host_port(&host.config.switch_interface)
+        {
+            log::warn!("host port: {error}");
         }
     }
-}
-
-fn port_info(
-    name: String,
-    interface: &str,
-    port: &PodPort,
-    addresses: Vec<String>,
-    closed: bool,
-) -> PortInfo {
-    let (id, mode) = match port {
-        PodPort::Open { id, mode, .. } => (Some(*id), mode.clone()),
-        PodPort::Failed { why, .. } => (None, format!("failed: {why}")),
-    };
-    PortInfo { id, name, interface: interface.to_owned(), mode, addresses, closed }
-}
-
-/// The host port that follows from the cluster node's pod networks, the pods attached, and the
-/// networks `beyond` that are reached through the switch as well.
-fn host_port_config(
-    control: &Control,
-    node: &str,
-    mtu: u32,
-    attached: &[(PodKey, Vec<IpAddr>)],
-    beyond: impl IntoIterator<Item = ipnet::IpNet>,
-) -> HostPortConfig {
-    let view = control.view();
-    let networks = view.nodes.get(node).map_or(&[][..], |node| &node.pod_cidrs);
-    let mut routes = networks.to_vec();
-    let addresses = attached.iter().flat_map(|(_, addresses)| addresses);
-    let outside = addresses.filter(|address| !networks.iter().any(|net| net.contains(*address)));
-    routes.extend(outside.map(|address| ipnet::IpNet::from(*address)));
-    routes.extend(beyond);
-    routes.sort_unstable();
-    routes.dedup();
-    HostPortConfig { mtu, gateways: host_port::gateways(networks), routes, ..Default::default() }
 }

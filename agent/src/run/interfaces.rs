@@ -3,34 +3,37 @@
 
 use std::net::IpAddr;
 
-use dataplane::port::af_xdp::{Fallback, PortOptions, Umem, Uplink, UplinkFilter};
-use dataplane::port::{Port, Queues};
+use dataplane::port::Port;
+use dataplane::port::af_xdp::{
+    AfXdpPort, Fallback, PortOptions, Umem, Uplink, UplinkFilter, XdpMode,
+};
 use dataplane::wire::Mac;
 
 use crate::linux::host_port::{self, HostPortConfig};
 use crate::linux::masquerade;
+use crate::linux::redirect::{Redirector, Redirects};
 use crate::linux::{
-    Error, Event, Events, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
+    Error, Event, Events, Link, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
 };
 
 /// A port that was opened on an interface.
 pub struct Opened {
-    /// The port, for the switch.
-    pub port: Box<dyn Port>,
+    /// Its queues, for the switch; a queue's place is its number.
+    pub queues: Vec<Box<dyn Port>>,
     /// How frames reach it, for people: `native, copy`.
     pub mode: String,
     /// The interface's number: a later interface of the same name has another one.
     pub index: u32,
+    /// Bytes of the largest IP packet that it takes.
+    pub mtu: u16,
 }
 
 /// An uplink that was opened.
 pub struct OpenedUplink {
-    /// The port over all of its queues.
+    /// The port.
     pub port: Opened,
     /// Its own MAC address.
     pub mac: Mac,
-    /// Bytes of the largest IP packet that it takes.
-    pub mtu: u32,
 }
 
 /// What happened to interfaces and the ways out of them.
@@ -119,6 +122,18 @@ pub trait Interfaces: Send {
     /// In words.
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
 
+    /// Has the kernel lead to the switch what the cluster node's own processes send to services.
+    ///
+    /// # Errors
+    /// In words.
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
+
+    /// Leads no new connection of theirs to the switch any more.
+    ///
+    /// # Errors
+    /// In words.
+    fn release_redirects(&mut self) -> Result<(), String>;
+
     /// Calls `tell` for whatever happens from now on.
     ///
     /// # Errors
@@ -132,6 +147,7 @@ pub struct KernelInterfaces {
     frames_per_port: u32,
     netlink: Netlink,
     uplink: Option<OpenUplink>,
+    redirector: Redirector,
 }
 
 /// The uplink's program, and what it was told last.
@@ -148,16 +164,19 @@ impl KernelInterfaces {
     /// If the kernel gives no netlink socket.
     pub fn new(umem: Umem, frames_per_port: u32) -> Result<Self, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
-        Ok(Self { umem, frames_per_port, netlink, uplink: None })
+        let redirector = Redirector::default();
+        Ok(Self { umem, frames_per_port, netlink, uplink: None, redirector })
     }
 }
 
 impl Interfaces for KernelInterfaces {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
-        let index = self.netlink.link(interface).map_err(|error| error.to_string())?.index;
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
         let options = PortOptions { fill: self.frames_per_port, fallback: Fallback::Drop };
-        let port = self.umem.open(interface, &options).map_err(|error| error.to_string())?;
-        Ok(Opened { mode: port.mode().to_string(), port: Box::new(port), index })
+        let ports = self.umem.open_queues(interface, &options);
+        let ports = ports.map_err(|error| error.to_string())?;
+        let mode = ports.first().map(AfXdpPort::mode);
+        Ok(as_one(ports, mode, &link))
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
@@ -193,14 +212,9 @@ impl Interfaces for KernelInterfaces {
         let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
         let opened = self.umem.open_uplink(interface, self.frames_per_port);
         let (program, ports) = opened.map_err(|error| error.to_string())?;
-        let mode = match ports.len() {
-            1 => program.mode().to_string(),
-            queues => format!("{}, {queues} queues", program.mode()),
-        };
-        let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+        let port = as_one(ports, Some(program.mode()), &link);
         self.uplink = Some(OpenUplink { program, filter: None });
-        let port = Opened { port: Box::new(Queues::new(ports)), mode, index: link.index };
-        Ok(OpenedUplink { port, mac, mtu: link.mtu })
+        Ok(OpenedUplink { port, mac })
     }
 
     fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
@@ -228,6 +242,14 @@ impl Interfaces for KernelInterfaces {
         masquerade::set_up(rules)
     }
 
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
+        self.redirector.set(redirects)
+    }
+
+    fn release_redirects(&mut self) -> Result<(), String> {
+        self.redirector.release()
+    }
+
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
         let links = LinkEvents::open().map_err(|error| error.to_string())?;
         let paths = PathEvents::open().map_err(|error| error.to_string())?;
@@ -247,6 +269,17 @@ impl Interfaces for KernelInterfaces {
             })
         })
     }
+}
+
+fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
+    let mut mode = mode.map(|mode| mode.to_string()).unwrap_or_default();
+    if ports.len() > 1 {
+        mode += &format!(", {} queues", ports.len());
+    }
+    let queues = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+    // No IP packet without jumbo options is longer than such a number tells.
+    let mtu = link.mtu.min(u16::MAX.into()) as u16;
+    Opened { queues, mode, index: link.index, mtu }
 }
 
 type Tell = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;

@@ -13,8 +13,8 @@
 //!
 //! The order of the start keeps everything closed until it is judged:
 //!
-//! 1. manifests (or the state saved last) are read and the first snapshot is in force on every
-//!    worker,
+//! 1. manifests are read before anything else; they or the state saved last become the first
+//!    snapshot, which is in force on every worker,
 //! 2. the host port, and the pods that an earlier process had attached, get their ports,
 //! 3. the local API answers and the API server is watched; `/readyz` says so once a whole cluster
 //!    is known.
@@ -22,6 +22,7 @@
 //! Before, and after the process has ended in whatever way, the XDP programs on the pods'
 //! interfaces drop everything: a pod without a switch is closed.
 //!
+//! - `input`: what the switch is given, read before anything else,
 //! - `control_loop`: the loop and what it does for each event,
 //! - `pods`, `records`: the attached pods, in memory and on disk,
 //! - `interfaces`: the way to the kernel, replaced in tests,
@@ -30,6 +31,7 @@
 
 mod board;
 mod control_loop;
+mod input;
 mod interfaces;
 mod pods;
 mod records;
@@ -43,7 +45,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -58,12 +60,12 @@ use crate::http;
 use crate::verdicts::Hub;
 
 pub use board::{Board, LostPort, PortInfo, State};
+pub use input::Input;
 pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
 pub(crate) use show::show;
 pub use show::{TABLES, Table};
-use source::{ApiServer, Manifests, Source};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
-pub use status::{PortStatus, SourceStatus, Status, WatchStatus};
+pub use status::{PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
 
 /// Why the switch did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -110,34 +112,17 @@ const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 /// Starts a switch whose frames stand in `memory`.
 ///
 /// # Errors
-/// [`StartError::Input`] for manifests that cannot be used, else [`StartError::Failed`].
+/// Tells what does not work.
 pub fn start(
-    config: Config,
+    input: Input,
     mut interfaces: Box<dyn Interfaces>,
     memory: &Arc<Memory>,
     frames: Vec<Frame>,
 ) -> Result<Running, StartError> {
+    let Input { config, source, reading, events, heard } = input;
     let lock = lock_folder(&config.state_dir)?;
     let listener = http::listen(config.listen)
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
-    let (events, heard) = channel();
-    let tell = events.clone();
-    let mut reading = None;
-    let source = match (&config.api_server, config.manifests.is_empty()) {
-        (Some(access), _) => {
-            let tell = move |event| tell.send(Event::Source(event)).is_ok();
-            Source::ApiServer(ApiServer::watch(access.clone(), tell)?)
-        }
-        (None, true) => Source::Nothing,
-        (None, false) => {
-            let manifests = Manifests::watch(&config.manifests, move |reading| {
-                // After the loop has ended nobody needs to know.
-                let _ = tell.send(Event::Manifests(reading));
-            })?;
-            reading = Some(manifests.first()?);
-            Source::Manifests(manifests)
-        }
-    };
     let tell = events.clone();
     interfaces
         .watch(Box::new(move |event| {

@@ -36,8 +36,8 @@ pub(super) struct Attached {
 /// The pod's port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PodPort {
-    /// Served by a worker.
-    Open { id: PortId, index: u32, mode: String },
+    /// Served by workers, by so many queues.
+    Open { id: PortId, index: u32, mtu: u16, mode: String, queues: usize },
     /// Not served, so closed; opening it is tried again.
     Failed { why: String, again_at: Instant },
 }
@@ -48,6 +48,24 @@ pub(super) struct Waiting {
     pub(super) deadline: Instant,
     /// The snapshot with the pod's tables; `None` while there are none.
     pub(super) published: Option<u64>,
+}
+
+impl PodPort {
+    /// Queues that are served.
+    pub(super) fn queues(&self) -> usize {
+        match self {
+            Self::Open { queues, .. } => *queues,
+            Self::Failed { .. } => 0,
+        }
+    }
+
+    /// Bytes of the largest packet that it takes, or 0 if it is not served.
+    pub(super) fn mtu(&self) -> u16 {
+        match *self {
+            Self::Open { mtu, .. } => mtu,
+            Self::Failed { .. } => 0,
+        }
+    }
 }
 
 impl Attached {
@@ -194,7 +212,7 @@ mod tests {
     }
 
     fn open(id: u16) -> PodPort {
-        PodPort::Open { id: PortId(id), index: 1, mode: String::new() }
+        PodPort::Open { id: PortId(id), index: 1, mtu: 1500, mode: String::new(), queues: 1 }
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Attached pods on disk, so that an agent that starts again takes its pods up again.
 //!
 //! One file an attachment, named `CONTAINER:INTERFACE.json` (an interface's name holds no
-//! colon), written aside and renamed: a file is there whole or not at all.
+//! colon), written aside and renamed: a file is there whole or not at all. It is to outlive the
+//! process and not the machine, after whose end there is no pod to take up: so nobody waits for
+//! the disk.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::api::{AttachPod, Attachment};
@@ -34,9 +36,7 @@ impl Records {
         let path = self.path(&pod.attachment());
         let aside = path.with_extension("new");
         let write = || {
-            let mut file = File::create(&aside)?;
-            file.write_all(&serde_json::to_vec_pretty(pod)?)?;
-            file.sync_all()?;
+            fs::write(&aside, serde_json::to_vec_pretty(pod)?)?;
             fs::rename(&aside, &path)
         };
         write().map_err(|error| {

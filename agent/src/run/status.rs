@@ -98,8 +98,11 @@ pub struct PortStatus {
     pub interface: String,
     /// How frames reach it (`native, copy`), or why it is not served.
     pub mode: String,
-    /// The worker that serves it.
+    /// The worker that serves it; of several, the first.
     pub worker: Option<usize>,
+    /// Which workers serve which of its queues.
+    #[serde(default)]
+    pub parts: Vec<PartStatus>,
     /// Addresses behind it.
     pub addresses: Vec<String>,
     /// Whether everything from and to it is dropped, because its policies are not known.
@@ -118,6 +121,19 @@ pub struct PortStatus {
     pub missed: u64,
     /// Sessions opened from it.
     pub sessions: u32,
+}
+
+/// What one worker serves of a port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartStatus {
+    /// The worker.
+    pub worker: usize,
+    /// The queues.
+    pub queues: Vec<usize>,
+    /// Frames that came in by them.
+    pub received: u64,
+    /// Frames that left by them.
+    pub sent: u64,
 }
 
 /// A pod whose attachment waits.
@@ -213,16 +229,23 @@ fn packets(board: &Board) -> BTreeMap<String, u64> {
 pub(super) fn ports(board: &Board) -> Vec<PortStatus> {
     let state = board.state();
     let status = |port: &super::PortInfo| {
-        let counters = port.id.and_then(|id| board.switch.port_counters(id));
+        let parts = port.id.map_or_else(Vec::new, |id| board.switch.parts(id));
         let count = |read: fn(&dataplane::counters::PortCounters) -> u64| {
-            counters.as_deref().map_or(0, read)
+            parts.iter().map(|part| read(&part.counters)).sum()
+        };
+        let part = |part: &dataplane::switch::PortPart| PartStatus {
+            worker: part.worker,
+            queues: part.queues.clone().collect(),
+            received: part.counters.received.value(),
+            sent: part.counters.sent.value(),
         };
         PortStatus {
             name: port.name.clone(),
             id: port.id.map(|id| id.0),
             interface: port.interface.clone(),
             mode: port.mode.clone(),
-            worker: port.id.and_then(|id| board.switch.worker_of(id)),
+            worker: parts.first().map(|part| part.worker),
+            parts: parts.iter().map(part).collect(),
             addresses: port.addresses.clone(),
             closed: port.closed,
             received: count(|it| it.received.value()),

@@ -84,6 +84,15 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
             }
             says
         }
+        Saw::Open { made: None } => step.outcome.map_or("no session", Outcome::meaning).to_owned(),
+        Saw::Open { made: Some(made) } => {
+            let ends = ends(&made.views.receiver);
+            fields.insert("session".into(), ends.clone().into());
+            match made.views.is_translated() {
+                true => format!("a session; its receiver sees {ends}"),
+                false => "a session".to_owned(),
+            }
+        }
         Saw::Rewrite { to, ttl, exit } => rewrite(step, to.as_ref(), *ttl, exit, &mut fields),
         Saw::Answer { told } => {
             fields.insert("told".into(), (*told).into());

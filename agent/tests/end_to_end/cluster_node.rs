@@ -1,5 +1,6 @@
 //! A cluster node with a running switch, and pods on it.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
 use testkit::{Namespace, Process, TempDir};
 
-const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
+pub(crate) const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
 const PODGATE_CNI: &str = env!("CARGO_BIN_EXE_podgate-cni");
 
 /// How long something may take that must happen. What must not happen is waited for much shorter.
@@ -28,8 +29,8 @@ pub(crate) struct ClusterNode {
     manifests: PathBuf,
     switch: Option<Process>,
     arguments: Vec<String>,
-    /// MTU of pods.
-    pub(crate) mtu: u32,
+    /// MTU of pods attached from now on.
+    pub(crate) mtu: Cell<u32>,
     /// In place of manifests, if there is one.
     api_server: Option<ApiServer>,
 }
@@ -85,7 +86,7 @@ impl ClusterNode {
             manifests,
             switch: None,
             arguments,
-            mtu: 1500,
+            mtu: Cell::new(1500),
             api_server: None,
         }
     }
@@ -101,7 +102,7 @@ impl ClusterNode {
     }
 
     /// The same with an API server, which listens inside the cluster node, in place of manifests.
-    pub(crate) fn with_api_server() -> Self {
+    pub(crate) fn with_api_server(arguments: &[&str]) -> Self {
         let namespace = Namespace::new("node");
         namespace.exec(["ip", "link", "set", "lo", "up"]);
         let path = namespace.path().to_owned();
@@ -115,7 +116,7 @@ impl ClusterNode {
             "metadata": {"name": "default"}}));
         let folder = TempDir::new("node");
         let manifests = folder.path().join("manifests");
-        let mut node = Self::new(1, namespace, folder, manifests, &[]);
+        let mut node = Self::new(1, namespace, folder, manifests, arguments);
         node.api_server = Some(server);
         node.start_switch();
         node
@@ -148,7 +149,7 @@ impl ClusterNode {
             None => command.arg("--manifests").arg(&self.manifests),
         };
         command.arg("--socket").arg(self.path("podgate.sock"));
-        command.arg("--state-dir").arg(self.path("state"));
+        command.arg("--state-dir").arg(self.state_dir());
         command.args(&self.arguments);
         self.switch = Some(Process::spawn(&mut command));
         self.eventually("readiness", || {
@@ -167,6 +168,11 @@ impl ClusterNode {
         let id = switch.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         switch.wait(PATIENCE)
+    }
+
+    /// Where the switch keeps what outlives it.
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.path("state")
     }
 
     /// Deletes all files, those the switch uses among them.
@@ -246,7 +252,7 @@ impl ClusterNode {
             "cniVersion": "1.0.0",
             "name": "pods",
             "type": "podgate-cni",
-            "mtu": self.mtu,
+            "mtu": self.mtu.get(),
             "socket": self.path("podgate.sock"),
             "ipam": {
                 "type": "host-local",
@@ -352,6 +358,11 @@ impl Pod<'_> {
     /// Its IPv6 address.
     pub(crate) fn v6(&self) -> IpAddr {
         *self.addresses.iter().find(|address| address.is_ipv6()).expect("an IPv6 address")
+    }
+
+    /// Where it is.
+    pub(crate) fn node(&self) -> &ClusterNode {
+        self.node
     }
 
     /// Its name as the switch prints it.

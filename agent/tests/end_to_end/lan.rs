@@ -3,7 +3,7 @@
 //! ```text
 //!   node1 192.0.2.1 ─┐
 //!   node2 192.0.2.2 ─┼─ bridge
-//!   world 192.0.2.9 ─┘   (and 198.51.100.1 behind it)
+//!   world 192.0.2.9 ─┘   (and 198.51.100.1, 2001:db8:f::1 behind it)
 //! ```
 
 use std::path::Path;
@@ -17,49 +17,74 @@ use crate::cluster_node::ClusterNode;
 pub(crate) struct Lan {
     pub(crate) nodes: Vec<ClusterNode>,
     pub(crate) world: Namespace,
-    /// Outlives the interfaces in it.
-    _bridge: Namespace,
+    bridge: Namespace,
     manifests: TempDir,
 }
 
-/// The world's address that is only reached through its gateway.
+/// The world's addresses that are only reached through its gateway.
 pub(crate) const FAR: &str = "198.51.100.1";
+pub(crate) const FAR_V6: &str = "2001:db8:f::1";
 const WORLD: u8 = 9;
+
+/// The links to the underlay.
+#[derive(Clone, Copy)]
+struct Links {
+    mtu: u32,
+    /// Of each end of a veth pair, in either direction.
+    queues: u8,
+}
 
 impl Lan {
     /// Two cluster nodes with running switches, all with these arguments.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::with_queues(1, arguments)
+    }
+
+    /// The same with so many queues at the cluster nodes' links. (A packet that came to the bridge
+    /// by another queue than its first leaves it by the first; the others are spread by flow.)
+    pub(crate) fn with_queues(queues: u8, arguments: &[&str]) -> Self {
+        // What encapsulation adds has to fit.
+        Self::start_as(Links { mtu: 1500, queues }, 1450, arguments)
+    }
+
+    /// The same with an underlay and pods of these MTUs.
+    pub(crate) fn start_with_mtu(underlay: u32, pods: u32, arguments: &[&str]) -> Self {
+        Self::start_as(Links { mtu: underlay, queues: 1 }, pods, arguments)
+    }
+
+    fn start_as(links: Links, pods: u32, arguments: &[&str]) -> Self {
         let manifests = TempDir::new("manifests");
         let bridge = Namespace::new("lan");
         ip(&bridge, "link add br0 type bridge");
         ip(&bridge, "link set br0 up");
         let world = Namespace::new("world");
-        join(&bridge, &world, WORLD);
+        join(&bridge, &world, WORLD, Links { queues: 1, ..links });
         ip(&world, &format!("address add {FAR}/32 dev lo"));
+        ip(&world, &format!("address add {FAR_V6}/128 dev lo"));
         let arguments = [&["--uplink", "eth0"], arguments].concat();
         let node = |number: u8| {
             let namespace = Namespace::new("node");
-            join(&bridge, &namespace, number);
+            join(&bridge, &namespace, number, links);
             ip(&namespace, &format!("route add default via 192.0.2.{WORLD}"));
+            ip(&namespace, &format!("-6 route add default via 2001:db8::{WORLD}"));
             ClusterNode::among(number, namespace, manifests.path(), &arguments)
         };
         let mut nodes = vec![node(1), node(2)];
         for number in [1, 2] {
-            let pods = 76 + number;
+            let network = 76 + number;
             let object = json!({"apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": format!("node{number}")},
-                "spec": {"podCIDRs": [format!("10.{pods}.0.0/24"), format!("fd{pods}::/64")]},
+                "spec": {"podCIDRs": [format!("10.{network}.0.0/24"), format!("fd{network}::/64")]},
                 "status": {"addresses": [
                     {"type": "InternalIP", "address": format!("192.0.2.{number}")},
                     {"type": "InternalIP", "address": format!("2001:db8::{number}")}]}});
             write(manifests.path(), &format!("node{number}"), &object);
         }
         for node in &mut nodes {
-            // What encapsulation adds has to fit.
-            node.mtu = 1450;
+            node.mtu.set(pods);
             node.start_switch();
         }
-        let lan = Self { nodes, world, _bridge: bridge, manifests };
+        let lan = Self { nodes, world, bridge, manifests };
         lan.wait_for_neighbours();
         lan
     }
@@ -81,6 +106,17 @@ impl Lan {
         }
     }
 
+    /// Takes a cluster node's link away and gives it another one.
+    pub(crate) fn replace_link(&self, number: u8, queues: u8) {
+        ip(&self.bridge, &format!("link delete port{number}"));
+        join(
+            &self.bridge,
+            &self.nodes[usize::from(number) - 1].namespace,
+            number,
+            Links { mtu: 1500, queues },
+        );
+    }
+
     /// Writes a manifest, for cluster nodes that may not run.
     pub(crate) fn write(&self, name: &str, object: &Value) {
         write(self.manifests.path(), name, object);
@@ -89,9 +125,12 @@ impl Lan {
     /// Next hops are found out at the first use; what is sent before is lost, as ever.
     fn wait_for_neighbours(&self) {
         for (node, other) in [(0, 2), (1, 1)] {
-            let (node, address) = (&self.nodes[node], format!("192.0.2.{other}"));
-            node.namespace.exec(["ping", "-c", "1", "-W", "5", &address]);
-            node.namespace.exec(["ping", "-c", "1", "-W", "5", &format!("192.0.2.{WORLD}")]);
+            let node = &self.nodes[node];
+            for number in [other, WORLD] {
+                for address in [format!("192.0.2.{number}"), format!("2001:db8::{number}")] {
+                    node.namespace.exec(["ping", "-c", "1", "-W", "5", &address]);
+                }
+            }
         }
     }
 }
@@ -107,11 +146,16 @@ fn ip(namespace: &Namespace, words: &str) {
 }
 
 /// Gives a namespace an `eth0` on the bridge.
-fn join(bridge: &Namespace, namespace: &Namespace, number: u8) {
+fn join(bridge: &Namespace, namespace: &Namespace, number: u8, links: Links) {
+    let Links { mtu, queues } = links;
+    let end = format!("mtu {mtu} numrxqueues {queues} numtxqueues {queues}");
+    let namespace_name = namespace.name();
     ip(namespace, "link set lo up");
     ip(
         bridge,
-        &format!("link add port{number} type veth peer name eth0 netns {}", namespace.name()),
+        &format!(
+            "link add port{number} {end} type veth peer name eth0 netns {namespace_name} {end}"
+        ),
     );
     ip(bridge, &format!("link set port{number} master br0 up"));
     ip(namespace, "link set eth0 up");

@@ -2,11 +2,18 @@
 //! the cluster node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
 
 mod api_server;
+mod clients;
 mod cluster_node;
 mod connections;
+mod hostile;
 mod lan;
+mod mtu;
+mod own_processes;
 mod policies;
+mod queues;
+mod servers;
 mod several_nodes;
+mod storm;
 mod trouble;
 
 use cluster_node::ClusterNode;

@@ -165,13 +165,13 @@ fn pods_reach_the_world_as_their_cluster_node() {
 }
 
 /// A TCP connection between two namespaces that lasts.
-struct Connection {
+pub(crate) struct Connection {
     client: TcpStream,
     server: TcpStream,
 }
 
 impl Connection {
-    fn open(client: &Path, server: &Path, address: SocketAddr) -> Self {
+    pub(crate) fn open(client: &Path, server: &Path, address: SocketAddr) -> Self {
         let bind = || TcpListener::bind(address).unwrap();
         let listener = agent::linux::in_namespace(server, bind).unwrap();
         let connect = || TcpStream::connect_timeout(&address, PATIENCE).unwrap();
@@ -182,7 +182,7 @@ impl Connection {
     }
 
     #[track_caller]
-    fn goes_on(&mut self) {
+    pub(crate) fn goes_on(&mut self) {
         let mut bytes = [0; 4];
         self.server.write_all(b"ping").unwrap();
         self.client.read_exact(&mut bytes).expect("the connection goes on");

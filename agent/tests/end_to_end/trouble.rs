@@ -1,5 +1,6 @@
 //! What must hold when things go wrong.
 
+use crate::cluster_node::{PODGATE, text};
 use crate::{ClusterNode, requires_the_machine};
 
 const NOTHING_IN: &str = "
@@ -125,4 +126,32 @@ fn a_switch_whose_files_are_gone_still_ends_when_asked() {
     let mut node = ClusterNode::start(&[]);
     node.delete_files();
     assert!(node.stop_switch().success());
+}
+
+/// Each of these would be in the way of a second switch; what it was given counts before.
+#[test]
+fn input_that_cannot_be_used_is_told_before_another_switch_is_in_the_way() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&[]);
+    let folder = testkit::TempDir::new("second");
+    let manifest = folder.path().join("broken.yaml");
+    let second = |manifest: &std::path::Path, state: &std::path::Path, more: &[&str]| {
+        let mut command = node.namespace.command([PODGATE, "run"]);
+        command.args(["--node-name", "node1", "--listen", "127.0.0.1:9470"]).args(more);
+        command.arg("--manifests").arg(manifest).arg("--state-dir").arg(state);
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    std::fs::write(&manifest, "kind: [").unwrap();
+    for state in [node.state_dir(), folder.path().join("state")] {
+        let (code, said) = second(&manifest, &state, &[]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("broken.yaml"), "{said}");
+    }
+    std::fs::write(&manifest, "kind: Namespace\napiVersion: v1\nmetadata: {name: a}\n").unwrap();
+    let (code, said) = second(&manifest, &folder.path().join("state"), &["--workers", "0"]);
+    assert!(code == Some(2) && said.contains("workers"), "{code:?} {said}");
+    let (code, said) = second(&manifest, &folder.path().join("state"), &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(node.is_well());
 }

@@ -93,3 +93,58 @@ fn an_internally_local_service_stays_on_the_cluster_node() {
         "a/bad service/a/s TCP 80: allow policy-allowed | default-allow",
     ]);
 }
+
+#[test]
+fn node_ports_and_external_addresses_lead_to_endpoints() {
+    let nodes = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec: {podCIDRs: [10.1.1.0/24]}\n\
+                 status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n---\napiVersion: v1\nkind: \
+                 Node\nmetadata: {name: n2}\nspec: {podCIDRs: [10.1.2.0/24]}\n\
+                 status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}\n";
+    let spec = |more: &str| {
+        service(&format!(
+            "{more}clusterIP: 10.96.0.1, externalIPs: [203.0.113.7], ports: [{{name: web, port: 80, \
+             targetPort: 8080, nodePort: 30080}}]"
+        ))
+    };
+    let good = slice("s-1", "IPv4", "{addresses: [10.1.2.1], nodeName: n2}", TARGET);
+    let bad = slice("s-1", "IPv4", "{addresses: [10.1.2.2], nodeName: n2}", TARGET);
+    let yes = [
+        "a/x 192.0.2.1 TCP 30080",
+        "a/x node/n1 TCP 30080",
+        "203.0.113.200 192.0.2.1 TCP 30080",
+        "203.0.113.200 203.0.113.7 TCP 80",
+        "node/n1 192.0.2.1 TCP 30080",
+        "a/x 203.0.113.7 TCP 80",
+    ];
+    let all = |what: &str| yes.map(|it| format!("{it}: {what}"));
+    let says = |manifests: String, lines: &[String]| {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        Cluster::new(&manifests).says(&lines);
+    };
+    let open = "allow policy-allowed | default-allow";
+    says(pods() + nodes + &spec("") + &good, &all(open));
+    says(
+        pods() + nodes + &spec("") + &bad,
+        &all("deny policy-denied | default-deny of NetworkPolicy a/closed"),
+    );
+    // Local policies: of the cluster address, and for clients outside at another cluster node.
+    says(pods() + nodes + &spec("internalTrafficPolicy: Local, ") + &good, &all(open));
+    Cluster::new(&(pods() + nodes + &spec("externalTrafficPolicy: Local, ") + &good)).says(&[
+        "203.0.113.200 192.0.2.1 TCP 30080: deny no-endpoints",
+        "203.0.113.200 192.0.2.2 TCP 30080: allow policy-allowed | default-allow",
+        "a/x 192.0.2.1 TCP 30080: allow policy-allowed | default-allow",
+        // Another port is the cluster node's own.
+        "203.0.113.200 192.0.2.1 TCP 30081: allow no-policy",
+    ]);
+}
+
+#[test]
+fn endpoints_that_end_serve_where_none_is_ready() {
+    let ending =
+        "{addresses: [10.1.2.1], conditions: {ready: false, serving: true, terminating: true}}";
+    let gone =
+        "{addresses: [10.1.2.2], conditions: {ready: false, serving: false, terminating: true}}";
+    let slice = slice("s-1", "IPv4", &format!("{ending}, {gone}"), TARGET);
+    Cluster::new(&(pods() + &service(PORTS) + &slice))
+        .says(&["a/x service/a/s TCP 80: allow policy-allowed | default-allow"]);
+}

@@ -5,6 +5,7 @@ mod api_server;
 mod attach;
 mod looking;
 mod node;
+mod services;
 mod trouble;
 
 use agent::api::Verdict;

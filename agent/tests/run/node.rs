@@ -12,9 +12,11 @@ use agent::MacAddress;
 use agent::api::{AttachPod, AttachedPod, Client, ClientError, ObserveFilters, Request, Show};
 use agent::config::{Config, Options};
 use agent::linux::host_port::HostPortConfig;
+use agent::linux::redirect::Redirects;
 use agent::linux::{NextHop, masquerade};
 use agent::run::{
-    InterfaceEvent, Interfaces, Opened, OpenedUplink, Running, StartError, Status, Table, start,
+    Input, InterfaceEvent, Interfaces, Opened, OpenedUplink, Running, StartError, Status, Table,
+    start,
 };
 use agent::verdicts::Event;
 use dataplane::Memory;
@@ -134,6 +136,7 @@ struct State {
     interfaces: HashMap<String, Interface>,
     made: u32,
     tell: Option<Box<dyn Fn(InterfaceEvent) + Send>>,
+    redirects: Option<Redirects>,
 }
 
 struct Interface {
@@ -176,6 +179,11 @@ impl Kernel {
         self.lock().interfaces[name].up
     }
 
+    /// What of the cluster node's own is led to the switch.
+    pub(crate) fn redirects(&self) -> Option<Redirects> {
+        self.lock().redirects.clone()
+    }
+
     /// The other end of an interface.
     pub(crate) fn pod(&self, name: &str) -> Pod {
         Pod { wire: self.lock().interfaces[name].wire.clone() }
@@ -191,7 +199,8 @@ impl Interfaces for Kernel {
         let state = self.lock();
         let found =
             state.interfaces.get(interface).ok_or_else(|| format!("{interface} is not there"))?;
-        Ok(Opened { port: found.wire.port(), mode: "memory".to_owned(), index: found.index })
+        let queues = vec![found.wire.port()];
+        Ok(Opened { queues, mode: "memory".to_owned(), index: found.index, mtu: 1500 })
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
@@ -221,10 +230,20 @@ impl Interfaces for Kernel {
     }
 
     fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
-        Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2], mtu: 1500 })
+        Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2] })
     }
 
     fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
+        self.lock().redirects = Some(redirects.clone());
+        Ok(())
+    }
+
+    fn release_redirects(&mut self) -> Result<(), String> {
+        self.lock().redirects = None;
         Ok(())
     }
 
@@ -425,5 +444,5 @@ fn begin(
     let mut config = Config::resolve(options, "", &BTreeSet::new()).unwrap();
     change(&mut config);
     let (memory, frames) = Memory::heap(2048, 1024);
-    start(config, Box::new(kernel.clone()), &memory, frames)
+    start(Input::read(config)?, Box::new(kernel.clone()), &memory, frames)
 }

@@ -1,10 +1,10 @@
 //! The graph: stages that each handle a whole vector.
 //!
 //! ```text
-//! parse ─┬─▶ security ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ rewrite ─┬─▶ (out)
-//!        │      │      │            ├────────────────▲        ▲   └─▶ encapsulate ─▶ (out)
-//!        │      │      └─▶ fragment ┴─────────────────────────┘          ▲
-//!        │      └─▶ decapsulate ─▶ (session, fragment)        answer ────┴─▶ (out)
+//! parse ─┬─▶ security ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ open ─▶ rewrite ─┬─▶ (out)
+//!        │      │      │            ├────────────────▲                ▲   └─▶ encapsulate ─▶ (out)
+//!        │      │      └─▶ fragment ┴─────────────────────────────────┘          ▲
+//!        │      └─▶ decapsulate ─▶ (session, fragment)                answer ────┴─▶ (out)
 //!        └─▶ neighbour ─▶ (out)
 //! ```
 //!
@@ -23,6 +23,7 @@ mod decapsulate;
 mod encapsulate;
 mod fragment;
 mod neighbour;
+mod open;
 mod policy;
 mod rewrite;
 mod security;
@@ -41,6 +42,7 @@ use crate::Now;
 use crate::counters::Counters;
 use crate::cpu::clocks;
 use crate::packet::{Packet, VECTOR};
+use crate::policy::Cases;
 use crate::session::{Sessions, Views};
 use crate::wire::{self, Flow, Headers, Kind, Mac};
 use crate::{Hop, Memory, Outcome, PortId, Snapshot};
@@ -91,7 +93,9 @@ nodes! {
     /// Gives connections to services a backend.
     Service "service" to [Policy, Answer],
     /// Routes and judges packets that open a connection.
-    Policy "policy" to [Rewrite],
+    Policy "policy" to [Open, Rewrite],
+    /// Makes sessions of connections that may be opened.
+    Open "open" to [Rewrite],
     /// Finds the connection of later fragments through their first.
     Fragment "fragment" to [Rewrite, Wait],
     /// Holds later fragments until their first is known.
@@ -130,6 +134,7 @@ pub(crate) struct Context<'a> {
     pub(crate) fragments: &'a mut Fragments,
     pub(crate) notices: &'a mut Notices,
     translations: &'a mut Vec<Translation>,
+    cases: &'a mut Cases<'static>,
     pub(crate) now: Now,
 }
 
@@ -173,6 +178,7 @@ pub struct Graph {
     fragments: Fragments,
     notices: Notices,
     translations: Vec<Translation>,
+    cases: Cases<'static>,
     tracer: Option<Box<Tracer>>,
 }
 
@@ -183,6 +189,7 @@ impl Default for Graph {
             fragments: Fragments::default(),
             notices: Notices::default(),
             translations: Vec::with_capacity(VECTOR),
+            cases: Cases::default(),
             tracer: None,
         }
     }
@@ -276,10 +283,10 @@ impl Graph {
         now: Now,
     ) {
         assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
-        let Self { lists, fragments, notices, translations, tracer } = self;
+        let Self { lists, fragments, notices, translations, cases, tracer } = self;
         translations.clear();
         let mut context =
-            Context { snapshot, memory, sessions, fragments, notices, translations, now };
+            Context { snapshot, memory, sessions, fragments, notices, translations, cases, now };
         let mut follower = tracer.as_deref_mut();
         if let Some(tracer) = &mut follower {
             tracer.begin(&context, packets);
@@ -318,7 +325,12 @@ impl Graph {
                     Node::Service => {
                         work.each::<false>(lists, packets, &mut context, service::step)
                     }
-                    Node::Policy => work.each::<false>(lists, packets, &mut context, policy::step),
+                    Node::Policy => {
+                        let items = &lists[node as usize].items[at..until];
+                        policy::judge(&mut context, packets, items);
+                        work.each::<false>(lists, packets, &mut context, policy::step);
+                    }
+                    Node::Open => work.each::<false>(lists, packets, &mut context, open::step),
                     Node::Fragment => {
                         work.each::<false>(lists, packets, &mut context, fragment::step)
                     }
@@ -413,13 +425,14 @@ fn parse(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 }
 
 impl Context<'_> {
-    /// Where a packet for `destination` leaves, if it may leave there at all.
+    /// Where a packet for `destination` goes and the port it leaves by, if it may leave there at
+    /// all.
     #[inline]
-    fn route(&self, packet: &Packet, destination: acl::Address) -> Result<Hop, Outcome> {
+    fn route(&self, packet: &Packet, destination: acl::Address) -> Result<(Hop, PortId), Outcome> {
         let Some(hop) = self.snapshot.route(destination) else { return Err(Outcome::NoRoute) };
         let Some((port, _)) = self.snapshot.way(hop) else { return Err(Outcome::PortGone) };
         let goes_back = port == packet.in_port && !self.translates(packet);
-        if goes_back { Err(Outcome::NotLocal) } else { Ok(hop) }
+        if goes_back { Err(Outcome::NotLocal) } else { Ok((hop, port)) }
     }
 
     #[inline]

@@ -1,111 +1,77 @@
-//! Routes a packet that no session knows, asks the tables, and makes the session.
+//! Routes packets that no session knows, and asks the tables about the vector as a whole.
 
-use super::{Context, Next, Node, Translation};
+use super::{Context, Next, Node};
 use crate::packet::Packet;
-use crate::policy::judge_between;
-use crate::session::{Opened, Opening, Refusal, Views};
-use crate::wire::{Flow, Role, protocol};
-use crate::{Hop, Outcome, Verdict};
+use crate::policy::{self, Cases};
+use crate::wire::Role;
+use crate::{Outcome, PortId, Verdict};
 
-pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let flow = packet.headers.flow;
-    let mut views = context.translation(packet).map_or(Views::plain(flow), |it| it.views);
-    let hop = match context.route(packet, views.receiver.destination) {
-        Ok(hop) => hop,
-        Err(outcome) => return Next::End(outcome),
-    };
+/// Gives each packet an outcome, and those that have somewhere to go a hop.
+pub(super) fn judge(context: &mut Context<'_>, packets: &mut [Packet], items: &[u8]) {
     let snapshot = context.snapshot;
-    let pod_at = |port| snapshot.pod(port).map(|state| (port, state));
+    let mut cases = std::mem::take(context.cases).emptied();
+    for index in items {
+        let packet = &mut packets[usize::from(*index)];
+        packet.outcome = add(context, packet, &mut cases);
+    }
+    let mut judgements = cases.judge(snapshot);
+    for index in items {
+        let packet = &mut packets[usize::from(*index)];
+        if packet.outcome.is_none()
+            && let Some(judgement) = judgements.next()
+        {
+            (packet.outcome, packet.by) = (Some(judgement.outcome), judgement.by);
+        }
+    }
+    drop(judgements);
+    *context.cases = cases.emptied();
+}
+
+/// Adds a packet's connection to those that gates decide about; its outcome if they need not.
+#[inline]
+fn add<'a>(context: &Context<'a>, packet: &mut Packet, cases: &mut Cases<'a>) -> Option<Outcome> {
+    let snapshot = context.snapshot;
+    let (judged, destination);
+    let flow = match context.translation(packet) {
+        None => {
+            destination = packet.headers.flow.destination;
+            &packet.headers.flow
+        }
+        Some(translation) => {
+            destination = translation.views.receiver.destination;
+            judged = translation.views.judged();
+            &judged
+        }
+    };
+    let (hop, port) = match context.route(packet, destination) {
+        Ok(way) => way,
+        Err(outcome) => return Some(outcome),
+    };
     // Port security has held the source to the port; the way out leads to the destination.
-    let sender = pod_at(packet.in_port);
-    let receiver = snapshot.way(hop).and_then(|(port, _)| pod_at(port));
-    let judgement = judge_between(snapshot, &views.judged(), sender, receiver);
-    if packet.headers.role == Role::Follows && judgement.outcome != Outcome::NoPolicy {
-        return Next::End(Outcome::NoSession);
+    let pod = |id| snapshot.pod(id).map(|port| (id, port));
+    let (sender, receiver) = (pod(packet.in_port), pod(port));
+    let id = |pod: Option<(PortId, _)>| pod.map(|(id, _)| id);
+    let settled = policy::settled(snapshot, flow, id(sender), id(receiver));
+    if packet.headers.role == Role::Follows && settled != Some(Outcome::NoPolicy) {
+        return Some(Outcome::NoSession);
+    }
+    if settled.is_none() {
+        cases.push(flow, sender, receiver);
     }
     packet.hop = hop;
-    packet.by = judgement.by;
-    if judgement.outcome.verdict() != Verdict::Forward {
-        return Next::End(judgement.outcome);
-    }
-    let from_pod = context.snapshot.masquerades(flow.source, hop);
-    if from_pod && let Some(own) = context.snapshot.node_address(flow.source) {
-        views.receiver.source = own;
-    }
-    if judgement.outcome != Outcome::NoPolicy || views.is_translated() {
-        match open(context, packet, &mut views, hop) {
-            Ok(()) => {}
-            Err(outcome) => return Next::End(outcome),
-        }
-        if views.is_translated() {
-            let to = views.receiver;
-            let translation = Translation { views, to, quoted: None, returns: false };
-            match context.translations.get_mut(usize::from(packet.translation)) {
-                Some(known) => *known = translation,
-                None => context.translate(packet, translation),
-            }
-        }
-    }
-    context.remember_fragment(packet);
-    packet.outcome = Some(judgement.outcome);
-    Next::Node(Node::Rewrite)
+    settled
 }
 
-/// Ports that are tried before a connection is given up.
-const ATTEMPTS: u16 = 32;
-
-/// Makes the session, seen from another port if the receiver could not tell it from another one.
-/// If another packet of the connection made it meanwhile, `views` are what that one chose.
-fn open(
-    context: &Context<'_>,
-    packet: &Packet,
-    views: &mut Views,
-    hop: Hop,
-) -> Result<(), Outcome> {
-    let opening = Opening {
-        payer: packet.in_port,
-        hop,
-        generation: context.snapshot.generation,
-        tcp_flags: packet.headers.tcp_flags,
-    };
-    let own = context.snapshot.is_own_node(views.receiver.source)
-        && views.receiver.source != views.opener.source;
-    // Connections of pods must not seem to come from a port that the kernel uses itself.
-    let wanted = views.receiver;
-    for n in 0..ATTEMPTS {
-        let port = match n {
-            0 if !own => Some(wanted.source_port),
-            _ => other_port(context, &wanted, own, packet.hash, n),
-        };
-        let Some(port) = port else { break };
-        views.receiver = Flow { source_port: port, ..wanted };
-        match context.sessions.open(views, &opening, context.now.seconds()) {
-            Ok(Opened::New(_)) => return Ok(()),
-            // What the receiver sends back opens nothing; its answers belong to the session.
-            Ok(Opened::Known(found)) if found.translated && !found.forward => {
-                return Err(Outcome::NoSession);
-            }
-            Ok(Opened::Known(found)) => {
-                *views = context.sessions.views(&found).ok_or(Outcome::NoSession)?;
-                return Ok(());
-            }
-            Err(Refusal::Full) => return Err(Outcome::SessionTableFull),
-            Err(Refusal::Quota) => return Err(Outcome::SessionQuota),
-            Err(Refusal::Taken) => {}
-        }
+#[inline]
+pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let outcome = packet.outcome.expect("every packet was judged");
+    if outcome.verdict() != Verdict::Forward {
+        return Next::End(outcome);
     }
-    Err(Outcome::NoTranslationPort)
-}
-
-/// Another port for a connection to seem to come from; its `n`th try.
-fn other_port(context: &Context<'_>, receiver: &Flow, own: bool, hash: u64, n: u16) -> Option<u16> {
-    let has_ports = matches!(
-        receiver.protocol,
-        protocol::TCP | protocol::UDP | protocol::SCTP | protocol::ICMP | protocol::ICMPV6
-    );
-    let ports = if own { context.snapshot.translation_ports() } else { 1024..=u16::MAX };
-    let count = u64::from(ports.end().checked_sub(*ports.start())?) + 1;
-    // Steps of an odd size visit many ports before one comes again.
-    let at = (hash >> 8).wrapping_add(u64::from(n) * ((hash >> 40) | 1)) % count;
-    has_ports.then_some(ports.start() + at as u16)
+    let masquerades = context.snapshot.masquerades(packet.headers.flow.source, packet.hop);
+    if outcome == Outcome::NoPolicy && !context.translates(packet) && !masquerades {
+        context.remember_fragment(packet);
+        return Next::Node(Node::Rewrite);
+    }
+    Next::Node(Node::Open)
 }

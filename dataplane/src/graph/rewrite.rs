@@ -20,7 +20,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         },
     };
     let Some(port) = snapshot.port(port_id) else { return Next::End(Outcome::PortGone) };
-    if port.mtu > 0 && packet.headers.end - packet.headers.l3 > snapshot.mtu(packet.hop) {
+    let most = if peer.is_some() { snapshot.mtu(packet.hop) } else { port.mtu };
+    if port.mtu > 0 && packet.headers.end - packet.headers.l3 > most {
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::Answer);
     }

@@ -43,8 +43,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let mut receiver =
         Flow { destination: backend.address, destination_port: backend.port, ..opener };
     let mut return_mac = Mac::default();
-    if receiver.source == receiver.destination {
-        // A pod that reaches itself would answer itself directly.
+    let (source, destination) = (receiver.source, receiver.destination);
+    let is_own = |address| context.snapshot.is_own_node(address);
+    if source == destination || is_own(source) && is_own(destination) {
+        // A pod that reaches itself would answer itself directly, and the kernel believes nobody
+        // else who says to be the cluster node.
         receiver.source = opener.destination;
     } else if outside {
         let in_port = context.snapshot.port(packet.in_port);

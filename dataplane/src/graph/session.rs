@@ -143,11 +143,11 @@ pub(super) fn go_on(
 /// Where a packet of a session leaves, with the addresses it will have then.
 fn route(context: &Context<'_>, packet: &Packet) -> Result<Hop, Outcome> {
     match context.translation(packet) {
-        None => context.route(packet, packet.headers.flow.destination),
+        None => context.route(packet, packet.headers.flow.destination).map(|(hop, _)| hop),
         Some(translation) if translation.returns => {
             context.snapshot.uplink().map(Hop::port).ok_or(Outcome::NoRoute)
         }
-        Some(translation) => context.route(packet, translation.to.destination),
+        Some(translation) => context.route(packet, translation.to.destination).map(|(hop, _)| hop),
     }
 }
 

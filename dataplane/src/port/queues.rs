@@ -1,4 +1,5 @@
-//! Several queues of one interface as one port, for a worker that serves them all.
+//! Several queues of one interface as one port, for a worker that serves them all. (Those of several
+//! workers: `Switch::add_queues`.)
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -41,6 +42,10 @@ fn wait_for_any(ports: &[Box<dyn Port>]) -> Option<OwnedFd> {
 }
 
 impl Port for Queues {
+    fn takes_open_sums(&self) -> bool {
+        self.ports.iter().all(|port| port.takes_open_sums())
+    }
+
     fn receive(
         &mut self,
         lent: &mut Lent<'_>,

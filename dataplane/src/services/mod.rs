@@ -169,8 +169,14 @@ impl Services {
             .entries
             .iter()
             .map(|((address, protocol, port), entry)| (Some(*address), *protocol, *port, entry));
-        let by_node = self.node_ports.iter();
-        by_address
-            .chain(by_node.map(|((_, protocol, port), entry)| (None, *protocol, *port, entry)))
+        let by_node = self.node_ports();
+        by_address.chain(by_node.map(|(_, protocol, port, entry)| (None, protocol, port, entry)))
+    }
+
+    /// Every port of the cluster node's own addresses with a service: whether it is one of IPv6
+    /// addresses, protocol and port.
+    pub fn node_ports(&self) -> impl Iterator<Item = (bool, u8, u16, &Entry)> {
+        let ports = self.node_ports.iter();
+        ports.map(|((v6, protocol, port), entry)| (*v6, *protocol, *port, entry))
     }
 }

@@ -103,7 +103,7 @@ pub struct Unfinished {
 }
 
 /// The packet's checksum if it was left unfinished.
-#[inline]
+#[inline(always)]
 pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
     let at = usize::from(headers.l4) + field(headers)?;
     let pseudo = pseudo_of(packet, headers);

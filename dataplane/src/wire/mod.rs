@@ -9,6 +9,7 @@
 pub mod answer;
 pub mod checksum;
 pub mod crc32c;
+pub(crate) mod datagram;
 mod icmp;
 mod ip;
 pub mod neighbour;

@@ -196,6 +196,21 @@ fn a_pod_reaches_itself_through_its_service() {
     assert_is(&back, &tcp("10.96.0.1:80", "10.1.0.2:4000").syn_ack().build());
 }
 
+/// The kernel drops what seems to come from itself.
+#[test]
+fn the_cluster_node_reaches_itself_through_a_service() {
+    let at = [("10.96.0.1", protocol::TCP, 443)];
+    let mut rig = Rig::new(parts(cluster(&at, service(&[(NODE, 6443)]))));
+    let client = format!("{NODE}:4000");
+    let there = rig.pass(HOST, tcp(&client, "10.96.0.1:443").syn().build(), HOST);
+    assert_is(&there, &tcp("10.96.0.1:4000", "192.0.2.1:6443").syn().build());
+    let back = rig.pass(HOST, tcp("192.0.2.1:6443", "10.96.0.1:4000").syn_ack().build(), HOST);
+    assert_is(&back, &tcp("10.96.0.1:443", &client).syn_ack().build());
+    // A pod stays who it is.
+    let there = rig.pass(CLIENT, tcp("10.1.0.2:4000", "10.96.0.1:443").syn().build(), HOST);
+    assert_is(&there, &tcp("10.1.0.2:4000", "192.0.2.1:6443").syn().build());
+}
+
 /// One port of a client, used for a service and for the pod behind it: the pod must be able to
 /// tell both connections apart, and each must be answered by whom it was for.
 #[test]

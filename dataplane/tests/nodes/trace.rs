@@ -66,8 +66,8 @@ fn each_node_tells_what_it_decided() {
     let tracing = follow(&mut rig, Filter::default(), 100);
     rig.send(0, tcp("10.1.0.2:4000", "10.96.0.1:80").syn().build());
     let way = only(&tracing);
-    use Node::{Parse, Policy, Rewrite, Security, Service, Session};
-    assert_eq!(nodes(&way), [Parse, Security, Session, Service, Policy, Rewrite]);
+    use Node::{Open, Parse, Policy, Rewrite, Security, Service, Session};
+    assert_eq!(nodes(&way), [Parse, Security, Session, Service, Policy, Open, Rewrite]);
     for (step, next) in way.steps.iter().zip(&way.steps[1..]) {
         assert_eq!(step.next, Some(next.node));
     }
@@ -83,7 +83,9 @@ fn each_node_tells_what_it_decided() {
     assert!(from.permits && from.rule.is_none() && &*from.pod == "default/client");
     let rule = (0, Arc::from("NetworkPolicy default/server ingress[0]"));
     assert_eq!((to.permits, to.rule.clone()), (true, Some(rule)));
-    let Saw::Rewrite { to: Some(to), ttl: 63, .. } = &way.steps[5].saw else { panic!("{way:?}") };
+    let Saw::Open { made: Some(made) } = &way.steps[5].saw else { panic!("{way:?}") };
+    assert_eq!((made.forward, made.views.receiver), (true, *given));
+    let Saw::Rewrite { to: Some(to), ttl: 63, .. } = &way.steps[6].saw else { panic!("{way:?}") };
     assert_eq!(to.destination.to_ip(), ip("10.1.0.3"));
     let End::Done { outcome, out_port, answered } = &way.end else { panic!("{way:?}") };
     let end = (*outcome, out_port.as_deref(), *answered);

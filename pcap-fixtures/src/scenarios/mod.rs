@@ -12,7 +12,10 @@ mod neighbours;
 mod peers;
 mod policies;
 mod ports;
+mod services;
 mod sessions;
+mod traps;
+mod tunnels;
 mod vlan;
 
 use crate::Scenario;
@@ -45,5 +48,10 @@ pub fn all() -> Vec<Scenario> {
         sessions::tcp_states(),
         sessions::idle_sessions(),
         sessions::sctp_is_not_tcp(),
+        services::services(),
+        services::external_services(),
+        tunnels::tunnels(),
+        traps::parser_traps(),
+        traps::quotes(),
     ]
 }

@@ -1,6 +1,6 @@
 //! The double's objects and their history.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +20,9 @@ pub(super) struct Store {
 struct State {
     version: u64,
     objects: BTreeMap<Key, Value>,
-    history: Vec<Change>,
+    history: VecDeque<Change>,
+    /// When each resource changed last.
+    changed: HashMap<String, u64>,
     /// Versions up to this one are forgotten.
     forgotten: u64,
     gone: HashSet<String>,
@@ -43,6 +45,19 @@ pub(super) enum Refusal {
     Forbidden,
 }
 
+/// Changes remembered; who is further behind starts anew.
+const HISTORY: usize = 1 << 16;
+
+impl State {
+    fn remember(&mut self, change: Change) {
+        if self.history.len() == HISTORY {
+            self.forgotten = self.history.pop_front().map_or(0, |oldest| oldest.version);
+        }
+        self.changed.insert(change.plural.clone(), change.version);
+        self.history.push_back(change);
+    }
+}
+
 impl Store {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,7 +74,7 @@ impl Store {
         let known = state.objects.insert(key, object.clone());
         let kind = if known.is_some() { "MODIFIED" } else { "ADDED" };
         let version = state.version;
-        state.history.push(Change { version, kind, plural, object });
+        state.remember(Change { version, kind, plural, object });
         self.changed.notify_all();
     }
 
@@ -69,7 +84,7 @@ impl Store {
         state.version += 1;
         object["metadata"]["resourceVersion"] = state.version.to_string().into();
         let (version, plural) = (state.version, plural.to_owned());
-        state.history.push(Change { version, kind: "DELETED", plural, object });
+        state.remember(Change { version, kind: "DELETED", plural, object });
         self.changed.notify_all();
     }
 
@@ -108,14 +123,19 @@ impl Store {
     pub(super) fn since(&self, plural: &str, version: u64) -> Option<(Vec<Change>, u64)> {
         let state = self.lock();
         let wait = Duration::from_millis(100);
+        let is_quiet = |state: &mut State| {
+            let changed = state.changed.get(plural).copied().unwrap_or_default();
+            changed <= version && state.forgotten <= version
+        };
         let (state, _) = self
             .changed
-            .wait_timeout_while(state, wait, |it| it.version <= version && it.forgotten <= version)
+            .wait_timeout_while(state, wait, is_quiet)
             .unwrap_or_else(PoisonError::into_inner);
         if version < state.forgotten {
             return None;
         }
-        let later = state.history.iter().filter(|it| it.version > version && it.plural == plural);
+        let known = state.history.partition_point(|it| it.version <= version);
+        let later = state.history.range(known..).filter(|it| it.plural == plural);
         Some((later.cloned().collect(), state.version))
     }
 

@@ -1,5 +1,8 @@
 //! Pods that are attached and detached.
 //!
+//! When many pods start at once, they are attached some at a time, with one snapshot for all of
+//! these: a policy that changes meanwhile does not wait for the last of them.
+//!
 //! An attachment goes through three stages: its port is opened (closed in every snapshot so
 //! far), the pod's object becomes known and a snapshot with its tables is published, the
 //! snapshot is in force on every worker. Only then is the interface switched on and the answer
@@ -10,8 +13,8 @@ use std::time::Instant;
 
 use control::{Control, PodKey};
 
-use super::ControlLoop;
 use super::ports::log_port;
+use super::{ControlLoop, LONGEST_ATTACHING};
 use crate::api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind};
 use crate::run::pods::{Attached, PodPort, Waiting, key_of};
 
@@ -56,7 +59,35 @@ impl Waiting {
 }
 
 impl ControlLoop {
-    pub(super) fn attach(&mut self, pod: AttachPod, reply: Sender<Answer>) {
+    /// Begins with attachments that were asked for, for a short while.
+    pub(super) fn attach_some(&mut self) {
+        let began = Instant::now();
+        let mut any = false;
+        while let Some((pod, reply)) = self.asked_for.pop_front() {
+            any |= self.attach(pod, reply);
+            if began.elapsed() >= LONGEST_ATTACHING {
+                break;
+            }
+        }
+        if any {
+            self.commit_ports();
+        }
+    }
+
+    /// Begins with this attachment if it was asked for: somebody asks about it.
+    pub(super) fn attach_now(&mut self, attachment: &Attachment) {
+        let is_it = |(pod, _): &(AttachPod, _)| pod.attachment() == *attachment;
+        let (now, later): (Vec<_>, Vec<_>) = self.asked_for.drain(..).partition(is_it);
+        self.asked_for.extend(later);
+        let begun: Vec<bool> =
+            now.into_iter().map(|(pod, reply)| self.attach(pod, reply)).collect();
+        if begun.contains(&true) {
+            self.commit_ports();
+        }
+    }
+
+    /// Whether a port was opened, for the next snapshot to know.
+    fn attach(&mut self, pod: AttachPod, reply: Sender<Answer>) -> bool {
         let attachment = pod.attachment();
         if self.is_stale(&attachment) {
             self.drop_pod(&attachment, "its interface was made anew");
@@ -68,7 +99,7 @@ impl ControlLoop {
                     attachment.container_id, attachment.interface
                 );
                 let _ = reply.send(ApiError::new(ErrorKind::Conflict, text).into());
-                return;
+                return false;
             }
             match &mut known.waiting {
                 Some(waiting) => waiting.replies.push(reply),
@@ -77,12 +108,15 @@ impl ControlLoop {
                     let _ = reply.send(Answer::result(&AttachedPod { generation }));
                 }
             }
-            return;
+            return false;
         }
-        if let Err(error) = self.begin(pod, &reply) {
+        let begun = self.begin(pod, &reply);
+        let is_open = begun.is_ok();
+        if let Err(error) = begun {
             log::warn!("{error}");
             let _ = reply.send(error.into());
         }
+        is_open
     }
 
     fn begin(&mut self, pod: AttachPod, reply: &Sender<Answer>) -> Result<(), ApiError> {
@@ -100,7 +134,6 @@ impl ControlLoop {
         let waiting = Waiting { replies: vec![reply.clone()], deadline, published: None };
         self.pods.insert(pod, port, Some(waiting));
         self.bind(&key);
-        self.commit_ports();
         Ok(())
     }
 
@@ -141,8 +174,11 @@ impl ControlLoop {
                 _ => {}
             }
         }
-        for attachment in &done {
-            self.finish(attachment);
+        let finished: Vec<Waiting> = done.iter().filter_map(|it| self.finish(it)).collect();
+        if !finished.is_empty() {
+            self.tell();
+            let answer = Answer::result(&AttachedPod { generation: self.switch.generation() });
+            finished.into_iter().for_each(|waiting| waiting.answer(&answer));
         }
         for attachment in &failed {
             self.give_up(attachment);
@@ -152,10 +188,10 @@ impl ControlLoop {
         }
     }
 
-    /// The pod's tables are in force: the interface may come up.
-    fn finish(&mut self, attachment: &Attachment) {
-        let Some(attached) = self.pods.find_mut(attachment) else { return };
-        let Some(waiting) = attached.waiting.take() else { return };
+    /// The pod's tables are in force: the interface may come up. Whoever waits for that.
+    fn finish(&mut self, attachment: &Attachment) -> Option<Waiting> {
+        let attached = self.pods.find_mut(attachment)?;
+        let waiting = attached.waiting.take()?;
         let pod = attached.pod.clone();
         let key = attached.key.to_string();
         let ended = self
@@ -166,14 +202,13 @@ impl ControlLoop {
         match ended {
             Ok(()) => {
                 log::info!("pod {key} is attached ({})", pod.host_interface);
-                let generation = self.switch.generation();
-                waiting.answer(&Answer::result(&AttachedPod { generation }));
-                self.tell();
+                Some(waiting)
             }
             Err(error) => {
                 let text = format!("attach pod {key}: {error}");
                 self.drop_pod(attachment, &error);
                 waiting.answer(&ApiError::new(ErrorKind::Internal, text).into());
+                None
             }
         }
     }

@@ -1,36 +1,19 @@
 //! Ports that come, fail and vanish.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use dataplane::PortId;
 
-use super::{AGAIN, ControlLoop, HostPort, LOST, host_port_config};
+use super::{AGAIN, ControlLoop, LOST};
 use crate::api::Attachment;
-use crate::linux::host_port::HostPortConfig;
 use crate::node::HOST;
 use crate::run::StartError;
 use crate::run::board::LostPort;
-use crate::run::interfaces::InterfaceEvent;
+use crate::run::interfaces::{InterfaceEvent, Opened};
 use crate::run::pods::{PodPort, key_of};
 
 impl ControlLoop {
-    /// Makes the host port, if there is to be one.
-    pub(in crate::run) fn set_up_host_port(&mut self) -> Result<(), StartError> {
-        if !self.board.config.host_port {
-            return Ok(());
-        }
-        let failed = |error| StartError::Failed(format!("host port: {error}"));
-        let config = self.wanted_host_port();
-        let mac = self.interfaces.set_up_host_port(&config).map_err(failed)?;
-        let port = self.open_port(&config.switch_interface).map_err(failed)?;
-        log_port(HOST, &config.switch_interface, &port);
-        self.host = Some(HostPort { config, made_for: None, mac, port });
-        self.publish();
-        self.bring_up_host_port().map_err(failed)
-    }
-
     /// Takes the pods up that an earlier process had attached.
     pub(in crate::run) fn take_up_pods(&mut self) -> Result<(), StartError> {
         let failed = |error| StartError::Failed(format!("state-dir: {error}"));
@@ -75,68 +58,38 @@ impl ControlLoop {
         Ok(())
     }
 
-    /// Brings the host port in line with pod networks and pods.
-    pub(super) fn update_host_port(&mut self) -> Result<(), String> {
-        let wanted = self.wanted_host_port();
-        let nodes = Arc::clone(&self.control.view().nodes);
-        let Some(host) = &mut self.host else { return Ok(()) };
-        // What fails is tried again at the next change.
-        host.made_for = None;
-        if host.config != wanted {
-            host.mac = self.interfaces.set_up_host_port(&wanted)?;
-            host.config = wanted;
-        }
-        host.made_for = Some(nodes);
-        Ok(())
-    }
-
-    fn wanted_host_port(&self) -> HostPortConfig {
-        let attached: Vec<_> = self
-            .pods
-            .iter()
-            .map(|attached| (attached.key.clone(), attached.pod.addresses.clone()))
-            .collect();
-        let config = &self.board.config;
-        let view = self.control.view();
-        let beyond = match self.uplink.is_some() {
-            true => view.nodes.values().flat_map(|node| &node.pod_cidrs).copied().collect(),
-            false => Vec::new(),
-        };
-        let beyond = beyond.into_iter().chain(config.network.service_networks.iter().copied());
-        host_port_config(&self.control, &config.node_name, config.mtu, &attached, beyond)
-    }
-
-    fn bring_up_host_port(&mut self) -> Result<(), String> {
-        match &self.host {
-            Some(host) => self.interfaces.bring_up(&host.config.switch_interface),
-            None => Ok(()),
-        }
-    }
-
-    /// Opens a port and gives it to a worker; frames pass once a snapshot knows it.
+    /// Opens a port and gives it to workers; frames pass once a snapshot knows it.
     pub(super) fn open_port(&mut self, interface: &str) -> Result<PodPort, String> {
-        self.room_for_port().map_err(|why| format!("open {interface}: {why}"))?;
-        let id = self.switch.free_port_id().ok_or_else(|| {
-            let most = self.board.config.max_ports;
-            format!("open {interface}: all {most} ports are taken (max-ports)")
-        })?;
+        let failed = |why| format!("open {interface}: {why}");
+        self.room_for_queues(1).map_err(failed)?;
         let opened = self.interfaces.open(interface)?;
-        self.switch.add_port(id, opened.port);
-        Ok(PodPort::Open { id, index: opened.index, mode: opened.mode })
+        self.serve(opened).map_err(failed)
     }
 
-    /// Every port keeps frames ready; were all frames kept so, none could be under way, and one
+    /// Gives a port that was opened a number, and its queues to workers.
+    pub(super) fn serve(&mut self, opened: Opened) -> Result<PodPort, String> {
+        let Opened { queues: ports, mode, index, mtu } = opened;
+        let queues = ports.len();
+        self.room_for_queues(queues)?;
+        let id = self.switch.free_port_id().ok_or_else(|| {
+            format!("all {} ports are taken (max-ports)", self.board.config.max_ports)
+        })?;
+        self.switch.add_queues(id, ports);
+        Ok(PodPort::Open { id, index, mtu, mode, queues })
+    }
+
+    /// Every queue keeps frames ready; were all frames kept so, none could be under way, and one
     /// pod more would silence all others.
-    pub(super) fn room_for_port(&self) -> Result<(), String> {
+    pub(super) fn room_for_queues(&self, more: usize) -> Result<(), String> {
         let config = &self.board.config;
         let host = self.host.iter().map(|host| &host.port);
         let uplink = self.uplink.iter().map(|uplink| &uplink.port);
         let ports = self.pods.iter().map(|attached| &attached.port).chain(host).chain(uplink);
-        let open = ports.filter(|port| port.id().is_some()).count() as u64;
-        let kept = (open + 1) * u64::from(config.frames_per_port);
+        let open: usize = ports.map(PodPort::queues).sum();
+        let kept = (open + more) as u64 * u64::from(config.frames_per_port);
         if kept > u64::from(config.umem_frames) / 4 * 3 {
             return Err(format!(
-                "{open} ports keep {} frames each, and {} of umem-frames are all there are",
+                "{open} queues of ports keep {} frames each, and {} of umem-frames are all there are",
                 config.frames_per_port, config.umem_frames
             ));
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::{PortStatus, Status};
+use super::{PartStatus, PortStatus, Status};
 use crate::run::show::Table;
 use crate::time::for_people;
 
@@ -101,7 +101,7 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
             port.name.as_str().into(),
             port.interface.as_str().into(),
             port.mode.as_str().into(),
-            port.worker.into(),
+            workers(&port.parts).into(),
             port.addresses.join(",").into(),
             port.received.into(),
             port.sent.into(),
@@ -112,6 +112,18 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
         ]);
     }
     table
+}
+
+/// Workers, with the queues that each serves if there are several: `0 (queues 0-2), 1 (queue 3)`.
+fn workers(parts: &[PartStatus]) -> Option<String> {
+    let several = parts.iter().map(|part| part.queues.len()).sum::<usize>() > 1;
+    let text = |part: &PartStatus| match part.queues.as_slice() {
+        [queue] if several => format!("{} (queue {queue})", part.worker),
+        [first, .., last] => format!("{} (queues {first}-{last})", part.worker),
+        _ => part.worker.to_string(),
+    };
+    let texts: Vec<String> = parts.iter().map(text).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 #[cfg(test)]
@@ -127,6 +139,7 @@ mod tests {
             interface: "pg1".into(),
             mode: "native, copy".into(),
             worker: Some(0),
+            parts: vec![PartStatus { worker: 0, queues: vec![0], received: 5, sent: 6 }],
             addresses: vec!["10.1.0.2".into()],
             closed: false,
             received: 5,
@@ -142,6 +155,7 @@ mod tests {
             id: None,
             mode: "failed: no such device".into(),
             worker: None,
+            parts: vec![],
             closed: true,
             ..port.clone()
         };
@@ -203,6 +217,14 @@ Faults in objects:
   a.yaml: document 1: is no YAML
 ";
         assert_eq!(text, expected);
+        let part = |worker, queues: std::ops::Range<usize>| {
+            let queues = queues.collect();
+            PartStatus { worker, queues, received: 1, sent: 1 }
+        };
+        let shown = |parts: &[PartStatus]| workers(parts).unwrap();
+        assert_eq!(shown(&[part(1, 0..1), part(0, 1..2)]), "1 (queue 0), 0 (queue 1)");
+        assert_eq!(shown(&[part(0, 0..3), part(1, 3..5)]), "0 (queues 0-2), 1 (queues 3-4)");
+        assert_eq!(shown(&[part(0, 0..4)]), "0 (queues 0-3)");
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(serde_json::from_value::<Status>(json).unwrap(), status);
     }

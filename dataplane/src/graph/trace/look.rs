@@ -71,6 +71,9 @@ pub(super) fn after(
                 judged(snapshot, &flow)
             }),
         },
+        (Node::Open, _) => {
+            Saw::Open { made: session(context, packet).filter(|_| outcome.is_none()) }
+        }
         (Node::Rewrite, _) => Saw::Rewrite {
             to: context.translation(packet).map(|translation| translation.to),
             ttl: packet.headers.ttl.saturating_sub(1),
@@ -94,7 +97,7 @@ pub(super) fn judged(snapshot: &Snapshot, flow: &Flow) -> Judged {
     let ask = |pod: Option<(_, &crate::PortState)>, from: bool| {
         let (_, port) = pod.filter(|_| asks && !same)?;
         let gate = if from { &port.from_pod } else { &port.to_pod };
-        let (refused, rule) = policy::ask_for(snapshot, gate, flow);
+        let (refused, rule) = policy::ask(snapshot, gate, flow);
         let (gate, origin) = match gate {
             Gate::Closed => (GateKind::Closed, None),
             Gate::Open => (GateKind::Open, None),

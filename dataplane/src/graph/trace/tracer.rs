@@ -86,9 +86,10 @@ impl Tracer {
         let place = &mut self.following[usize::from(index)];
         let Some(following) = place else { return };
         // An outcome that a node decided about, although others come behind it.
-        let outcome = match next {
-            None | Some(Node::Answer | Node::Rewrite) => packet.outcome,
-            Some(_) => None,
+        let outcome = match (node, next) {
+            (Node::Open, Some(_)) => None,
+            (_, None | Some(Node::Answer | Node::Open | Node::Rewrite)) => packet.outcome,
+            _ => None,
         };
         let saw = look::after(node, before, context, packet, outcome);
         following.way.steps.push(Step { node, saw, next, outcome });

@@ -105,6 +105,11 @@ pub enum Saw {
         /// What was judged, if it came to that.
         judged: Option<Judged>,
     },
+    /// A connection that was opened.
+    Open {
+        /// As it stands in the table now; `None` if there was no room for it.
+        made: Option<Seen>,
+    },
     /// What the packet looks like on its way out.
     Rewrite {
         /// Its new ends, if it is translated.

@@ -31,6 +31,20 @@ pub(super) fn put<K: Plain, V: Plain>(map: RawFd, key: &K, value: &V) -> io::Res
     result(error)
 }
 
+/// The value of an entry, if it is there.
+pub(super) fn get<K: Plain, V: Plain + Default>(map: RawFd, key: &K) -> Option<V> {
+    let mut value = V::default();
+    // SAFETY: both are of the sizes that the map declares, and outlive the call.
+    let error = unsafe {
+        sys::bpf_map_lookup_elem(
+            map,
+            std::ptr::from_ref(key).cast(),
+            std::ptr::from_mut(&mut value).cast(),
+        )
+    };
+    (error == 0).then_some(value)
+}
+
 /// Removes an entry; one that is not there is removed already.
 pub(super) fn remove<K: Plain>(map: RawFd, key: &K) -> io::Result<()> {
     // SAFETY: the key is of the size that the map declares, and outlives the call.

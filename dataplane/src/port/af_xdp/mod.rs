@@ -16,7 +16,9 @@
 mod map;
 mod program;
 mod queue;
+mod queues;
 mod ring;
+mod seat;
 mod socket;
 mod umem;
 mod uplink;

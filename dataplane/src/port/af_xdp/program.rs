@@ -75,6 +75,8 @@ pub(super) struct Program {
 
 // SAFETY: the object is used through `&self` only to read descriptors, and closed once.
 unsafe impl Send for Program {}
+// SAFETY: as above; reading a loaded object changes nothing in it.
+unsafe impl Sync for Program {}
 
 impl Program {
     pub(super) fn load(source: &Source) -> Result<Self, AfXdpError> {

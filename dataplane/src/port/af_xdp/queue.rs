@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::XdpMode;
+use super::seat::Seat;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
@@ -43,6 +44,8 @@ pub struct AfXdpPort {
     mode: XdpMode,
     /// Whether unfinished checksums are left to the kernel, which sends to another kernel.
     takes_open_sums: bool,
+    /// Given back after the socket is closed.
+    seat: Option<Seat>,
 }
 
 impl AfXdpPort {
@@ -53,6 +56,7 @@ impl AfXdpPort {
         socket: Socket,
         mode: XdpMode,
         fill: u32,
+        seat: Option<Seat>,
     ) -> Self {
         socket.raise_send_budget(SEND_BUDGET);
         Self {
@@ -66,12 +70,13 @@ impl AfXdpPort {
             mode,
             takes_open_sums: false,
             socket,
+            seat,
         }
     }
 
     /// Leaves unfinished checksums to the kernel at the interface's other end.
-    pub(super) fn leave_sums_open(&mut self) {
-        self.takes_open_sums = true;
+    pub(super) fn leaving_sums_open(self) -> Self {
+        Self { takes_open_sums: true, ..self }
     }
 
     /// How frames reach the port.
@@ -284,10 +289,11 @@ impl Port for AfXdpPort {
     }
 
     fn close(self: Box<Self>, lent: &mut Lent<'_>) {
-        let Self { socket, in_kernel, incomplete, .. } = *self;
+        let Self { socket, in_kernel, incomplete, seat, .. } = *self;
         incomplete.into_iter().for_each(|chain| lent.free.put(chain.finish()));
         // Without its socket the kernel lets go of the frames.
         drop(socket);
+        drop(seat);
         in_kernel.take_all(lent);
     }
 }

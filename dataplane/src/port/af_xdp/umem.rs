@@ -1,16 +1,16 @@
 //! The memory that all AF_XDP sockets of a switch share.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
 use super::program::{self, Fallback, Program, everything};
 use super::queue::AfXdpPort;
+use super::seat::Hall;
 use super::socket::Socket;
 use super::{AfXdpError, PortOptions, XdpMode};
 use crate::frame::RESERVED;
@@ -54,6 +54,8 @@ pub struct Umem {
     pub(super) registration: XdpUmemReg,
     /// What `registration` names.
     _region: Arc<Region>,
+    /// In front of all ports, once there is one; by whether what nobody takes is dropped.
+    halls: Mutex<[Option<Arc<Hall>>; 2]>,
 }
 
 impl Umem {
@@ -111,9 +113,15 @@ impl Umem {
         // and is reached by nobody but the holders of frames and, through the rings, the kernel.
         let (memory, handles) =
             unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
-        let spare = Arc::new(AtomicU32::new(count / SPARE_PART));
-        let frames = count;
-        let this = Self { frames, takes_metadata, spare, anchor, registration, _region: region };
+        let this = Self {
+            frames: count,
+            takes_metadata,
+            spare: Arc::new(AtomicU32::new(count / SPARE_PART)),
+            anchor,
+            registration,
+            _region: region,
+            halls: Mutex::default(),
+        };
         Ok((this, memory, handles))
     }
 
@@ -123,20 +131,32 @@ impl Umem {
     /// [`PortOptions::fallback`] says.
     pub fn open(&self, interface: &str, options: &PortOptions) -> Result<AfXdpPort, AfXdpError> {
         let index = index_of(interface)?;
-        let program = Program::load(&everything(options.fallback))?;
-        let attached = program.attach(interface, index)?;
+        let hall = self.hall(options.fallback)?;
+        let attached = hall.attach(interface, index)?;
         let socket = Socket::new(RING, None)
             .and_then(|socket| socket.bind_shared(index, 0, &self.anchor).map(|()| socket))
             .map_err(|cause| {
                 AfXdpError::new(format!("bind an AF_XDP socket to {interface}"), cause)
             })?;
-        program.serve(0, socket.as_fd().as_raw_fd())?;
+        let seat = hall.seat(index, 0, &socket)?;
         let mode = XdpMode { attached, zero_copy: false };
-        let mut port = AfXdpPort::new(self, interface, socket, mode, options.fill);
-        if self.takes_metadata {
-            port.leave_sums_open();
+        let port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(seat));
+        Ok(self.towards_a_kernel(port))
+    }
+
+    /// The port, which leaves unfinished checksums to the kernel at the interface's other end.
+    pub(super) fn towards_a_kernel(&self, port: AfXdpPort) -> AfXdpPort {
+        if self.takes_metadata { port.leaving_sums_open() } else { port }
+    }
+
+    /// The program for ports with this fallback, loaded with the first of them.
+    pub(super) fn hall(&self, fallback: Fallback) -> Result<Arc<Hall>, AfXdpError> {
+        let mut halls = self.halls.lock().unwrap_or_else(PoisonError::into_inner);
+        let hall = &mut halls[usize::from(fallback == Fallback::Drop)];
+        match hall {
+            Some(hall) => Ok(Arc::clone(hall)),
+            None => Ok(Arc::clone(hall.insert(Hall::open(fallback)?))),
         }
-        Ok(port)
     }
 
     /// Closes an interface: what arrives is dropped until a port is opened on it.

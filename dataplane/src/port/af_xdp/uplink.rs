@@ -18,13 +18,12 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use ipnet::IpNet;
-use rustix::net::xdp::SocketAddrXdpFlags;
 
 use super::map::{self, KeySet, Plain};
 use super::program::{self, Program, UPLINK};
 use super::queue::AfXdpPort;
 use super::socket::Socket;
-use super::umem::{RING, Umem, index_of};
+use super::umem::{Umem, index_of};
 use super::{AfXdpError, XdpMode};
 
 /// What the switch takes from an uplink.
@@ -88,17 +87,13 @@ impl Umem {
         }
         let program = Program::load(&UPLINK)?;
         let attached = program.attach(interface, index)?;
-        let opened = self.bind_queues(interface, index).and_then(|(sockets, zero_copy)| {
-            let mode = XdpMode { attached, zero_copy };
-            let port = |(queue, socket): (usize, Socket)| {
-                program.serve(queue as u32, socket.as_fd().as_raw_fd())?;
-                Ok(AfXdpPort::new(self, interface, socket, mode, fill))
-            };
-            let ports: Result<Vec<_>, AfXdpError> =
-                sockets.into_iter().enumerate().map(port).collect();
-            Ok((ports?, mode))
-        });
-        let (ports, mode) = opened.inspect_err(|_| {
+        let own = self.bind_own(index);
+        let mode = XdpMode { attached, zero_copy: own.is_some() };
+        let enter = |queue, socket: &Socket| {
+            program.serve(queue, socket.as_fd().as_raw_fd()).map(|()| None)
+        };
+        let opened = self.open_all(interface, index, mode, own, fill, enter);
+        let ports = opened.inspect_err(|_| {
             // It would only pass everything; the first error is the one to tell.
             let _ = program::detach(interface, index);
         })?;
@@ -113,38 +108,6 @@ impl Umem {
             _program: program,
         };
         Ok((uplink, ports))
-    }
-
-    /// A socket for each queue, and whether they are zero copy.
-    fn bind_queues(&self, interface: &str, index: u32) -> Result<(Vec<Socket>, bool), AfXdpError> {
-        let failed = |queue: usize| {
-            move |cause| {
-                let attempt = format!("bind an AF_XDP socket to {interface}, queue {queue}");
-                AfXdpError::new(attempt, cause)
-            }
-        };
-        let mut sockets: Vec<Socket> = Vec::new();
-        // The same memory brought a second time: a UMEM has one mode, and that of the pods' is
-        // copying.
-        let own = Socket::new(RING, Some(self.registration)).and_then(|socket| {
-            let mode = SocketAddrXdpFlags::XDP_ZEROCOPY;
-            let bound = socket.bind(index, 0, mode | SocketAddrXdpFlags::XDP_USE_SG);
-            bound.or_else(|_| socket.bind(index, 0, mode)).map(|()| socket)
-        });
-        sockets.extend(own);
-        let zero_copy = !sockets.is_empty();
-        loop {
-            let queue = sockets.len();
-            let owner = if zero_copy { &sockets[0] } else { &self.anchor };
-            let socket = Socket::new(RING, None).map_err(failed(queue))?;
-            match socket.bind_shared(index, queue as u32, owner) {
-                Ok(()) => sockets.push(socket),
-                // There is no such queue.
-                Err(error) if queue > 0 && error.kind() == io::ErrorKind::InvalidInput => break,
-                Err(error) => return Err(failed(queue)(error)),
-            }
-        }
-        Ok((sockets, zero_copy))
     }
 }
 

@@ -5,12 +5,16 @@
 //! into the receiver's local table, and all senders' rules into one global table, would say
 //! as well; asking two tables keeps a change at one pod from touching the tables of others.
 
+mod cases;
+
 use std::sync::Arc;
 
-use acl::{Action, Key};
+use acl::Key;
+
+pub(crate) use cases::Cases;
 
 use crate::wire::{Flow, protocol};
-use crate::{Gate, Outcome, PortId, PortState, Snapshot};
+use crate::{Gate, Outcome, PortId, Snapshot};
 
 /// The judgement of one connection, with the rules it rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,83 +46,72 @@ pub struct RuleAt {
 
 /// Judges the connection that `flow`, as its opener's packets show it, belongs to.
 pub fn judge(snapshot: &Snapshot, flow: &Flow) -> Judgement {
-    judge_between(snapshot, flow, snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination))
-}
-
-/// The same between pods that are known: those behind which source and destination are.
-pub(crate) fn judge_between(
-    snapshot: &Snapshot,
-    flow: &Flow,
-    sender: Option<(PortId, &PortState)>,
-    receiver: Option<(PortId, &PortState)>,
-) -> Judgement {
+    let (sender, receiver) = (snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination));
     let mut by = Deciders::default();
-    let verdict = |outcome, by| Judgement { outcome, by };
-    if sender.is_none() && receiver.is_none() {
-        return verdict(Outcome::NoPolicy, by);
+    let id = |(id, _)| id;
+    if let Some(outcome) = settled(snapshot, flow, sender.map(id), receiver.map(id)) {
+        return Judgement { outcome, by };
     }
-    // A pod may always talk to itself, and its own cluster node (kubelet) may always talk to it.
-    if let (Some((sender, _)), Some((receiver, _))) = (sender, receiver)
-        && sender == receiver
-    {
-        return verdict(Outcome::PolicyAllowed, by);
-    }
-    if receiver.is_some() && sender.is_none() && snapshot.is_own_node(flow.source) {
-        return verdict(Outcome::OwnNode, by);
-    }
-    let mut key = None;
     if let Some((id, port)) = sender {
-        let (outcome, rule) = ask(snapshot, &port.from_pod, flow, &mut key);
+        let (refused, rule) = ask(snapshot, &port.from_pod, flow);
         by.from_pod = rule.map(|rule| RuleAt { port: id, rule });
-        if let Some(outcome) = outcome {
-            return verdict(outcome, by);
+        if let Some(outcome) = refused {
+            return Judgement { outcome, by };
         }
     }
     if let Some((id, port)) = receiver {
-        let (outcome, rule) = ask(snapshot, &port.to_pod, flow, &mut key);
+        let (refused, rule) = ask(snapshot, &port.to_pod, flow);
         by.to_pod = rule.map(|rule| RuleAt { port: id, rule });
-        if let Some(outcome) = outcome {
+        if let Some(outcome) = refused {
             // The end that let it pass is not what decided.
-            return verdict(outcome, Deciders { from_pod: None, ..by });
+            return Judgement { outcome, by: Deciders { from_pod: None, ..by } };
         }
     }
-    verdict(Outcome::PolicyAllowed, by)
+    Judgement { outcome: Outcome::PolicyAllowed, by }
 }
 
 /// What one gate says to a connection: why it refuses, and the rule that decides.
-pub(crate) fn ask_for(
-    snapshot: &Snapshot,
-    gate: &Gate,
-    flow: &Flow,
-) -> (Option<Outcome>, Option<u32>) {
-    ask(snapshot, gate, flow, &mut None)
-}
-
-/// Why the gate refuses (`None`: it does not) and the rule that says so. The key is made when the
-/// first table wants it.
-fn ask(
-    snapshot: &Snapshot,
-    gate: &Gate,
-    flow: &Flow,
-    made: &mut Option<Key>,
-) -> (Option<Outcome>, Option<u32>) {
+pub(crate) fn ask(snapshot: &Snapshot, gate: &Gate, flow: &Flow) -> (Option<Outcome>, Option<u32>) {
     match gate {
         Gate::Closed => (Some(Outcome::Closed), None),
         Gate::Open => (None, None),
-        Gate::Table(table) => match table.lookup(made.get_or_insert_with(|| key(snapshot, flow))) {
-            Some(rule) => {
-                let decided = table.rule(rule);
-                let permits = decided.is_some_and(|rule| rule.action == Action::Permit);
-                ((!permits).then_some(Outcome::PolicyDenied), Some(rule as u32))
+        Gate::Table(table) => {
+            let (mut key, map) = (key(flow), snapshot.address_map());
+            let [of_source, of_destination] = table.asks_identities();
+            if of_source {
+                key.source_identity = map.lookup(flow.source);
             }
-            // A table that has nothing to say about a packet says no.
-            None => (Some(Outcome::PolicyDenied), None),
-        },
+            if of_destination {
+                key.destination_identity = map.lookup(flow.destination);
+            }
+            let rule = table.lookup(&key).map(|rule| rule as u32);
+            let permits = rule.is_some_and(|rule| table.permits(rule));
+            ((!permits).then_some(Outcome::PolicyDenied), rule)
+        }
     }
 }
 
-fn key(snapshot: &Snapshot, flow: &Flow) -> Key {
-    let map = snapshot.address_map();
+/// What no gate is asked about.
+#[inline]
+pub(crate) fn settled(
+    snapshot: &Snapshot,
+    flow: &Flow,
+    sender: Option<PortId>,
+    receiver: Option<PortId>,
+) -> Option<Outcome> {
+    match (sender, receiver) {
+        (None, None) => Some(Outcome::NoPolicy),
+        // A pod may always talk to itself, and its own cluster node (kubelet) may always talk to
+        // it.
+        (Some(sender), Some(receiver)) if sender == receiver => Some(Outcome::PolicyAllowed),
+        (None, Some(_)) if snapshot.is_own_node(flow.source) => Some(Outcome::OwnNode),
+        _ => None,
+    }
+}
+
+/// The key of a connection, without identities.
+#[inline]
+fn key(flow: &Flow) -> Key {
     let (source_port, destination_port) = match flow.protocol {
         // Only echo requests open anything: type 8 or 128, code 0.
         protocol::ICMP => (8, 0),
@@ -128,8 +121,6 @@ fn key(snapshot: &Snapshot, flow: &Flow) -> Key {
     Key {
         source: flow.source,
         destination: flow.destination,
-        source_identity: map.lookup(flow.source),
-        destination_identity: map.lookup(flow.destination),
         protocol: flow.protocol,
         source_port,
         destination_port,

@@ -1,0 +1,90 @@
+//! What others may know: ports and their names, who waits for what, faults.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::ControlLoop;
+use crate::node::{HOST, UPLINK};
+use crate::run::board::{PortInfo, State};
+use crate::run::pods::PodPort;
+use crate::verdicts::Names;
+
+/// Faults shown at most.
+const MOST_FAULTS: usize = 200;
+
+impl ControlLoop {
+    /// Tells the others what is different, with the snapshot in force.
+    pub(super) fn tell(&self) {
+        self.tell_with(Arc::clone(&self.board.state().snapshot));
+    }
+
+    pub(super) fn tell_with(&self, snapshot: Arc<dataplane::Snapshot>) {
+        let told = self.gathering.is_none();
+        let mut names = Names::new();
+        let mut ports = Vec::new();
+        let mut waiting = Vec::new();
+        if let Some(host) = &self.host {
+            let addresses = host.config.gateways.iter().map(IpAddr::to_string).collect();
+            let interface = &host.config.switch_interface;
+            ports.push(port_info(HOST.to_owned(), interface, &host.port, addresses, false));
+        }
+        if let Some(uplink) = &self.uplink {
+            let own = self.own_addresses().iter().map(IpAddr::to_string).collect();
+            ports.push(port_info(UPLINK.to_owned(), &uplink.interface, &uplink.port, own, false));
+        }
+        let view = self.control.view();
+        let counting: std::collections::HashSet<&str> =
+            self.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
+        for attached in self.pods.iter() {
+            let name = attached.key.to_string();
+            for address in &attached.pod.addresses {
+                names.insert(*address, name.as_str().into());
+            }
+            let addresses = attached.pod.addresses.iter().map(IpAddr::to_string).collect();
+            let closed = !view.pods.contains_key(&attached.key)
+                || !counting.contains(attached.pod.container_id.as_str());
+            let interface = &attached.pod.host_interface;
+            ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
+            if let Some(wait) = &attached.waiting {
+                waiting.push((name, wait.reason(&attached.key, &self.control, told)));
+            }
+        }
+        let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
+        ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
+        self.board.hub.set_names(names);
+        let counts = self.control.counts().into_iter();
+        let mut faults: Vec<String> =
+            self.faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
+        let faults_count = self.faults.iter().count();
+        match faults_count.saturating_sub(MOST_FAULTS) {
+            0 => {}
+            more => faults.push(format!("and {more} more")),
+        }
+        self.board.set_state(State {
+            snapshot,
+            ports,
+            waiting,
+            lost: self.lost.iter().cloned().collect(),
+            objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
+            skipped: self.skipped.clone(),
+            faults,
+            faults_count,
+            source: self.source_info.clone(),
+        });
+        self.board.set_deciding(self.source_info.decides());
+    }
+}
+
+fn port_info(
+    name: String,
+    interface: &str,
+    port: &PodPort,
+    addresses: Vec<String>,
+    closed: bool,
+) -> PortInfo {
+    let (id, mode) = match port {
+        PodPort::Open { id, mode, .. } => (Some(*id), mode.clone()),
+        PodPort::Failed { why, .. } => (None, format!("failed: {why}")),
+    };
+    PortInfo { id, name, interface: interface.to_owned(), mode, addresses, closed }
+}

@@ -1,0 +1,89 @@
+//! Ports on all queues of an interface: a socket for each, entered in the program's map, so that each
+//! frame reaches the socket of the queue it came in by.
+
+use std::io;
+
+use rustix::net::xdp::SocketAddrXdpFlags;
+
+use super::queue::AfXdpPort;
+use super::seat::Seat;
+use super::socket::Socket;
+use super::umem::{RING, Umem, index_of};
+use super::{AfXdpError, PortOptions, XdpMode};
+
+impl Umem {
+    /// As [`open`](Self::open), on each of the interface's queues; a port's place is its queue's
+    /// number. Frames are lent to each of them.
+    ///
+    /// # Errors
+    /// If the interface is not there, or the program's map is full.
+    pub fn open_queues(
+        &self,
+        interface: &str,
+        options: &PortOptions,
+    ) -> Result<Vec<AfXdpPort>, AfXdpError> {
+        let index = index_of(interface)?;
+        let hall = self.hall(options.fallback)?;
+        let attached = hall.attach(interface, index)?;
+        let mode = XdpMode { attached, zero_copy: false };
+        let enter = |queue, socket: &Socket| hall.seat(index, queue, socket).map(Some);
+        let ports = self.open_all(interface, index, mode, None, options.fill, enter)?;
+        Ok(ports.into_iter().map(|port| self.towards_a_kernel(port)).collect())
+    }
+
+    /// A port for each queue, that of the first over the socket `first` if there is one: its UMEM
+    /// is then that of all. `enter` has a queue's frames sent to its socket.
+    pub(super) fn open_all(
+        &self,
+        interface: &str,
+        index: u32,
+        mode: XdpMode,
+        first: Option<Socket>,
+        fill: u32,
+        enter: impl Fn(u32, &Socket) -> Result<Option<Seat>, AfXdpError>,
+    ) -> Result<Vec<AfXdpPort>, AfXdpError> {
+        let sockets = self.bind_all(interface, index, first)?;
+        let port = |(queue, socket): (usize, Socket)| {
+            let seat = enter(queue as u32, &socket)?;
+            Ok(AfXdpPort::new(self, interface, socket, mode, fill, seat))
+        };
+        sockets.into_iter().enumerate().map(port).collect()
+    }
+
+    /// The same memory brought a second time, for an interface that writes into it itself (zero
+    /// copy): a UMEM has one mode, and that of the pods' is copying. A socket on the first queue.
+    pub(super) fn bind_own(&self, index: u32) -> Option<Socket> {
+        let socket = Socket::new(RING, Some(self.registration)).ok()?;
+        let mode = SocketAddrXdpFlags::XDP_ZEROCOPY;
+        let bound = socket.bind(index, 0, mode | SocketAddrXdpFlags::XDP_USE_SG);
+        bound.or_else(|_| socket.bind(index, 0, mode)).ok().map(|()| socket)
+    }
+
+    fn bind_all(
+        &self,
+        interface: &str,
+        index: u32,
+        first: Option<Socket>,
+    ) -> Result<Vec<Socket>, AfXdpError> {
+        let failed = |queue: usize| {
+            move |cause| {
+                let attempt = format!("bind an AF_XDP socket to {interface}, queue {queue}");
+                AfXdpError::new(attempt, cause)
+            }
+        };
+        let has_own = first.is_some();
+        let mut sockets: Vec<Socket> = first.into_iter().collect();
+        loop {
+            let queue = sockets.len();
+            let owner = if has_own { &sockets[0] } else { &self.anchor };
+            let socket = Socket::new(RING, None).map_err(failed(queue))?;
+            match socket.bind_shared(index, queue as u32, owner) {
+                Ok(()) => sockets.push(socket),
+                // There is no such queue.
+                Err(error) if queue > 0 && error.kind() == io::ErrorKind::InvalidInput => break,
+                Err(error) => return Err(failed(queue)(error)),
+            }
+        }
+        Ok(sockets)
+    }
+}

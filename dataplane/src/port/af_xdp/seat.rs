@@ -1,0 +1,97 @@
+//! The program in front of all ports, and which of its sockets is a queue's.
+//!
+//! The kernel waits for all processors when it is given a program that it did not know (the XDP
+//! dispatcher is patched), which takes ten to fifty milliseconds during which nobody can change
+//! any interface. So one program is loaded, once, and is attached to one interface after the other.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::AfXdpError;
+use super::map::{self, Plain};
+use super::program::{Attached, Fallback, Program, everything};
+use super::socket::Socket;
+
+/// A queue of an interface, as the program knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+struct Queue {
+    interface: u32,
+    number: u32,
+}
+
+// SAFETY: two numbers of equal size.
+unsafe impl Plain for Queue {}
+
+/// As many as the program has.
+const SEATS: u32 = 16_384;
+
+/// The program for interfaces with one fallback.
+pub(super) struct Hall {
+    program: Program,
+    seats: RawFd,
+    /// Numbers that were given back, and the first that was never given away.
+    free: Mutex<(Vec<u32>, u32)>,
+}
+
+impl Hall {
+    pub(super) fn open(fallback: Fallback) -> Result<Arc<Self>, AfXdpError> {
+        let program = Program::load(&everything(fallback))?;
+        let seats = program.map_named(c"seats")?;
+        Ok(Arc::new(Self { program, seats, free: Mutex::default() }))
+    }
+
+    /// Puts the program in front of an interface.
+    pub(super) fn attach(&self, interface: &str, index: u32) -> Result<Attached, AfXdpError> {
+        self.program.attach(interface, index)
+    }
+
+    /// Sends the frames of a queue to a socket for as long as the seat is held.
+    pub(super) fn seat(
+        self: &Arc<Self>,
+        interface: u32,
+        number: u32,
+        socket: &Socket,
+    ) -> Result<Seat, AfXdpError> {
+        let number_of_seat = self.take().ok_or_else(|| {
+            let full = std::io::Error::other("all of them are taken");
+            AfXdpError::new("give a socket a place in its map", full)
+        })?;
+        let queue = Queue { interface, number };
+        let seat = Seat { hall: Arc::clone(self), queue, number: number_of_seat };
+        self.program.serve(seat.number, socket.as_fd().as_raw_fd())?;
+        map::put(self.seats, &seat.queue, &seat.number)
+            .map_err(|cause| AfXdpError::new("enter a queue in its map", cause))?;
+        Ok(seat)
+    }
+
+    fn take(&self) -> Option<u32> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let (returned, next) = &mut *free;
+        returned.pop().or_else(|| {
+            let fresh = *next;
+            *next = (fresh + 1).min(SEATS);
+            (fresh < SEATS).then_some(fresh)
+        })
+    }
+}
+
+/// A queue's place; given back when dropped. What comes after that is treated as without a socket.
+pub(super) struct Seat {
+    hall: Arc<Hall>,
+    queue: Queue,
+    number: u32,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // The queue may have been given another place meanwhile.
+        let is_ours = map::get::<_, u32>(self.hall.seats, &self.queue) == Some(self.number);
+        if is_ours {
+            // What cannot be removed leads to a place without a socket.
+            let _ = map::remove(self.hall.seats, &self.queue);
+        }
+        let mut free = self.hall.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.0.push(self.number);
+    }
+}

@@ -1,0 +1,114 @@
+//! The numbers of ports, and who serves what of them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::PortId;
+use crate::counters::PortCounters;
+
+/// What one worker serves of a port.
+#[derive(Clone, Debug)]
+pub struct PortPart {
+    /// The worker.
+    pub worker: usize,
+    /// Which of the port's queues, by the order they were given in.
+    pub queues: Range<usize>,
+    /// What passed through them.
+    pub counters: Arc<PortCounters>,
+}
+
+/// All ports of a switch.
+pub(super) struct Ports {
+    /// By number.
+    places: Vec<Place>,
+    most: u16,
+}
+
+/// A port's number.
+#[derive(Default)]
+enum Place {
+    /// No port's.
+    #[default]
+    Free,
+    /// That of the port with these parts.
+    Served(Vec<PortPart>),
+    /// That of a port that is gone, and that workers may still know by this snapshot.
+    Known(u64),
+}
+
+impl Place {
+    fn parts(&self) -> &[PortPart] {
+        match self {
+            Self::Served(parts) => parts,
+            Self::Free | Self::Known(_) => &[],
+        }
+    }
+}
+
+impl Ports {
+    /// None yet; numbers are below `most`.
+    pub(super) fn new(most: u16) -> Self {
+        Self { places: Vec::new(), most }
+    }
+
+    /// The lowest number that no port has, where every worker decides by `in_force` or a later
+    /// snapshot.
+    pub(super) fn free(&self, in_force: u64) -> Option<PortId> {
+        let is_free = |place: &Place| match place {
+            Place::Free => true,
+            Place::Served(_) => false,
+            Place::Known(generation) => *generation < in_force,
+        };
+        let free = self.places.iter().position(is_free).unwrap_or(self.places.len());
+        (free < usize::from(self.most)).then_some(PortId(free as u16))
+    }
+
+    /// Divides a port's queues among the workers that serve the fewest.
+    pub(super) fn add(&mut self, id: PortId, queues: usize, workers: usize) -> Vec<PortPart> {
+        let place = usize::from(id.0);
+        if self.places.len() <= place {
+            self.places.resize_with(place + 1, Place::default);
+        }
+        self.places[place] = Place::Free;
+        let parts = self.spread(queues, workers);
+        self.places[place] = Place::Served(parts.clone());
+        parts
+    }
+
+    fn spread(&self, queues: usize, workers: usize) -> Vec<PortPart> {
+        let mut load = vec![0; workers];
+        for part in self.places.iter().flat_map(Place::parts) {
+            load[part.worker] += part.queues.len();
+        }
+        let mut workers: Vec<usize> = (0..workers).collect();
+        workers.sort_by_key(|worker| load[*worker]);
+        workers.truncate(queues);
+        let count = workers.len();
+        // The first ones, which serve less, get what does not divide.
+        let start = |n: usize| (n * queues).div_ceil(count.max(1));
+        let part = |(n, worker)| PortPart {
+            worker,
+            queues: start(n)..start(n + 1),
+            counters: Arc::default(),
+        };
+        workers.into_iter().enumerate().map(part).collect()
+    }
+
+    /// Takes a port away that was known up to snapshot `published`; the parts it had.
+    pub(super) fn remove(&mut self, id: PortId, published: u64) -> Vec<PortPart> {
+        let Some(place) = self.places.get_mut(usize::from(id.0)) else { return Vec::new() };
+        if !matches!(place, Place::Served(_)) {
+            return Vec::new();
+        }
+        let gone = if published == 0 { Place::Free } else { Place::Known(published) };
+        match std::mem::replace(place, gone) {
+            Place::Served(parts) => parts,
+            Place::Free | Place::Known(_) => Vec::new(),
+        }
+    }
+
+    /// What a port consists of.
+    pub(super) fn parts(&self, id: PortId) -> &[PortPart] {
+        self.places.get(usize::from(id.0)).map_or(&[], Place::parts)
+    }
+}
