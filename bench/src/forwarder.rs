@@ -25,8 +25,11 @@ pub enum Forwarder {
     Podgate,
     /// DPDK's testpmd on core 0, which looks at nothing and swaps nothing.
     Testpmd,
-    /// The kernel's bridge. It needs no XDP, and passes segments uncut if offloads are on.
+    /// The kernel's bridge, between pods that cut and finish their packets themselves.
     Bridge,
+    /// The kernel's bridge, between pods that leave all to "hardware": it passes segments of up to
+    /// 64 KiB uncut.
+    BridgeUncut,
 }
 
 impl Forwarder {
@@ -35,7 +38,8 @@ impl Forwarder {
         match self {
             Self::Podgate => "podgate",
             Self::Testpmd => "testpmd io",
-            Self::Bridge => "bridge",
+            Self::Bridge => "bridge, offloads off",
+            Self::BridgeUncut => "bridge, offloads on",
         }
     }
 
@@ -63,6 +67,8 @@ impl Forwarder {
                 Some(switch)
             }
             Self::Testpmd => {
+                // It completes nothing.
+                rig.set_offloads(false);
                 let testpmd = rig.node.spawn(words(
                     "dpdk-testpmd -l 0,1 --main-lcore 1 --no-pci --no-huge -m 512 --no-shconf \
                      --vdev net_af_xdp0,iface=pga --vdev net_af_xdp1,iface=pgb -- \
@@ -71,7 +77,8 @@ impl Forwarder {
                 testpmd.wait_for_line("Port statistics", PATIENCE);
                 Some(testpmd)
             }
-            Self::Bridge => {
+            Self::Bridge | Self::BridgeUncut => {
+                rig.set_offloads(self == Self::BridgeUncut);
                 let mtu = rig.node.exec(words("cat /sys/class/net/pga/mtu"));
                 rig.node.exec(words(&format!("ip link add bridge mtu {} type bridge", mtu.trim())));
                 for interface in ["pga", "pgb"] {
@@ -105,6 +112,7 @@ impl Drop for Running<'_> {
             Some(process) => drop(process.kill()),
             None => drop(self.rig.node.try_exec(words("ip link delete bridge"))),
         }
+        self.rig.end_offloads();
     }
 }
 

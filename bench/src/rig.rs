@@ -25,6 +25,7 @@ pub struct Rig {
     pub mac_a: String,
     /// The receiver's.
     pub mac_b: String,
+    mtu: u32,
     /// Where the other pods' interfaces are.
     _idle: Option<Namespace>,
 }
@@ -51,7 +52,23 @@ impl Rig {
         let (mac_a, mac_b) = (mac_of(&a), mac_of(&b));
         a.exec(words(&format!("ip neigh add 10.88.0.3 lladdr {mac_b} dev eth0")));
         b.exec(words(&format!("ip neigh add 10.88.0.2 lladdr {mac_a} dev eth0")));
-        Self { node, a, b, mac_a, mac_b, _idle: others }
+        Self { node, a, b, mac_a, mac_b, mtu, _idle: others }
+    }
+
+    /// Has the pods finish their packets themselves, or not even cut them; `end_offloads` makes
+    /// it as the CNI plugin does again.
+    pub fn set_offloads(&self, on: bool) {
+        for pod in [&self.a, &self.b] {
+            match on {
+                true => drop(pod.try_exec(words("ethtool -K eth0 tx on sg on tso on gso on"))),
+                false => offloads(pod, "eth0", "off"),
+            }
+        }
+    }
+
+    /// The offloads that the CNI plugin leaves on.
+    pub fn end_offloads(&self) {
+        [&self.a, &self.b].into_iter().for_each(|pod| offloads(pod, "eth0", sums(self.mtu)));
     }
 
     /// Takes all XDP programs off.
@@ -70,7 +87,8 @@ impl Rig {
     }
 }
 
-/// Joins two namespaces by interfaces of one queue each, without offloads.
+/// Joins two namespaces by interfaces of one queue each, with the offloads that the CNI plugin
+/// leaves on.
 fn join(node: &Namespace, interface: &str, pod: &Namespace, name: &str, mtu: u32) {
     node.exec(words(&format!(
         "ip link add {interface} mtu {mtu} numrxqueues 1 numtxqueues 1 type veth \
@@ -81,12 +99,21 @@ fn join(node: &Namespace, interface: &str, pod: &Namespace, name: &str, mtu: u32
         // No messages of the kernel's own between the measured ones.
         namespace.exec(["sysctl", "-qw", &format!("net.ipv6.conf.{interface}.disable_ipv6=1")]);
         namespace.exec(words(&format!("ip link set {interface} up")));
-        // As the CNI plugin does: the switch's end gives long packets away in pieces.
-        let sums = if interface.starts_with("eth") { "off" } else { "on" };
-        let off =
-            format!("ethtool -K {interface} tx {sums} sg {sums} rx off tso off gso off gro off");
-        namespace.try_exec(words(&off));
+        let is_pod = !std::ptr::eq(namespace, node);
+        offloads(namespace, interface, if is_pod { sums(mtu) } else { "on" });
     }
+}
+
+/// As the CNI plugin does: pods finish their checksums, unless packets may be long.
+fn sums(mtu: u32) -> &'static str {
+    if mtu > 3500 { "on" } else { "off" }
+}
+
+/// Switches the checksum offload and the handing over in pieces `sums` ("on", "off"), and
+/// segmentation off.
+fn offloads(namespace: &Namespace, interface: &str, sums: &str) {
+    let line = format!("ethtool -K {interface} tx {sums} sg {sums} tso off gso off gro off");
+    namespace.try_exec(words(&line));
 }
 
 /// The words of a command.

@@ -65,7 +65,7 @@ pub struct Options {
     #[arg(long, env = "PODGATE_HUGEPAGES", value_name = "WHEN")]
     pub hugepages: Option<HugePages>,
 
-    /// Frames a port keeps ready for what it receives [default: 256]
+    /// Frames a port keeps ready for what it receives; one that is busy takes more [default: 256]
     #[arg(long, env = "PODGATE_FRAMES_PER_PORT", value_name = "N")]
     pub frames_per_port: Option<u32>,
 

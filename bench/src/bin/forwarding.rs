@@ -3,11 +3,13 @@
 //!
 //! ```text
 //! cargo run --release -p bench --bin forwarding     (as root; Debian: dpdk iperf3 ethtool)
+//! cargo run --release -p bench --bin forwarding -- large cubic
 //! ```
 //!
 //! What forwards is on core 0; the generator (an AF_XDP socket inside the sending pod) or iperf3
 //! on core 1. Frames that reached the receiving pod are counted by its interface. Each figure is a
-//! median over rounds that take turns.
+//! median over rounds that take turns. `usual` and `large` are the two tables alone; a congestion
+//! control behind them is iperf3's instead of the kernel's usual one.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -32,41 +34,62 @@ fn main() -> Result<()> {
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        [] => compare(),
+        [] => usual(None).and_then(|()| large(None)),
+        ["usual"] => usual(None),
+        ["usual", congestion] => usual(Some(congestion)),
+        ["large"] => large(None),
+        ["large", congestion] => large(Some(congestion)),
         ["generate", size, mac_a, mac_b] => generate(size.parse()?, mac_a, mac_b),
         ["sink"] => sink(),
-        _ => Err("forwarding takes no arguments".into()),
+        _ => Err("forwarding takes [usual|large] [CONGESTION-CONTROL]".into()),
     }
 }
 
-fn compare() -> Result<()> {
-    if !is_root() {
-        return Err("needs root, for network namespaces and AF_XDP".into());
-    }
-    let usual = Forwarder::usual();
-    let rig = Rig::new(1500, 0);
+/// The MTU of the Internet, beside a forwarder that looks at nothing.
+fn usual(congestion: Option<&str>) -> Result<()> {
+    let forwarders = Forwarder::usual();
+    let rig = rig(1500)?;
     let mut rows = Vec::new();
     for size in [64, 1518] {
-        let rates = in_turn(&usual, &format!("{size} bytes"), |it| packets(&rig, it, size))?;
+        let rates = in_turn(&forwarders, &format!("{size} bytes"), |it| packets(&rig, it, size))?;
         rows.push(row(format!("UDP, {size}-byte frames (Mpps)"), &rates));
     }
-    if has_program("iperf3") {
-        let rates = in_turn(&usual, "iperf3", |it| stream(&rig, it))?;
+    if has_iperf3() {
+        let rates = in_turn(&forwarders, "iperf3", |it| stream(&rig, it, congestion))?;
         rows.push(row("TCP, iperf3, MTU 1500 (Gb/s)".to_owned(), &rates));
-        print(&usual, &rows);
-        // testpmd's AF_XDP ports take no packets of several frames.
-        let large = [Forwarder::Podgate, Forwarder::Bridge];
-        let mut rows = Vec::new();
-        for mtu in [1500, 9000, 32_000] {
-            let rig = Rig::new(mtu, 0);
-            let rates = in_turn(&large, &format!("iperf3, MTU {mtu}"), |it| stream(&rig, it))?;
-            rows.push(row(format!("TCP, iperf3, MTU {mtu} (Gb/s)"), &rates));
-        }
-        print(&large, &rows);
-    } else {
-        print(&usual, &rows);
     }
+    print(&forwarders, &rows);
     Ok(())
+}
+
+/// TCP at growing MTUs, beside the kernel's bridge. (testpmd's AF_XDP ports take no packets of
+/// several frames.)
+fn large(congestion: Option<&str>) -> Result<()> {
+    let forwarders = [Forwarder::Podgate, Forwarder::Bridge, Forwarder::BridgeUncut];
+    let mut rows = Vec::new();
+    if !has_iperf3() {
+        return Ok(());
+    }
+    for mtu in [1500, 9000, 32_000, 65_000] {
+        let rig = rig(mtu)?;
+        let what = format!("iperf3, MTU {mtu}");
+        let rates = in_turn(&forwarders, &what, |it| stream(&rig, it, congestion))?;
+        rows.push(row(format!("TCP, iperf3, MTU {mtu} (Gb/s)"), &rates));
+    }
+    print(&forwarders, &rows);
+    Ok(())
+}
+
+fn rig(mtu: u32) -> Result<Rig> {
+    if is_root() { Ok(Rig::new(mtu, 0)) } else { Err("needs root, for network namespaces".into()) }
+}
+
+fn has_iperf3() -> bool {
+    let has = has_program("iperf3");
+    if !has {
+        eprintln!("iperf3 is not installed; TCP is not measured");
+    }
+    has
 }
 
 fn in_turn(
@@ -94,7 +117,7 @@ fn print(forwarders: &[Forwarder], rows: &[Vec<String>]) {
 
 fn row(name: String, rates: &[Samples]) -> Vec<String> {
     let ratio = match rates {
-        [ours, theirs] => format!("{:.2}", ours.median() / theirs.median()),
+        [ours, theirs, ..] => format!("{:.2}", ours.median() / theirs.median()),
         _ => "–".to_owned(),
     };
     let rates = rates.iter().map(Samples::to_string);
@@ -122,11 +145,13 @@ fn packets(rig: &Rig, forwarder: Forwarder, size: usize) -> Result<f64> {
 }
 
 /// Gigabits of payload a second from pod to pod.
-fn stream(rig: &Rig, forwarder: Forwarder) -> Result<f64> {
+fn stream(rig: &Rig, forwarder: Forwarder, congestion: Option<&str>) -> Result<f64> {
     let running = forwarder.start(rig, 0)?;
     let server = rig.b.spawn(words("taskset -c 1 iperf3 -s -1 --forceflush"));
     server.wait_for_line("Server listening", PATIENCE);
-    let report = rig.a.exec(words("taskset -c 1 iperf3 -c 10.88.0.3 -t 4 -f m"));
+    let congestion = congestion.map(|name| format!("-C {name}")).unwrap_or_default();
+    let client = format!("taskset -c 1 iperf3 -c 10.88.0.3 -t 4 -f m {congestion}");
+    let report = rig.a.exec(words(&client));
     drop(running);
     let line = report.lines().find(|line| line.contains("receiver"));
     let fields: Vec<&str> = line.ok_or("iperf3 reported nothing")?.split_whitespace().collect();

@@ -42,6 +42,10 @@ fn wait_for_any(ports: &[Box<dyn Port>]) -> Option<OwnedFd> {
 }
 
 impl Port for Queues {
+    fn takes_open_sums(&self) -> bool {
+        self.ports.iter().all(|port| port.takes_open_sums())
+    }
+
     fn receive(
         &mut self,
         lent: &mut Lent<'_>,

@@ -18,12 +18,11 @@ pub(super) struct Slot {
     /// Whether other workers have parts of the port too.
     pub(super) is_part: bool,
     incarnation: u32,
-    /// [`Port::takes_open_sums`].
     takes_open_sums: bool,
 }
 
 impl Slot {
-    /// Has a frame leave with this vector.
+    /// Has a frame leave with this vector, its checksum completed unless the port sees to that.
     #[inline]
     pub(super) fn leave(&mut self, mut frame: Frame, memory: &Memory) {
         if !self.takes_open_sums {
@@ -53,8 +52,8 @@ impl Slots {
     ) {
         let is_part = exchange.owners(id).count() > 1;
         let incarnation = exchange.incarnation(id);
-        let leaving = Vec::with_capacity(VECTOR);
         let takes_open_sums = port.takes_open_sums();
+        let leaving = Vec::with_capacity(VECTOR);
         self.slots.push(Slot {
             id,
             port,

@@ -42,10 +42,10 @@ pub struct AfXdpPort {
     sending: u32,
     empty_rounds: u32,
     mode: XdpMode,
-    /// Given back after the socket is closed.
-    seat: Option<Seat>,
     /// Whether unfinished checksums are left to the kernel, which sends to another kernel.
     takes_open_sums: bool,
+    /// Given back after the socket is closed.
+    seat: Option<Seat>,
 }
 
 impl AfXdpPort {
@@ -75,8 +75,8 @@ impl AfXdpPort {
     }
 
     /// Leaves unfinished checksums to the kernel at the interface's other end.
-    pub(super) fn leave_sums_open(&mut self) {
-        self.takes_open_sums = true;
+    pub(super) fn leaving_sums_open(self) -> Self {
+        Self { takes_open_sums: true, ..self }
     }
 
     /// How frames reach the port.

@@ -43,7 +43,7 @@ pub struct UmemConfig {
 pub struct Umem {
     pub(super) frames: u32,
     /// Whether the kernel takes metadata of the packets it is to send (Linux 6.8).
-    pub(super) takes_metadata: bool,
+    takes_metadata: bool,
     /// Frames that busy ports may still take beyond their usual share.
     pub(super) spare: Arc<AtomicU32>,
     /// The socket that brought the UMEM to the kernel. It is bound to the loopback interface,
@@ -113,10 +113,15 @@ impl Umem {
         // and is reached by nobody but the holders of frames and, through the rings, the kernel.
         let (memory, handles) =
             unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
-        let spare = Arc::new(AtomicU32::new(count / SPARE_PART));
-        let (frames, halls) = (count, Mutex::default());
-        let this =
-            Self { frames, takes_metadata, spare, anchor, registration, _region: region, halls };
+        let this = Self {
+            frames: count,
+            takes_metadata,
+            spare: Arc::new(AtomicU32::new(count / SPARE_PART)),
+            anchor,
+            registration,
+            _region: region,
+            halls: Mutex::default(),
+        };
         Ok((this, memory, handles))
     }
 
@@ -135,11 +140,13 @@ impl Umem {
             })?;
         let seat = hall.seat(index, 0, &socket)?;
         let mode = XdpMode { attached, zero_copy: false };
-        let mut port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(seat));
-        if self.takes_metadata {
-            port.leave_sums_open();
-        }
-        Ok(port)
+        let port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(seat));
+        Ok(self.towards_a_kernel(port))
+    }
+
+    /// The port, which leaves unfinished checksums to the kernel at the interface's other end.
+    pub(super) fn towards_a_kernel(&self, port: AfXdpPort) -> AfXdpPort {
+        if self.takes_metadata { port.leaving_sums_open() } else { port }
     }
 
     /// The program for ports with this fallback, loaded with the first of them.
