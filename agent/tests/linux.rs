@@ -6,7 +6,7 @@ use agent::MacAddress;
 use agent::linux::host_port::{self, HostPortConfig};
 use agent::linux::{
     LinkAddress, LinkEvent, LinkEvents, Namespace, Netlink, Route, VethEnd, VethPair, in_namespace,
-    switch_off_offloads, switch_off_segmentation, sysctl,
+    switch_off_offloads, switch_off_segmentation, switch_off_towards_switch, sysctl,
 };
 use ipnet::IpNet;
 
@@ -124,6 +124,13 @@ fn offloads_are_off_at_once_and_for_good() {
         let stays = ["tx-checksumming", "scatter-gather"].contains(&name);
         assert_eq!(feature(&namespace, "far", name), stays, "{name}");
     }
+    assert!(!feature(&namespace, "far", "tx-checksum-sctp"));
+    // So do pods whose packets are long.
+    let both = |mtu| move || switch_off_towards_switch("far", mtu).unwrap();
+    in_namespace(namespace.path(), both(9000)).unwrap();
+    assert!(feature(&namespace, "far", "scatter-gather"));
+    in_namespace(namespace.path(), both(1500)).unwrap();
+    assert!(!feature(&namespace, "far", "tx-checksumming"));
 }
 
 #[test]

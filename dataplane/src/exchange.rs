@@ -113,13 +113,14 @@ impl Exchange {
         incarnation.map_or(0, |it| it.load(Ordering::Relaxed))
     }
 
-    /// Hands a frame that leaves by `port` to the worker that sends it for `worker`.
+    /// Hands a frame that leaves by `port` to the worker that sends it for `worker`; that one is to
+    /// be [woken](Self::wake).
     pub(crate) fn hand_over(
         &self,
         worker: usize,
         frame: Frame,
         port: PortId,
-    ) -> Result<(), Refused> {
+    ) -> Result<usize, Refused> {
         let sender = self.senders_of(port).get(worker);
         let sender = sender.map_or(NOBODY, |sender| sender.load(Ordering::Acquire));
         // Itself: it has given its part up, and nobody knows yet.
@@ -136,16 +137,25 @@ impl Exchange {
         self.owners(port).nth(choice)
     }
 
-    /// Hands a frame that came in at `port` to another worker.
-    pub(crate) fn hand_in(&self, worker: usize, frame: Frame, port: PortId) -> Result<(), Refused> {
+    /// Hands a frame that came in at `port` to another worker, which is to be woken.
+    pub(crate) fn hand_in(
+        &self,
+        worker: usize,
+        frame: Frame,
+        port: PortId,
+    ) -> Result<usize, Refused> {
         self.push(worker, frame, port, Way::In)
     }
 
-    fn push(&self, to: usize, frame: Frame, port: PortId, way: Way) -> Result<(), Refused> {
+    fn push(&self, to: usize, frame: Frame, port: PortId, way: Way) -> Result<usize, Refused> {
         let handoff = Handoff { frame, port, incarnation: self.incarnation(port), way };
-        self.rings[to].push(handoff).map_err(|handoff| Refused::Full(handoff.frame))?;
-        self.bells[to].ring();
-        Ok(())
+        let pushed = self.rings[to].push(handoff).map_err(|handoff| Refused::Full(handoff.frame));
+        pushed.map(|()| to)
+    }
+
+    /// Wakes a worker that was left something, if it sleeps: once for many frames.
+    pub(crate) fn wake(&self, worker: usize) {
+        self.bells[worker].ring();
     }
 
     #[inline]

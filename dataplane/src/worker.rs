@@ -10,17 +10,16 @@
 //!
 //! A port may be this worker's alone, or have parts with several (`exchange` says who sends then).
 
+mod handoff;
 mod slots;
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::exchange::{Exchange, Refused, Way};
+use crate::exchange::Exchange;
 use crate::orders::{Order, Orders};
 use crate::port::{Lent, Port};
 use crate::session::Sessions;
-use crate::wire::datagram;
 use crate::{
     Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR,
 };
@@ -66,6 +65,8 @@ pub struct Worker {
     inspect: Option<Box<dyn Inspect>>,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
+    /// Workers that were left frames since they were last woken.
+    left: Vec<usize>,
     sweep_at: u32,
     sweep_due: Now,
     first_slot: usize,
@@ -102,6 +103,7 @@ impl Worker {
             inspect: parts.inspect,
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
+            left: Vec::new(),
             sweep_at: 0,
             sweep_due: Now::default(),
             first_slot: 0,
@@ -212,24 +214,6 @@ impl Worker {
         count
     }
 
-    /// Hands fragments that were received on one of several parts of a port to the worker that
-    /// handles their datagrams.
-    fn hand_fragments_on(&mut self, id: PortId) {
-        let Self { number, memory, exchange, frames, free, counters, .. } = self;
-        let handler = Cell::new(*number);
-        let is_elsewhere = |frame: &mut Frame| {
-            let datagram = datagram::of_fragment(memory.bytes(frame), frame.len());
-            let worker = datagram.and_then(|datagram| exchange.handler(id, &datagram));
-            handler.set(worker.unwrap_or(*number));
-            handler.get() != *number
-        };
-        for fragment in frames.extract_if(.., is_elsewhere) {
-            if let Err(refused) = exchange.hand_in(handler.get(), fragment, id) {
-                end(refused, free, counters);
-            }
-        }
-    }
-
     /// Sends the gathered vector through the graph and out, and after it what waited for it.
     fn run_vector(&mut self, now: Now) {
         if !self.packets.is_empty() {
@@ -259,7 +243,8 @@ impl Worker {
                 }
             }
         }
-        for packet in self.packets.drain(..) {
+        let mut packets = std::mem::take(&mut self.packets);
+        for packet in packets.drain(..) {
             if !packet.leaves() {
                 match packet.outcome {
                     Some(_) => self.free.put(packet.frame),
@@ -268,14 +253,12 @@ impl Worker {
                 continue;
             }
             if let Some(slot) = self.slots.of(packet.out_port) {
-                slot.leaving.push(packet.frame);
+                slot.leave(packet.frame, &self.memory);
                 continue;
             }
-            let handed = self.exchange.hand_over(self.number, packet.frame, packet.out_port);
-            if let Err(refused) = handed {
-                end(refused, &mut self.free, &self.counters);
-            }
+            self.hand_over(packet.frame, packet.out_port);
         }
+        self.packets = packets;
     }
 
     /// Counts packets that wait no longer, and takes their frames back.
@@ -292,6 +275,8 @@ impl Worker {
     }
 
     fn send(&mut self) {
+        // Sending may take a while; others go on meanwhile.
+        self.wake_others();
         let mut gone = Vec::new();
         for slot in self.slots.iter_mut() {
             if slot.leaving.is_empty() && !slot.port.is_sending() {
@@ -315,22 +300,6 @@ impl Worker {
             self.orders.report_gone(id, reason);
             self.remove_port(id);
         }
-    }
-
-    /// Takes what other workers left: for this one's ports to send, and to handle.
-    fn take_handoffs(&mut self) -> usize {
-        let mut taken = 0;
-        while taken < VECTOR
-            && let Some(handoff) = self.exchange.take(self.number)
-        {
-            taken += 1;
-            match (self.slots.of_handoff(&handoff), handoff.way) {
-                (Some(slot), Way::Out) => slot.leaving.push(handoff.frame),
-                (Some(slot), Way::In) => self.packets.push(Packet::new(handoff.frame, slot.id)),
-                (None, _) => end(Refused::NoWorker(handoff.frame), &mut self.free, &self.counters),
-            }
-        }
-        taken
     }
 
     fn follow_orders(&mut self) {
@@ -380,17 +349,6 @@ impl Drop for Worker {
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
         self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));
     }
-}
-
-/// Ends a packet that could not be handed to another worker.
-#[cold]
-fn end(refused: Refused, free: &mut FreeList, counters: &Counters) {
-    let (frame, outcome) = match refused {
-        Refused::NoWorker(frame) => (frame, Outcome::PortGone),
-        Refused::Full(frame) => (frame, Outcome::HandoffFull),
-    };
-    free.put(frame);
-    counters.count(outcome);
 }
 
 fn bytes(frames: &[Frame]) -> u64 {

@@ -11,8 +11,8 @@ use crate::api::Attachment;
 use crate::linux::host_port::close_to_the_kernel;
 use crate::linux::sysctl::{self, Family};
 use crate::linux::{
-    self, Link, Namespace, Netlink, Route, VethEnd, VethPair, fnv, switch_off_offloads,
-    switch_off_segmentation,
+    self, Link, Namespace, Netlink, Route, VethEnd, VethPair, fnv, switch_off_segmentation,
+    switch_off_towards_switch,
 };
 
 /// The next hop of every pod, IPv4. The switch answers ARP for it; it is
@@ -128,8 +128,9 @@ pub(super) fn configure_pod_end(
     addresses: &[IpAddr],
 ) -> Result<(), CniError> {
     let v6 = addresses.iter().any(IpAddr::is_ipv6);
+    let mtu = pod.link(interface)?.mtu;
     namespace.run(|| {
-        switch_off_offloads(interface)?;
+        switch_off_towards_switch(interface, mtu)?;
         pod_sysctls(interface, v6)
     })??;
     let link = pod.link(interface)?.index;

@@ -57,7 +57,7 @@ pub struct Options {
     #[arg(long, env = "PODGATE_RX_MODE", value_name = "MODE")]
     pub rx_mode: Option<RxMode>,
 
-    /// Frames of 2048 bytes that packets live in, shared by all ports [default: 65536]
+    /// Frames of 4096 bytes that packets live in, shared by all ports [default: 65536]
     #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
     pub umem_frames: Option<u32>,
 
@@ -107,7 +107,7 @@ pub struct Options {
     #[serde(default)]
     pub node_addresses: Vec<IpAddr>,
 
-    /// Largest packet of the host port in bytes, without the Ethernet header, up to 32000
+    /// Largest packet of the host port in bytes, without the Ethernet header, up to 65000
     /// [default: 1500]
     #[arg(long, env = "PODGATE_MTU", value_name = "BYTES")]
     pub mtu: Option<u32>,

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 
 use super::error::Error;
 use super::netlink::Netlink;
-use super::offload::{switch_off_offloads, switch_off_segmentation};
+use super::offload::{switch_off_segmentation, switch_off_towards_switch};
 use super::route::Route;
 use super::sysctl::{self, Family};
 use super::veth::{VethEnd, VethPair};
@@ -98,7 +98,7 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
     close_to_the_kernel(&config.switch_interface)?;
     netlink.switch_off_arp(switch.index)?;
     switch_off_segmentation(&config.switch_interface)?;
-    switch_off_offloads(&config.host_interface)?;
+    switch_off_towards_switch(&config.host_interface, config.mtu)?;
     for link in [&switch, &host] {
         if link.mtu != config.mtu {
             netlink.set_mtu(link.index, config.mtu)?;

@@ -42,6 +42,6 @@ pub use namespace::{Namespace, in_namespace};
 pub use neighbour::Neighbour;
 pub use netlink::Netlink;
 pub use next_hop::NextHop;
-pub use offload::{switch_off_offloads, switch_off_segmentation};
+pub use offload::{switch_off_offloads, switch_off_segmentation, switch_off_towards_switch};
 pub use route::Route;
 pub use veth::{VethEnd, VethPair};

@@ -23,14 +23,31 @@ pub fn switch_off_offloads(interface: &str) -> Result<(), Error> {
     switch_off(interface, is_offload)
 }
 
-/// The same for the switch's end of a pair, by which only the switch sends. It completes its
-/// packets, but gives long ones to the kernel in pieces; scatter-gather, which the kernel grants
-/// only beside a checksum offload, saves copying each of them into one.
+/// The same but for scatter-gather, which saves copying a long packet together, and for the
+/// checksum offload, beside which alone the kernel grants it. For the switch's end of a pair, by
+/// which only the switch sends, and for ends of pods with long packets, whose checksums the switch
+/// sees to. (That of SCTP it could not tell from a finished one.)
 ///
 /// # Errors
 /// As [`switch_off_offloads`].
 pub fn switch_off_segmentation(interface: &str) -> Result<(), Error> {
     switch_off(interface, |name| is_offload(name) && !lets_pieces_out(name))
+}
+
+/// Largest MTU whose packets the kernel hands over in one piece. Longer ones it would copy together
+/// first, without the offload.
+const ONE_PIECE: u32 = 3500;
+
+/// One or the other, for an end that sends packets of up to `mtu` bytes to the switch.
+///
+/// # Errors
+/// As [`switch_off_offloads`].
+pub fn switch_off_towards_switch(interface: &str, mtu: u32) -> Result<(), Error> {
+    if mtu > ONE_PIECE {
+        switch_off_segmentation(interface)
+    } else {
+        switch_off_offloads(interface)
+    }
 }
 
 fn switch_off(interface: &str, is_wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
@@ -65,7 +82,8 @@ fn is_offload(name: &str) -> bool {
 }
 
 fn lets_pieces_out(name: &str) -> bool {
-    name.starts_with("tx-checksum") || name.starts_with("tx-scatter-gather")
+    name != "tx-checksum-sctp"
+        && (name.starts_with("tx-checksum") || name.starts_with("tx-scatter-gather"))
 }
 
 #[cfg(test)]

@@ -207,6 +207,15 @@ fn traceroute_shows_every_hop() {
                     }
                 }
             }
+            // Who asks a service sees the service at the end of the way, and errors of routers
+            // behind it are about what was asked.
+            apply_services(&lan, &far);
+            for (way, service) in
+                [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]].iter().zip(CLUSTER)
+            {
+                let hops = hops(&client.namespace, service, &["-T", "-p", "8080"]);
+                assert_eq!(hops, [way[0], way[1], service], "{underlay} {masquerade}");
+            }
             // A policy hides the pod, and not the way to it.
             lan.apply("policy", &nothing_in("far"));
             let silent = hops(&client.namespace, &far.v4().to_string(), &["-m", "3"]);

@@ -35,6 +35,7 @@ fn main() {
     for sessions in [1_000, 100_000, 1_000_000] {
         rows.push(established(sessions));
     }
+    rows.push(judged_again());
     rows.push(opening(1000));
     for rules in
         [Rules::Ports(1000), Rules::Ports(10_000), Rules::Peers(1000), Rules::Peers(10_000)]
@@ -78,6 +79,17 @@ fn established(count: u32) -> Vec<String> {
     let mut order = Order::new(count);
     let name = format!("{count} established sessions");
     measure(&name, &mut rig, Outcome::Session, VECTORS, || ends(order.next(), rules))
+}
+
+/// Every vector is of a new generation.
+fn judged_again() -> Vec<String> {
+    let (count, rules) = (1000, 1000);
+    let mut rig = Rig::new(2 * count, Rules::Ports(rules), Action::Permit);
+    rig.run((0..count).map(|n| ends(n, rules)), Outcome::PolicyAllowed);
+    rig.swaps = true;
+    let mut order = Order::new(count);
+    let name = format!("{count} sessions, judged again");
+    measure(&name, &mut rig, Outcome::Session, VECTORS / 4, || ends(order.next(), rules))
 }
 
 fn opening(rules: u16) -> Vec<String> {
@@ -179,6 +191,8 @@ struct Rig {
     counters: Counters,
     packets: Vec<Packet>,
     frame: Vec<u8>,
+    /// Whether each vector meets a new snapshot.
+    swaps: bool,
 }
 
 impl Rig {
@@ -196,6 +210,7 @@ impl Rig {
             snapshot: snapshot(rules, action),
             counters: Counters::default(),
             packets,
+            swaps: false,
             frame: testkit::packet::udp("10.1.0.2:1", "10.1.0.3:1").payload(&[0; 22]).build(),
         }
     }
@@ -220,6 +235,7 @@ impl Rig {
                     break;
                 }
             }
+            self.snapshot.generation += u64::from(self.swaps);
             let packets = &mut self.packets[..count];
             let started = Instant::now();
             let Self { graph, memory, sessions, snapshot, counters, .. } = self;
@@ -279,12 +295,18 @@ fn snapshot(rules: Rules, action: Action) -> Snapshot {
     let pod = |name: &str, address: u32, to_pod| {
         let addresses = vec![acl::Address::from_v4_bits(address)];
         let from_pod = Gate::Open;
-        Some(PortState { addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
+        Some(PortState {
+            addresses,
+            to_pod,
+            from_pod,
+            mtu: 1500,
+            ..PortState::new(name, PortKind::Pod)
+        })
     };
     let ports = vec![
         pod("default/client", CLIENT, Gate::Open),
         pod("default/server", SERVER, Gate::Table(table)),
-        Some(PortState::new("uplink", PortKind::Uplink)),
+        Some(PortState { mtu: 1500, ..PortState::new("uplink", PortKind::Uplink) }),
     ];
     Snapshot::new(Parts { generation: 1, ports, addresses: map, ..Parts::default() })
 }

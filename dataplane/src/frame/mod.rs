@@ -18,6 +18,7 @@
 
 mod chain;
 mod free_list;
+mod open_sum;
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -27,9 +28,14 @@ use std::sync::atomic::{AtomicU16, AtomicU64};
 
 pub use chain::Chain;
 pub use free_list::FreeList;
+pub use open_sum::OpenSum;
 
 /// Room in front of a packet that AF_XDP keeps for XDP programs, in bytes.
 pub const XDP_HEADROOM: usize = 256;
+
+/// The first bytes of every frame, which no packet reaches: what a port has to tell the kernel
+/// about a packet stands in front of it.
+pub const RESERVED: usize = 24;
 
 /// A handle on one frame and the packet in it.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,6 +50,8 @@ pub struct Frame {
     memory: u16,
     /// Frames that hang on this one. Those behind the packet's end hold nothing.
     others: u16,
+    /// The checksum that is still to be completed.
+    open_sum: Option<OpenSum>,
 }
 
 impl Frame {
@@ -184,6 +192,7 @@ impl Memory {
             frame.start = XDP_HEADROOM as u32;
             frame.length = length as u32;
             frame.total = length as u32;
+            frame.open_sum = None;
         }
         fits
     }
@@ -198,10 +207,11 @@ impl Memory {
     }
 
     /// Makes room for `count` bytes in front of the packet; they are whatever was there before.
-    /// `false` if the frame has no such room.
+    /// `false` if the frame has no such room ([`RESERVED`] bytes stay).
     #[inline]
     pub fn prepend(&self, frame: &mut Frame, count: usize) -> bool {
-        let fits = count <= frame.start();
+        self.close_sum(frame);
+        let fits = count + RESERVED <= frame.start();
         if fits {
             frame.start -= count as u32;
             frame.length += count as u32;
@@ -210,9 +220,23 @@ impl Memory {
         fits
     }
 
+    /// Writes into the [`RESERVED`] bytes in front of the packet, which stays as it is.
+    ///
+    /// # Panics
+    /// If the packet starts inside of them.
+    #[inline]
+    pub fn write_in_front(&self, frame: &mut Frame, bytes: &[u8; RESERVED]) {
+        self.check(frame);
+        assert!(frame.start() >= RESERVED, "a packet starts in the reserved part of its frame");
+        // SAFETY: the bytes in front of the packet are inside the frame, and the handle is
+        // borrowed exclusively.
+        unsafe { self.pointer(frame).sub(RESERVED).cast::<[u8; RESERVED]>().write(*bytes) };
+    }
+
     /// Takes up to `count` bytes off the packet's front, of what is in its first frame.
     #[inline]
     pub fn advance(&self, frame: &mut Frame, count: usize) {
+        self.close_sum(frame);
         let count = (count as u32).min(frame.length);
         frame.start += count;
         frame.length -= count;
@@ -222,6 +246,7 @@ impl Memory {
     /// Takes `count` bytes out of the packet, `from` bytes behind its start; what stands before
     /// them moves up.
     pub fn remove(&self, frame: &mut Frame, from: usize, count: usize) {
+        self.close_sum(frame);
         self.bytes_mut(frame).copy_within(..from, count);
         self.advance(frame, count);
     }
@@ -241,7 +266,8 @@ impl Memory {
 
     fn handle(&self, index: u32, start: usize, length: usize) -> Frame {
         let (start, length) = (start as u32, length as u32);
-        Frame { index, start, length, total: length, memory: self.id, others: 0 }
+        let (memory, others, open_sum) = (self.id, 0, None);
+        Frame { index, start, length, total: length, memory, others, open_sum }
     }
 
     #[inline]
@@ -330,10 +356,11 @@ mod tests {
         memory.fill(&mut frames[0], b"untouched");
         let frame = &mut frames[1];
         memory.fill(frame, b"packet");
-        assert!(!memory.prepend(frame, XDP_HEADROOM + 1));
+        let room = XDP_HEADROOM - RESERVED;
+        assert!(!memory.prepend(frame, room + 1));
         assert_eq!(memory.bytes(frame), b"packet");
-        assert!(memory.prepend(frame, XDP_HEADROOM));
-        memory.bytes_mut(frame)[..XDP_HEADROOM].fill(0xff);
+        assert!(memory.prepend(frame, room));
+        memory.bytes_mut(frame)[..room].fill(0xff);
         assert!(!memory.prepend(frame, 1));
         assert_eq!(memory.bytes(&frames[0]), b"untouched");
     }

@@ -76,10 +76,15 @@ pub(crate) fn ask(snapshot: &Snapshot, gate: &Gate, flow: &Flow) -> (Option<Outc
         Gate::Closed => (Some(Outcome::Closed), None),
         Gate::Open => (None, None),
         Gate::Table(table) => {
-            let mut key = [key(flow)];
-            snapshot.address_map().identify_sources(&mut key);
-            snapshot.address_map().identify_destinations(&mut key);
-            let rule = table.lookup(&key[0]).map(|rule| rule as u32);
+            let (mut key, map) = (key(flow), snapshot.address_map());
+            let [of_source, of_destination] = table.asks_identities();
+            if of_source {
+                key.source_identity = map.lookup(flow.source);
+            }
+            if of_destination {
+                key.destination_identity = map.lookup(flow.destination);
+            }
+            let rule = table.lookup(&key).map(|rule| rule as u32);
             let permits = rule.is_some_and(|rule| table.permits(rule));
             ((!permits).then_some(Outcome::PolicyDenied), rule)
         }

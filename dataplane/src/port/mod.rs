@@ -87,6 +87,12 @@ pub trait Port: Send {
     /// Takes frames to send from the front of `frames`; what does not fit stays there.
     fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone>;
 
+    /// Whether it sees itself to checksums that are still to be completed
+    /// ([`Frame::open_sum`]); all others are given finished packets only.
+    fn takes_open_sums(&self) -> bool {
+        false
+    }
+
     /// Becomes readable when frames have arrived; `None` if that cannot be waited for.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None

@@ -2,6 +2,7 @@
 //! sender left to hardware that is not there.
 
 use super::{Fragment, Headers, Kind, protocol};
+use crate::frame::OpenSum;
 use crate::{Frame, Memory};
 
 /// The one's complement sum of big-endian 16-bit words, not folded. A last odd byte counts as
@@ -104,24 +105,8 @@ pub struct Unfinished {
 /// The packet's checksum if it was left unfinished.
 #[inline(always)]
 pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
-    let field = match headers.flow.protocol {
-        protocol::TCP => 16,
-        protocol::UDP => 6,
-        _ => return None,
-    };
-    if headers.fragment != Fragment::Whole {
-        return None;
-    }
-    let (source, destination) = (headers.flow.source, headers.flow.destination);
-    let at = usize::from(headers.l4) + field;
-    let pseudo = match headers.kind {
-        // Words of 32 bits fold to the same sum as twice as many of 16.
-        Kind::Ipv4 => {
-            (source.bits() & 0xffff_ffff) as u64 + (destination.bits() & 0xffff_ffff) as u64
-        }
-        _ => words(source.bits()) + words(destination.bits()),
-    };
-    let pseudo = pseudo + u64::from(headers.flow.protocol) + headers.payload() as u64;
+    let at = usize::from(headers.l4) + field(headers)?;
+    let pseudo = pseudo_of(packet, headers);
     let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
     // One's complement numbers are the same if they are modulo 0xffff; what else they would have
     // to be is asked where that is so.
@@ -129,11 +114,58 @@ pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
     (may_be && stated == fold(pseudo)).then_some(Unfinished { at, pseudo })
 }
 
-/// The four words of 32 bits in an address, together.
+/// Where the checksum stands in a TCP or UDP header.
 #[inline]
-fn words(address: u128) -> u64 {
-    let low = |word: u128| u64::from(word as u32);
-    low(address) + low(address >> 32) + low(address >> 64) + low(address >> 96)
+fn field(headers: &Headers) -> Option<usize> {
+    match headers.flow.protocol {
+        _ if headers.fragment != Fragment::Whole => None,
+        protocol::TCP => Some(16),
+        protocol::UDP => Some(6),
+        _ => None,
+    }
+}
+
+/// The sum of a packet's pseudo header.
+#[inline]
+fn pseudo_of(packet: &[u8], headers: &Headers) -> u64 {
+    let l3 = usize::from(headers.l3);
+    match headers.kind {
+        Kind::Ipv4 => {
+            // Two words of 32 bits fold to the same sum as four of 16.
+            let addresses: [u8; 8] = packet[l3 + 12..l3 + 20].try_into().expect("eight bytes");
+            let both = u64::from_be_bytes(addresses);
+            (both >> 32)
+                + (both & 0xffff_ffff)
+                + u64::from(headers.flow.protocol)
+                + headers.payload() as u64
+        }
+        _ => pseudo(&packet[l3 + 8..l3 + 40], headers.flow.protocol, headers.payload()),
+    }
+}
+
+/// Sees to a checksum that its sender left unfinished: notes that it still is if it `may_stay` so
+/// ([`Memory::close_sum`] completes it later), completes it otherwise.
+#[inline]
+pub fn settle(memory: &Memory, frame: &mut Frame, headers: &Headers, may_stay: bool) {
+    let Some(unfinished) = unfinished(memory.bytes(frame), headers) else { return };
+    // What completes it later sums up to the end of the frame.
+    let may_stay = may_stay && usize::from(headers.end) == frame.len();
+    let field = unfinished.at as u16 - headers.l4;
+    match OpenSum::new(headers.l4, field) {
+        Some(open) if may_stay => memory.leave_sum_open(frame, open),
+        _ if frame.is_chain() => drop(complete_chain(memory, frame, headers)),
+        _ => drop(complete(memory.bytes_mut(frame), headers)),
+    }
+}
+
+/// Makes the sum of the pseudo header, which stands in the place of an unfinished checksum, that
+/// of the packet's present addresses.
+pub fn renew_pseudo(packet: &mut [u8], headers: &Headers) {
+    if let Some(field) = field(headers) {
+        let at = usize::from(headers.l4) + field;
+        let sum = fold(pseudo_of(packet, headers));
+        packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
 }
 
 impl Unfinished {

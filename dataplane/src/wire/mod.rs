@@ -13,6 +13,7 @@ pub(crate) mod datagram;
 mod icmp;
 mod ip;
 pub mod neighbour;
+pub mod nested;
 pub mod translate;
 mod transport;
 pub mod vxlan;

@@ -6,7 +6,7 @@ use crate::counters::PortCounters;
 use crate::exchange::{Exchange, Handoff};
 use crate::packet::VECTOR;
 use crate::port::Port;
-use crate::{Frame, PortId};
+use crate::{Frame, Memory, PortId};
 
 /// One port, or this worker's part of it.
 pub(super) struct Slot {
@@ -18,6 +18,19 @@ pub(super) struct Slot {
     /// Whether other workers have parts of the port too.
     pub(super) is_part: bool,
     incarnation: u32,
+    /// [`Port::takes_open_sums`].
+    takes_open_sums: bool,
+}
+
+impl Slot {
+    /// Has a frame leave with this vector.
+    #[inline]
+    pub(super) fn leave(&mut self, mut frame: Frame, memory: &Memory) {
+        if !self.takes_open_sums {
+            memory.close_sum(&mut frame);
+        }
+        self.leaving.push(frame);
+    }
 }
 
 /// All of them, found by the port's number.
@@ -41,7 +54,16 @@ impl Slots {
         let is_part = exchange.owners(id).count() > 1;
         let incarnation = exchange.incarnation(id);
         let leaving = Vec::with_capacity(VECTOR);
-        self.slots.push(Slot { id, port, counters, leaving, is_part, incarnation });
+        let takes_open_sums = port.takes_open_sums();
+        self.slots.push(Slot {
+            id,
+            port,
+            counters,
+            leaving,
+            is_part,
+            incarnation,
+            takes_open_sums,
+        });
         self.note_places();
     }
 

@@ -1,6 +1,6 @@
 //! Frames between a port's rings and whoever holds them.
 
-use dataplane::frame::XDP_HEADROOM;
+use dataplane::frame::{Chain, XDP_HEADROOM};
 
 use crate::pair::{End, FRAMES, Pair, words};
 
@@ -50,10 +50,10 @@ fn a_packet_leaves_from_where_it_starts() {
 fn packets_longer_than_a_frame_pass_in_several() {
     testkit::requires_root!();
     let pair = Pair::new("long");
-    pair.set_mtu(32_000);
+    pair.set_mtu(65_000);
     let mut switch = End::open(&pair.switch, "pod0");
     let mut pod = End::open(&pair.pod, "eth0");
-    let (one, several) = (1792, 32_014);
+    let (one, several) = (3840, 65_014);
     for length in [60, one - 1, one, one + 1, 2 * one, 2 * one + 1, 9014, several] {
         let payload: Vec<u8> = (0..length - 42).map(|n: u32| (n % 251) as u8).collect();
         let inner = packet(&payload);
@@ -79,7 +79,16 @@ fn a_packet_that_no_ring_takes_is_dropped_alone() {
     pair.set_mtu(65_000);
     let mut switch = End::open(&pair.switch, "pod0");
     let mut pod = End::open(&pair.pod, "eth0");
-    switch.send_bytes(&packet(&[1; 40_000]));
+    // One frame more than the kernel sends as a packet.
+    let mut first = switch.free.take().expect("free frames");
+    assert!(switch.memory.fill(&mut first, &packet(&[1; 100])));
+    let mut chain = Chain::new(first);
+    for _ in 0..18 {
+        let mut next = switch.free.take().expect("free frames");
+        assert!(switch.memory.fill(&mut next, &[1; 100]));
+        chain.push(&switch.memory, next);
+    }
+    switch.send(chain.finish());
     switch.send_bytes(&packet(b"the next"));
     assert_eq!(pod.wait_bytes(), packet(b"the next"));
     switch.close();

@@ -3,4 +3,5 @@
 mod filter;
 mod frames;
 mod pair;
+mod sums;
 mod uplink;

@@ -49,11 +49,12 @@ pub(crate) struct End {
 }
 
 impl End {
+    /// A port on all queues of an interface, which is nobody else's.
     pub(crate) fn open(namespace: &Namespace, interface: &str) -> Self {
         namespace.enter(|| {
             let umem = umem();
-            let port = umem.0.open(interface, &PortOptions::default()).expect("a port");
-            Self::new(umem, Box::new(port))
+            let port = open(&umem.0, interface);
+            Self::new(umem, port)
         })
     }
 
@@ -86,8 +87,7 @@ impl End {
     /// Opens the port again.
     pub(crate) fn reopen(&mut self, namespace: &Namespace, interface: &str) {
         self.close();
-        let port = namespace.enter(|| self.umem.open(interface, &PortOptions::default()));
-        self.port = Some(Box::new(port.expect("a port")));
+        self.port = Some(namespace.enter(|| open(&self.umem, interface)));
         assert!(self.receive().is_empty());
     }
 
@@ -169,6 +169,12 @@ impl Drop for End {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn open(umem: &Umem, interface: &str) -> Box<dyn Port> {
+    let ports = umem.open_queues(interface, &PortOptions::default()).expect("a port");
+    let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>);
+    Box::new(Queues::new(ports.collect()))
 }
 
 fn umem() -> (Umem, Arc<Memory>, Vec<Frame>) {

@@ -8,7 +8,7 @@ use dataplane::wire::{self, protocol};
 use dataplane::{Outcome, Parts, Peer, Routes, Underlay};
 use testkit::packet::{arp_request, ping, tcp, udp};
 
-use crate::rig::{Rig, assert_is, host, ip, pod, uplink};
+use crate::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
 
 const POD: u16 = 0;
 const HOST: u16 = 1;
@@ -75,6 +75,10 @@ fn pods_of_two_cluster_nodes_talk_through_the_tunnel() {
             assert_eq!(one.send(POD, syn.clone()), Outcome::PolicyAllowed);
             assert_eq!(cross(&mut one, &mut two), Outcome::PolicyAllowed);
             assert_is(&two.receive(POD).unwrap(), &syn);
+            // The checksum of what is inside of a tunnel is finished in front of it.
+            assert_eq!(one.send(POD, left_open(syn.clone())), Outcome::Session);
+            assert_eq!(cross(&mut one, &mut two), Outcome::Session);
+            assert_is(&two.receive(POD).unwrap(), &syn);
             let syn_ack = tcp(b, a).syn_ack().build();
             assert_eq!(two.send(POD, syn_ack.clone()), Outcome::Session);
             assert_eq!(cross(&mut two, &mut one), Outcome::Session);
@@ -92,6 +96,9 @@ fn a_tunnel_packet_is_one_between_the_cluster_nodes() {
     assert_eq!(outer.flow.source.to_ip(), ip("192.0.2.1"));
     assert_eq!(outer.flow.destination.to_ip(), ip("192.0.2.2"));
     assert_eq!((outer.flow.protocol, outer.flow.destination_port), (protocol::UDP, 4789));
+    let datagram = udp("10.1.0.2:4000", "10.2.0.2:53").payload(b"x").build();
+    let same = one.pass(POD, left_open(datagram), UPLINK);
+    assert_eq!(same[50..], frame[50..], "its checksum is finished in the tunnel");
     // Packets of one connection take one way, so that they keep their order.
     let again = one.pass(POD, udp("10.1.0.2:4000", "10.2.0.2:53").payload(b"y").build(), UPLINK);
     assert_eq!(wire::parse(&again).unwrap().flow, outer.flow);

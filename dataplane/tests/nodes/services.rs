@@ -9,7 +9,7 @@ use dataplane::wire::{self, protocol};
 use dataplane::{Gate, Outcome, Parts, Peer, Routes, Underlay};
 use testkit::packet::{icmp_error, ping, sctp, tcp, udp};
 
-use crate::rig::{Rig, assert_is, host, ip, pod, uplink};
+use crate::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
 
 const CLIENT: u16 = 0;
 const SERVER: u16 = 1;
@@ -92,6 +92,11 @@ fn a_connection_to_a_service_reaches_a_pod_and_is_answered_by_the_service() {
         assert_is(&back, &tcp(vip, client).syn_ack().build());
         let there = rig.pass(CLIENT, tcp(client, vip).data(b"GET /").build(), SERVER);
         assert_is(&there, &tcp(client, server).data(b"GET /").build());
+        // A checksum that was left unfinished covers other addresses in the end.
+        let there = rig.pass(CLIENT, left_open(tcp(client, vip).data(b"GET /1").build()), SERVER);
+        assert_is(&there, &tcp(client, server).data(b"GET /1").build());
+        let back = rig.pass(SERVER, left_open(tcp(server, client).data(b"200 ").build()), CLIENT);
+        assert_is(&back, &tcp(vip, client).data(b"200 ").build());
         let there = rig.pass(CLIENT, udp(client, vip).payload(b"question").build(), SERVER);
         assert_is(&there, &udp(client, server).payload(b"question").build());
         let back = rig.pass(SERVER, udp(server, client).payload(b"answer").build(), CLIENT);

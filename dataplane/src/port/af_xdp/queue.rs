@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
@@ -10,7 +12,7 @@ use super::seat::Seat;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
-use crate::frame::Chain;
+use crate::frame::{Chain, RESERVED};
 use crate::port::{Lent, Port, PortGone};
 
 /// Frames lent to the kernel at a time.
@@ -20,6 +22,9 @@ const SEND_BUDGET: u32 = 256;
 /// Frames of a packet that the kernel sends: the first becomes the head of its own buffer, the
 /// others its fragments (`MAX_SKB_FRAGS`). A longer packet is dropped.
 const MOST_FRAMES: usize = 18;
+/// `XDP_TX_METADATA` and `XDP_TXMD_FLAGS_CHECKSUM` of linux/if_xdp.h.
+const TX_METADATA: u32 = 1 << 1;
+const COMPLETE_CHECKSUM: u64 = 1 << 1;
 /// Rounds without a frame after which the kernel is asked whether the interface still exists.
 const ROUNDS_BEFORE_CHECK: u32 = 256;
 
@@ -32,13 +37,15 @@ pub struct AfXdpPort {
     incomplete: Option<Chain>,
     /// Frames in the fill or rx ring, and how many there should be.
     filled: u32,
-    fill_level: u32,
+    share: Share,
     /// Frames in the tx or completion ring.
     sending: u32,
     empty_rounds: u32,
     mode: XdpMode,
     /// Given back after the socket is closed.
     seat: Option<Seat>,
+    /// Whether unfinished checksums are left to the kernel, which sends to another kernel.
+    takes_open_sums: bool,
 }
 
 impl AfXdpPort {
@@ -57,13 +64,19 @@ impl AfXdpPort {
             in_kernel: InKernel::none(umem.frames),
             incomplete: None,
             filled: 0,
-            fill_level: fill.clamp(BATCH, RING),
+            share: Share::new(fill.clamp(BATCH, RING), Arc::clone(&umem.spare)),
             sending: 0,
             empty_rounds: 0,
             mode,
+            takes_open_sums: false,
             socket,
             seat,
         }
+    }
+
+    /// Leaves unfinished checksums to the kernel at the interface's other end.
+    pub(super) fn leave_sums_open(&mut self) {
+        self.takes_open_sums = true;
     }
 
     /// How frames reach the port.
@@ -74,8 +87,8 @@ impl AfXdpPort {
     /// Lends the kernel empty frames up to the fill level.
     #[inline]
     fn top_up(&mut self, lent: &mut Lent<'_>) {
-        if self.filled + BATCH <= self.fill_level {
-            while self.filled < self.fill_level
+        if self.filled + BATCH <= self.share.level {
+            while self.filled < self.share.level
                 && let Some(frame) = lent.free.take()
             {
                 let index = frame.into_index();
@@ -96,13 +109,23 @@ impl AfXdpPort {
 
     /// Puts one frame into the tx ring, in which there is room.
     #[inline]
-    fn put(&mut self, lent: &mut Lent<'_>, frame: Frame, goes_on: bool) {
+    fn put(&mut self, lent: &mut Lent<'_>, mut frame: Frame, goes_on: bool) {
         let (start, length) = (frame.start() as u64, frame.len() as u32);
+        let mut options =
+            if goes_on { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
+        if let Some(open) = frame.open_sum() {
+            // struct xsk_tx_metadata: flags, then where the sum starts and where it belongs.
+            let mut metadata = [0; RESERVED];
+            metadata[..8].copy_from_slice(&COMPLETE_CHECKSUM.to_ne_bytes());
+            metadata[8..10].copy_from_slice(&(open.start() as u16).to_ne_bytes());
+            metadata[10..12].copy_from_slice(&(open.field() as u16).to_ne_bytes());
+            lent.memory.write_in_front(&mut frame, &metadata);
+            options |= XdpDescOptions::from_bits_retain(TX_METADATA);
+        }
         let index = frame.into_index();
         let addr = u64::from(index) * FRAME_SIZE as u64 + start;
-        let goes_on = if goes_on { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
         self.in_kernel.give(index);
-        if self.socket.tx.push(XdpDesc { addr, len: length, options: goes_on }) {
+        if self.socket.tx.push(XdpDesc { addr, len: length, options }) {
             self.sending += 1;
         } else if let Some(frame) = self.in_kernel.take(lent, addr, 0) {
             // Not reached: `sending` never exceeds the ring.
@@ -209,6 +232,9 @@ impl Port for AfXdpPort {
             self.socket.rx.release();
             self.filled = self.filled.saturating_sub(taken);
             self.empty_rounds = 0;
+            if self.share.level < RING && self.socket.fill.pending() < self.share.level / 2 {
+                self.share.grow();
+            }
         } else {
             self.empty_rounds += 1;
         }
@@ -232,7 +258,10 @@ impl Port for AfXdpPort {
             fits
         });
         let fit = fit.count();
-        for frame in frames.drain(..fit) {
+        for mut frame in frames.drain(..fit) {
+            if !self.takes_open_sums {
+                lent.memory.close_sum(&mut frame);
+            }
             if frame.frames() == 1 {
                 self.put(lent, frame, false);
             } else {
@@ -241,6 +270,10 @@ impl Port for AfXdpPort {
         }
         self.socket.tx.submit();
         self.kick()
+    }
+
+    fn takes_open_sums(&self) -> bool {
+        self.takes_open_sums
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
@@ -262,6 +295,40 @@ impl Port for AfXdpPort {
         drop(socket);
         drop(seat);
         in_kernel.take_all(lent);
+    }
+}
+
+/// How many frames a port keeps lent to the kernel.
+///
+/// What arrives while the worker is elsewhere finds room in them alone; few are enough for a port
+/// that is mostly silent, and there may be hundreds of those. A busy one takes more out of what
+/// the ports of a UMEM have in common for that, and keeps them until it closes: the kernel gives
+/// frames back only full.
+struct Share {
+    level: u32,
+    usual: u32,
+    spare: Arc<AtomicU32>,
+}
+
+impl Share {
+    fn new(usual: u32, spare: Arc<AtomicU32>) -> Self {
+        Self { level: usual, usual, spare }
+    }
+
+    /// Doubles it, up to the size of a ring, as far as the common frames go.
+    #[cold]
+    fn grow(&mut self) {
+        let wanted = self.level.min(RING - self.level);
+        let take = |spare: u32| spare.checked_sub(wanted);
+        if self.spare.fetch_update(Relaxed, Relaxed, take).is_ok() {
+            self.level += wanted;
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.spare.fetch_add(self.level - self.usual, Relaxed);
     }
 }
 
@@ -307,5 +374,38 @@ impl InKernel {
                 lent.free.put(unsafe { lent.memory.reclaim(word as u32 * 64 + bit, 0, 0) });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_ports_share_what_is_spare() {
+        let spare = Arc::new(AtomicU32::new(2048));
+        let level_after = |share: &mut Share, times: usize| {
+            (0..times).for_each(|_| share.grow());
+            share.level
+        };
+        let mut one = Share::new(256, Arc::clone(&spare));
+        let mut two = Share::new(256, Arc::clone(&spare));
+        assert_eq!(level_after(&mut one, 2), 1024);
+        assert_eq!(level_after(&mut two, 9), 1024);
+        // 512 are left.
+        assert_eq!(level_after(&mut one, 1), 1024);
+        drop(two);
+        assert_eq!(level_after(&mut one, 9), RING);
+        drop(one);
+        assert_eq!(spare.load(Relaxed), 2048);
+    }
+
+    #[test]
+    fn a_share_ends_at_the_size_of_a_ring() {
+        let spare = Arc::new(AtomicU32::new(10_000));
+        let mut share = Share::new(1500, Arc::clone(&spare));
+        share.grow();
+        share.grow();
+        assert_eq!((share.level, spare.load(Relaxed)), (RING, 10_000 - 548));
     }
 }

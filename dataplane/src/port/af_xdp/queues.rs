@@ -27,7 +27,11 @@ impl Umem {
         let attached = hall.attach(interface, index)?;
         let mode = XdpMode { attached, zero_copy: false };
         let enter = |queue, socket: &Socket| hall.seat(index, queue, socket).map(Some);
-        self.open_all(interface, index, mode, None, options.fill, enter)
+        let mut ports = self.open_all(interface, index, mode, None, options.fill, enter)?;
+        if self.takes_metadata {
+            ports.iter_mut().for_each(AfXdpPort::leave_sums_open);
+        }
+        Ok(ports)
     }
 
     /// A port for each queue, that of the first over the socket `first` if there is one: its UMEM

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -12,21 +13,27 @@ use super::queue::AfXdpPort;
 use super::seat::Hall;
 use super::socket::Socket;
 use super::{AfXdpError, PortOptions, XdpMode};
+use crate::frame::RESERVED;
 use crate::{Frame, Memory};
 
-/// Bytes of a frame, headroom included: a page holds two, and an Ethernet frame of the usual
-/// MTU fits.
-pub(super) const FRAME_SIZE: usize = 2048;
+/// Bytes of a frame, headroom included: a page, the most that the kernel takes. An Ethernet frame
+/// of the usual MTU would fit into half of it, but long packets cost the kernel a page for each of
+/// their frames, however much is in it.
+pub(super) const FRAME_SIZE: usize = 4096;
 /// Descriptors of each ring.
 pub(super) const RING: u32 = 2048;
+/// The part of all frames that ports may take beyond their usual share while they are busy.
+const SPARE_PART: u32 = 8;
 /// Descriptors of the rings that see no packet.
 const ANCHOR_RING: u32 = 8;
 const HUGEPAGE: usize = 2 << 20;
+/// Of linux/if_xdp.h: `tx_metadata_len` counts. Such bytes may stand in front of a packet.
+const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 
 /// How large the memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemConfig {
-    /// Frames (of 2048 bytes) for all ports together.
+    /// Frames (of 4096 bytes) for all ports together.
     pub frames: u32,
     /// Whether to ask for hugepages.
     pub hugepages: bool,
@@ -35,6 +42,10 @@ pub struct UmemConfig {
 /// A UMEM and what new sockets over it need.
 pub struct Umem {
     pub(super) frames: u32,
+    /// Whether the kernel takes metadata of the packets it is to send (Linux 6.8).
+    pub(super) takes_metadata: bool,
+    /// Frames that busy ports may still take beyond their usual share.
+    pub(super) spare: Arc<AtomicU32>,
     /// The socket that brought the UMEM to the kernel. It is bound to the loopback interface,
     /// which never goes away, and sees no frame: were it a pod's, then no port could be opened
     /// any more once that pod is gone.
@@ -71,7 +82,15 @@ impl Umem {
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
         };
-        let anchor = Socket::new(ANCHOR_RING, Some(registration)).map_err(failed)?;
+        let with_metadata = XdpUmemReg {
+            flags: XdpUmemRegFlags::from_bits_retain(XDP_UMEM_TX_METADATA_LEN),
+            tx_metadata_len: RESERVED as u32,
+            ..registration
+        };
+        let (anchor, takes_metadata) = match Socket::new(ANCHOR_RING, Some(with_metadata)) {
+            Ok(anchor) => (anchor, true),
+            Err(_) => (Socket::new(ANCHOR_RING, Some(registration)).map_err(failed)?, false),
+        };
         // The kernel gives every socket of a shared UMEM the mode of the first; pod interfaces
         // (veth) have copy mode only. Before Linux 6.6 no packet stretches over several frames.
         let (lo, copy) = (index_of("lo")?, SocketAddrXdpFlags::XDP_COPY);
@@ -92,11 +111,13 @@ impl Umem {
         let base = region.base;
         // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives,
         // and is reached by nobody but the holders of frames and, through the rings, the kernel.
-        let (memory, frames) =
+        let (memory, handles) =
             unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
-        let halls = Mutex::default();
-        let this = Self { frames: count, anchor, registration, _region: region, halls };
-        Ok((this, memory, frames))
+        let spare = Arc::new(AtomicU32::new(count / SPARE_PART));
+        let (frames, halls) = (count, Mutex::default());
+        let this =
+            Self { frames, takes_metadata, spare, anchor, registration, _region: region, halls };
+        Ok((this, memory, handles))
     }
 
     /// Puts the XDP program in front of `interface` (queue 0) and opens a port on it.
@@ -114,7 +135,11 @@ impl Umem {
             })?;
         let seat = hall.seat(index, 0, &socket)?;
         let mode = XdpMode { attached, zero_copy: false };
-        Ok(AfXdpPort::new(self, interface, socket, mode, options.fill, Some(seat)))
+        let mut port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(seat));
+        if self.takes_metadata {
+            port.leave_sums_open();
+        }
+        Ok(port)
     }
 
     /// The program for ports with this fallback, loaded with the first of them.

@@ -1,0 +1,77 @@
+//! What one worker leaves for another, and takes from others.
+
+use std::cell::Cell;
+
+use super::Worker;
+use crate::exchange::{Refused, Way};
+use crate::wire::datagram;
+use crate::{Counters, Frame, FreeList, Outcome, Packet, PortId, VECTOR};
+
+impl Worker {
+    /// Hands fragments that were received on one of several parts of a port to the worker that
+    /// handles their datagrams.
+    pub(super) fn hand_fragments_on(&mut self, id: PortId) {
+        let Self { number, memory, exchange, frames, free, counters, left, .. } = self;
+        let handler = Cell::new(*number);
+        let is_elsewhere = |frame: &mut Frame| {
+            let datagram = datagram::of_fragment(memory.bytes(frame), frame.len());
+            let worker = datagram.and_then(|datagram| exchange.handler(id, &datagram));
+            handler.set(worker.unwrap_or(*number));
+            handler.get() != *number
+        };
+        for fragment in frames.extract_if(.., is_elsewhere) {
+            match exchange.hand_in(handler.get(), fragment, id) {
+                Ok(worker) => note(left, worker),
+                Err(refused) => end(refused, free, counters),
+            }
+        }
+    }
+
+    /// Hands a packet that leaves by a port of others to one of them.
+    #[inline]
+    pub(super) fn hand_over(&mut self, frame: Frame, port: PortId) {
+        match self.exchange.hand_over(self.number, frame, port) {
+            Ok(worker) => note(&mut self.left, worker),
+            Err(refused) => end(refused, &mut self.free, &self.counters),
+        }
+    }
+
+    /// Wakes those that were left something.
+    pub(super) fn wake_others(&mut self) {
+        self.left.drain(..).for_each(|worker| self.exchange.wake(worker));
+    }
+
+    /// Takes what other workers left: for this one's ports to send, and to handle.
+    pub(super) fn take_handoffs(&mut self) -> usize {
+        let mut taken = 0;
+        while taken < VECTOR
+            && let Some(handoff) = self.exchange.take(self.number)
+        {
+            taken += 1;
+            match (self.slots.of_handoff(&handoff), handoff.way) {
+                (Some(slot), Way::Out) => slot.leave(handoff.frame, &self.memory),
+                (Some(slot), Way::In) => self.packets.push(Packet::new(handoff.frame, slot.id)),
+                (None, _) => end(Refused::NoWorker(handoff.frame), &mut self.free, &self.counters),
+            }
+        }
+        taken
+    }
+}
+
+#[inline]
+fn note(left: &mut Vec<usize>, worker: usize) {
+    if !left.contains(&worker) {
+        left.push(worker);
+    }
+}
+
+/// Ends a packet that could not be handed to another worker.
+#[cold]
+fn end(refused: Refused, free: &mut FreeList, counters: &Counters) {
+    let (frame, outcome) = match refused {
+        Refused::NoWorker(frame) => (frame, Outcome::PortGone),
+        Refused::Full(frame) => (frame, Outcome::HandoffFull),
+    };
+    free.put(frame);
+    counters.count(outcome);
+}

@@ -1,0 +1,269 @@
+//! Checksums between real kernels: what a pod's left unfinished arrives right at another's, and
+//! what is wrong stays wrong.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use dataplane::capture::Reader;
+use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
+use dataplane::port::{Recording, memory::Wire};
+use dataplane::switch::{Config, RxMode};
+use dataplane::wire::{self, checksum, protocol};
+use dataplane::{Gate, Parts, PortId, PortKind, PortState, Snapshot, Switch};
+use testkit::Namespace;
+use testkit::packet::udp;
+
+use crate::pair::{PATIENCE, words};
+
+/// Two pods whose kernels leave checksums to hardware, on one switch; a third port is in memory.
+struct Rig {
+    pods: [Namespace; 2],
+    switch: Switch,
+    wire: Wire,
+    _umem: Umem,
+    _node: Namespace,
+}
+
+const ADDRESSES: [&str; 3] = ["10.77.0.2", "10.77.0.3", "10.77.0.4"];
+
+impl Rig {
+    fn new(label: &str, mtu: u32, recording: Option<&Recording>) -> Self {
+        let node = Namespace::new(&format!("{label}-n"));
+        let pods = ["a", "b"].map(|name| Namespace::new(&format!("{label}-{name}")));
+        let mut macs = Vec::new();
+        for (n, pod) in pods.iter().enumerate() {
+            node.exec(words(&format!(
+                "ip link add pod{n} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {}",
+                pod.name()
+            )));
+            for (namespace, interface) in [(&node, format!("pod{n}")), (pod, "eth0".to_owned())] {
+                let off = format!("net.ipv6.conf.{interface}.disable_ipv6=1");
+                namespace.exec(["sysctl", "-qw", &off]);
+                let off = format!("ethtool -K {interface} tso off gso off gro off");
+                namespace.exec(words(&off));
+                namespace.exec(words(&format!("ip link set {interface} up")));
+            }
+            pod.exec(words(&format!("ip addr add {}/24 dev eth0", ADDRESSES[n])));
+            let mac = pod.exec(words("cat /sys/class/net/eth0/address"));
+            macs.push(mac.trim().to_owned());
+        }
+        for pod in &pods {
+            for (n, address) in ADDRESSES.iter().enumerate() {
+                let mac = macs.get(n).map_or("02:04:0a:4d:00:04", String::as_str);
+                // The switch does not care what it is sent to.
+                let own = n < 2 && std::ptr::eq(pod, &pods[n]);
+                if !own {
+                    pod.exec(words(&format!("ip neigh add {address} lladdr {mac} dev eth0")));
+                }
+            }
+        }
+        let config = UmemConfig { frames: 4096, hugepages: false };
+        let (umem, memory, frames) = node.enter(|| Umem::create(&config)).expect("a UMEM");
+        let config = Config { rx_mode: RxMode::Interrupt, ..Config::default() };
+        let switch = Switch::start(&config, &memory, frames, |_| None).expect("workers");
+        for n in 0..2 {
+            let options = PortOptions::default();
+            let port = node.enter(|| umem.open(&format!("pod{n}"), &options)).expect("a port");
+            let port: Box<dyn dataplane::port::Port> = Box::new(port);
+            let port = match recording {
+                Some(recording) => recording.of(port, &format!("pod{n}")),
+                None => port,
+            };
+            switch.add_port(PortId(n), port);
+        }
+        let wire = Wire::default();
+        switch.add_port(PortId(2), wire.port());
+        let port = |n: usize, mac: Option<&String>| {
+            let octets = |mac: &String| -> Vec<u8> {
+                mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+            };
+            let address: std::net::IpAddr = ADDRESSES[n].parse().unwrap();
+            Some(PortState {
+                mac: mac.map(|mac| octets(mac).try_into().unwrap()),
+                addresses: vec![address.into()],
+                to_pod: Gate::Open,
+                from_pod: Gate::Open,
+                ..PortState::new(format!("p{n}"), PortKind::Pod)
+            })
+        };
+        let ports = (0..3).map(|n| port(n, macs.get(n))).collect();
+        switch.publish(&Arc::new(Snapshot::new(Parts {
+            generation: 1,
+            ports,
+            ..Parts::default()
+        })));
+        assert!(switch.wait_in_force(1, PATIENCE));
+        Self { pods, switch, wire, _umem: umem, _node: node }
+    }
+
+    /// Sends this much over TCP from one pod to the other, and returns what arrived.
+    fn transfer(&self, sent: &[u8]) -> Vec<u8> {
+        self.transfer_to(ADDRESSES[1], sent)
+    }
+
+    fn transfer_to(&self, address: &str, sent: &[u8]) -> Vec<u8> {
+        let (ready, is_ready) = channel();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                self.pods[1].enter(|| {
+                    let listener = TcpListener::bind("0.0.0.0:7000").unwrap();
+                    ready.send(()).unwrap();
+                    let mut stream = listener.accept().unwrap().0;
+                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    let mut arrived = Vec::new();
+                    stream.read_to_end(&mut arrived).unwrap();
+                    arrived
+                })
+            });
+            is_ready.recv().unwrap();
+            self.pods[0].enter(|| {
+                let to = format!("{address}:7000").parse().unwrap();
+                let mut stream = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
+                stream.set_write_timeout(Some(PATIENCE)).unwrap();
+                stream.write_all(sent).unwrap();
+            });
+            server.join().unwrap()
+        })
+    }
+
+    /// A counter of the receiving pod's kernel.
+    fn received(&self, counter: &str) -> u64 {
+        let all = self.pods[1].exec(words("nstat -asz"));
+        let line = all.lines().find(|line| line.split_whitespace().next() == Some(counter));
+        line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    fn datagram_to(&self, address: &str, payload: &[u8]) {
+        self.pods[0].enter(|| {
+            let socket = UdpSocket::bind("0.0.0.0:4000").unwrap();
+            socket.send_to(payload, (address.parse::<Ipv4Addr>().unwrap(), 7001)).unwrap();
+        });
+    }
+}
+
+fn is_finished(frame: &[u8]) -> bool {
+    let headers = wire::parse(frame).unwrap();
+    let (l3, l4, end) =
+        (usize::from(headers.l3), usize::from(headers.l4), usize::from(headers.end));
+    let pseudo = checksum::pseudo(&frame[l3 + 12..l3 + 20], headers.flow.protocol, end - l4);
+    checksum::fold(pseudo + checksum::sum(&frame[l4..end])) == 0xffff
+}
+
+/// A file in memory.
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|n| (n % 251) as u8).collect()
+}
+
+#[test]
+fn a_stream_whose_sums_nobody_completes_arrives() {
+    testkit::requires_root!();
+    for mtu in [1500, 65_000] {
+        let rig = Rig::new("open", mtu, None);
+        let sent = bytes(3_000_000);
+        assert!(rig.transfer(&sent) == sent, "MTU {mtu}: something else arrived");
+        assert_eq!(rig.received("TcpInCsumErrors"), 0);
+        drop(rig.switch);
+    }
+}
+
+#[test]
+fn sums_inside_of_a_pods_own_tunnel_arrive_right() {
+    testkit::requires_root!();
+    let rig = Rig::new("nested", 9000, None);
+    for (n, pod) in rig.pods.iter().enumerate() {
+        let (own, other) = (ADDRESSES[n], ADDRESSES[1 - n]);
+        // With and without a checksum outside.
+        for (name, outside, network) in [
+            ("vx", "id 7 dstport 4789 noudpcsum", "10.78.1"),
+            ("vs", "id 8 dstport 4790 udpcsum", "10.78.2"),
+        ] {
+            let ends = format!("dev eth0 local {own} remote {other}");
+            pod.exec(words(&format!("ip link add {name} type vxlan {outside} {ends}")));
+            pod.exec(words(&format!("ethtool -K {name} tso off gso off")));
+            pod.exec(words(&format!("ip addr add {network}.{}/24 dev {name}", n + 1)));
+            pod.exec(words(&format!("ip link set {name} up")));
+        }
+    }
+    let sent = bytes(300_000);
+    for network in ["10.78.1", "10.78.2"] {
+        assert!(rig.transfer_to(&format!("{network}.2"), &sent) == sent, "{network}: differs");
+    }
+    assert_eq!(rig.received("TcpInCsumErrors"), 0);
+}
+
+#[test]
+fn whoever_is_no_kernel_gets_finished_packets() {
+    testkit::requires_root!();
+    let rig = Rig::new("memory", 9000, None);
+    for length in [1, 700, 8000] {
+        rig.datagram_to(ADDRESSES[2], &bytes(length));
+        let frame = loop {
+            match rig.wire.receive() {
+                Some(frame) => break frame,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert!(frame.ends_with(&bytes(length)));
+        assert!(is_finished(&frame), "{length} bytes");
+    }
+}
+
+#[test]
+fn a_damaged_packet_stays_damaged() {
+    testkit::requires_root!();
+    let rig = Rig::new("damaged", 1500, None);
+    let before = rig.received("UdpInCsumErrors");
+    let (from, to) = (format!("{}:5000", ADDRESSES[2]), format!("{}:7001", ADDRESSES[1]));
+    rig.pods[1].enter(|| {
+        let socket = UdpSocket::bind("0.0.0.0:7001").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut damaged = udp(&from, &to).payload(b"damaged").build();
+        *damaged.last_mut().unwrap() ^= 0x10;
+        rig.wire.send(damaged);
+        rig.wire.send(udp(&from, &to).payload(b"sound").build());
+        let mut buffer = [0; 100];
+        let count = socket.recv(&mut buffer).unwrap();
+        assert_eq!(&buffer[..count], b"sound");
+    });
+    assert_eq!(rig.received("UdpInCsumErrors"), before + 1);
+}
+
+#[test]
+fn a_recording_has_finished_packets() {
+    testkit::requires_root!();
+    let output = Output::default();
+    let recording = Recording::start(output.clone(), 4096, 65_535).unwrap();
+    let rig = Rig::new("recorded", 1500, Some(&recording));
+    let sent = bytes(200_000);
+    assert_eq!(rig.transfer(&sent), sent);
+    drop(rig);
+    assert_eq!(recording.end().unwrap().missed, 0);
+    let capture = output.0.lock().unwrap().clone();
+    let mut left = 0;
+    for record in Reader::new("recording", &capture[..]).unwrap() {
+        let frame = record.unwrap().data;
+        let headers = wire::parse(&frame).unwrap();
+        // One hop less: what left the switch. What came in is as the pod left it.
+        if headers.flow.protocol == protocol::TCP && headers.ttl == 63 {
+            assert!(is_finished(&frame), "packet {left} of those that left");
+            left += 1;
+        }
+    }
+    assert!(left > 100, "{left} packets");
+}
