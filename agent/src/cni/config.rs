@@ -246,7 +246,7 @@ mod tests {
             ("ipam", json!({}), 7),
             ("ipam", json!({"type": "../sh"}), 7),
             ("mtu", json!(100), 7),
-            ("mtu", json!(32_001), 7),
+            ("mtu", json!(65_001), 7),
             ("mtu", json!("big"), 7),
             ("timeout", json!(0), 7),
             ("timeout", json!(-1), 7),

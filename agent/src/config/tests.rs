@@ -125,7 +125,7 @@ fn faults_name_their_place() {
     let cases = [
         ("workers: [1]", "line 1"),
         ("mtu: big", "line 1"),
-        ("mtu: 40000", "mtu: 40000 is not between"),
+        ("mtu: 70000", "mtu: 70000 is not between"),
         ("cores: 0,7", "cores: there is no core 7"),
         ("cores: 0-1\nworkers: 1", "workers: 1 is not between 2 and"),
         ("frames-per-port: 4096", "frames-per-port: 4096 is not between"),
