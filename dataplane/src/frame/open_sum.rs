@@ -9,7 +9,7 @@
 use std::num::NonZero;
 
 use super::{Frame, Memory};
-use crate::wire::checksum::{Sum, fold};
+use crate::wire::checksum::{Sum, finished};
 
 /// What a checksum that is to be completed covers, and where it stands.
 ///
@@ -73,9 +73,7 @@ impl Memory {
             sum.add(&chunk[here..]);
             skip -= here;
         }
-        let whole = !fold(sum.total());
-        // A computed zero means "no checksum" to UDP (RFC 768).
-        let whole = if whole == 0 { 0xffff } else { whole };
+        let whole = finished(sum.total(), open.field());
         let at = open.start() + open.field();
         self.bytes_mut(frame)[at..at + 2].copy_from_slice(&whole.to_be_bytes());
     }

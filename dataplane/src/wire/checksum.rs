@@ -97,21 +97,36 @@ impl Sum {
 /// was finished and happens to look so changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Where the checksum stands in the packet.
+    /// Where the checksum stands in the packet, and in its header.
     at: usize,
+    field: usize,
     pseudo: u64,
+}
+
+/// Where UDP has its checksum.
+const UDP_FIELD: usize = 6;
+
+/// The checksum over what sums up to `sum`, for a field at this place in its header. A computed
+/// zero means "no checksum" to UDP, which has its other form instead (RFC 768).
+#[inline]
+pub fn finished(sum: u64, field: usize) -> u16 {
+    match !fold(sum) {
+        0 if field == UDP_FIELD => 0xffff,
+        checksum => checksum,
+    }
 }
 
 /// The packet's checksum if it was left unfinished.
 #[inline(always)]
 pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
-    let at = usize::from(headers.l4) + field(headers)?;
+    let field = field(headers)?;
+    let at = usize::from(headers.l4) + field;
     let pseudo = pseudo_of(packet, headers);
     let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
     // One's complement numbers are the same if they are modulo 0xffff; what else they would have
     // to be is asked where that is so.
     let may_be = (pseudo + u64::from(!stated)).is_multiple_of(0xffff);
-    (may_be && stated == fold(pseudo)).then_some(Unfinished { at, pseudo })
+    (may_be && stated == fold(pseudo)).then_some(Unfinished { at, field, pseudo })
 }
 
 /// Where the checksum stands in a TCP or UDP header.
@@ -120,7 +135,7 @@ fn field(headers: &Headers) -> Option<usize> {
     match headers.flow.protocol {
         _ if headers.fragment != Fragment::Whole => None,
         protocol::TCP => Some(16),
-        protocol::UDP => Some(6),
+        protocol::UDP => Some(UDP_FIELD),
         _ => None,
     }
 }
@@ -180,9 +195,7 @@ impl Unfinished {
     /// Writes the checksum, where `rest` is the sum of all bytes behind the IP header but of the
     /// field itself, which is taken for zero.
     fn write(self, packet: &mut [u8], rest: u64) {
-        let whole = !fold(self.pseudo + rest);
-        // A computed zero means "no checksum" to UDP (RFC 768).
-        let whole = if whole == 0 { 0xffff } else { whole };
+        let whole = finished(self.pseudo + rest, self.field);
         packet[self.at..self.at + 2].copy_from_slice(&whole.to_be_bytes());
     }
 }
