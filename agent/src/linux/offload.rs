@@ -8,6 +8,8 @@
 
 use std::os::fd::AsFd;
 
+use dataplane::frame::ONE_PIECE;
+
 use super::error::Error;
 use super::sys;
 
@@ -34,16 +36,12 @@ pub fn switch_off_segmentation(interface: &str) -> Result<(), Error> {
     switch_off(interface, |name| is_offload(name) && !lets_pieces_out(name))
 }
 
-/// Largest MTU whose packets the kernel hands over in one piece. Longer ones it would copy together
-/// first, without the offload.
-const ONE_PIECE: u32 = 3500;
-
 /// One or the other, for an end that sends packets of up to `mtu` bytes to the switch.
 ///
 /// # Errors
 /// As [`switch_off_offloads`].
 pub fn switch_off_towards_switch(interface: &str, mtu: u32) -> Result<(), Error> {
-    if mtu > ONE_PIECE {
+    if mtu > ONE_PIECE.into() {
         switch_off_segmentation(interface)
     } else {
         switch_off_offloads(interface)

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64};
 
 pub use chain::Chain;
 pub use free_list::FreeList;
-pub use open_sum::OpenSum;
+pub use open_sum::{ONE_PIECE, OpenSum};
 
 /// Room in front of a packet that AF_XDP keeps for XDP programs, in bytes.
 pub const XDP_HEADROOM: usize = 256;

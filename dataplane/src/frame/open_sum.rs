@@ -11,6 +11,11 @@ use std::num::NonZero;
 use super::{Frame, Memory};
 use crate::wire::checksum::{Sum, finished};
 
+/// Largest MTU, in bytes, whose packets a kernel hands over in one piece. Longer ones it would copy
+/// together first if it had to finish their checksums; so only those who send such ones may leave
+/// checksums to the switch.
+pub const ONE_PIECE: u16 = 3500;
+
 /// What a checksum that is to be completed covers, and where it stands.
 ///
 /// The field holds the folded sum of the pseudo header; all bytes from `start` to the packet's end

@@ -68,8 +68,10 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if outcome.verdict() != Verdict::Forward {
         return Next::End(outcome);
     }
-    let masquerades = context.snapshot.masquerades(packet.headers.flow.source, packet.hop);
-    if outcome == Outcome::NoPolicy && !context.translates(packet) && !masquerades {
+    let is_plain = outcome == Outcome::NoPolicy
+        && !context.translates(packet)
+        && !context.snapshot.masquerades(packet.headers.flow.source, packet.hop);
+    if is_plain {
         context.remember_fragment(packet);
         return Next::Node(Node::Rewrite);
     }

@@ -1,6 +1,7 @@
 //! Prepares a packet that leaves: tags off, time to live, checksums, addresses of the link.
 
 use super::{Context, Next, Node};
+use crate::frame::ONE_PIECE;
 use crate::packet::Packet;
 use crate::snapshot::Leads;
 use crate::wire::{Fragment, Mac, checksum, crc32c, nested, protocol, translate};
@@ -25,6 +26,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::Answer);
     }
+    if leaves_sums_open(snapshot, packet.in_port) {
+        nested::complete(context.memory, &mut packet.frame, &packet.headers);
+    }
     let is_plain = packet.headers.vlan_tags == 0
         && packet.translation == Packet::AS_IT_IS
         && peer.is_none()
@@ -32,9 +36,6 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if is_plain {
         // Most packets: nothing is looked at twice.
         let headers = &packet.headers;
-        if leaves_sums_open(snapshot, packet.in_port) {
-            nested::complete(context.memory, &mut packet.frame, headers);
-        }
         let frame = context.memory.bytes_mut(&mut packet.frame);
         checksum::decrement_ttl(frame, headers);
         checksum::complete(frame, headers);
@@ -53,9 +54,6 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let encapsulates = peer.is_some() && matches!(snapshot.underlay(), Underlay::Overlay(_));
     let may_stay = packet.frame.is_chain() && !encapsulates;
     checksum::settle(context.memory, &mut packet.frame, &headers, may_stay);
-    if leaves_sums_open(snapshot, packet.in_port) {
-        nested::complete(context.memory, &mut packet.frame, &headers);
-    }
     let is_chain = packet.frame.is_chain();
     let is_open = packet.frame.open_sum().is_some();
     let frame = context.memory.bytes_mut(&mut packet.frame);
@@ -97,7 +95,6 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 /// those that send long packets. What the MTU is of nobody knows of memory and captures.
 #[inline]
 fn leaves_sums_open(snapshot: &Snapshot, port: PortId) -> bool {
-    const ONE_PIECE: u16 = 3500;
     snapshot.port(port).is_some_and(|port| port.mtu == 0 || port.mtu > ONE_PIECE)
 }
 
