@@ -12,7 +12,7 @@
 //! |---|---|
 //! | source | [`api_server`], [`manifests`]; [`state`] for a start without either |
 //! | parsing, which is validating | [`objects`] to [`model`] |
-//! | cache | `cache.rs` |
+//! | cache | `cache/mod.rs` |
 //! | processor: whom a change affects, before and after it | `control.rs`, `membership/` |
 //! | configurator: policies to basic rules, tiers, port names | `configurator.rs` |
 //! | renderer cache: equal rules share a table | `tables.rs` |

@@ -217,5 +217,4 @@ impl Input<'_> {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

@@ -3,7 +3,6 @@
 //! `fuzz/` feeds it with a coverage-guided fuzzer; here it replays `tests/corpus/`, as it is and
 //! with bytes changed.
 
-#[path = "fuzz/input.rs"]
 mod input;
 
 #[test]

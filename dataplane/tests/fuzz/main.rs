@@ -3,11 +3,8 @@
 //! `fuzz/` feeds them with a coverage-guided fuzzer; here they replay `tests/corpus/` (one folder
 //! a target), packets of every kind with bytes changed, and the captures of `pcap-fixtures/`.
 
-#[path = "fuzz/capture.rs"]
 mod capture;
-#[path = "fuzz/graph.rs"]
 mod graph;
-#[path = "fuzz/packet.rs"]
 mod packet;
 
 use std::path::Path;

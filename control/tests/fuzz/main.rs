@@ -3,7 +3,6 @@
 //! `fuzz/` feeds it with a coverage-guided fuzzer; here it replays `tests/corpus/`, and the
 //! manifests of `pcap-fixtures/` with bytes changed.
 
-#[path = "fuzz/manifests.rs"]
 mod manifests;
 
 use std::fs;

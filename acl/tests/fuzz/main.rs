@@ -4,7 +4,6 @@
 //! compiled form to its definition. `fuzz/` feeds it with a coverage-guided fuzzer; here it
 //! replays `tests/corpus/` and some hundred pseudo-random inputs in every test run.
 
-#[path = "fuzz/target.rs"]
 mod target;
 
 use target::check;

@@ -376,5 +376,4 @@ impl<'a> Fields<'a> {
 }
 
 #[cfg(test)]
-#[path = "packet_tests.rs"]
 mod tests;
