@@ -10,9 +10,9 @@
 //! single address.
 //!
 //! [`linear`] is the definition of what a rule set means; [`Table`] is the compiled form that
-//! gives the same answers faster. Both tables and maps are immutable versions: a
-//! [`TableEditor`] or an [`AddressMapEditor`] makes new ones that share what did not change,
-//! and readers keep the version they have.
+//! gives the same answers faster. Tables and maps are immutable: a changed rule set is compiled
+//! anew, an [`AddressMapEditor`] makes map versions that share what did not change, and readers
+//! keep the version they have.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -56,10 +56,7 @@
 //! | [`Table::lookup`], rule over one end | constant: a service class, one lookup of the end, three loads |
 //! | [`Table::lookup`], rules over both ends | two lookups of ends, then little more than one hash probe; at worst one for each tuple (128 at most) and the chain of rules that differ in their port ranges alone |
 //! | [`Table::compile`] | *n* log *n*, and for nested prefixes and identities in many sets what their merged rules come to, up to a bound linear in *n* |
-//! | [`TableEditor::insert`], [`remove`](TableEditor::remove) | log *n* and the addresses or identities inside the rule's end for one-sided rules; log *n* and one chain for others. Compiles anew after as many changes as there are rules |
-//! | [`TableEditor::version`] | the directories of the arrays that changed: *n* / 1000 reference counts |
-//! | [`Table::knows`] | identities new to the table; *n* if there are any |
-//! | memory | linear in *n*, said beforehand by [`Table::memory_bound`] |
+//! | memory | linear in *n* |
 //!
 //! # How it works
 //!
@@ -97,7 +94,7 @@ pub use address_map::{
 pub use class_bench::parse_class_bench;
 pub use key::Key;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
-pub use table::{Report, RuleId, Table, TableEditor, TooLarge};
+pub use table::{Report, Table};
 pub use text::parse_rules;
 pub use words::ParseError;
 

@@ -6,6 +6,9 @@
 
 #![allow(unsafe_code)]
 
+/// Keys looked up side by side.
+pub(crate) const VECTOR: usize = 256;
+
 /// Runs `body` with the best instructions that this processor has.
 #[inline]
 pub(crate) fn widest<R>(body: impl FnOnce() -> R) -> R {

@@ -24,7 +24,7 @@ use ipnet::IpNet;
 
 use crate::lpm::Lpm;
 use crate::paged::Paged;
-use crate::simd;
+use crate::simd::{self, VECTOR};
 use crate::{Address, Key};
 pub use editor::AddressMapEditor;
 
@@ -184,9 +184,6 @@ impl AddressMap {
         self.nets.bytes() + self.members.bytes() + sets
     }
 }
-
-/// Addresses or keys looked up side by side.
-pub(crate) const VECTOR: usize = 256;
 
 #[cfg(test)]
 mod tests {

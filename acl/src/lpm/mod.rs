@@ -15,8 +15,8 @@ mod v6;
 use std::sync::Arc;
 
 use crate::Address;
-use crate::address_map::VECTOR;
 use crate::prefix::{Prefix, V4_BITS};
+use crate::simd::VECTOR;
 use v4::V4;
 use v6::V6;
 

@@ -1,24 +1,16 @@
 //! Lookups: of one key, and of vectors step by step.
 
-use super::pairs::{Rules, Tuples};
+use super::Table;
+use super::pairs::Tuples;
 use super::rows::NONE;
 use super::side::Known;
-use super::{Paged, Table};
-use crate::address_map::VECTOR;
+use crate::simd::VECTOR;
 use crate::{Address, Key, simd};
 
 impl Table {
     /// The index of the first rule that matches `key`.
     #[inline]
     pub fn lookup(&self, key: &Key) -> Option<usize> {
-        match &self.labels {
-            None => self.lookup_one(key, Ascending(self)),
-            Some(labels) => self.lookup_one(key, Labelled(self, labels)),
-        }
-    }
-
-    #[inline]
-    fn lookup_one(&self, key: &Key, rules: impl Rules) -> Option<usize> {
         let mut best = NONE;
         let mut tuples = self.pairs.any;
         let class = if self.uses_rows { self.services.class(key) } else { 0 };
@@ -32,7 +24,7 @@ impl Table {
                 if known.has_rows {
                     let row = *known.rows().get(number as usize);
                     let found = self.rows.view().lookup(row, class);
-                    best = rules.first(best, found);
+                    best = best.min(found);
                 }
                 if known.has_tuples {
                     *tuples |= known.tuples().get(number as usize);
@@ -47,7 +39,7 @@ impl Table {
         }
         let tuples = tuples[0] & tuples[1];
         if tuples != 0 {
-            best = self.pairs.lookup(key, tuples, best, rules, &self.addresses);
+            best = self.pairs.lookup(key, tuples, best, self);
         }
         (best != NONE).then_some(best as usize)
     }
@@ -62,15 +54,9 @@ impl Table {
             let keys = &keys[..keys.len().min(found.len())];
             simd::widest(
                 #[inline(always)]
-                || match (&self.labels, self.pairs.is_empty()) {
-                    (None, true) => self.lookup_chunk::<0>(keys, found, Ascending(self)),
-                    (None, false) => self.lookup_chunk::<VECTOR>(keys, found, Ascending(self)),
-                    (Some(labels), true) => {
-                        self.lookup_chunk::<0>(keys, found, Labelled(self, labels));
-                    }
-                    (Some(labels), false) => {
-                        self.lookup_chunk::<VECTOR>(keys, found, Labelled(self, labels));
-                    }
+                || match self.pairs.is_empty() {
+                    true => self.lookup_chunk::<0>(keys, found),
+                    false => self.lookup_chunk::<VECTOR>(keys, found),
                 },
             );
         }
@@ -78,7 +64,7 @@ impl Table {
 
     /// `PAIRS` is [`VECTOR`] if there are rules over both ends, else 0.
     #[inline(always)]
-    fn lookup_chunk<const PAIRS: usize>(&self, keys: &[Key], best: &mut [u32], rules: impl Rules) {
+    fn lookup_chunk<const PAIRS: usize>(&self, keys: &[Key], best: &mut [u32]) {
         let mut columns = Columns::<PAIRS> {
             classes: [0; VECTOR],
             numbers: [0; VECTOR],
@@ -95,10 +81,10 @@ impl Table {
         }
         let source = |key: &Key| (key.source, key.source_identity.0);
         let destination = |key: &Key| (key.destination, key.destination_identity.0);
-        self.lookup_side(0, keys, source, &mut columns, best, rules);
-        self.lookup_side(1, keys, destination, &mut columns, best, rules);
+        self.lookup_side(0, keys, source, &mut columns, best);
+        self.lookup_side(1, keys, destination, &mut columns, best);
         if let Ok(tuples) = columns.tuples.as_mut_slice().try_into() {
-            self.pairs.lookup_each(keys, tuples, best, rules, &self.addresses);
+            self.pairs.lookup_each(keys, tuples, best, self);
         }
     }
 
@@ -112,7 +98,6 @@ impl Table {
         end: impl Fn(&Key) -> (Address, u32),
         columns: &mut Columns<PAIRS>,
         best: &mut [u32],
-        rules: impl Rules,
     ) {
         let side = &self.sides[at];
         let Columns { classes, numbers, tuples } = columns;
@@ -124,10 +109,10 @@ impl Table {
         let identity = |key| Some(end(key).1).filter(|it| *it < side.identities).unwrap_or(0);
         let (nets, sets) = (&side.of_nets, &side.of_identities);
         if nets.has_rows {
-            self.best_in_rows(nets, numbers.iter().copied(), classes, best, rules);
+            self.best_in_rows(nets, numbers.iter().copied(), classes, best);
         }
         if sets.has_rows {
-            self.best_in_rows(sets, keys.iter().map(identity), classes, best, rules);
+            self.best_in_rows(sets, keys.iter().map(identity), classes, best);
         }
         if PAIRS == 0 {
             return;
@@ -158,12 +143,11 @@ impl Table {
         numbers: impl Iterator<Item = u32>,
         classes: &[u16],
         best: &mut [u32],
-        rules: impl Rules,
     ) {
         let (lists, rows) = (known.rows(), self.rows.view());
         for ((number, class), best) in numbers.zip(classes).zip(best) {
             let found = rows.lookup(*lists.get(number as usize), usize::from(*class));
-            *best = rules.first(*best, found);
+            *best = (*best).min(found);
         }
     }
 }
@@ -174,48 +158,4 @@ struct Columns<const PAIRS: usize> {
     numbers: [u32; VECTOR],
     /// Tuples that may have a match.
     tuples: [Tuples; PAIRS],
-}
-
-/// Rules whose numbers ascend in order.
-#[derive(Clone, Copy)]
-struct Ascending<'a>(&'a Table);
-
-/// Rules whose order is told by labels.
-#[derive(Clone, Copy)]
-struct Labelled<'a>(&'a Table, &'a Paged<u64, 2048>);
-
-impl Rules for Ascending<'_> {
-    const SORTED: bool = true;
-
-    #[inline]
-    fn order(&self, rule: u32) -> u64 {
-        rule.into()
-    }
-
-    #[inline]
-    fn first(&self, a: u32, b: u32) -> u32 {
-        a.min(b)
-    }
-
-    fn matches(&self, rule: u32, key: &Key) -> bool {
-        self.0.store.get(rule).is_some_and(|rule| rule.matches(key, &self.0.addresses))
-    }
-}
-
-impl Rules for Labelled<'_> {
-    const SORTED: bool = false;
-
-    #[inline]
-    fn order(&self, rule: u32) -> u64 {
-        if rule == NONE { u64::MAX } else { *self.1.get(rule as usize) }
-    }
-
-    #[inline]
-    fn first(&self, a: u32, b: u32) -> u32 {
-        if self.order(b) < self.order(a) { b } else { a }
-    }
-
-    fn matches(&self, rule: u32, key: &Key) -> bool {
-        Ascending(self.0).matches(rule, key)
-    }
 }

@@ -72,7 +72,7 @@ impl View<'_> {
     }
 }
 
-/// Makes versions of [`Rows`] and of the services they are indexed by.
+/// Makes [`Rows`] and of the services they are indexed by.
 #[derive(Clone, Debug)]
 pub(super) struct RowsEditor {
     pub(super) rows: Arc<Rows>,
@@ -82,16 +82,10 @@ pub(super) struct RowsEditor {
     classes_of: Vec<Vec<u16>>,
     /// Cells in a row; room for more classes than there are.
     stride: usize,
-    /// Rows in use by what their lists ask for, and how many lists do.
-    shapes: HashMap<Arc<[u32]>, (u32, u32), RandomState>,
-    /// By row: what its lists ask for.
-    shape_of: Vec<Arc<[u32]>>,
-    free_rows: Vec<u32>,
-    /// Free spans of slots by the logarithm of their length.
-    free_spans: [Vec<u32>; 17],
+    /// Rows by what their lists ask for.
+    shapes: HashMap<Arc<[u32]>, u32, RandomState>,
+    next_row: u32,
     next_slot: u32,
-    /// Lists in use: logarithm of the span and entries.
-    spans: HashMap<u32, (u8, u32), RandomState>,
     pub(super) entries: usize,
     limits: Limits,
 }
@@ -109,12 +103,6 @@ impl Limits {
     /// In proportion to the number of rules.
     pub(super) const fn of(rules: usize) -> Self {
         Self { entries: 16 * rules + (1 << 16), cells: 32 * rules + (1 << 18) }
-    }
-
-    /// The memory that rows within the limits take at most. Spans of slots are rounded up to
-    /// powers of two, and freed ones wait for lists of their length.
-    pub(super) const fn bytes(self) -> usize {
-        4 * 4 * self.entries + 2 * self.cells
     }
 }
 
@@ -153,11 +141,8 @@ impl RowsEditor {
             classes_of,
             stride,
             shapes: HashMap::default(),
-            shape_of: vec![Arc::default()],
-            free_rows: Vec::new(),
-            free_spans: Default::default(),
+            next_row: 1,
             next_slot: 1,
-            spans: HashMap::default(),
             entries: 0,
             limits,
         }
@@ -170,40 +155,9 @@ impl RowsEditor {
         Self::with(index, services, 0, Limits::of(0))
     }
 
-    /// The number of a service. A new one may part classes: their columns are copied.
+    /// The number of a service that was there when the editor was made.
     pub(super) fn service(&mut self, service: Service) -> Result<u32, TooMany> {
-        let (number, fresh) = self.index.add(service)?;
-        if !fresh {
-            return Ok(number);
-        }
-        let before = self.index.classes();
-        self.services = Arc::new(self.index.services()?);
-        let classes = self.index.classes();
-        if classes > self.stride {
-            return Err(TooMany);
-        }
-        let rows = Arc::make_mut(&mut self.rows);
-        let mut any = rows.any.to_vec();
-        for class in before..classes {
-            let parent = self.index.before(class, number).unwrap_or(0);
-            for row in 1..self.shape_of.len() {
-                let base = row * self.stride;
-                let place = *rows.cells.get(base + parent);
-                if place != *rows.cells.get(base + class) {
-                    *rows.cells.get_mut(base + class) = place;
-                }
-            }
-            any[class] = any[parent];
-            for (known, classes_of) in self.classes_of.iter_mut().enumerate() {
-                if self.index.matches(class, known as u32) {
-                    classes_of.push(class as u16);
-                }
-            }
-        }
-        rows.any = any.into();
-        let matching = (0..classes).filter(|class| self.index.matches(*class, number));
-        self.classes_of.push(matching.map(|class| class as u16).collect());
-        Ok(number)
+        self.index.add(service).map(|(number, _)| number)
     }
 
     /// Which classes match a service.
@@ -223,9 +177,8 @@ impl RowsEditor {
         Arc::make_mut(&mut self.rows).any = any.into();
     }
 
-    /// A list of rules in order, each with its service, no service twice; in place of `old`.
-    pub(super) fn place(&mut self, old: Row, rules: &[(u32, u32)]) -> Result<Row, TooMany> {
-        self.remove(old);
+    /// A list of rules in order, each with its service, no service twice.
+    pub(super) fn place(&mut self, rules: &[(u32, u32)]) -> Result<Row, TooMany> {
         if rules.is_empty() {
             return Ok(Row::default());
         }
@@ -235,22 +188,14 @@ impl RowsEditor {
         }
         let shape: Arc<[u32]> = rules.iter().map(|(_, service)| *service).collect();
         let cells = match self.shapes.get_mut(&shape) {
-            Some((row, uses)) => {
-                *uses += 1;
-                *row as usize * self.stride
-            }
+            Some(row) => *row as usize * self.stride,
             None => self.new_row(shape)?,
         };
-        let log = (rules.len() + 1).next_power_of_two().trailing_zeros() as usize;
-        let slots = self.free_spans[log].pop().unwrap_or_else(|| {
-            let first = self.next_slot;
-            self.next_slot += 1 << log;
-            first
-        });
-        self.spans.insert(slots, (log as u8, rules.len() as u32));
+        let slots = self.next_slot;
+        self.next_slot += rules.len() as u32 + 1;
         let first = slots as usize;
         let array = &mut Arc::make_mut(&mut self.rows).slots;
-        array.grow(first + (1 << log), &NONE);
+        array.grow(first + 1 + rules.len(), &NONE);
         *array.get_mut(first) = NONE;
         for (place, (rule, _)) in rules.iter().enumerate() {
             *array.get_mut(first + 1 + place) = *rule;
@@ -259,13 +204,11 @@ impl RowsEditor {
     }
 
     fn new_row(&mut self, shape: Arc<[u32]>) -> Result<usize, TooMany> {
-        if self.free_rows.is_empty() && self.shape_of.len() * self.stride > self.limits.cells {
+        if self.next_row as usize * self.stride > self.limits.cells {
             return Err(TooMany);
         }
-        let row = self.free_rows.pop().unwrap_or_else(|| {
-            self.shape_of.push(Arc::clone(&shape));
-            (self.shape_of.len() - 1) as u32
-        });
+        let row = self.next_row;
+        self.next_row += 1;
         let base = row as usize * self.stride;
         let mut cells = vec![0_u16; self.stride];
         for (place, service) in shape.iter().enumerate() {
@@ -281,23 +224,7 @@ impl RowsEditor {
                 *array.get_mut(base + class) = place;
             }
         }
-        self.shape_of[row as usize] = Arc::clone(&shape);
-        self.shapes.insert(shape, (row, 1));
+        self.shapes.insert(shape, row);
         Ok(base)
-    }
-
-    fn remove(&mut self, old: Row) {
-        let Some((log, entries)) = self.spans.remove(&old.slots) else { return };
-        self.free_spans[usize::from(log)].push(old.slots);
-        self.entries -= entries as usize;
-        let row = old.cells / self.stride as u32;
-        let shape = Arc::clone(&self.shape_of[row as usize]);
-        if let Some((_, uses)) = self.shapes.get_mut(&shape) {
-            *uses -= 1;
-            if *uses == 0 {
-                self.shapes.remove(&shape);
-                self.free_rows.push(row);
-            }
-        }
     }
 }

@@ -215,19 +215,18 @@ impl ServiceIndex {
         bit(&self.bits[class], service as usize)
     }
 
-    /// The class that keys of `class` were in before `service` was known.
-    pub(super) fn before(&self, class: usize, service: u32) -> Option<usize> {
-        let mut bits = self.bits[class];
-        bits[service as usize / 64] &= !(1 << (service % 64));
-        self.classes.get(&bits).map(|class| usize::from(*class))
-    }
-
     /// The classes for all services added so far; old ones keep their numbers.
     pub(super) fn services(&mut self) -> Result<Services, TooMany> {
         let mut protocols: Vec<Option<u8>> = vec![None];
         let mut groups = [0; 256];
         for protocol in self.list.iter().filter_map(|service| service.protocol) {
-            if groups[usize::from(protocol)] == 0 && protocols.len() < 256 {
+            if groups[usize::from(protocol)] != 0 {
+                continue;
+            }
+            if protocols.len() == 256 {
+                // The last of all protocols: none is left for the group of those not named.
+                protocols[0] = Some(protocol);
+            } else {
                 groups[usize::from(protocol)] = protocols.len() as u8;
                 protocols.push(Some(protocol));
             }

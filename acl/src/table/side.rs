@@ -17,7 +17,7 @@ use crate::lpm::{self, Lpm};
 use crate::nested::Nested;
 use crate::paged::{Paged, Pages};
 use crate::prefix::Prefix;
-use crate::{AddressMap, End, Identity, PeerSetId};
+use crate::{AddressMap, End, PeerSetId};
 
 /// What is known of one end.
 #[derive(Clone, Debug)]
@@ -100,18 +100,8 @@ impl Side {
 struct Named {
     /// One-sided rules in order, each with its service.
     rules: Vec<(u32, u32)>,
-    /// Two-sided rules in each tuple.
-    tuples: Vec<(u8, u32)>,
-}
-
-impl Named {
-    fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.tuples.is_empty()
-    }
-
-    fn bits(&self) -> Tuples {
-        self.tuples.iter().fold(0, |bits, (tuple, _)| bits | 1 << tuple)
-    }
+    /// Tuples of two-sided rules.
+    tuples: Tuples,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -119,15 +109,6 @@ struct Net {
     named: Named,
     /// Its number in [`Known`]; 0 before it has one.
     number: u32,
-    /// What was last written there.
-    row: Row,
-    tuples: Tuples,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Set {
-    named: Named,
-    identities: Vec<u32>,
 }
 
 /// What the networks around one bring along.
@@ -137,26 +118,20 @@ struct Outer {
     tuples: Tuples,
 }
 
-/// Makes versions of a [`Side`].
+/// Makes a [`Side`].
 #[derive(Debug)]
 pub(super) struct SideEditor {
     pub(super) side: Arc<Side>,
     nets: Nested<Net>,
     lpm: lpm::Editor,
-    lpm_changed: bool,
-    free: Vec<u32>,
     next: u32,
-    sets: HashMap<PeerSetId, Set, RandomState>,
-    /// By identity: what was last written.
-    rows: Vec<Row>,
+    sets: HashMap<PeerSetId, Named, RandomState>,
 }
 
 /// What a side needs of the rest of the table to write its rows.
 pub(super) struct Context<'a> {
     pub(super) rows: &'a mut RowsEditor,
     pub(super) addresses: &'a AddressMap,
-    /// A rule's place in the order.
-    pub(super) order: &'a dyn Fn(u32) -> u64,
 }
 
 impl SideEditor {
@@ -167,92 +142,34 @@ impl SideEditor {
             side: Arc::new(side),
             nets: Nested::default(),
             lpm: lpm::Editor::default(),
-            lpm_changed: false,
-            free: Vec::new(),
             next: 1,
             sets: HashMap::default(),
-            rows: Vec::new(),
         }
     }
 
-    fn named(&mut self, end: &End, addresses: &AddressMap) -> Option<&mut Named> {
+    fn named(&mut self, end: &End) -> Option<&mut Named> {
         match end {
             End::Any => None,
             End::Net(net) => Some(&mut self.nets.entry(Prefix::new(net)?, Net::default).named),
-            End::Set(set) => {
-                let covered = self.side.identities;
-                let known = self.sets.entry(*set).or_insert_with(|| Set {
-                    named: Named::default(),
-                    identities: (0..covered)
-                        .filter(|identity| addresses.is_member(Identity(*identity), *set))
-                        .collect(),
-                });
-                Some(&mut known.named)
-            }
+            End::Set(set) => Some(self.sets.entry(*set).or_default()),
         }
     }
 
-    /// Notes a one-sided rule; [`write`](Self::write) follows.
-    pub(super) fn add_rule(&mut self, end: &End, rule: (u32, u32), context: &Context<'_>) {
-        if let Some(named) = self.named(end, context.addresses) {
-            let order = (context.order)(rule.0);
-            let at = named.rules.partition_point(|(known, _)| (context.order)(*known) < order);
-            named.rules.insert(at, rule);
+    /// Notes a one-sided rule, later rules first.
+    pub(super) fn add_rule(&mut self, end: &End, rule: (u32, u32)) {
+        if let Some(named) = self.named(end) {
+            named.rules.push(rule);
         }
     }
 
-    /// Forgets a one-sided rule; [`write`](Self::write) follows.
-    pub(super) fn remove_rule(&mut self, end: &End, rule: u32, context: &Context<'_>) {
-        if let Some(named) = self.named(end, context.addresses) {
-            named.rules.retain(|(known, _)| *known != rule);
+    /// Notes a rule of a tuple.
+    pub(super) fn add_tuple(&mut self, end: &End, tuple: u8) {
+        if let Some(named) = self.named(end) {
+            named.tuples |= 1 << tuple;
         }
     }
 
-    /// Notes a rule of a tuple; whether anything is to be [written](Self::write).
-    pub(super) fn add_tuple(&mut self, end: &End, tuple: u8, context: &Context<'_>) -> bool {
-        let Some(named) = self.named(end, context.addresses) else { return false };
-        match named.tuples.iter_mut().find(|(known, _)| *known == tuple) {
-            Some((_, count)) => {
-                *count += 1;
-                false
-            }
-            None => {
-                named.tuples.push((tuple, 1));
-                true
-            }
-        }
-    }
-
-    /// Forgets a rule of a tuple; whether anything is to be [written](Self::write).
-    pub(super) fn remove_tuple(&mut self, end: &End, tuple: u8, context: &Context<'_>) -> bool {
-        let Some(named) = self.named(end, context.addresses) else { return false };
-        named.tuples.iter_mut().filter(|(known, _)| *known == tuple).for_each(|(_, n)| *n -= 1);
-        let before = named.tuples.len();
-        named.tuples.retain(|(_, count)| *count > 0);
-        named.tuples.len() < before
-    }
-
-    /// Writes what has changed for the addresses that `end` names.
-    pub(super) fn write(&mut self, end: &End, context: &mut Context<'_>) -> Result<(), TooMany> {
-        match end {
-            End::Any => Ok(()),
-            End::Net(net) => match Prefix::new(net) {
-                Some(prefix) => self.write_net(prefix, context),
-                None => Ok(()),
-            },
-            End::Set(set) => {
-                let identities =
-                    self.sets.get(set).map_or_else(Vec::new, |set| set.identities.clone());
-                let done = self.write_identities(&identities, context);
-                if self.sets.get(set).is_some_and(|set| set.named.is_empty()) {
-                    self.sets.remove(set);
-                }
-                done
-            }
-        }
-    }
-
-    /// Writes everything, for a first version.
+    /// Writes everything.
     pub(super) fn write_all(&mut self, context: &mut Context<'_>) -> Result<(), TooMany> {
         let mut result = Ok(());
         let Self { side, nets, lpm, next, .. } = self;
@@ -266,112 +183,38 @@ impl SideEditor {
             result = result.and(done);
             inner
         });
-        self.lpm_changed = true;
-        self.extend(context.addresses, context)?;
-        result
-    }
-
-    fn write_net(&mut self, prefix: Prefix, context: &mut Context<'_>) -> Result<(), TooMany> {
-        let mut outer = Outer::default();
-        for around in self.nets.around(prefix) {
-            outer = around.named.within(&outer, context);
-        }
-        let Self { side, nets, lpm, lpm_changed, free, next, .. } = self;
-        let Some(net) = nets.get_mut(prefix) else { return Ok(()) };
-        let gone = net.named.is_empty();
-        if net.number == 0 {
-            net.number = free.pop().unwrap_or_else(|| {
-                *next += 1;
-                *next - 1
-            });
-            lpm.set(prefix, Some(net.number - 1));
-            *lpm_changed = true;
-        }
-        let mut result = Ok(());
-        // Tuples that were known around here before were known further in as well.
-        let settled = net.named.rules.is_empty()
-            && net.row == Row::default()
-            && outer.rules.is_empty()
-            && (outer.tuples | net.named.bits()) == net.tuples;
-        if settled && !gone {
-            return Ok(());
-        }
-        let known = &mut Arc::make_mut(side).of_nets;
-        if !settled {
-            nets.walk(prefix, outer, |_, net, outer| {
-                let (inner, done) = net.write(outer, known, context);
-                result = result.and(done);
-                inner
-            });
-        }
-        if gone && let Some(mut net) = nets.remove(prefix) {
-            net.row = context.rows.place(net.row, &[])?;
-            known.set(net.number, Row::default(), 0);
-            lpm.set(prefix, None);
-            *lpm_changed = true;
-            free.push(net.number);
-        }
+        self.write_identities(context.addresses, context)?;
         result
     }
 
     fn write_identities(
         &mut self,
-        identities: &[u32],
+        addresses: &AddressMap,
         context: &mut Context<'_>,
     ) -> Result<(), TooMany> {
-        if identities.is_empty() {
+        if self.sets.is_empty() {
             return Ok(());
         }
-        let known = &mut Arc::make_mut(&mut self.side).of_identities;
-        for identity in identities {
+        let side = Arc::make_mut(&mut self.side);
+        let known = &mut side.of_identities;
+        for identity in addresses.identities() {
             let mut outer = Outer::default();
-            for set in context.addresses.members(Identity(*identity)) {
-                if let Some(set) = self.sets.get(set) {
-                    outer = set.named.within(&outer, context);
+            for set in addresses.members(identity) {
+                if let Some(named) = self.sets.get(set) {
+                    outer = named.within(&outer);
                 }
             }
-            let row = &mut self.rows[*identity as usize];
-            *row = context.rows.place(*row, &outer.rules)?;
-            known.set(*identity, *row, outer.tuples);
+            let row = context.rows.place(&outer.rules)?;
+            known.set(identity.0, row, outer.tuples);
+            side.identities = identity.0 + 1;
         }
         Ok(())
     }
 
-    /// Covers the identities of `addresses` that are new since it was last asked.
-    pub(super) fn extend(
-        &mut self,
-        addresses: &AddressMap,
-        context: &mut Context<'_>,
-    ) -> Result<(), TooMany> {
-        let mut concerned = Vec::new();
-        for identity in addresses.identities().skip(self.side.identities as usize) {
-            let mut named = false;
-            for set in addresses.members(identity) {
-                if let Some(set) = self.sets.get_mut(set) {
-                    set.identities.push(identity.0);
-                    named = true;
-                }
-            }
-            if named {
-                concerned.push(identity.0);
-            }
-        }
-        let count = addresses.identities().count();
-        if count > self.rows.len() {
-            self.rows.resize(count, Row::default());
-            let side = Arc::make_mut(&mut self.side);
-            side.identities = count as u32;
-            side.of_identities.set(count as u32 - 1, Row::default(), 0);
-        }
-        self.write_identities(&concerned, context)
-    }
-
-    /// The side as it is now.
+    /// The side with all that was written.
     pub(super) fn version(&mut self) -> Arc<Side> {
-        if std::mem::take(&mut self.lpm_changed) {
-            let nets = (self.next > 1).then(|| self.lpm.version());
-            Arc::make_mut(&mut self.side).nets = nets;
-        }
+        let nets = (self.next > 1).then(|| self.lpm.version());
+        Arc::make_mut(&mut self.side).nets = nets;
         Arc::clone(&self.side)
     }
 }
@@ -383,11 +226,9 @@ impl Net {
         known: &mut Known,
         context: &mut Context<'_>,
     ) -> (Outer, Result<(), TooMany>) {
-        let inner = self.named.within(outer, context);
-        let placed = context.rows.place(self.row, &inner.rules);
-        self.row = placed.unwrap_or_default();
-        self.tuples = inner.tuples;
-        known.set(self.number, self.row, inner.tuples);
+        let inner = self.named.within(outer);
+        let placed = context.rows.place(&inner.rules);
+        known.set(self.number, placed.unwrap_or_default(), inner.tuples);
         (inner, placed.map(|_| ()))
     }
 }
@@ -395,16 +236,16 @@ impl Net {
 impl Named {
     /// What holds here, given what holds around: rules merged in order, and of two rules with
     /// the same service only the first.
-    fn within(&self, outer: &Outer, context: &Context<'_>) -> Outer {
-        let tuples = outer.tuples | self.bits();
+    fn within(&self, outer: &Outer) -> Outer {
+        let tuples = outer.tuples | self.tuples;
         if self.rules.is_empty() {
             return Outer { rules: std::rc::Rc::clone(&outer.rules), tuples };
         }
         let mut rules: Vec<(u32, u32)> = Vec::with_capacity(outer.rules.len() + self.rules.len());
-        let (mut a, mut b) = (outer.rules.iter().peekable(), self.rules.iter().peekable());
+        let (mut a, mut b) = (outer.rules.iter().peekable(), self.rules.iter().rev().peekable());
         loop {
             let first = match (a.peek(), b.peek()) {
-                (Some(x), Some(y)) if (context.order)(x.0) <= (context.order)(y.0) => a.next(),
+                (Some(x), Some(y)) if x.0 <= y.0 => a.next(),
                 (Some(_), None) => a.next(),
                 _ => b.next(),
             };

@@ -140,7 +140,7 @@ impl Deciders {
             let port = snapshot.port(at.port)?;
             let gate = if from { &port.from_pod } else { &port.to_pod };
             let Gate::Table(table) = gate else { return None };
-            table.rule(at.rule as usize).map(|rule| Arc::clone(&rule.origin))
+            table.rules().get(at.rule as usize).map(|rule| Arc::clone(&rule.origin))
         };
         let mut origins: Vec<Arc<str>> = Vec::new();
         for found in [origin(self.from_pod, true), origin(self.to_pod, false)].into_iter().flatten()

@@ -19,8 +19,8 @@ mod gather;
 use std::hint::select_unpredictable;
 
 use super::memory::{LINE, Version, View};
-use crate::address_map::VECTOR;
 use crate::simd;
+use crate::simd::VECTOR;
 pub(super) use editor::Editor;
 
 /// IPv4 networks as of one version.

@@ -8,8 +8,8 @@ mod editor;
 mod exact;
 
 use super::memory::Version;
-use crate::address_map::VECTOR;
 use crate::prefix::mask;
+use crate::simd::VECTOR;
 use crate::simd::prefetch;
 pub(super) use editor::Editor;
 use exact::{Exact, View};

@@ -24,7 +24,6 @@ pub(in crate::table) struct PairsEditor {
     /// So many tuples for one shape: rules are parted by a hash of their destination, so that
     /// a source that has rules with a few destinations makes few keys probe in vain.
     parts: u64,
-    free: Vec<u32>,
     /// First entry never used.
     next: u32,
 }
@@ -58,7 +57,6 @@ impl PairsEditor {
             step: 1,
             parted: HashSet::default(),
             parts: MOST_PARTS,
-            free: Vec::new(),
             next: 1,
         };
         let mut chains: HashMap<(EndShape, EndShape, u64), u32, RandomState> = HashMap::default();
@@ -156,55 +154,21 @@ impl PairsEditor {
     }
 
     /// Enters a rule; the number of its tuple, or `None` if there are too many tuples.
-    pub(in crate::table) fn insert(
-        &mut self,
-        number: u32,
-        rule: &Rule,
-        order_of: &dyn Fn(u32) -> u64,
-    ) -> Option<u8> {
+    pub(in crate::table) fn insert(&mut self, number: u32, rule: &Rule) -> Option<u8> {
         let shape = self.shape(rule);
         let tuple = self.tuple(shape)?;
         let pairs = Arc::make_mut(&mut self.pairs);
-        let order = order_of(number);
         let known = &mut pairs.tuples[usize::from(tuple)];
-        if known.best == NONE || order < order_of(known.best) {
-            known.best = number;
-        }
+        known.best = known.best.min(number);
         known.entries += 1;
         let entry = Entry::new(shape.ends_of(rule), number, tuple, rule);
-        let new = self.free.pop().unwrap_or_else(|| {
-            self.next += 1;
-            self.next - 1
-        });
+        let new = self.next;
+        self.next += 1;
         pairs.entries.grow(new as usize + 1, &Entry::NONE);
         if self.next > pairs.mask / 4 {
-            pairs.double(self.next, order_of);
+            pairs.double(self.next);
         }
-        pairs.chain(new, entry, order_of);
-        Some(tuple)
-    }
-
-    /// Takes a rule out; the number of its tuple if it was there.
-    pub(in crate::table) fn remove(&mut self, number: u32, rule: &Rule) -> Option<u8> {
-        let shape = self.shape(rule);
-        let tuple = *self.numbers.get(&shape)?;
-        let pairs = Arc::make_mut(&mut self.pairs);
-        let head = pairs.head_of(&Entry::new(shape.ends_of(rule), number, tuple, rule));
-        let (mut before, mut old) = (0, *pairs.heads.get(head));
-        while old != 0 && pairs.entries.get(old as usize).rule != number {
-            (before, old) = (old, pairs.entries.get(old as usize).next);
-        }
-        if old == 0 {
-            return None;
-        }
-        let next = pairs.entries.get(old as usize).next;
-        match before {
-            0 => *pairs.heads.get_mut(head) = next,
-            before => pairs.entries.get_mut(before as usize).next = next,
-        }
-        *pairs.entries.get_mut(old as usize) = Entry::NONE;
-        self.free.push(old);
-        pairs.tuples[usize::from(tuple)].entries -= 1;
+        pairs.chain(new, entry);
         Some(tuple)
     }
 }
@@ -224,11 +188,10 @@ impl Pairs {
     }
 
     /// Puts an entry into its chain, behind the last one that comes before it.
-    fn chain(&mut self, new: u32, mut entry: Entry, order_of: &dyn Fn(u32) -> u64) {
+    fn chain(&mut self, new: u32, mut entry: Entry) {
         let head = self.head_of(&entry);
-        let order = order_of(entry.rule);
         let (mut before, mut next) = (0, *self.heads.get(head));
-        while next != 0 && order_of(self.entries.get(next as usize).rule) < order {
+        while next != 0 && self.entries.get(next as usize).rule < entry.rule {
             (before, next) = (next, self.entries.get(next as usize).next);
         }
         entry.next = next;
@@ -240,13 +203,13 @@ impl Pairs {
     }
 
     /// Doubles the heads, the entries up to `end` in their chains anew.
-    fn double(&mut self, end: u32, order_of: &dyn Fn(u32) -> u64) {
+    fn double(&mut self, end: u32) {
         self.mask = 2 * self.mask + 1;
         self.heads = Grouped::filled(self.mask as usize + 1, &0);
         for at in 1..end {
             let entry = *self.entries.get(at as usize);
             if entry.rule != NONE {
-                self.chain(at, entry, order_of);
+                self.chain(at, entry);
             }
         }
     }

@@ -14,12 +14,12 @@
 mod editor;
 mod tuple;
 
-use crate::address_map::VECTOR;
 use crate::paged::{Grouped, Groups};
+use crate::simd::VECTOR;
 use crate::simd::prefetch;
-use crate::{Address, AddressMap, Identity, Key};
+use crate::{Address, Identity, Key};
 
-use super::rows::NONE;
+use super::{Table, rows::NONE};
 pub(super) use editor::PairsEditor;
 use tuple::{EndShape, Entry, TUPLES, Tuple, fold, join, ports};
 
@@ -29,7 +29,7 @@ pub(super) type Tuples = u128;
 /// The hash table of all tuples.
 #[derive(Clone, Debug)]
 pub(super) struct Pairs {
-    /// The tuple with the best rule first, as long as rules only come in order.
+    /// The tuple with the best rule first.
     tuples: Vec<Tuple>,
     /// Tuples that do not look at the source, and at the destination.
     pub(super) any: [Tuples; 2],
@@ -83,18 +83,6 @@ impl Places {
     }
 }
 
-/// Decides between rules and knows them in full.
-pub(super) trait Rules: Copy {
-    /// Whether tuples stand in the order of their best rules.
-    const SORTED: bool;
-    /// A rule's place in the order; lower is first. [`NONE`] comes last.
-    fn order(&self, rule: u32) -> u64;
-    /// The one that comes first; either may be [`NONE`].
-    fn first(&self, a: u32, b: u32) -> u32;
-    /// Whether a rule matches, by definition.
-    fn matches(&self, rule: u32, key: &Key) -> bool;
-}
-
 impl Pairs {
     pub(super) fn is_empty(&self) -> bool {
         self.tuples.is_empty()
@@ -102,18 +90,11 @@ impl Pairs {
 
     /// The first rule in order among `best` and those of `left` that match.
     #[inline(always)]
-    pub(super) fn lookup(
-        &self,
-        key: &Key,
-        mut left: Tuples,
-        mut best: u32,
-        rules: impl Rules,
-        addresses: &AddressMap,
-    ) -> u32 {
+    pub(super) fn lookup(&self, key: &Key, mut left: Tuples, mut best: u32, table: &Table) -> u32 {
         let view = self.view();
-        while let (number, true) = view.next(&mut left, best, rules) {
-            let found = self.probe(key, number, rules, addresses);
-            best = rules.first(best, found);
+        while let (number, true) = view.next(&mut left, best) {
+            let found = self.probe(key, number, table);
+            best = best.min(found);
         }
         best
     }
@@ -126,8 +107,7 @@ impl Pairs {
         keys: &[Key],
         left: &mut [Tuples; VECTOR],
         best: &mut [u32],
-        rules: impl Rules,
-        addresses: &AddressMap,
+        table: &Table,
     ) {
         let view = self.view();
         let none = view.entries.get(0);
@@ -142,7 +122,7 @@ impl Pairs {
         }
         while fresh.count + chained.count > 0 {
             for at in fresh.take().iter() {
-                let (number, found) = view.next(&mut left[at], best[at], rules);
+                let (number, found) = view.next(&mut left[at], best[at]);
                 let (ends, head) = view.head(&keys[at], number);
                 prefetch(head);
                 (tuples[at], all_ends[at], heads[at]) = (number as u8, ends, head);
@@ -159,18 +139,18 @@ impl Pairs {
                 let mut next = entry.next;
                 if tuple.special {
                     if tuple.shape.has_sets() {
-                        let found = self.probe_sets(key, number, rules, addresses);
-                        best[at] = rules.first(best[at], found);
+                        let found = self.probe_sets(key, number, table);
+                        best[at] = best[at].min(found);
                         (hit, next) = (false, 0);
                     } else {
-                        hit &= rules.matches(entry.rule, key);
+                        hit &= table.rule_matches(entry.rule, key);
                     }
                 }
-                best[at] = rules.first(best[at], entry.rule | u32::from(hit).wrapping_sub(1));
+                best[at] = best[at].min(entry.rule | u32::from(hit).wrapping_sub(1));
                 let goes_on = !hit & (next != 0);
                 heads[at] = &entry.next;
                 chained.push_if(goes_on, at);
-                fresh.push_if(!goes_on & view.may_go_on(left[at], best[at], rules), at);
+                fresh.push_if(!goes_on & view.may_go_on(left[at], best[at]), at);
             }
         }
     }
@@ -187,35 +167,29 @@ impl Pairs {
     }
 
     /// The first matching rule of one tuple.
-    fn probe(&self, key: &Key, number: usize, rules: impl Rules, addresses: &AddressMap) -> u32 {
+    fn probe(&self, key: &Key, number: usize, table: &Table) -> u32 {
         let tuple = &self.tuples[number];
         if tuple.shape.has_sets() {
-            return self.probe_sets(key, number, rules, addresses);
+            return self.probe_sets(key, number, table);
         }
-        self.probe_ends(key, number, tuple.ends(key), rules)
+        self.probe_ends(key, number, tuple.ends(key), table)
     }
 
     /// The same for ends that the caller knows.
     #[inline(always)]
-    fn probe_ends(&self, key: &Key, number: usize, ends: u64, rules: impl Rules) -> u32 {
+    fn probe_ends(&self, key: &Key, number: usize, ends: u64, table: &Table) -> u32 {
         let view = self.view();
         let head = view.hash(ends, ports(key) & view.tuples[number].ports_mask, number);
         let entry = view.entries.get(*view.heads.get(head) as usize);
-        view.follow(entry, key, number, ends, rules)
+        view.follow(entry, key, number, ends, table)
     }
 
     /// Probes for every pair of peer sets that the ends are in.
     #[inline(never)]
-    fn probe_sets(
-        &self,
-        key: &Key,
-        number: usize,
-        rules: impl Rules,
-        addresses: &AddressMap,
-    ) -> u32 {
+    fn probe_sets(&self, key: &Key, number: usize, table: &Table) -> u32 {
         let values = |shape: EndShape, identity: Identity, address: Address| match shape {
             EndShape::Set => {
-                addresses.members(identity).iter().map(|set| u64::from(set.0)).collect()
+                table.addresses.members(identity).iter().map(|set| u64::from(set.0)).collect()
             }
             shape => vec![shape.of(address)],
         };
@@ -224,8 +198,8 @@ impl Pairs {
         let destinations = values(shape.destination, key.destination_identity, key.destination);
         for source in values(shape.source, key.source_identity, key.source) {
             for destination in &destinations {
-                let found = self.probe_ends(key, number, join(source, *destination), rules);
-                best = rules.first(best, found);
+                let found = self.probe_ends(key, number, join(source, *destination), table);
+                best = best.min(found);
             }
         }
         best
@@ -245,24 +219,18 @@ impl Pairs {
 impl<'a> View<'a> {
     /// Takes the next tuple that may have a rule before `best` from `left`; whether there is one.
     #[inline(always)]
-    fn next<R: Rules>(self, left: &mut Tuples, best: u32, rules: R) -> (usize, bool) {
-        loop {
-            let number = left.trailing_zeros() as usize % TUPLES;
-            let some = *left != 0;
-            let found = some & (rules.order(self.tuples[number].best) < rules.order(best));
-            *left &= left.wrapping_sub(1);
-            // In order, those that are left promise even less.
-            if R::SORTED || found || !some {
-                return (number, found);
-            }
-        }
+    fn next(self, left: &mut Tuples, best: u32) -> (usize, bool) {
+        let number = left.trailing_zeros() as usize % TUPLES;
+        // Those that are left promise even less.
+        let found = (*left != 0) & (self.tuples[number].best < best);
+        *left &= left.wrapping_sub(1);
+        (number, found)
     }
 
     /// Whether one of the tuples that are `left` may have a rule before `best`.
     #[inline(always)]
-    fn may_go_on<R: Rules>(self, left: Tuples, best: u32, rules: R) -> bool {
-        let next = &self.tuples[left.trailing_zeros() as usize % TUPLES];
-        (left != 0) & (!R::SORTED | (rules.order(next.best) < rules.order(best)))
+    fn may_go_on(self, left: Tuples, best: u32) -> bool {
+        (left != 0) & (self.tuples[left.trailing_zeros() as usize % TUPLES].best < best)
     }
 
     /// A key's ends as a tuple sees them, and the head of the chain for them.
@@ -288,13 +256,13 @@ impl<'a> View<'a> {
         key: &Key,
         number: usize,
         ends: u64,
-        rules: impl Rules,
+        table: &Table,
     ) -> u32 {
         let checked = self.tuples[number].checked;
         loop {
             let mut hit = entry.matches(key, number, ends);
             if checked {
-                hit = hit && rules.matches(entry.rule, key);
+                hit = hit && table.rule_matches(entry.rule, key);
             }
             // Chains are mostly of one entry; whether it matched is not to be guessed.
             if entry.next == 0 {

@@ -1,4 +1,4 @@
-//! The classifier beside its peers: lookups, build, memory and updates, in one run on the same
+//! The classifier beside its peers: lookups, build and memory, in one run on the same
 //! headers, on one core. Every engine must name the same winning rule before it is timed.
 //!
 //! ```text
@@ -9,13 +9,13 @@
 //! of them. A file that begins with `k8s` is also measured in peer-set form. Prints a report
 //! and writes it to FOLDER as `acl.md`, with `acl.svg` as its picture.
 
+mod address_map;
 mod clock;
 mod lookups;
 mod probe;
 mod report;
 mod rte_acl;
 mod rulesets;
-mod updates;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
         }
     };
     files.sort();
-    let (mut lines, mut updated) = (Vec::new(), Vec::new());
+    let mut lines = Vec::new();
     for path in files {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let picked = options.names.is_empty() || options.names.contains(&name);
@@ -87,12 +87,10 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
         eprintln!("{name}");
         let rules = rulesets::load(&path)?;
         let headers = rulesets::headers(&rules, options.headers, name.starts_with("k8s"));
-        updated.push(updates::rules(&name, &rules, &headers)?);
         lines.push(lookups::measure(&name, rules, &headers, peer.as_ref(), options.rounds)?);
     }
     report::lookups(&mut text, &lines)?;
-    report::updates(&mut text, &updated)?;
-    report::address_map(&mut text, &updates::address_map(options.rounds)?)?;
+    report::address_map(&mut text, &address_map::measure(options.rounds)?)?;
     print!("{text}");
     if let Some(folder) = &options.out {
         std::fs::create_dir_all(folder)?;

@@ -2,8 +2,8 @@
 
 use std::fmt::{Result, Write};
 
+use crate::address_map::MapCosts;
 use crate::lookups::Line;
-use crate::updates::{MapCosts, RuleUpdates};
 
 /// Millions a second of what takes so many nanoseconds.
 fn rate(nanoseconds: f64) -> f64 {
@@ -81,17 +81,6 @@ pub(crate) fn lookups(text: &mut String, lines: &[Line]) -> Result {
                 sets.report
             )?;
         }
-    }
-    writeln!(text)
-}
-
-/// Rule updates.
-pub(crate) fn updates(text: &mut String, updates: &[RuleUpdates]) -> Result {
-    writeln!(text, "## One rule added or removed, new version included, µs\n")?;
-    writeln!(text, "A reader looks up in the latest version all the while.\n")?;
-    writeln!(text, "| set | average | median | worst | reader's lookups |\n|---|--:|--:|--:|--:|")?;
-    for RuleUpdates { name, average, median, worst, lookups } in updates {
-        writeln!(text, "| {name} | {average:.1} | {median:.1} | {worst:.0} | {lookups} |")?;
     }
     writeln!(text)
 }

@@ -102,7 +102,7 @@ pub(super) fn judged(snapshot: &Snapshot, flow: &Flow) -> Judged {
             Gate::Closed => (GateKind::Closed, None),
             Gate::Open => (GateKind::Open, None),
             Gate::Table(table) => {
-                let origin = rule.and_then(|rule| table.rule(rule as usize));
+                let origin = rule.and_then(|rule| table.rules().get(rule as usize));
                 (GateKind::Table, origin.map(|rule| Arc::clone(&rule.origin)))
             }
         };

@@ -1,84 +1,14 @@
-//! What changes cost: rules in a table, addresses in a map.
+//! Times the address map: lookups, builds, updates.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-
-use acl::{
-    Address, AddressMap, AddressMapBuilder, Block, Identity, PeerSetId, Rule, Table, TableEditor,
-};
+use acl::{Address, AddressMapBuilder, Block, Identity, PeerSetId};
 use anyhow::ensure;
 
 use crate::clock::now;
 use crate::lookups::time;
-use crate::rulesets::{Header, Random};
+use crate::rulesets::Random;
 
 /// Changes made in one measurement.
 const CHANGES: usize = 2000;
-
-/// Microseconds for a change, new version included.
-pub(crate) struct RuleUpdates {
-    pub(crate) name: String,
-    pub(crate) average: f64,
-    pub(crate) median: f64,
-    pub(crate) worst: f64,
-    /// Lookups that a reader made meanwhile.
-    pub(crate) lookups: u64,
-}
-
-/// Takes rules out and puts them back while a reader looks headers up in the latest version.
-pub(crate) fn rules(name: &str, rules: &[Rule], headers: &[Header]) -> anyhow::Result<RuleUpdates> {
-    let mut editor = TableEditor::new(rules.into(), &Arc::new(AddressMap::default()));
-    let latest = Mutex::new(Arc::new(editor.version()));
-    let (stop, lookups) = (AtomicBool::new(false), AtomicU64::new(0));
-    let mut costs = Vec::with_capacity(CHANGES);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let keys: Vec<acl::Key> = headers.iter().take(4096).map(Header::key).collect();
-            let mut found = vec![0; keys.len()];
-            while !stop.load(Ordering::Relaxed) {
-                let table = latest.lock().map(|latest| Arc::clone(&latest));
-                let Ok(table) = table else { return };
-                table.lookup_vector(&keys, &mut found);
-                lookups.fetch_add(keys.len() as u64, Ordering::Relaxed);
-            }
-        });
-        let mut random = Random(0x0c4a_26e5);
-        let mut ids: Vec<_> = editor.ids().collect();
-        let publish = |table: Table| {
-            if let Ok(mut latest) = latest.lock() {
-                *latest = Arc::new(table);
-            }
-        };
-        for _ in 0..CHANGES / 2 {
-            let at = random.below(ids.len() as u64) as usize;
-            let Some(rule) = editor.rule(ids[at]).cloned() else { continue };
-            let start = now();
-            editor.remove(ids[at]);
-            publish(editor.version());
-            let between = now();
-            ids[at] = editor.insert(rule, ids.get(at + 1).copied());
-            publish(editor.version());
-            costs.extend([(between - start) * 1e-3, (now() - between) * 1e-3]);
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
-    // The rules are what they were; so must the answers be.
-    let before = Table::compile(rules.into(), &Arc::new(AddressMap::default()));
-    let after = editor.version();
-    for header in headers.iter().take(10_000) {
-        let key = header.key();
-        let old = before.lookup(&key).and_then(|at| before.rule(at));
-        let new = after.lookup(&key).and_then(|at| after.rule(at));
-        ensure!(old == new, "{name}: {header:?} is decided otherwise after updates");
-    }
-    Ok(RuleUpdates {
-        name: name.to_owned(),
-        average: costs.iter().sum::<f64>() / costs.len().max(1) as f64,
-        median: percentile(&mut costs, 0.5),
-        worst: percentile(&mut costs, 1.0),
-        lookups: lookups.into_inner(),
-    })
-}
 
 /// What was measured of the address map.
 pub(crate) struct MapCosts {
@@ -96,7 +26,7 @@ pub(crate) struct MapCosts {
 }
 
 /// Maps of pods and networks of both families.
-pub(crate) fn address_map(rounds: usize) -> anyhow::Result<Vec<MapCosts>> {
+pub(crate) fn measure(rounds: usize) -> anyhow::Result<Vec<MapCosts>> {
     [
         ("IPv4", 100_000, true),
         ("IPv6", 100_000, false),
