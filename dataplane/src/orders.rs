@@ -119,8 +119,11 @@ impl Orders {
     }
 
     pub(crate) fn in_force(&self, generation: u64, old: Arc<Snapshot>) {
-        lock(&self.answers).retired.push(old);
+        let mut answers = lock(&self.answers);
+        answers.retired.push(old);
+        // Under the lock: between the waiter's look and its sleep it would wake nobody.
         self.generation.store(generation, Ordering::Release);
+        drop(answers);
         self.answered.notify_all();
     }
 
@@ -132,4 +135,33 @@ impl Orders {
 /// Nothing that can fail runs under these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worker answers just as the control side has looked and is about to wait.
+    #[test]
+    fn whoever_waits_for_a_generation_is_woken() {
+        let orders = Orders::new();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let waiter = Arc::clone(&orders);
+        let far = Instant::now() + Duration::from_secs(3600);
+        std::thread::spawn(move || {
+            for generation in 1.. {
+                if !waiter.wait_for(generation, far) || done.send(generation).is_err() {
+                    return;
+                }
+            }
+        });
+        for generation in 1..20_000 {
+            orders.in_force(generation, Arc::default());
+            let woken = is_done.recv_timeout(Duration::from_secs(20));
+            assert_eq!(woken, Ok(generation), "the wake-up was lost");
+            if generation % 1024 == 0 {
+                orders.free_retired();
+            }
+        }
+    }
 }
