@@ -14,6 +14,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::fs::{FallocateFlags, fallocate};
+
 use super::record::Record;
 use super::region::{Array, Region};
 use super::translation::Translation;
@@ -34,6 +36,9 @@ impl Store {
     }
 
     /// In a file. One of another layout, capacity or boot is begun anew.
+    ///
+    /// The disk's blocks are reserved here: a page that found none later would end the process
+    /// (SIGBUS).
     pub(super) fn in_file(path: &Path, capacity: usize) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -43,9 +48,13 @@ impl Store {
         let length = HEADER + records + capacity * size_of::<Translation>();
         if !is_same(&mut file, &header, length) {
             file.set_len(0)?;
-            file.set_len(length as u64)?;
             io::Seek::rewind(&mut file)?;
             file.write_all(&header)?;
+        }
+        if let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, length as u64) {
+            // What was reserved is given back to others.
+            file.set_len(0)?;
+            return Err(error.into());
         }
         let region = Region::of_file(&file, length)?;
         Ok(Self {
@@ -69,4 +78,31 @@ fn is_same(file: &mut File, header: &[u8; 128], length: usize) -> bool {
     let mut found = [0; 128];
     let size = file.metadata().map_or(0, |metadata| metadata.len());
     size == length as u64 && file.read_exact(&mut found).is_ok() && found == *header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a disk that is full, a sparse file could be mapped, and the first session whose page finds
+    /// no room would end the process (SIGBUS).
+    #[test]
+    fn a_file_that_the_disk_has_no_room_for_is_refused() {
+        testkit::requires_root!();
+        let folder = testkit::TempDir::new("full");
+        let run = |program: &str, arguments: &[&str]| {
+            let status = std::process::Command::new(program).args(arguments).status();
+            assert!(status.expect(program).success(), "{program} {arguments:?}");
+        };
+        let mount = folder.path().to_str().unwrap();
+        run("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs", mount]);
+        let path = folder.path().join("sessions");
+        let refused = Store::in_file(&path, 1 << 16).err();
+        let left = std::fs::metadata(&path).map_or(0, |it| it.len());
+        let fits = Store::in_file(&path, 1 << 12).is_ok();
+        run("umount", &[mount]);
+        assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::StorageFull));
+        assert_eq!(left, 0, "what was begun is taken back");
+        assert!(fits);
+    }
 }
