@@ -40,7 +40,7 @@ impl Sessions {
         if seen.is_translated() | is_idle | !is_of_generation | (hop == Hop::NONE) {
             return None;
         }
-        record.set_life(seen.life, life_word(now_s, after));
+        record.set_life(seen.life, life_word(seen.life, now_s, after));
         Some(hop)
     }
 }

@@ -2,15 +2,22 @@
 //!
 //! | word | holds |
 //! |---|---|
-//! | 0 | sequence: odd while the session is in use, even while it is free or being written |
+//! | 0 | sequence: odd while the session is in use, even while it is free or being written; highest bit: held |
 //! | 1–4 | source and destination address as the opener's packets show them at the receiver |
-//! | 5 | source port, destination port, whether it is translated, protocol, the port that pays |
+//! | 5 | source port, destination port, whether it is translated, protocol, owner |
 //! | 6 | low half of the generation that allowed it; hops forward and reverse |
-//! | 7 | second of the last packet, what was seen of TCP |
+//! | 7 | second of the last packet, low bits of the sequence, what was seen of TCP |
 //!
-//! Words 1–5 change only while the sequence is even (but for who pays); a reader that finds the
-//! same odd sequence before and after has read one session whole. Zeroed memory is a free record. Word 6 is replaced whole, so that hops always
-//! belong to the generation beside them.
+//! Words 1–5 change only while the sequence is even (but for the owner); a reader that finds the
+//! same odd sequence before and after has read one session whole. Zeroed memory is a free record.
+//!
+//! A record is used again as soon as its session has ended, and a worker may still have read the
+//! earlier one. Each change therefore names the session it is for:
+//!
+//! - The owner and word 6 are written while the session is held ([`Record::hold`]): it cannot end
+//!   meanwhile. Word 6 is written whole, so that hops belong to the generation beside them.
+//! - Word 7 contains the low 24 bits of the sequence, so that its compare-and-swap fails on a later
+//!   session.
 //!
 //! What a translated session looks like at its opener stands in [`super::translation`], under
 //! the same sequence.
@@ -52,6 +59,13 @@ impl Found {
         (self.judged >> 32) as u32 == generation as u32
     }
 
+    /// Whether a later generation than this one allowed the session: another worker decides by that
+    /// already.
+    #[inline]
+    pub fn is_of_later(&self, generation: u64) -> bool {
+        is_later((self.judged >> 32) as u32, generation as u32)
+    }
+
     /// Where packets of this direction leave as of the session's generation, or [`Hop::NONE`].
     #[inline]
     pub fn hop(&self) -> Hop {
@@ -76,9 +90,16 @@ pub(super) fn judged_word(generation: u64, forward: Hop, reverse: Hop) -> u64 {
     u64::from(generation as u32) << 32 | u64::from(forward.0) << 16 | u64::from(reverse.0)
 }
 
+/// The last word of a session whose last word was `old`.
 #[inline]
-pub(super) fn life_word(seen: u32, state: TcpState) -> u64 {
-    u64::from(seen) << 32 | u64::from(state.0)
+pub(super) fn life_word(old: u64, seen: u32, state: TcpState) -> u64 {
+    u64::from(seen) << 32 | old & LIFE_TAG | u64::from(state.0)
+}
+
+/// Whether generation `one` comes after `other`, of which the low halves are known.
+#[inline]
+pub(super) fn is_later(one: u32, other: u32) -> bool {
+    (one.wrapping_sub(other) as i32) > 0
 }
 
 /// A flow as records store it, to be compared word by word.
@@ -168,7 +189,7 @@ impl Seen {
         self.words.ends & TRANSLATED != 0
     }
 
-    pub(super) fn payer(&self) -> PortId {
+    pub(super) fn owner(&self) -> PortId {
         PortId(self.words.ends as u16)
     }
 
@@ -200,61 +221,100 @@ const ENDS: usize = 5;
 const JUDGED: usize = 6;
 const LIFE: usize = 7;
 
+/// The session is held.
+const HELD: u64 = 1 << 63;
+/// Low bits of the sequence in the last word.
+const LIFE_TAG: u64 = 0xff_ffff << 8;
+
 impl Record {
     /// Fills a free record that the caller alone knows of. `translate` writes what belongs under
     /// the same sequence; the session is translated if there is such a thing.
     pub(super) fn open(
         &self,
         receiver: &Flow,
-        payer: PortId,
+        owner: PortId,
         judged: u64,
-        life: u64,
+        (seen, state): (u32, TcpState),
         translate: Option<impl FnOnce()>,
     ) -> u64 {
+        let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) + 1;
+        let life = life_word(sequence >> 1 << 8, seen, state);
         let mut values = Words::of(receiver).values();
         let translated = if translate.is_some() { TRANSLATED } else { 0 };
-        values[4] |= translated | u64::from(payer.0);
+        values[4] |= translated | u64::from(owner.0);
         // Whoever reads one of the words below must also see that the last session was closed.
         fence(Ordering::Release);
         for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([judged, life])) {
             word.store(value, Ordering::Relaxed);
         }
         translate.into_iter().for_each(|translate| translate());
-        let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) + 1;
         self.words[SEQUENCE].store(sequence, Ordering::Release);
         sequence
     }
 
     /// Takes the session `sequence` out of use; `true` for the one caller that did it.
     pub(super) fn close(&self, sequence: u64) -> bool {
-        let word = &self.words[SEQUENCE];
-        word.compare_exchange(sequence, sequence + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.exchange(sequence, sequence + 1)
     }
 
-    /// What a record that the caller has just closed held. Nobody can be charged for it any more.
+    /// Holds the session `sequence`, unless it has ended: it does not end before the guard is
+    /// dropped, and nobody else holds it.
+    #[inline]
+    fn hold(&self, sequence: u64) -> Option<Held<'_>> {
+        self.exchange(sequence, sequence | HELD).then_some(Held { record: self, sequence })
+    }
+
+    /// Replaces the sequence of a session that nobody holds; `false` if the session has ended.
+    #[inline]
+    fn exchange(&self, sequence: u64, new: u64) -> bool {
+        let mut attempts = 0_u32;
+        loop {
+            let word = &self.words[SEQUENCE];
+            match word.compare_exchange(sequence, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) if now == sequence | HELD => {
+                    // Held for a few instructions, unless the holder was interrupted.
+                    attempts += 1;
+                    if attempts.is_multiple_of(64) {
+                        std::thread::yield_now();
+                    } else {
+                        std::hint::spin_loop();
+                    }
+                }
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// The content of a record that the caller has just closed.
     pub(super) fn remains(&self) -> Seen {
-        let mut seen = self.load(self.words[SEQUENCE].load(Ordering::Relaxed));
-        seen.words.ends = self.words[ENDS].swap(0, Ordering::AcqRel);
-        seen
+        self.load(self.words[SEQUENCE].load(Ordering::Relaxed))
     }
 
-    /// Has another port pay; `true` for the one caller that brought it about.
-    pub(super) fn charge(&self, seen: &Seen, payer: PortId) -> bool {
-        let old = seen.words.ends;
-        let new = old & !0xffff | u64::from(payer.0);
-        let word = &self.words[ENDS];
-        word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    /// Changes the owner from `from` to `to`; `true` for the one caller that did it.
+    pub(super) fn change_owner(&self, sequence: u64, from: PortId, to: PortId) -> bool {
+        let Some(held) = self.hold(sequence) else { return false };
+        let word = &held.record.words[ENDS];
+        let ends = word.load(Ordering::Relaxed);
+        let is_from = ends as u16 == from.0;
+        if is_from {
+            word.store(ends & !0xffff | u64::from(to.0), Ordering::Relaxed);
+        }
+        is_from
     }
 
-    /// Has the session judged again at its next packet, whatever allowed it before.
-    pub(super) fn forget_judgement(&self) {
+    /// Makes a record sound that an earlier process left behind, at whatever moment that ended:
+    /// nobody holds it, and its session is evaluated again at the next packet.
+    pub(super) fn recover(&self) {
+        let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) & !HELD;
+        self.words[SEQUENCE].store(sequence, Ordering::Relaxed);
         self.words[JUDGED].store(judged_word(0, Hop::NONE, Hop::NONE), Ordering::Relaxed);
     }
 
     /// The session that is here, if any.
     #[inline]
     pub(super) fn read(&self) -> Option<Seen> {
-        let sequence = self.words[SEQUENCE].load(Ordering::Acquire);
+        let sequence = self.words[SEQUENCE].load(Ordering::Acquire) & !HELD;
         if sequence & 1 == 0 {
             return None;
         }
@@ -266,7 +326,7 @@ impl Record {
     #[inline]
     pub(super) fn is_still(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
-        self.words[SEQUENCE].load(Ordering::Relaxed) == sequence
+        self.words[SEQUENCE].load(Ordering::Relaxed) & !HELD == sequence
     }
 
     #[inline]
@@ -276,10 +336,26 @@ impl Record {
         Seen { sequence, words, judged: word(JUDGED), life: word(LIFE) }
     }
 
-    /// Replaces the judgement, unless another worker did meanwhile (then it will do).
+    /// Notes that `generation` allowed the session, and the hop of one direction under it; the other
+    /// direction's stays if it is of the same generation. A later generation stays as it is.
     #[inline]
-    pub(super) fn set_judged(&self, old: u64, new: u64) {
-        let _ = self.words[JUDGED].compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+    pub(super) fn set_judged(&self, sequence: u64, generation: u64, is_forward: bool, hop: Hop) {
+        let Some(held) = self.hold(sequence) else { return };
+        let word = &held.record.words[JUDGED];
+        let old = word.load(Ordering::Relaxed);
+        let (of, generation_low) = ((old >> 32) as u32, generation as u32);
+        if is_later(of, generation_low) {
+            return;
+        }
+        let known = |shift: u32| match of == generation_low {
+            true => Hop((old >> shift) as u16),
+            false => Hop::NONE,
+        };
+        let new = match is_forward {
+            true => judged_word(generation, hop, known(0)),
+            false => judged_word(generation, known(16), hop),
+        };
+        word.store(new, Ordering::Relaxed);
     }
 
     /// Notes a packet; a note lost to another worker's is made up for by the next packet.
@@ -289,6 +365,18 @@ impl Record {
             let _ =
                 self.words[LIFE].compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+}
+
+/// A session that does not end while this exists.
+struct Held<'a> {
+    record: &'a Record,
+    sequence: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.record.words[SEQUENCE].store(self.sequence, Ordering::Release);
     }
 }
 

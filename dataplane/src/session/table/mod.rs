@@ -136,17 +136,17 @@ impl Sessions {
         let mut last = 0;
         for index in 0..self.capacity() {
             let record = &self.records[index as usize];
+            record.recover();
             let Some(seen) = record.read() else {
                 free.push(index);
                 continue;
             };
-            record.forget_judgement();
-            let paid_by_nobody = record.charge(&seen, PortId::NONE);
+            let nobodys = record.change_owner(seen.sequence, seen.owner(), PortId::NONE);
             let views = self.views_of(index, &seen);
             let placed = self.index.insert(self.hash(&views.receiver), index)
                 && (!seen.is_translated() || self.index.insert(self.hash(&views.opener), index));
             self.used.fetch_add(1, Ordering::Relaxed);
-            self.payer(PortId::NONE).fetch_add(u32::from(paid_by_nobody), Ordering::Relaxed);
+            self.owned(PortId::NONE).fetch_add(u32::from(nobodys), Ordering::Relaxed);
             if !placed {
                 self.close(seen.found(index, true).id);
             }
@@ -176,7 +176,7 @@ impl Sessions {
 
     /// How many of them a port opened.
     pub fn used_by(&self, port: PortId) -> u32 {
-        self.payer(port).load(Ordering::Relaxed)
+        self.owned(port).load(Ordering::Relaxed)
     }
 
     /// Divides half of the table into guarantees for `ports` ports.
@@ -287,34 +287,53 @@ impl Sessions {
         if is_taken {
             return Err(Refusal::Taken);
         }
-        if self.used() >= self.capacity() {
+        self.reserve(opening.payer)?;
+        let Some(index) = self.take_free() else {
+            self.release(opening.payer);
             return Err(Refusal::Full);
-        }
-        let payer = self.payer(opening.payer);
-        if payer.load(Ordering::Relaxed) >= self.guarantee.load(Ordering::Relaxed)
-            && self.used() >= self.capacity() / 2
-        {
-            return Err(Refusal::Quota);
-        }
-        let index = self.take_free().ok_or(Refusal::Full)?;
+        };
         let judged = judged_word(opening.generation, opening.hop, Hop::NONE);
-        let life = life_word(now_s, TcpState::default().after(opening.tcp_flags, true));
+        let life = (now_s, TcpState::default().after(opening.tcp_flags, true));
         let translation = &self.translations[index as usize];
         let translate = || translation.write(&views.opener, views.return_mac);
         let translate = translated.then_some(translate);
         let record = &self.records[index as usize];
         let sequence = record.open(&views.receiver, opening.payer, judged, life, translate);
+        let id = SessionId { index, sequence };
         let placed = self.index.insert(receiver_hash, index)
             && (!translated || self.index.insert(opener_hash, index));
         if !placed {
-            record.close(sequence);
-            self.index.remove(receiver_hash, index);
-            self.give_back(index);
-            return Err(Refusal::Full);
+            self.close(id);
         }
-        self.used.fetch_add(1, Ordering::Relaxed);
-        payer.fetch_add(1, Ordering::Relaxed);
-        Ok(Opened::New(SessionId { index, sequence }))
+        if !record.is_still(sequence) {
+            // It has ended, maybe before all of the index led to it. Under the locks no other session
+            // of these hashes comes up.
+            self.index.remove(receiver_hash, index);
+            if translated {
+                self.index.remove(opener_hash, index);
+            }
+        }
+        if placed { Ok(Opened::New(id)) } else { Err(Refusal::Full) }
+    }
+
+    /// Counts one more session of an owner, if it may have one.
+    fn reserve(&self, owner: PortId) -> Result<(), Refusal> {
+        let used = self.used.fetch_add(1, Ordering::Relaxed);
+        let own = self.owned(owner).fetch_add(1, Ordering::Relaxed);
+        let guarantee = self.guarantee.load(Ordering::Relaxed);
+        let refusal = match used {
+            used if used >= self.capacity() => Refusal::Full,
+            used if own >= guarantee && used >= self.capacity() / 2 => Refusal::Quota,
+            _ => return Ok(()),
+        };
+        self.release(owner);
+        Err(refusal)
+    }
+
+    /// Counts one session less.
+    fn release(&self, owner: PortId) {
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        self.owned(owner).fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Notes that a packet of the session passed.
@@ -324,33 +343,25 @@ impl Sessions {
             protocol::TCP => found.state().after(tcp_flags, found.forward),
             _ => TcpState::default(),
         };
-        self.records[found.id.index as usize].set_life(found.life, life_word(now_s, state));
+        let life = life_word(found.life, now_s, state);
+        self.records[found.id.index as usize].set_life(found.life, life);
     }
 
     /// Stamps the session with the generation that allowed it again, and the hop of the direction
     /// it was judged in; the other direction's is looked up at its next packet.
     #[inline]
     pub fn stamp(&self, found: &Found, generation: u64, hop: Hop) {
-        let (forward, reverse) = match (found.forward, found.is_of(generation)) {
-            (true, true) => (hop, Hop(found.judged as u16)),
-            (false, true) => (Hop((found.judged >> 16) as u16), hop),
-            (true, false) => (hop, Hop::NONE),
-            (false, false) => (Hop::NONE, hop),
-        };
-        let new = judged_word(generation, forward, reverse);
-        self.records[found.id.index as usize].set_judged(found.judged, new);
+        let record = &self.records[found.id.index as usize];
+        record.set_judged(found.id.sequence, generation, found.forward, hop);
     }
 
     /// Has `port`, which a packet of the opener came in by, pay for a session that nobody pays
     /// for: one of an earlier process.
     pub fn charge(&self, found: &Found, port: PortId) {
         let record = &self.records[found.id.index as usize];
-        let Some(seen) = record.read().filter(|seen| seen.sequence == found.id.sequence) else {
-            return;
-        };
-        if seen.payer() == PortId::NONE && record.charge(&seen, port) {
-            self.payer(port).fetch_add(1, Ordering::Relaxed);
-            self.payer(PortId::NONE).fetch_sub(1, Ordering::Relaxed);
+        if record.change_owner(found.id.sequence, PortId::NONE, port) {
+            self.owned(port).fetch_add(1, Ordering::Relaxed);
+            self.owned(PortId::NONE).fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -380,7 +391,7 @@ impl Sessions {
         let used = self.free_list().fresh;
         for index in 0..used {
             if let Some(seen) = self.records[index as usize].read()
-                && seen.payer() == port
+                && seen.owner() == port
             {
                 self.close(seen.found(index, true).id);
             }
@@ -488,9 +499,9 @@ impl Sessions {
         if seen.is_translated() {
             self.index.remove(self.hash(&views.opener), id.index);
         }
-        self.used.fetch_sub(1, Ordering::Relaxed);
-        self.payer(seen.payer()).fetch_sub(1, Ordering::Relaxed);
+        // First, so that whoever finds room finds a record.
         self.give_back(id.index);
+        self.release(seen.owner());
     }
 
     #[inline]
@@ -499,7 +510,7 @@ impl Sessions {
         idle_s > self.timeouts.seconds(found.protocol, found.state())
     }
 
-    fn payer(&self, port: PortId) -> &AtomicU32 {
+    fn owned(&self, port: PortId) -> &AtomicU32 {
         &self.used_by[usize::from(port.0).min(self.used_by.len() - 1)]
     }
 

@@ -274,3 +274,69 @@ fn a_damaged_file_loses_sessions_and_nothing_else() {
         open_one(&sessions, &flow(n), 1).unwrap();
     }
 }
+
+/// A worker may still hold what it found when the session has ended and another one has its record.
+#[test]
+fn a_session_found_before_its_end_changes_no_later_one() {
+    let sessions = Sessions::new(16, 1, Timeouts::default());
+    let old = open_one(&sessions, &flow(1), 0).unwrap();
+    let found = find(&sessions, &flow(1), 0).unwrap();
+    sessions.end(&found);
+    let new = open_one(&sessions, &flow(2), 0).unwrap();
+    assert_eq!(old.index, new.index, "the same record");
+    sessions.stamp(&found, 2, Hop(9));
+    sessions.touch(&found, RST, 0);
+    sessions.charge(&found, PortId(0));
+    let other = find(&sessions, &flow(2), 0).unwrap();
+    assert!(!other.is_of(2), "generation 2 never allowed it");
+    assert!(!other.state().is_over(), "it was not reset");
+    sessions.stamp(&other, 2, Hop(9));
+    assert!(find(&sessions, &flow(2), 0).unwrap().is_of(2));
+}
+
+/// Every bucket is full, so no session finds a place; meanwhile another thread ends whatever it
+/// sees.
+#[test]
+fn a_session_without_a_place_gives_its_record_back_once() {
+    let sessions = Sessions::new(64, 1, Timeouts::default());
+    for n in 0..100_000_u64 {
+        sessions.index.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15), 63);
+    }
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                sessions.end_of(PortId(0));
+            }
+        });
+        for n in 0..100_000 {
+            assert!(open_one(&sessions, &flow(n), 0).is_err());
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((sessions.used(), sessions.used_by(PortId(0))), (0, 0));
+    let mut free: Vec<u32> = std::iter::from_fn(|| sessions.take_free()).collect();
+    free.sort_unstable();
+    assert_eq!(free, (0..64).collect::<Vec<_>>());
+}
+
+/// What is ended while it is being opened leaves nothing in the index.
+#[test]
+fn a_session_ended_while_it_is_opened_leaves_no_trace() {
+    let sessions = Sessions::new(64, 1, Timeouts::default());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                sessions.end_of(PortId(0));
+            }
+        });
+        for n in 0..300_000 {
+            let _ = open_one(&sessions, &flow(n), 0);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    sessions.end_of(PortId(0));
+    assert_eq!((sessions.used(), sessions.used_by(PortId(0))), (0, 0));
+    assert_eq!(sessions.index.in_use(), 0, "slots that lead nowhere");
+}
