@@ -1,8 +1,8 @@
 //! Makes the sessions of connections that both gates let pass.
 
-use super::{Context, Next, Node, Translation};
+use super::{Context, Next, Node, Translation, session};
 use crate::packet::Packet;
-use crate::session::{Opened, Opening, Refusal, Views};
+use crate::session::{Found, Opened, Opening, Refusal, Views};
 use crate::wire::{Flow, protocol};
 use crate::{Hop, Outcome};
 
@@ -14,8 +14,10 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if from_pod && let Some(own) = context.snapshot.node_address(flow.source) {
         views.receiver.source = own;
     }
-    if let Err(outcome) = open(context, packet, &mut views, hop) {
-        return Next::End(outcome);
+    match open(context, packet, &mut views, hop) {
+        Ok(None) => {}
+        Ok(Some(known)) => return join(context, packet, &known),
+        Err(outcome) => return Next::End(outcome),
     }
     if views.is_translated() {
         let to = views.receiver;
@@ -29,17 +31,29 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     Next::Node(Node::Rewrite)
 }
 
+/// Has a packet go the way of the session that another packet of its connection made meanwhile,
+/// with that one's addresses.
+fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
+    packet.translation = Packet::AS_IT_IS;
+    let outcome = packet.outcome.unwrap_or(Outcome::Session);
+    match session::go_on(context, packet, known, outcome) {
+        Next::Node(Node::Rewrite) => Next::Node(Node::Rewrite),
+        Next::Node(_) => Next::End(Outcome::NoSession),
+        end => end,
+    }
+}
+
 /// Ports that are tried before a connection is given up.
 const ATTEMPTS: u16 = 32;
 
 /// Makes the session, seen from another port if the receiver could not tell it from another one.
-/// If another packet of the connection made it meanwhile, `views` are what that one chose.
+/// If another packet of the connection made it meanwhile, returns that one's.
 fn open(
     context: &Context<'_>,
     packet: &Packet,
     views: &mut Views,
     hop: Hop,
-) -> Result<(), Outcome> {
+) -> Result<Option<Found>, Outcome> {
     let opening = Opening {
         payer: packet.in_port,
         hop,
@@ -58,15 +72,12 @@ fn open(
         let Some(port) = port else { break };
         views.receiver = Flow { source_port: port, ..wanted };
         match context.sessions.open(views, &opening, context.now.seconds()) {
-            Ok(Opened::New(_)) => return Ok(()),
+            Ok(Opened::New(_)) => return Ok(None),
             // What the receiver sends back opens nothing; its answers belong to the session.
             Ok(Opened::Known(found)) if found.translated && !found.forward => {
                 return Err(Outcome::NoSession);
             }
-            Ok(Opened::Known(found)) => {
-                *views = context.sessions.views(&found).ok_or(Outcome::NoSession)?;
-                return Ok(());
-            }
+            Ok(Opened::Known(found)) => return Ok(Some(found)),
             Err(Refusal::Full) => return Err(Outcome::SessionTableFull),
             Err(Refusal::Quota) => return Err(Outcome::SessionQuota),
             Err(Refusal::Taken) => {}
@@ -86,4 +97,64 @@ fn other_port(context: &Context<'_>, receiver: &Flow, own: bool, hash: u64, n: u
     // Steps of an odd size visit many ports before one comes again.
     let at = (hash >> 8).wrapping_add(u64::from(n) * ((hash >> 40) | 1)) % count;
     has_ports.then_some(ports.start() + at as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+    use crate::session::{Sessions, Timeouts};
+    use crate::{Gate, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
+
+    /// Two workers take a packet of one new connection each and choose different backends. The
+    /// second packet takes the first one's, in its addresses and in its way out.
+    #[test]
+    fn a_packet_leaves_where_the_session_made_meanwhile_leads() {
+        let address = |n: u32| acl::Address::from_v4_bits(0x0a01_0002 + n);
+        let pod = |n| PortState {
+            addresses: vec![address(n)],
+            to_pod: Gate::Open,
+            from_pod: Gate::Open,
+            ..PortState::new(format!("default/pod{n}"), PortKind::Pod)
+        };
+        let ports = (0..3).map(|n| Some(pod(n))).collect();
+        let snapshot = Snapshot::new(Parts { generation: 1, ports, ..Parts::default() });
+        let opener = Flow {
+            source: address(0),
+            destination: acl::Address::from_v4_bits(0x0a60_0001),
+            source_port: 4000,
+            destination_port: 80,
+            protocol: protocol::UDP,
+        };
+        let to = |n| Flow { destination: address(n), ..opener };
+        let views = |n| Views { receiver: to(n), ..Views::plain(opener) };
+        let sessions = Sessions::new(16, 4, Timeouts::default());
+        let opening =
+            Opening { payer: PortId(0), hop: Hop::port(PortId(1)), generation: 1, tcp_flags: 0 };
+        sessions.open(&views(1), &opening, 0).unwrap();
+
+        let (memory, mut frames) = Memory::heap(512, 1);
+        let mut packet = Packet::new(frames.pop().unwrap(), PortId(0));
+        packet.headers.flow = opener;
+        packet.hop = Hop::port(PortId(2));
+        packet.outcome = Some(Outcome::PolicyAllowed);
+        let Graph { mut fragments, mut notices, mut translations, mut cases, .. } =
+            Graph::default();
+        let mut context = Context {
+            snapshot: &snapshot,
+            memory: &memory,
+            sessions: &sessions,
+            fragments: &mut fragments,
+            notices: &mut notices,
+            translations: &mut translations,
+            cases: &mut cases,
+            now: Now::default(),
+        };
+        let chosen = Translation { views: views(2), to: to(2), quoted: None, returns: false };
+        context.translate(&mut packet, chosen);
+        assert_eq!(step(&mut context, &mut packet), Next::Node(Node::Rewrite));
+        let translation = context.translation(&packet).unwrap();
+        assert_eq!((translation.to, translation.views), (to(1), views(1)));
+        assert_eq!(packet.hop, Hop::port(PortId(1)));
+    }
 }

@@ -106,7 +106,8 @@ pub(super) fn go_on(
         let Some(views) = context.sessions.views(found) else {
             return Next::End(Outcome::NoSession);
         };
-        if !is_current {
+        // What a later snapshot allowed, a worker that is behind neither ends nor evaluates.
+        if !is_current && !found.is_of_later(generation) {
             if let Err(next) = judge_again(context, packet, found, &views) {
                 return next;
             }
@@ -204,7 +205,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return refused;
     };
     let Some(views) = context.sessions.views(&found) else { return refused };
-    if !found.is_of(snapshot.generation) {
+    if !found.is_of(snapshot.generation) && !found.is_of_later(snapshot.generation) {
         let Judgement { outcome, by } = judge(snapshot, &views.judged());
         if outcome.verdict() != Verdict::Forward {
             context.sessions.end(&found);

@@ -6,6 +6,7 @@
 mod answers;
 mod floods;
 mod fragments;
+mod generations;
 mod long;
 mod overlay;
 mod rig;
