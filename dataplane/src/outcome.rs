@@ -128,6 +128,8 @@ outcomes! {
     SessionQuota = Drop "session-quota",
     /// The output port's ring was full.
     TxFull = Drop "tx-full",
+    /// The packet is in more pieces than the output port sends as one.
+    TooManyFrames = Drop "too-many-frames",
     /// The output port is gone.
     PortGone = Drop "port-gone",
     /// The ring towards the worker that owns the output port was full.

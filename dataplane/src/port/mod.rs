@@ -62,6 +62,10 @@ impl Lent<'_> {
     }
 }
 
+/// Frames of the longest packet that every port sends. The kernel makes the first the head of its
+/// own buffer and the others its fragments (`MAX_SKB_FRAGS`).
+pub const MOST_FRAMES: usize = 18;
+
 /// The port is of no more use: its interface is gone or down for good.
 #[derive(Debug)]
 pub struct PortGone(pub String);
@@ -84,7 +88,8 @@ pub trait Port: Send {
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone>;
 
-    /// Takes frames to send from the front of `frames`; what does not fit stays there.
+    /// Takes frames to send from the front of `frames`; what does not fit stays there, and so do
+    /// packets of more than [`MOST_FRAMES`] frames, behind the others, where the port sends none.
     fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone>;
 
     /// Whether it sees itself to checksums that are still to be completed

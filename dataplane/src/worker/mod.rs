@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::exchange::Exchange;
 use crate::orders::{Order, Orders};
-use crate::port::{Lent, Port};
+use crate::port::{Lent, MOST_FRAMES, Port};
 use crate::session::Sessions;
 use crate::{
     Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR,
@@ -291,8 +291,10 @@ impl Worker {
             slot.counters.sent.add((count - refused) as u64);
             slot.counters.sent_bytes.add(bytes - self::bytes(&slot.leaving));
             for frame in slot.leaving.drain(..) {
+                let is_long = frame.frames() > MOST_FRAMES;
+                let outcome = if is_long { Outcome::TooManyFrames } else { Outcome::TxFull };
                 self.free.put(frame);
-                self.counters.count(Outcome::TxFull);
+                self.counters.count(outcome);
                 slot.counters.refused.add(1);
             }
         }

@@ -73,7 +73,7 @@ fn packets_longer_than_a_frame_pass_in_several() {
 }
 
 #[test]
-fn a_packet_that_no_ring_takes_is_dropped_alone() {
+fn a_packet_that_no_ring_takes_comes_back_alone() {
     testkit::requires_root!();
     let pair = Pair::new("too-long");
     pair.set_mtu(65_000);
@@ -88,9 +88,19 @@ fn a_packet_that_no_ring_takes_is_dropped_alone() {
         assert!(switch.memory.fill(&mut next, &[1; 100]));
         chain.push(&switch.memory, next);
     }
-    switch.send(chain.finish());
-    switch.send_bytes(&packet(b"the next"));
-    assert_eq!(pod.wait_bytes(), packet(b"the next"));
+    let next = |switch: &mut End, payload: &[u8]| {
+        let mut frame = switch.free.take().expect("free frames");
+        assert!(switch.memory.fill(&mut frame, &packet(payload)));
+        frame
+    };
+    let one = next(&mut switch, b"the one before");
+    let other = next(&mut switch, b"the one behind");
+    let mut left = switch.try_send(vec![one, chain.finish(), other]);
+    assert_eq!(left.len(), 1, "what could not be sent, for an outcome");
+    assert_eq!(left[0].frames(), 19);
+    left.drain(..).for_each(|frame| switch.free.put(frame));
+    assert_eq!(pod.wait_bytes(), packet(b"the one before"));
+    assert_eq!(pod.wait_bytes(), packet(b"the one behind"));
     switch.close();
     assert_eq!(switch.free.len(), FRAMES as usize);
 }

@@ -98,11 +98,15 @@ impl End {
     }
 
     pub(crate) fn send(&mut self, frame: Frame) {
-        let mut frames = vec![frame];
+        assert!(self.try_send(vec![frame]).is_empty(), "the port took no frame");
+    }
+
+    /// Sends frames; returns those that the port did not take.
+    pub(crate) fn try_send(&mut self, mut frames: Vec<Frame>) -> Vec<Frame> {
         let mut lent = Lent { memory: &self.memory, free: &mut self.free };
         let port = self.port.as_mut().expect("an open port");
         port.send(&mut lent, &mut frames).expect("the interface is there");
-        assert!(frames.is_empty(), "the port took no frame");
+        frames
     }
 
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {

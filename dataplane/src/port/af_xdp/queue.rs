@@ -13,15 +13,12 @@ use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
 use crate::frame::{Chain, RESERVED};
-use crate::port::{Lent, Port, PortGone};
+use crate::port::{Lent, MOST_FRAMES, Port, PortGone};
 
 /// Frames lent to the kernel at a time.
 const BATCH: u32 = 64;
 /// Frames the kernel sends for one call, where it lets us choose.
 const SEND_BUDGET: u32 = 256;
-/// Frames of a packet that the kernel sends: the first becomes the head of its own buffer, the
-/// others its fragments (`MAX_SKB_FRAGS`). A longer packet is dropped.
-const MOST_FRAMES: usize = 18;
 /// `XDP_TX_METADATA` and `XDP_TXMD_FLAGS_CHECKSUM` of linux/if_xdp.h.
 const TX_METADATA: u32 = 1 << 1;
 const COMPLETE_CHECKSUM: u64 = 1 << 1;
@@ -142,10 +139,6 @@ impl AfXdpPort {
             true => lent.free.put(other),
             false => others.push(other),
         });
-        if others.len() >= MOST_FRAMES {
-            others.into_iter().chain([frame]).for_each(|frame| lent.free.put(frame));
-            return;
-        }
         for frame in std::iter::once(frame).chain(others) {
             left -= frame.len();
             self.put(lent, frame, left > 0);
@@ -251,6 +244,11 @@ impl Port for AfXdpPort {
 
     fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
         self.reap(lent);
+        let is_long = |frame: &Frame| frame.frames() > MOST_FRAMES;
+        let long: Vec<Frame> = match frames.iter().any(is_long) {
+            true => frames.extract_if(.., |frame| is_long(frame)).collect(),
+            false => Vec::new(),
+        };
         let mut room = (RING - self.sending) as usize;
         let fit = frames.iter().take_while(|frame| {
             let fits = frame.frames() <= room;
@@ -268,6 +266,7 @@ impl Port for AfXdpPort {
                 self.put_chain(lent, frame);
             }
         }
+        frames.extend(long);
         self.socket.tx.submit();
         self.kick()
     }
