@@ -5,14 +5,14 @@ use std::time::SystemTime;
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-use crate::time::Utc;
+use observe::time::utc;
 
 struct Stderr;
 
 static STDERR: Stderr = Stderr;
 
 /// Logs messages of `level` and above to stderr from now on. A second call only sets the level.
-pub fn start(level: LevelFilter) {
+pub(crate) fn start(level: LevelFilter) {
     // It fails only if a logger is set already, which is then this one.
     let _ = log::set_logger(&STDERR);
     log::set_max_level(level);
@@ -25,7 +25,7 @@ impl Log for Stderr {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let time = Utc::from(SystemTime::now());
+            let time = utc(SystemTime::now());
             // One write, so that lines of several threads do not mix. Nobody is left to be
             // told if stderr is gone.
             let line = format!("{time} {:5} {}\n", record.level(), record.args());

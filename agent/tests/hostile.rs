@@ -1,7 +1,6 @@
 //! Input from outside, bent at random: it is refused, or understood; never a panic.
 
-use agent::api::Request;
-use agent::cni;
+use local_api::Request;
 use proptest::prelude::*;
 use serde_json::Value;
 

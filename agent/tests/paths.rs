@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use agent::MacAddress;
-use agent::linux::{Netlink, NextHop, PathEvent, PathEvents, in_namespace};
 use agent::run::{InterfaceEvent, Interfaces, KernelInterfaces};
 use dataplane::port::af_xdp::{Umem, UmemConfig, UplinkFilter};
+use linux_net::MacAddress;
+use linux_net::{Netlink, NextHop, PathEvent, PathEvents, in_namespace};
 use testkit::Namespace;
 
 const PATIENCE: Duration = Duration::from_secs(10);

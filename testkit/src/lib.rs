@@ -1,11 +1,13 @@
 //! Helpers for tests that move real packets.
 //!
 //! - [`api_server`]: an API server double,
+//! - [`manifests`]: Kubernetes objects as YAML,
 //! - [`packet`]: frames, built in one line each,
 //! - [`storm`]: many short TCP connections,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
 //! - [`RawSender`]: frames out of an interface, whatever they say,
 //! - [`Process`]: a program that ends with the test, its output kept,
+//! - [`workspace_binary`]: a program of another package of the workspace,
 //! - [`requires!`] and [`requires_root!`]: what a test needs to run.
 //!
 //! # Skipped tests
@@ -35,6 +37,8 @@
 //! `PODGATE_REFUSE_SKIPS=1` makes the same test fail instead.
 
 pub mod api_server;
+mod binary;
+pub mod manifests;
 mod namespace;
 pub mod packet;
 mod process;
@@ -43,6 +47,7 @@ mod skip;
 pub mod storm;
 mod unique;
 
+pub use binary::workspace_binary;
 pub use namespace::Namespace;
 pub use process::Process;
 pub use raw::RawSender;

@@ -21,7 +21,7 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     match io::stdout().write_all(&script(args.shell)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => super::fail(super::NO, format_args!("write to stdout: {error}")),
+        Err(error) => cli::fail(cli::NO, format_args!("write to stdout: {error}")),
     }
 }
 

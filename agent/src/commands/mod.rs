@@ -1,33 +1,22 @@
 //! The command line of `podgate`.
 //!
-//! One file a command: its arguments, its help with an example, and `run`, which does it and
-//! says with which exit code the process ends. The codes are the same everywhere: 0 for done,
-//! 1 for "the answer is no" ([`NO`]), 2 for input that cannot be used ([`UNUSABLE`]), which is
-//! also what wrong arguments end with.
+//! One file a command: its arguments, its help with an example, and `run`, which returns the exit
+//! code ([`cli`] lists the codes). The commands that need no running switch are in [`offline`].
 
-pub mod asking;
+pub mod call;
 pub mod completion;
-pub mod explain;
-mod input;
 pub mod konnectivity;
 pub mod observe;
-pub mod policy;
-pub mod replay;
 pub mod run;
 pub mod show;
 pub mod status;
 pub mod top;
 pub mod trace;
 
-use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-/// Exit code: the command did its work, and the answer is no.
-pub const NO: u8 = 1;
-/// Exit code: the input cannot be used.
-pub const UNUSABLE: u8 = 2;
+use offline::commands::{policy, replay};
 
 /// A userspace virtual switch for Kubernetes cluster nodes.
 #[derive(Debug, Parser)]
@@ -84,12 +73,6 @@ impl Cli {
             Command::KonnectivityAgent(args) => konnectivity::agent::run(&args),
         }
     }
-}
-
-/// Tells on stderr why the command ends with `code`.
-pub fn fail(code: u8, message: impl Display) -> ExitCode {
-    eprintln!("podgate: {message}");
-    ExitCode::from(code)
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::asking::{Output, Socket, print_line, refused};
-use crate::api::{ObserveFilters, Request, Verdict};
-use crate::verdicts::Event;
+use super::call::{Socket, print_line, refused};
+use cli::Output;
+use local_api::{ObserveFilters, Request, Verdict};
+use observe::verdicts::Event;
 
 /// Past verdicts shown if nothing else is asked for.
 const LAST: u32 = 20;

@@ -9,13 +9,13 @@ use log::LevelFilter;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{NO, UNUSABLE, fail};
 use crate::config::{
     Config, ConfigError, HugePages, LogLevel, Options, host_name, manifests_of, online_cores,
     read_file,
 };
 use crate::logger;
 use crate::run::{Input, KernelInterfaces, StartError, start};
+use cli::{NO, UNUSABLE, fail};
 
 /// What `podgate run` takes.
 #[derive(Debug, clap::Args)]

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
-use super::asking::{Output, Socket, print, refused};
-use super::{NO, fail};
-use crate::api::{Request, Show};
+use super::call::{Socket, refused};
 use crate::run::{TABLES, Table};
+use cli::{NO, fail};
+use cli::{Output, print};
+use local_api::{Request, Show};
 
 /// What `podgate show` takes.
 #[derive(Debug, clap::Args)]

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use super::asking::{Output, Socket, print, refused};
-use super::{NO, fail};
-use crate::api::Request;
+use super::call::{Socket, refused};
 use crate::run::Status;
+use cli::{NO, fail};
+use cli::{Output, print};
+use local_api::Request;
 
 /// What `podgate status` takes.
 #[derive(Debug, clap::Args)]

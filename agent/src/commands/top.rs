@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::asking::{Output, Socket, print, refused};
-use super::{NO, UNUSABLE, fail};
-use crate::api::{Client, Request};
+use super::call::{Socket, refused};
 use crate::config::Span;
 use crate::run::{PortStatus, Status};
+use cli::{NO, UNUSABLE, fail};
+use cli::{Output, print};
+use local_api::{Client, Request};
 
 /// What `podgate top` takes.
 #[derive(Debug, clap::Args)]

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::asking::{Output, Socket, print, print_line, refused};
-use super::{NO, fail};
-use crate::api::{Request, TraceAdd};
-use crate::trace::{Line, MOST};
+use super::call::{Socket, print_line, refused};
+use cli::{NO, fail};
+use cli::{Output, print};
+use local_api::{Request, TraceAdd};
+use observe::trace::{Line, MOST};
 
 /// What `podgate trace` does.
 #[derive(Debug, clap::Subcommand)]

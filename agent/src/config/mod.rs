@@ -23,10 +23,10 @@ use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use network::Network;
-pub use options::{HugePages, LogLevel, Masquerade, Options, RxMode, Underlay};
+pub use options::{HugePages, LogLevel, Masquerade, Options, RxMode};
 pub use text::{Cores, OnOff, PortSpan, Span};
 
-use crate::api::DEFAULT_SOCKET;
+use local_api::DEFAULT_SOCKET;
 
 /// Everything that was decided before the switch starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,9 +84,6 @@ pub struct ConfigError(String);
 pub const AUTO: &str = "auto";
 const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_STATE_DIR: &str = "/run/podgate";
-/// Largest packet that passes: what the length field of IPv4 can tell, less the headers of a tunnel.
-/// (The kernel would send 18 frames of 3840 bytes as one packet.)
-pub(crate) const MOST_MTU: u32 = 65_000;
 /// Descriptors of a port's fill ring.
 const RING: u64 = 2048;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
@@ -154,7 +151,7 @@ impl Config {
         let sessions = options.sessions.unwrap_or(1 << 18);
         faults.range("sessions", sessions.into(), 64, 1 << 26);
         let mtu = options.mtu.unwrap_or(1500);
-        faults.range("mtu", mtu.into(), LEAST_MTU.into(), MOST_MTU.into());
+        faults.range("mtu", mtu.into(), LEAST_MTU.into(), linux_net::MAX_MTU.into());
         let standard = Timeouts::default();
         let mut span = |name: &str, given: Option<Span>, otherwise: Duration| {
             let span = given.map_or(otherwise, |span| span.0);

@@ -2,11 +2,12 @@
 
 use std::ops::RangeInclusive;
 
+use cli::Underlay;
 use dataplane::Underlay as DataplaneUnderlay;
 use dataplane::wire::vxlan::Vxlan;
 use ipnet::IpNet;
 
-use super::options::{Masquerade, Options, Underlay};
+use super::options::{Masquerade, Options};
 use super::text::{OnOff, PortSpan};
 use super::{AUTO, Faults};
 

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::text::{Cores, OnOff, PortSpan, Span};
+use cli::Underlay;
 
 /// What was said about each option; `None` and empty lists: nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
@@ -154,17 +155,6 @@ pub struct Options {
     /// How much is logged to stderr [default: info]
     #[arg(long, env = "PODGATE_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
-}
-
-/// How packets travel between cluster nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Underlay {
-    /// In VXLAN tunnels
-    #[default]
-    Vxlan,
-    /// As they are
-    Routed,
 }
 
 /// How pods reach the world outside the cluster.

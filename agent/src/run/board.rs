@@ -10,7 +10,7 @@ use dataplane::{PortId, Snapshot, Switch};
 
 use super::source::SourceInfo;
 use crate::config::Config;
-use crate::verdicts::Hub;
+use observe::verdicts::Hub;
 
 /// A running switch as seen from outside the control loop.
 pub struct Board {
@@ -21,7 +21,7 @@ pub struct Board {
     /// The stream of verdicts.
     pub hub: Arc<Hub>,
     /// Packets that are followed.
-    pub trace: crate::trace::Store,
+    pub trace: observe::trace::Store,
     /// When it started, by the clock on the wall.
     pub started_at: SystemTime,
     /// Ports whose interfaces vanished under them.
@@ -97,7 +97,7 @@ impl Board {
             config,
             switch,
             hub,
-            trace: crate::trace::Store::default(),
+            trace: observe::trace::Store::default(),
             started_at: SystemTime::now(),
             ports_lost: AtomicU64::new(0),
             started: Instant::now(),

@@ -9,10 +9,10 @@ use dataplane::port::af_xdp::{
 };
 use dataplane::wire::Mac;
 
-use crate::linux::host_port::{self, HostPortConfig};
-use crate::linux::masquerade;
-use crate::linux::redirect::{Redirector, Redirects};
-use crate::linux::{
+use linux_net::host_port::{self, HostPortConfig};
+use linux_net::masquerade;
+use linux_net::redirect::{Redirector, Redirects};
+use linux_net::{
     Error, Event, Events, Link, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
 };
 

@@ -54,10 +54,10 @@ use dataplane::session::Sessions;
 use dataplane::switch;
 use dataplane::{Frame, Memory, Switch};
 
-use crate::api::{self, Answer, Request};
 use crate::config::Config;
 use crate::http;
-use crate::verdicts::Hub;
+use local_api::{self, Answer, Request};
+use observe::verdicts::Hub;
 
 pub use board::{Board, LostPort, PortInfo, State};
 pub use input::Input;
@@ -100,7 +100,7 @@ pub struct Running {
     events: Sender<Event>,
     control_loop: Option<JoinHandle<()>>,
     hub: Option<JoinHandle<()>>,
-    api: Option<api::Server>,
+    api: Option<crate::Server>,
     http: Option<http::Server>,
     /// Held until the end, so that no second switch uses the same folder.
     _lock: fs::File,
@@ -152,7 +152,7 @@ pub fn start(
     let fetcher = Arc::clone(&hub);
     let hub = thread("verdicts").spawn(move || fetcher.run()).map_err(failed)?;
     let socket = board.config.socket.clone();
-    let api = api::Server::start(&socket, Arc::clone(&board), events.clone())
+    let api = crate::Server::start(&socket, Arc::clone(&board), events.clone())
         .map_err(|error| StartError::Failed(format!("socket: {}: {error}", socket.display())))?;
     board.set_ready(true);
     Ok(Running {
@@ -239,3 +239,6 @@ fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
 pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
 }
+
+// The CNI plugin and the graph must agree on which pods leave checksums unfinished.
+const _: () = assert!(linux_net::SINGLE_FRAME_MTU == dataplane::frame::ONE_PIECE);

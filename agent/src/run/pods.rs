@@ -12,7 +12,7 @@ use std::time::Instant;
 use control::PodKey;
 use dataplane::PortId;
 
-use crate::api::{Answer, ApiError, AttachPod, Attachment, ErrorKind};
+use local_api::{Answer, ApiError, AttachPod, Attachment, ErrorKind};
 
 /// Everything known about the attached pods.
 #[derive(Default)]

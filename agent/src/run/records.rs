@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::api::{AttachPod, Attachment};
+use local_api::{AttachPod, Attachment};
 
 /// The folder of records.
 #[derive(Debug)]

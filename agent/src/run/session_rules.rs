@@ -8,7 +8,7 @@ use session_rules::{Action, End, Ports, Rule, Scope, Transport};
 
 use super::Event;
 use super::show::Table;
-use crate::api::{ApiError, ErrorKind};
+use local_api::{ApiError, ErrorKind};
 
 /// Rules shown at most.
 const MOST: usize = 100_000;

@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::board::Board;
 use super::{Event, session_rules, status};
-use crate::api::{ApiError, ErrorKind};
-use crate::verdicts::protocol_name;
+use local_api::{ApiError, ErrorKind};
+use observe::verdicts::protocol_name;
 
 /// A table of names and values, the answer to `show`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -13,7 +14,12 @@ use testkit::api_server::ApiServer;
 use testkit::{Namespace, Process, TempDir};
 
 pub(crate) const PODGATE: &str = env!("CARGO_BIN_EXE_podgate");
-const PODGATE_CNI: &str = env!("CARGO_BIN_EXE_podgate-cni");
+
+/// The CNI plugin, built once per run.
+fn podgate_cni() -> &'static Path {
+    static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
+    PLUGIN.get_or_init(|| testkit::workspace_binary(PODGATE, "cni", "podgate-cni"))
+}
 
 /// How long something may take that must happen. What must not happen is waited for much shorter.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -107,7 +113,7 @@ impl ClusterNode {
         namespace.exec(["ip", "link", "set", "lo", "up"]);
         let path = namespace.path().to_owned();
         let server = ApiServer::listening(move |address| {
-            agent::linux::in_namespace(&path, || TcpListener::bind(address))
+            linux_net::in_namespace(&path, || TcpListener::bind(address))
                 .map_err(std::io::Error::other)?
         });
         server.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"},
@@ -263,7 +269,7 @@ impl ClusterNode {
                 ],
             },
         });
-        let mut plugin = self.namespace.command([PODGATE_CNI]);
+        let mut plugin = self.namespace.command([podgate_cni()]);
         let mut child = plugin
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", format!("sandbox-{name}"))
@@ -317,7 +323,7 @@ impl ClusterNode {
             stream.read_to_string(&mut answer)?;
             Ok(answer)
         };
-        agent::linux::in_namespace(self.namespace.path(), ask).unwrap().unwrap_or_default()
+        linux_net::in_namespace(self.namespace.path(), ask).unwrap().unwrap_or_default()
     }
 
     /// Waits for something that must happen.
@@ -373,7 +379,7 @@ impl Pod<'_> {
     /// A connection from inside the pod.
     pub(crate) fn connect(&self, to: IpAddr, port: u16) -> std::io::Result<TcpStream> {
         let connect = || TcpStream::connect_timeout(&SocketAddr::new(to, port), BLOCKED);
-        let stream = agent::linux::in_namespace(self.namespace.path(), connect).unwrap()?;
+        let stream = linux_net::in_namespace(self.namespace.path(), connect).unwrap()?;
         stream.set_read_timeout(Some(BLOCKED))?;
         Ok(stream)
     }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 
-use agent::linux::in_namespace;
+use linux_net::in_namespace;
 use serde_json::{Value, json};
 use testkit::{Namespace, Process};
 

@@ -104,7 +104,7 @@ fn a_new_pod_is_never_open() {
                 let brief = std::time::Duration::from_millis(20);
                 let call = || std::net::TcpStream::connect_timeout(&listening, brief);
                 let path = caller.namespace.path();
-                let result = agent::linux::in_namespace(path, call).unwrap();
+                let result = linux_net::in_namespace(path, call).unwrap();
                 // A refusal would be an answer of the pod's kernel: it was reached.
                 let error = result.expect_err("the pod must not be reached");
                 assert_ne!(error.kind(), std::io::ErrorKind::ConnectionRefused);

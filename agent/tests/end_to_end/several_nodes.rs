@@ -173,9 +173,9 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn open(client: &Path, server: &Path, address: SocketAddr) -> Self {
         let bind = || TcpListener::bind(address).unwrap();
-        let listener = agent::linux::in_namespace(server, bind).unwrap();
+        let listener = linux_net::in_namespace(server, bind).unwrap();
         let connect = || TcpStream::connect_timeout(&address, PATIENCE).unwrap();
-        let client = agent::linux::in_namespace(client, connect).unwrap();
+        let client = linux_net::in_namespace(client, connect).unwrap();
         let (server, _) = listener.accept().unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { client, server }

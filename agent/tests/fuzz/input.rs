@@ -5,9 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use agent::api::Request;
-use agent::cni;
 use agent::config::{Config, read_file};
+use local_api::Request;
 
 /// The first byte chooses what the rest is.
 pub(crate) fn check(bytes: &[u8]) {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use agent::api::Verdict;
 use control::api_server::Access;
+use local_api::Verdict;
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent::api::{AttachPod, ClientError, ErrorKind, Verdict};
+use local_api::{AttachPod, ClientError, ErrorKind, Verdict};
 
 use crate::node::{Node, NodeFiles, cluster, until};
 use crate::{API, DB, WEB, syn};

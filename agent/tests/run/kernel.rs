@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use agent::linux::host_port::HostPortConfig;
-use agent::linux::redirect::Redirects;
-use agent::linux::{NextHop, masquerade};
 use agent::run::{InterfaceEvent, Interfaces, Opened, OpenedUplink};
 use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
+use linux_net::host_port::HostPortConfig;
+use linux_net::redirect::Redirects;
+use linux_net::{NextHop, masquerade};
 
 use crate::node::Pod;
 

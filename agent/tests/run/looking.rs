@@ -1,9 +1,9 @@
 //! What others can see: HTTP, verdicts, tables, status.
 
-use agent::api::{ObserveFilters, Request, TraceAdd, Verdict};
 use agent::run::Status;
-use agent::trace::Line;
-use agent::verdicts::Event;
+use local_api::{ObserveFilters, Request, TraceAdd, Verdict};
+use observe::trace::Line;
+use observe::verdicts::Event;
 use testkit::packet;
 
 use crate::node::{Node, NodeFiles, POLICY, cluster, remote_pod, until};

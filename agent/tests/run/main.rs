@@ -9,7 +9,7 @@ mod node;
 mod services;
 mod trouble;
 
-use agent::api::Verdict;
+use local_api::Verdict;
 use testkit::packet::{self, Packet};
 
 use node::{Node, NodeFiles, POLICY, cluster, until};

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use agent::MacAddress;
-use agent::api::{AttachPod, AttachedPod, Client, ClientError, ObserveFilters, Request, Show};
 use agent::config::{Config, Options};
 use agent::run::{Input, Running, StartError, Status, Table, start};
-use agent::verdicts::Event;
 use dataplane::Memory;
 use dataplane::port::memory::Wire;
+use linux_net::MacAddress;
+use local_api::{AttachPod, AttachedPod, Client, ClientError, ObserveFilters, Request, Show};
+use observe::verdicts::Event;
 use testkit::TempDir;
 use testkit::packet::{Packet, SWITCH_MAC, mac_of};
 

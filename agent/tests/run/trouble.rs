@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use agent::api::{Client, ObserveFilters, Request, Verdict};
 use agent::run::StartError;
+use local_api::{Client, ObserveFilters, Request, Verdict};
 use testkit::packet;
 
 use crate::node::{Node, NodeFiles, POLICY, cluster, until};

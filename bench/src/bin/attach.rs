@@ -13,12 +13,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use agent::api::{AttachPod, Client};
 use agent::commands::Cli;
 use bench::forwarder::own_path;
 use bench::rig::PATIENCE;
 use bench::{Samples, print_table};
 use clap::Parser;
+use local_api::{AttachPod, Client};
 use testkit::{Namespace, TempDir, is_root};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

@@ -14,13 +14,13 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::node::{LeadsTo, NodePort, Surroundings, snapshot};
 use bench::{Samples, print_table};
 use control::objects::{Read, read};
 use control::{Control, Object, Scope};
 use dataplane::port::memory::Wire;
 use dataplane::switch::{Config, RxMode};
 use dataplane::{Memory, Switch};
+use renderer::{LeadsTo, NodePort, Surroundings, snapshot};
 use serde_json::{Value, json};
 
 const LOCAL_PODS: usize = 250;

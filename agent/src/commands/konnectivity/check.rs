@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use konnectivity::egress::{self, Selection};
 
-use crate::commands::{UNUSABLE, fail};
+use cli::{UNUSABLE, fail};
 
 /// What `podgate konnectivity-server check` takes.
 #[derive(Debug, clap::Args)]

@@ -18,7 +18,7 @@ use ::konnectivity::server::StartError;
 use clap::ValueEnum;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{NO, UNUSABLE, fail};
+use cli::{NO, UNUSABLE, fail};
 
 /// Flags of the original's logging library. All but the verbosity mean nothing here: the log
 /// goes to standard error.

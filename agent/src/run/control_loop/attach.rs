@@ -15,8 +15,8 @@ use control::{Control, PodKey};
 
 use super::ports::log_port;
 use super::{ControlLoop, LONGEST_ATTACHING};
-use crate::api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind};
 use crate::run::pods::{Attached, PodPort, Waiting, key_of};
+use local_api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind};
 
 impl PodPort {
     pub(super) fn id(&self) -> Option<dataplane::PortId> {

@@ -7,9 +7,9 @@ use control::{Control, PodKey};
 
 use super::ports::log_port;
 use super::{ControlLoop, HostPort};
-use crate::linux::host_port::{self, HostPortConfig};
-use crate::node::{HOST, SWITCH_ADDRESSES};
 use crate::run::StartError;
+use linux_net::host_port::{self, HostPortConfig};
+use renderer::{HOST, SWITCH_ADDRESSES};
 
 impl ControlLoop {
     /// Makes the host port, if there is to be one.

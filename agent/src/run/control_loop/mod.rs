@@ -26,10 +26,10 @@ use super::pods::{PodPort, Pods};
 use super::records::Records;
 use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
-use crate::api::{Answer, ApiError, AttachPod, ErrorKind, Request};
-use crate::linux::host_port::HostPortConfig;
-use crate::linux::masquerade;
-use crate::node::{LeadsTo, NodePort, ServiceMaker, snapshot};
+use linux_net::host_port::HostPortConfig;
+use linux_net::masquerade;
+use local_api::{Answer, ApiError, AttachPod, ErrorKind, Request};
+use renderer::{LeadsTo, NodePort, ServiceMaker, snapshot};
 
 /// The loop's own state; nobody else touches it.
 pub(super) struct ControlLoop {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::ControlLoop;
-use crate::linux::redirect::Redirects;
+use linux_net::redirect::Redirects;
 
 /// What the kernel was told to lead to the switch.
 #[derive(Default)]

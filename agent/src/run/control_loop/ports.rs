@@ -6,12 +6,12 @@ use std::time::{Instant, SystemTime};
 use dataplane::PortId;
 
 use super::{AGAIN, ControlLoop, LOST};
-use crate::api::Attachment;
-use crate::node::HOST;
 use crate::run::StartError;
 use crate::run::board::LostPort;
 use crate::run::interfaces::{InterfaceEvent, Opened};
 use crate::run::pods::{PodPort, key_of};
+use local_api::Attachment;
+use renderer::HOST;
 
 impl ControlLoop {
     /// Takes the pods up that an earlier process had attached.

@@ -11,7 +11,7 @@ use control::{Fault, Object, ObjectRef};
 
 use super::ControlLoop;
 use crate::run::source::Source;
-use crate::time::Utc;
+use observe::time::utc_seconds;
 
 /// Statuses of policies as they are, and when to look at them next.
 #[derive(Default)]
@@ -121,7 +121,7 @@ fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condi
     let since = known.filter(|it| it.accepted == accepted && !it.last_transition_time.is_empty());
     let last_transition_time = match since {
         Some(known) => known.last_transition_time.clone(),
-        None => Utc::from(now).in_seconds(),
+        None => utc_seconds(now),
     };
     Some(Condition {
         accepted,

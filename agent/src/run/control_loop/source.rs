@@ -9,7 +9,7 @@ use control::{Fault, Kind, Object, ObjectRef, PodKey};
 
 use super::ControlLoop;
 use crate::run::source::{Reading, Restored, WatchInfo, WatchState, load};
-use crate::verdicts::Names;
+use observe::verdicts::Names;
 
 /// What is wrong with the source's objects.
 #[derive(Default)]
@@ -85,7 +85,7 @@ impl ControlLoop {
         let (objects, restored) = load(&self.board.config.state_dir);
         match &restored {
             Restored::From(at) => {
-                let at = crate::time::Utc::from(*at);
+                let at = observe::time::utc(*at);
                 let count = objects.len();
                 log::info!(
                     "state of {at} ({count} objects) counts until the API server tells more"

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::ControlLoop;
-use crate::node::{HOST, UPLINK};
 use crate::run::board::{PortInfo, State};
 use crate::run::pods::PodPort;
-use crate::verdicts::Names;
+use observe::verdicts::Names;
+use renderer::{HOST, UPLINK};
 
 /// Faults shown at most.
 const MOST_FAULTS: usize = 200;

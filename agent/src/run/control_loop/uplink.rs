@@ -16,11 +16,11 @@ use dataplane::{PortId, Routes, Underlay};
 use super::ports::log_port;
 use super::{AGAIN, ControlLoop};
 use crate::config::Masquerade;
-use crate::linux::masquerade;
-use crate::node::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK, peers};
 use crate::run::StartError;
 use crate::run::interfaces::InterfaceEvent;
 use crate::run::pods::PodPort;
+use linux_net::masquerade;
+use renderer::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK, peers};
 
 /// The port towards other cluster nodes.
 pub(super) struct UplinkPort {

@@ -10,7 +10,7 @@ use dataplane::{Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::board::Board;
-use crate::time::Utc;
+use observe::time::utc;
 
 pub use source::{SourceStatus, WatchStatus};
 pub(super) use text::port_table;
@@ -176,7 +176,7 @@ impl Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ready: board.is_ready(),
             ailments: board.ailments().into_iter().map(str::to_owned).collect(),
-            started: Utc::from(board.started_at).to_string(),
+            started: utc(board.started_at),
             uptime_s: board.uptime().as_secs(),
             generation: state.snapshot.generation,
             generation_in_force: switch.generation(),
@@ -203,7 +203,7 @@ impl Status {
                 .map(|lost| LostStatus {
                     name: lost.name.clone(),
                     interface: lost.interface.clone(),
-                    when: Utc::from(lost.when).to_string(),
+                    when: utc(lost.when),
                     why: lost.why.clone(),
                 })
                 .collect(),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::run::source::{Restored, SourceInfo, WatchState};
-use crate::time::Utc;
+use observe::time::utc;
 
 /// Where objects come from; the names of its fields are fixed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub struct WatchStatus {
 
 impl SourceStatus {
     pub(super) fn of(info: &SourceInfo) -> Self {
-        let time = |at: Option<std::time::SystemTime>| at.map(|at| Utc::from(at).to_string());
+        let time = |at: Option<std::time::SystemTime>| at.map(utc);
         let watches = info.watches.iter().map(|(kind, watch)| WatchStatus {
             kind: kind.name().to_owned(),
             state: watch.state.name().to_owned(),
@@ -61,7 +61,7 @@ impl SourceStatus {
                 WatchState::Failing(why) => Some(why.clone()),
                 _ => None,
             },
-            since: Utc::from(watch.since).to_string(),
+            since: utc(watch.since),
             retries: watch.retries,
         });
         let (restored_from, restore_error) = match &info.restored {

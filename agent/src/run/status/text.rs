@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{PartStatus, PortStatus, Status};
 use crate::run::show::Table;
-use crate::time::for_people;
+use observe::time::uptime;
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -15,7 +15,7 @@ impl fmt::Display for Status {
             ([], false) => "not ready".to_owned(),
             (ailments, _) => ailments.join("; "),
         };
-        let uptime = for_people(Duration::from_secs(self.uptime_s));
+        let uptime = uptime(Duration::from_secs(self.uptime_s));
         let cores: Vec<String> =
             self.workers.iter().filter_map(|worker| worker.core).map(|c| c.to_string()).collect();
         let cores =

@@ -1,0 +1,290 @@
+//! The answering side.
+//!
+//! One thread a connection, and so many connections at most; one more is told so and closed.
+//! What only reads is answered from the board; what changes something is asked of the control
+//! loop.
+
+use std::collections::HashMap;
+use std::fs::{self, Permissions};
+use std::io::{self, BufReader, Read};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::run::{Board, Event, Status, make_folder, show};
+use local_api::{Answer, ApiError, ErrorKind};
+use local_api::{FrameError, REQUEST_BYTES, read_line, write_line};
+use local_api::{Request, TraceAdd};
+use observe::trace;
+use observe::verdicts::Filter;
+
+/// Connections at a time.
+const CONNECTIONS: usize = 128;
+/// How long an answer may take to be read by whoever asked.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a connection that has nothing to say is looked at.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// The listening socket and all connections. Dropping it ends them, but what was asked before
+/// is still answered.
+pub struct Server {
+    socket: PathBuf,
+    shared: Arc<Shared>,
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    board: Arc<Board>,
+    events: Mutex<Sender<Event>>,
+    /// Connections by number, so that they can be ended.
+    connections: Mutex<HashMap<u64, UnixStream>>,
+    accepted: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Server {
+    /// Listens at `socket`, for its owner only. A socket that nobody listens on is replaced.
+    ///
+    /// # Errors
+    /// If somebody listens there, or the place cannot be used.
+    pub(crate) fn start(
+        socket: &Path,
+        board: Arc<Board>,
+        events: Sender<Event>,
+    ) -> io::Result<Self> {
+        if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            make_folder(folder)?;
+        }
+        let listener = Arc::new(listen(socket)?);
+        let shared = Arc::new(Shared {
+            board,
+            events: Mutex::new(events),
+            connections: Mutex::default(),
+            accepted: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let (accepting, accepted) = (Arc::clone(&shared), Arc::clone(&listener));
+        let thread = std::thread::Builder::new().name("api".into());
+        let thread = thread.spawn(move || accept(&accepted, &accepting))?;
+        Ok(Self { socket: socket.to_owned(), shared, listener, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // Wakes the thread that accepts, even if somebody deleted the socket's file.
+        let woken = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+        for connection in lock(&self.shared.connections).values() {
+            let _ = connection.shutdown(Shutdown::Read);
+        }
+        if let Err(error) = fs::remove_file(&self.socket) {
+            log::debug!("remove {}: {error}", self.socket.display());
+        }
+    }
+}
+
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    let listener = match UnixListener::bind(socket) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if UnixStream::connect(socket).is_ok() {
+                let text = "another podgate answers there";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+            }
+            fs::remove_file(socket)?;
+            UnixListener::bind(socket)?
+        }
+        other => other?,
+    };
+    fs::set_permissions(socket, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    loop {
+        let stream = listener.accept();
+        if shared.stop.load(Ordering::Acquire) {
+            return;
+        }
+        match stream {
+            Ok((stream, _)) => begin(stream, shared),
+            Err(error) => {
+                log::warn!("local API: {error}");
+                std::thread::sleep(IDLE);
+            }
+        }
+    }
+}
+
+fn begin(mut stream: UnixStream, shared: &Arc<Shared>) {
+    let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
+    if lock(&shared.connections).len() >= CONNECTIONS {
+        let text = format!("{CONNECTIONS} connections are open already");
+        let _ = write_line(&mut stream, &Answer::from(ApiError::new(ErrorKind::NotReady, text)));
+        return;
+    }
+    let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
+    let connection = Connection { number, shared: Arc::clone(shared) };
+    let begun = stream.try_clone().and_then(|clone| {
+        lock(&shared.connections).insert(number, clone);
+        let serve = move || {
+            if let Err(error) = serve(stream, &connection.shared) {
+                log::debug!("local API: {error}");
+            }
+        };
+        std::thread::Builder::new().name("api-connection".into()).spawn(serve)
+    });
+    if let Err(error) = begun {
+        log::warn!("local API: {error}");
+    }
+}
+
+/// Is counted until it ends, in whatever way.
+struct Connection {
+    number: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        lock(&self.shared.connections).remove(&self.number);
+    }
+}
+
+/// Nothing that can fail runs under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Answers one request after the other.
+fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
+    let mut writer = stream.try_clone()?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let line = match read_line(&mut reader, REQUEST_BYTES) {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(FrameError::Io(error)) => return Err(error),
+            Err(error) => {
+                let error = ApiError::new(ErrorKind::BadRequest, format!("request: {error}"));
+                return write_line(&mut writer, &Answer::from(error));
+            }
+        };
+        let answer = match Request::parse(&line) {
+            Err(error) => error.into(),
+            Ok(Request::Observe(filters)) => match Filter::new(filters) {
+                Err(error) => error.into(),
+                Ok(filter) => return observe(reader, &mut writer, shared, filter),
+            },
+            Ok(Request::TraceShow) => return show_trace(&mut writer, &shared.board),
+            Ok(request) => answer(request, shared),
+        };
+        write_line(&mut writer, &answer)?;
+    }
+}
+
+fn answer(request: Request, shared: &Shared) -> Answer {
+    let board = &shared.board;
+    match request {
+        Request::Status => Answer::result(&Status::of(board)),
+        Request::Show(wanted) => {
+            let events = lock(&shared.events).clone();
+            match show(board, &events, &wanted.what, wanted.pod.as_deref()) {
+                Ok(table) => Answer::Result(table),
+                Err(error) => error.into(),
+            }
+        }
+        Request::TraceAdd(wanted) => match begin_trace(board, &wanted) {
+            Ok(()) => Answer::Result(json!({})),
+            Err(text) => ApiError::new(ErrorKind::BadRequest, format!("trace-add: {text}")).into(),
+        },
+        Request::TraceClear => {
+            board.trace.clear(&board.switch);
+            Answer::Result(json!({}))
+        }
+        Request::Ready if board.is_ready() && board.ailments().is_empty() => {
+            Answer::Result(json!({}))
+        }
+        Request::Ready => {
+            let ailments = board.ailments().join("; ");
+            let why =
+                if ailments.is_empty() { board.unready().unwrap_or("busy") } else { &ailments };
+            ApiError::new(ErrorKind::NotReady, why).into()
+        }
+        other => {
+            let (sender, receiver) = channel();
+            let events = lock(&shared.events).clone();
+            let sent = events.send(Event::Request(other, sender)).is_ok();
+            drop(events);
+            match receiver.recv() {
+                Ok(answer) if sent => answer,
+                _ => ApiError::new(ErrorKind::NotReady, "podgate is ending").into(),
+            }
+        }
+    }
+}
+
+fn begin_trace(board: &Board, wanted: &TraceAdd) -> Result<(), String> {
+    if !(1..=trace::MOST).contains(&wanted.count) {
+        return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
+    }
+    let filter = trace::parse(&wanted.filter, |pod| board.hub.addresses_of(pod))?;
+    board.trace.begin(&board.switch, filter, wanted.count);
+    Ok(())
+}
+
+/// Sends the packets followed so far.
+fn show_trace(writer: &mut UnixStream, board: &Board) -> io::Result<()> {
+    let (lines, wanted) = board.trace.lines(&board.switch);
+    for line in &lines {
+        write_line(writer, &Answer::result(line))?;
+    }
+    let end = json!({ "followed": lines.len(), "wanted": wanted });
+    write_line(writer, &Answer::Result(end))
+}
+
+/// Sends events until the switch or the observer ends, or there are no more to send.
+fn observe(
+    reader: BufReader<UnixStream>,
+    writer: &mut UnixStream,
+    shared: &Shared,
+    filter: Filter,
+) -> io::Result<()> {
+    let mut peer = reader.into_inner();
+    peer.set_nonblocking(false)?;
+    peer.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let observer = shared.board.hub.observe(filter);
+    loop {
+        match observer.events.recv_timeout(IDLE) {
+            Ok(event) => write_line(writer, &Answer::result(&*event))?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) if has_left(&mut peer) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        match observer.take_lost() {
+            0 => {}
+            lost => write_line(writer, &Answer::Result(json!({ "lost": lost })))?,
+        }
+    }
+}
+
+/// Whether the other side has closed; what it says meanwhile is of no interest.
+fn has_left(peer: &mut UnixStream) -> bool {
+    match peer.read(&mut [0; 64]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+    }
+}

@@ -1,0 +1,123 @@
+//! ADD: a pod gets its interface, and the answer only when its policy holds.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::config::Config;
+use super::environment::{Environment, PodName};
+use super::error::{CniError, Code};
+use super::interface::{self, Names};
+use super::ipam::{Allocation, Ipam};
+use super::reply;
+use linux_net::{Namespace, Netlink};
+use local_api::{AttachPod, Attachment, Client, ClientError};
+
+/// How long an agent that did not attach a pod in time is given to forget it.
+const FORGET: Duration = Duration::from_secs(2);
+
+/// Attaches the pod. What was done is taken back if anything fails.
+pub(super) fn add(config: &Config, environment: &Environment) -> Result<Value, CniError> {
+    let started = Instant::now();
+    let attachment = environment.attachment()?;
+    let (pod_name, netns) = environment.pod()?;
+    let what = format!("attach pod {pod_name} (container {})", attachment.container_id);
+    let attach = || {
+        let ipam = Ipam::find(config, environment)?;
+        let (namespace, pod_netlink) = interface::container(netns)?;
+        let mut host = Netlink::open()?;
+        interface::create(&mut host, &namespace, attachment, config.mtu)?;
+        let mut steps = Steps { config, attachment, ipam, host, namespace, pod_netlink };
+        let mut reached = Reached::default();
+        steps.take(pod_name, started, &mut reached).map_err(|error| steps.undo(&reached, error))
+    };
+    let allocation = attach().map_err(|error| error.during(&what))?;
+    let names = Names::of(attachment);
+    Ok(reply::result(config, &names, &attachment.interface, netns, &allocation))
+}
+
+/// What the steps after the making of the pair work with.
+struct Steps<'a> {
+    config: &'a Config,
+    attachment: &'a Attachment,
+    ipam: Ipam<'a>,
+    host: Netlink,
+    namespace: Namespace,
+    pod_netlink: Netlink,
+}
+
+/// How far the steps came.
+#[derive(Default)]
+struct Reached {
+    allocated: bool,
+    told_the_agent: bool,
+}
+
+impl Steps<'_> {
+    fn take(
+        &mut self,
+        pod_name: &PodName,
+        started: Instant,
+        reached: &mut Reached,
+    ) -> Result<Allocation, CniError> {
+        interface::close_host_end(&mut self.host, &self.config.network, self.attachment)?;
+        let allocation = self.ipam.add()?;
+        reached.allocated = true;
+        interface::configure_pod_end(
+            &self.namespace,
+            &mut self.pod_netlink,
+            &self.attachment.interface,
+            &allocation.addresses,
+        )?;
+        let names = Names::of(self.attachment);
+        let request = AttachPod {
+            namespace: pod_name.namespace.clone(),
+            name: pod_name.name.clone(),
+            uid: pod_name.uid.clone(),
+            container_id: self.attachment.container_id.clone(),
+            interface: self.attachment.interface.clone(),
+            netns: self.namespace.path().to_owned(),
+            host_interface: names.host,
+            mac: names.pod_mac,
+            addresses: allocation.addresses.clone(),
+        };
+        let mut client = self.agent(self.time_left(started)?)?;
+        reached.told_the_agent = true;
+        client.attach_pod(&request)?;
+        Ok(allocation)
+    }
+
+    /// Takes back what was done, last things first, and tells what could not be.
+    fn undo(&mut self, reached: &Reached, error: CniError) -> CniError {
+        let mut left = Vec::new();
+        if reached.told_the_agent {
+            // An agent that hears nothing of this sees the interface vanish below.
+            let _ = self.agent(FORGET).and_then(|mut a| a.detach_pod(self.attachment));
+        }
+        let network = &self.config.network;
+        if let Err(error) = interface::delete(&mut self.host, network, self.attachment) {
+            left.push(error.message);
+        }
+        if reached.allocated {
+            left.extend(self.ipam.del().err().map(|error| error.message));
+        }
+        if left.is_empty() {
+            return error;
+        }
+        let message = format!("{}; undoing it failed: {}", error.message, left.join("; "));
+        CniError { message, ..error }
+    }
+
+    fn agent(&self, timeout: Duration) -> Result<Client, ClientError> {
+        Client::connect(&self.config.socket, timeout)
+    }
+
+    fn time_left(&self, started: Instant) -> Result<Duration, CniError> {
+        let left = self.config.timeout.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            let message = format!("it took longer than {:?} already", self.config.timeout);
+            return Err(CniError::new(Code::TryLater, message));
+        }
+        Ok(left)
+    }
+}

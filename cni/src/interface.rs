@@ -1,0 +1,242 @@
+//! A pod's pair of interfaces: its names, its making, its end.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use ipnet::IpNet;
+
+use super::error::{CniError, Code};
+use linux_net::MacAddress;
+use linux_net::host_port::close_to_the_kernel;
+use linux_net::sysctl::{self, Family};
+use linux_net::{
+    Link, Namespace, Netlink, Route, VethEnd, VethPair, fnv, switch_off_segmentation,
+    switch_off_towards_switch,
+};
+use local_api::Attachment;
+
+/// The next hop of every pod, IPv4. The switch answers ARP for it; it is
+/// link-local (RFC 3927), so it is never an address of anything else.
+pub const GATEWAY_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
+/// The next hop of every pod, IPv6; the switch answers neighbour discovery for it.
+pub const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
+
+/// The default route's destinations.
+const ANYWHERE: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+
+/// What follows from an attachment's name alone, always the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Names {
+    /// The switch's end: `pg` and 13 hex digits.
+    pub host: String,
+    pub host_mac: MacAddress,
+    pub pod_mac: MacAddress,
+}
+
+impl Names {
+    pub(super) fn of(attachment: &Attachment) -> Self {
+        let Attachment { container_id, interface } = attachment;
+        let hash = |role| fnv::hash(&[role, container_id, interface]);
+        Self {
+            host: format!("{HOST_PREFIX}{:013x}", hash("name") >> 12),
+            host_mac: MacAddress::local(hash("switch")),
+            pod_mac: MacAddress::local(hash("pod")),
+        }
+    }
+}
+
+/// How the names of the switch's ends begin.
+const HOST_PREFIX: &str = "pg";
+
+/// The alias by which the switch's end tells whose it is: for people who read
+/// `ip link`, for DEL to be sure, and for GC to find what nobody deleted.
+pub(super) fn alias(network: &str, attachment: &Attachment) -> String {
+    format!("podgate:{network}:{}:{}", attachment.container_id, attachment.interface)
+}
+
+/// The attachment of a switch's end that belongs to `network`.
+pub(super) fn attachment_of(link: &Link, network: &str) -> Option<Attachment> {
+    let rest = link.alias.strip_prefix("podgate:")?.strip_prefix(network)?.strip_prefix(':')?;
+    let (container_id, interface) = rest.split_once(':')?;
+    let attachment =
+        Attachment { container_id: container_id.to_owned(), interface: interface.to_owned() };
+    (link.kind == "veth" && link.name == Names::of(&attachment).host).then_some(attachment)
+}
+
+/// Opens a container's namespace and a netlink socket in it.
+pub(super) fn container(netns: &Path) -> Result<(Namespace, Netlink), CniError> {
+    let namespace = Namespace::open(netns)
+        .map_err(|error| CniError::new(Code::UnknownContainer, error.to_string()))?;
+    // A default route made in the cluster node's own namespace would cut it off.
+    if namespace.is_current()? {
+        let message = format!("CNI_NETNS '{}': it is the cluster node's own", netns.display());
+        return Err(CniError::new(Code::Environment, message));
+    }
+    let netlink = namespace.run(Netlink::open)??;
+    Ok((namespace, netlink))
+}
+
+/// Makes the pair and closes the switch's end; it stays down.
+pub(super) fn create(
+    host: &mut Netlink,
+    namespace: &Namespace,
+    attachment: &Attachment,
+    mtu: u32,
+) -> Result<(), CniError> {
+    let names = Names::of(attachment);
+    let pair = VethPair {
+        near: VethEnd { name: names.host.clone(), mac: names.host_mac },
+        far: VethEnd { name: attachment.interface.clone(), mac: names.pod_mac },
+        far_namespace: Some(namespace),
+        mtu,
+    };
+    host.create_veth(&pair).map_err(|error| {
+        if !error.is_exists() {
+            return error.into();
+        }
+        let Attachment { container_id, interface } = attachment;
+        let taken = match host.find_link(&names.host) {
+            Ok(Some(_)) => format!("interface {} serves it", names.host),
+            _ => format!("{} has an interface {interface}", namespace.path().display()),
+        };
+        let message = format!("container {container_id} is attached as {interface}: {taken}");
+        CniError::new(Code::Attached, message)
+    })
+}
+
+/// Makes the switch's end deaf, names it, and switches its offloads off.
+pub(super) fn close_host_end(
+    host: &mut Netlink,
+    network: &str,
+    attachment: &Attachment,
+) -> Result<(), CniError> {
+    let names = Names::of(attachment);
+    let link = host.link(&names.host)?;
+    host.set_alias(link.index, &alias(network, attachment))?;
+    close_to_the_kernel(&names.host)?;
+    host.switch_off_arp(link.index)?;
+    switch_off_segmentation(&names.host)?;
+    Ok(())
+}
+
+/// Gives the pod's end its addresses and its way out, and brings it up.
+pub(super) fn configure_pod_end(
+    namespace: &Namespace,
+    pod: &mut Netlink,
+    interface: &str,
+    addresses: &[IpAddr],
+) -> Result<(), CniError> {
+    let v6 = addresses.iter().any(IpAddr::is_ipv6);
+    let mtu = pod.link(interface)?.mtu;
+    namespace.run(|| {
+        switch_off_towards_switch(interface, mtu)?;
+        pod_sysctls(interface, v6)
+    })??;
+    let link = pod.link(interface)?.index;
+    pod.put_queue(link)?;
+    pod.set_up(link)?;
+    for address in addresses {
+        pod.add_address(link, IpNet::from(*address))?;
+    }
+    for gateway in gateways(addresses) {
+        for route in routes(gateway, link) {
+            pod.add_route(&route)?;
+        }
+    }
+    Ok(())
+}
+
+/// The gateways of the families that `addresses` have.
+pub(super) fn gateways(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    let has = |gateway: &IpAddr| addresses.iter().any(|a| a.is_ipv4() == gateway.is_ipv4());
+    [GATEWAY_V4, GATEWAY_V6].into_iter().filter(has)
+}
+
+/// A pod's two routes of one family: the gateway is on the link, and
+/// everything goes through it.
+pub(super) fn routes(gateway: IpAddr, link: u32) -> [Route; 2] {
+    let [v4, v6] = ANYWHERE;
+    let anywhere = if gateway.is_ipv4() { v4 } else { v6 };
+    let default = IpNet::new_assert(anywhere, 0);
+    [Route::direct(IpNet::from(gateway), link), Route::via(default, gateway, link)]
+}
+
+/// Deletes the switch's end of an attachment and with it the pod's; whether
+/// there was one.
+pub(super) fn delete(
+    host: &mut Netlink,
+    network: &str,
+    attachment: &Attachment,
+) -> Result<bool, CniError> {
+    let names = Names::of(attachment);
+    let Some(link) = host.find_link(&names.host)? else { return Ok(false) };
+    // An ADD that was killed may have left it without an alias.
+    if !link.alias.is_empty() && link.alias != alias(network, attachment) {
+        let (name, alias) = (&names.host, link.alias.escape_debug());
+        let message = format!("interface {name} belongs to '{alias}', not to this attachment");
+        return Err(CniError::new(Code::Kernel, message));
+    }
+    match host.delete_link(link.index) {
+        Err(error) if !error.is_not_found() => Err(error.into()),
+        _ => Ok(true),
+    }
+}
+
+/// The pod's end takes no configuration from the wire, and uses IPv6 only if
+/// it was given an address for it.
+fn pod_sysctls(interface: &str, v6: bool) -> Result<(), linux_net::Error> {
+    for (setting, value) in [("accept_ra", "0"), ("accept_dad", "0"), ("dad_transmits", "0")] {
+        sysctl::set_if_present(Family::V6, interface, setting, value)?;
+    }
+    if v6 {
+        // Runtimes switch IPv6 off in new namespaces; without it the address cannot be set.
+        sysctl::set(Family::V6, interface, "disable_ipv6", "0")
+    } else {
+        sysctl::set_if_present(Family::V6, interface, "disable_ipv6", "1")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linux_net::valid_name;
+
+    fn attachment(container_id: &str, interface: &str) -> Attachment {
+        Attachment { container_id: container_id.into(), interface: interface.into() }
+    }
+
+    #[test]
+    fn names_are_the_same_for_ever() {
+        let names = Names::of(&attachment("c1", "eth0"));
+        // Computed from the description, with another implementation.
+        assert_eq!(names.host, "pge9b0e5f2332bf");
+        assert_eq!(names.host_mac.to_string(), "ce:ca:a9:23:f3:28");
+        assert_eq!(names.pod_mac.to_string(), "2a:63:72:8d:d3:0f");
+        assert!(valid_name(&names.host));
+        assert_ne!(names, Names::of(&attachment("c1", "eth1")));
+        assert_ne!(names, Names::of(&attachment("c1e", "th0")));
+    }
+
+    #[test]
+    fn an_alias_leads_back_to_its_attachment() {
+        let attachment = attachment(&"c".repeat(128), "eth0");
+        let mut link = Link {
+            index: 1,
+            name: Names::of(&attachment).host,
+            mac: None,
+            mtu: 1500,
+            up: false,
+            running: false,
+            arp: false,
+            kind: "veth".into(),
+            alias: alias(&"n".repeat(100), &attachment),
+            peer: None,
+        };
+        assert!(link.alias.len() <= 255);
+        assert_eq!(attachment_of(&link, &"n".repeat(100)), Some(attachment));
+        assert_eq!(attachment_of(&link, "n"), None);
+        link.name = "eth0".into();
+        assert_eq!(attachment_of(&link, &"n".repeat(100)), None);
+    }
+}

@@ -1,0 +1,55 @@
+//! The kernel's network configuration: the one door through which the switch and
+//! the CNI plugin change interfaces, addresses, routes, offloads and sysctls.
+//!
+//! A [`Netlink`] socket belongs to the network namespace of the thread that
+//! opened it, and keeps belonging to it wherever it is used afterwards. So a
+//! pod's namespace is configured with a socket opened inside of it:
+//!
+//! ```text
+//!   Namespace::open("/run/netns/pod").run(Netlink::open) ─▶ Netlink (the pod's)
+//!                                                            │ link, add_address,
+//!   Netlink::open() ─▶ Netlink (the caller's)                ▼ add_route …
+//! ```
+//!
+//! Everything is synchronous: a call returns when the kernel has acknowledged
+//! it. Only `sys.rs` contains unsafe code.
+
+mod address;
+mod error;
+mod events;
+pub mod fnv;
+pub mod host_port;
+mod link;
+mod mac;
+pub mod masquerade;
+mod namespace;
+mod neighbour;
+mod netlink;
+mod next_hop;
+mod nft;
+mod offload;
+mod queue;
+pub mod redirect;
+mod route;
+mod sys;
+pub mod sysctl;
+mod veth;
+
+pub use address::LinkAddress;
+pub use error::Error;
+pub use events::{Event, Events, LinkEvent, LinkEvents, PathEvent, PathEvents};
+pub use link::{Link, valid_name};
+pub use mac::{MacAddress, ParseMacError};
+pub use namespace::{Namespace, in_namespace};
+pub use neighbour::Neighbour;
+pub use netlink::Netlink;
+pub use next_hop::NextHop;
+pub use offload::{
+    SINGLE_FRAME_MTU, switch_off_offloads, switch_off_segmentation, switch_off_towards_switch,
+};
+pub use route::Route;
+pub use veth::{VethEnd, VethPair};
+
+/// Largest packet that passes the switch, in bytes: what the length field of IPv4 can express, less
+/// the headers of a tunnel. (The kernel would send 18 frames of 3840 bytes as one packet.)
+pub const MAX_MTU: u32 = 65_000;

@@ -1,0 +1,102 @@
+//! Offloads of an interface.
+//!
+//! A veth end leaves checksums, segmentation and VLAN tags to "hardware" that
+//! does not exist: the other end is expected to be a kernel that knows. A
+//! switch that takes frames from the other end would get packets of 64 KiB with
+//! unfinished checksums and no tag. With the offloads off, the sender finishes
+//! its packets itself.
+
+use std::os::fd::AsFd;
+
+use super::error::Error;
+use super::sys;
+
+/// Largest MTU, in bytes, whose packets the switch takes in one frame. Pods with a larger one leave
+/// checksums to the switch. The dataplane has the same constant; the agent compares the two.
+pub const SINGLE_FRAME_MTU: u16 = 3500;
+
+/// Switches off everything an interface would leave to hardware when it sends
+/// (checksums, scatter-gather, every kind of segmentation, VLAN tags), and the
+/// merging of received packets (GRO); then makes sure that all of it is off.
+///
+/// Acts in the calling thread's network namespace.
+///
+/// # Errors
+/// If the interface is gone, or an offload cannot be switched off; names it.
+pub fn switch_off_offloads(interface: &str) -> Result<(), Error> {
+    switch_off(interface, is_offload)
+}
+
+/// The same but for scatter-gather, which saves copying a long packet together, and for the
+/// checksum offload, beside which alone the kernel grants it. For the switch's end of a pair, by
+/// which only the switch sends, and for ends of pods with long packets, whose checksums the switch
+/// sees to. (That of SCTP it could not tell from a finished one.)
+///
+/// # Errors
+/// As [`switch_off_offloads`].
+pub fn switch_off_segmentation(interface: &str) -> Result<(), Error> {
+    switch_off(interface, |name| is_offload(name) && !lets_pieces_out(name))
+}
+
+/// One or the other, for an end that sends packets of up to `mtu` bytes to the switch.
+///
+/// # Errors
+/// As [`switch_off_offloads`].
+pub fn switch_off_towards_switch(interface: &str, mtu: u32) -> Result<(), Error> {
+    if mtu > SINGLE_FRAME_MTU.into() {
+        switch_off_segmentation(interface)
+    } else {
+        switch_off_offloads(interface)
+    }
+}
+
+fn switch_off(interface: &str, is_wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+    let failed = |cause| Error::new(format!("switch off offloads of interface {interface}"), cause);
+    let socket = sys::control_socket().map_err(failed)?;
+    let names = sys::feature_names(socket.as_fd(), interface).map_err(failed)?;
+    let mut off = vec![0; names.len().div_ceil(32)];
+    for (bit, _) in names.iter().enumerate().filter(|(_, name)| is_wanted(name)) {
+        off[bit / 32] |= 1 << (bit % 32);
+    }
+    sys::switch_off_features(socket.as_fd(), interface, &off).map_err(failed)?;
+    let active = sys::active_features(socket.as_fd(), interface, off.len()).map_err(failed)?;
+    let left: Vec<&str> = names
+        .iter()
+        .enumerate()
+        .filter(|(bit, _)| active[bit / 32] & off[bit / 32] & 1 << (bit % 32) != 0)
+        .map(|(_, name)| name.as_str())
+        .collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let what = format!("switch off offloads of interface {interface}");
+    Err(Error::invalid(what, format!("{} stay on", left.join(", "))))
+}
+
+/// Whether a feature, by its name in the kernel's net/ethtool/common.c, is one
+/// that lets unfinished frames out or merged ones in.
+fn is_offload(name: &str) -> bool {
+    const STARTS: [&str; 5] = ["tx-checksum", "tx-scatter-gather", "tx-gso", "tx-vlan", "rx-gro"];
+    STARTS.iter().any(|start| name.starts_with(start))
+        || name.starts_with("tx-") && name.ends_with("-segmentation")
+}
+
+fn lets_pieces_out(name: &str) -> bool {
+    name != "tx-checksum-sctp"
+        && (name.starts_with("tx-checksum") || name.starts_with("tx-scatter-gather"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_features_are_offloads() {
+        for name in ["tx-checksum-sctp", "tx-tcp6-segmentation", "tx-gso-list", "rx-gro-list"] {
+            assert!(is_offload(name), "{name}");
+        }
+        for name in ["rx-checksum", "highdma", "tx-nocache-copy", "tx-lockless", "loopback"] {
+            assert!(!is_offload(name), "{name}");
+        }
+    }
+}

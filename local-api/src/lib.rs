@@ -1,0 +1,39 @@
+//! The agent's local API: what the CNI plugin and the commands say to the running switch.
+//!
+//! A unix stream socket carries one JSON object per line (RFC 8259, without
+//! line breaks inside):
+//!
+//! ```text
+//! → {"method":"attach-pod","params":{"namespace":"default","name":"db",…}}
+//! ← {"result":{"generation":7}}
+//! → {"method":"check-pod","params":{"container_id":"c1","interface":"eth0"}}
+//! ← {"error":{"kind":"not-found","message":"no pod is attached as c1/eth0"}}
+//! → {"method":"observe","params":{"verdict":"dropped"}}
+//! ← {"result":{…}}
+//! ← {"result":{…}}                            … until either side closes
+//! ```
+//!
+//! `trace-show` answers with one line a packet as well, and ends. `observe` also sends `{"result":{"lost":N}}` to a reader too slow for `N` verdicts.
+//!
+//! A connection carries any number of requests, one after the other. Unknown
+//! fields are ignored, so that a plugin and an agent of different versions
+//! understand each other; an unknown method gets an error and the connection
+//! stays usable. A line longer than its bound ends the connection.
+//!
+//! - `request`: the requests, and what is refused while reading them,
+//! - `answer`: results and errors,
+//! - `frame`: lines on a stream, bounded,
+//! - `client`: the asking side.
+
+mod answer;
+mod client;
+mod frame;
+mod request;
+
+pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
+pub use client::{Client, ClientError};
+pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
+pub use request::{AttachPod, Attachment, ObserveFilters, Request, Show, TraceAdd, Verdict};
+
+/// Where the agent listens if nothing else is configured.
+pub const DEFAULT_SOCKET: &str = "/run/podgate/podgate.sock";

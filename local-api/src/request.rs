@@ -1,0 +1,334 @@
+//! What can be asked of the running switch.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::answer::{ApiError, ErrorKind};
+use linux_net::MacAddress;
+use linux_net::valid_name;
+
+/// One request; on the wire its kebab-case name is `method` and its content `params`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "method", content = "params", rename_all = "kebab-case")]
+pub enum Request {
+    /// Takes a pod's interface into the switch. Answered with
+    /// [`AttachedPod`](super::AttachedPod), and only when the pod's tables are in force on
+    /// every worker and the interface is up. Asking again for the same
+    /// attachment with the same content is no error.
+    AttachPod(AttachPod),
+    /// Lets a pod's interface go. One that is not attached is no error.
+    DetachPod(Attachment),
+    /// Whether a pod is attached and its port alive: the [`AttachPod`] it was
+    /// attached with, else an error of kind `not-found` or `not-ready`.
+    CheckPod(Attachment),
+    /// All attached pods, as an array of [`AttachPod`].
+    ListPods,
+    /// What the switch is doing, as an object for people and scripts.
+    Status,
+    /// `{}` once pods can be attached, else an error of kind `not-ready`.
+    Ready,
+    /// Verdicts as they are taken, one answer each, until either side closes.
+    Observe(ObserveFilters),
+    /// One of the switch's tables, as JSON.
+    Show(Show),
+    /// Follows packets from now on, `{}`; those of an earlier trace are forgotten.
+    TraceAdd(TraceAdd),
+    /// The packets followed so far, one answer each, and at last
+    /// `{"followed":N,"wanted":N}`; then the connection ends.
+    TraceShow,
+    /// Ends the trace and forgets it, `{}`.
+    TraceClear,
+}
+
+/// A pod's interface, ready to become a port of the switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachPod {
+    /// Namespace of the pod in Kubernetes.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Unique identifier of the pod object, where the runtime tells it: a pod
+    /// that was deleted and made again under the same name has another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// The runtime's name for the pod's sandbox.
+    pub container_id: String,
+    /// Name of the interface inside the pod (`eth0`).
+    pub interface: String,
+    /// Path of the pod's network namespace.
+    pub netns: PathBuf,
+    /// Name of the end of the pair that the switch serves, in the agent's
+    /// namespace. It is down: the switch brings it up once nothing can pass it
+    /// unjudged.
+    pub host_interface: String,
+    /// Ethernet address of the pod's end; frames from another one are refused.
+    pub mac: MacAddress,
+    /// The pod's addresses; packets from another one are refused.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Names one attachment: CNI allows one sandbox several interfaces.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The runtime's name for the pod's sandbox.
+    pub container_id: String,
+    /// Name of the interface inside the pod.
+    pub interface: String,
+}
+
+/// Which verdicts to stream; a filter that is not set lets everything through.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObserveFilters {
+    /// Only this verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    /// Only connections opened by this pod, `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_pod: Option<String>,
+    /// Only connections opened towards this pod, `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_pod: Option<String>,
+    /// Only this protocol, by name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Only connections with this port at either end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// How many past verdicts to send first.
+    #[serde(default)]
+    pub last: u32,
+    /// Stay and send new ones; otherwise the stream ends after the past ones.
+    #[serde(default)]
+    pub follow: bool,
+}
+
+/// What became of a packet or connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It went on.
+    Forwarded,
+    /// It ended in the switch.
+    Dropped,
+}
+
+/// Asks for one table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Show {
+    /// Name of the table; the switch lists the names it knows when it meets another one.
+    pub what: String,
+    /// The pod it is wanted of, for tables that can be of one: `ns/pod`, or `pod` in namespace
+    /// `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+}
+
+/// Which packets to follow, and how many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceAdd {
+    /// How many, 1 to 10,000.
+    pub count: u32,
+    /// Terms such as `in=default/web port=53`; none lets every packet through.
+    #[serde(default)]
+    pub filter: String,
+}
+
+impl Request {
+    /// Reads a request from one line.
+    ///
+    /// # Errors
+    /// Of kind `bad-request`, naming the field, or `unknown-method`. The
+    /// contents of [`AttachPod`] are checked too: names an interface can have,
+    /// addresses that one host can have.
+    pub fn parse(line: &str) -> Result<Self, ApiError> {
+        let bad = |text: String| ApiError::new(ErrorKind::BadRequest, text);
+        let raw: Raw =
+            serde_json::from_str(line).map_err(|error| bad(format!("request: {error}")))?;
+        let params = raw.params.unwrap_or_default();
+        let request = match raw.method.as_str() {
+            "attach-pod" => Self::AttachPod(typed(&raw.method, params)?),
+            "detach-pod" => Self::DetachPod(typed(&raw.method, params)?),
+            "check-pod" => Self::CheckPod(typed(&raw.method, params)?),
+            "list-pods" => Self::ListPods,
+            "status" => Self::Status,
+            "ready" => Self::Ready,
+            "observe" => Self::Observe(typed(&raw.method, params)?),
+            "show" => Self::Show(typed(&raw.method, params)?),
+            "trace-add" => Self::TraceAdd(typed(&raw.method, params)?),
+            "trace-show" => Self::TraceShow,
+            "trace-clear" => Self::TraceClear,
+            other => {
+                let other: String = other.chars().take(40).collect();
+                let text = format!("there is no method '{}'", other.escape_debug());
+                return Err(ApiError::new(ErrorKind::UnknownMethod, text));
+            }
+        };
+        if let Self::AttachPod(pod) = &request {
+            pod.check().map_err(|text| bad(format!("attach-pod: {text}")))?;
+        }
+        Ok(request)
+    }
+}
+
+impl AttachPod {
+    /// The attachment's name.
+    pub fn attachment(&self) -> Attachment {
+        Attachment { container_id: self.container_id.clone(), interface: self.interface.clone() }
+    }
+
+    /// Names, addresses and MAC are ones that a pod can have; the error names the field.
+    pub fn check(&self) -> Result<(), String> {
+        for (field, text) in [
+            ("namespace", &self.namespace),
+            ("name", &self.name),
+            ("container_id", &self.container_id),
+        ] {
+            if text.is_empty() || !text.bytes().all(|c| c.is_ascii_graphic() && c != b'/') {
+                return Err(format!("{field}: '{}' is no name", text.escape_debug()));
+            }
+        }
+        for (field, name) in
+            [("interface", &self.interface), ("host_interface", &self.host_interface)]
+        {
+            if !valid_name(name) {
+                return Err(format!("{field}: '{}' is no interface name", name.escape_debug()));
+            }
+        }
+        if !self.mac.is_unicast() {
+            return Err(format!("mac: {} is not the address of one interface", self.mac));
+        }
+        if self.addresses.is_empty() {
+            return Err("addresses: at least one is needed".to_owned());
+        }
+        for (n, address) in self.addresses.iter().enumerate() {
+            let one_host = match address {
+                IpAddr::V4(v4) => !v4.is_broadcast(),
+                IpAddr::V6(v6) => v6.to_ipv4_mapped().is_none(),
+            };
+            if !one_host
+                || address.is_unspecified()
+                || address.is_multicast()
+                || address.is_loopback()
+            {
+                return Err(format!("addresses[{n}]: {address} is no address of a pod"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    method: String,
+    #[serde(default)]
+    params: Option<Map<String, Value>>,
+}
+
+fn typed<T: DeserializeOwned>(method: &str, params: Map<String, Value>) -> Result<T, ApiError> {
+    serde_json::from_value(Value::Object(params))
+        .map_err(|error| ApiError::new(ErrorKind::BadRequest, format!("{method}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> AttachPod {
+        AttachPod {
+            namespace: "default".into(),
+            name: "db".into(),
+            uid: None,
+            container_id: "c1".into(),
+            interface: "eth0".into(),
+            netns: "/run/netns/db".into(),
+            host_interface: "pg0123456789abc".into(),
+            mac: "02:00:00:00:00:01".parse().unwrap(),
+            addresses: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn every_request_survives_the_wire() {
+        let attachment = pod().attachment();
+        let filters = ObserveFilters {
+            verdict: Some(Verdict::Dropped),
+            from_pod: Some("default/web".into()),
+            last: 3,
+            follow: true,
+            ..Default::default()
+        };
+        for request in [
+            Request::AttachPod(pod()),
+            Request::DetachPod(attachment.clone()),
+            Request::CheckPod(attachment),
+            Request::ListPods,
+            Request::Status,
+            Request::Ready,
+            Request::Observe(filters),
+            Request::Show(Show { what: "session-rules".into(), pod: Some("x/a".into()) }),
+            Request::TraceAdd(TraceAdd { count: 50, filter: "in=default/web".into() }),
+            Request::TraceShow,
+            Request::TraceClear,
+        ] {
+            let line = serde_json::to_string(&request).unwrap();
+            assert_eq!(Request::parse(&line).unwrap(), request, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_on_the_wire() {
+        let line = serde_json::to_string(&Request::DetachPod(pod().attachment())).unwrap();
+        assert_eq!(
+            line,
+            r#"{"method":"detach-pod","params":{"container_id":"c1","interface":"eth0"}}"#
+        );
+        let future = r#"{"method":"ready","params":{"later":1},"id":7}"#;
+        assert_eq!(Request::parse(future).unwrap(), Request::Ready);
+        let defaults = r#"{"method":"observe"}"#;
+        assert_eq!(Request::parse(defaults).unwrap(), Request::Observe(Default::default()));
+    }
+
+    #[test]
+    fn bad_requests_name_the_field() {
+        let cases = [
+            ("", "request"),
+            ("[]", "request"),
+            (r#"{"params":{}}"#, "method"),
+            (r#"{"method":"status","params":[]}"#, "request"),
+            (r#"{"method":"detach-pod","params":{"interface":"eth0"}}"#, "container_id"),
+            (r#"{"method":"observe","params":{"verdict":"maybe"}}"#, "maybe"),
+            (r#"{"method":"fly"}"#, "fly"),
+        ];
+        for (line, expected) in cases {
+            let error = Request::parse(line).unwrap_err();
+            assert!(error.message.contains(expected), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn hostile_attachments_are_refused() {
+        type Spoil = fn(&mut AttachPod);
+        let cases: [(&str, Spoil); 8] = [
+            ("namespace", |pod| pod.namespace.clear()),
+            ("name", |pod| pod.name = "a/../b".into()),
+            ("container_id", |pod| pod.container_id = "a\nb".into()),
+            ("interface", |pod| pod.interface = "../../etc".into()),
+            ("host_interface", |pod| pod.host_interface = "0123456789abcdef".into()),
+            ("mac", |pod| pod.mac = MacAddress([0xff; 6])),
+            ("addresses", |pod| pod.addresses.clear()),
+            ("addresses[1]", |pod| pod.addresses[1] = "::ffff:10.0.0.1".parse().unwrap()),
+        ];
+        for (field, spoil) in cases {
+            let mut pod = pod();
+            spoil(&mut pod);
+            let line = serde_json::to_string(&Request::AttachPod(pod)).unwrap();
+            let error = Request::parse(&line).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::BadRequest);
+            assert!(error.message.starts_with(&format!("attach-pod: {field}: ")), "{error}");
+        }
+    }
+}

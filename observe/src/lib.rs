@@ -1,0 +1,9 @@
+//! What the switch did, in words and in JSON.
+//!
+//! - [`verdicts`]: the stream of verdicts about new connections (`podgate observe`),
+//! - [`trace`]: packets followed through the graph (`podgate trace`, `podgate replay --trace`),
+//! - [`time`]: timestamps as people and scripts read them.
+
+pub mod time;
+pub mod trace;
+pub mod verdicts;

@@ -1,0 +1,142 @@
+//! One packet's way, as scripts and people read it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dataplane::graph::trace::{End, Way};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::words;
+
+/// One packet's way. The names of its fields are fixed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Its number in the trace, from 1.
+    pub n: u64,
+    /// When its vector was handled, RFC 3339 in UTC; absent if nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+    /// Number of the worker.
+    pub worker: u16,
+    /// Packets in its vector.
+    pub vector: u16,
+    /// Generation of the snapshot it was decided by.
+    pub generation: u64,
+    /// Bytes it came with.
+    pub length: u32,
+    /// The port it came in by: `ns/pod`, `host` or `uplink`.
+    #[serde(rename = "in")]
+    pub in_port: Option<Arc<str>>,
+    /// The port that it, or the switch's answer to it, left by.
+    pub out: Option<Arc<str>>,
+    /// `forward`, `drop`, `consume`, or `wait` for a fragment that waits for its first.
+    pub verdict: String,
+    /// Name of the outcome, as in metrics; absent while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What the reason means.
+    pub meaning: String,
+    /// Whether the switch told its sender something.
+    pub answered: bool,
+    /// The nodes it passed, in order.
+    pub trace: Vec<Decision>,
+}
+
+/// What one node decided.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The node.
+    pub node: String,
+    /// Where it sent the packet; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// What it found and decided, in words.
+    pub says: String,
+    /// The same in fields that belong to the node.
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+/// What is said of a packet that waits.
+const WAITS: &str = "A later fragment that waits for its first.";
+
+impl Line {
+    /// The line of a way.
+    pub fn new(n: u64, time: Option<String>, way: &Way) -> Self {
+        let (verdict, reason, meaning, out, answered) = match &way.end {
+            End::Waits => ("wait", None, WAITS, None, false),
+            End::Done { outcome, out_port, answered } => (
+                outcome.verdict().name(),
+                Some(outcome.name().to_owned()),
+                outcome.meaning(),
+                out_port.clone(),
+                *answered,
+            ),
+        };
+        Self {
+            n,
+            time,
+            worker: way.worker,
+            vector: way.vector,
+            generation: way.generation,
+            length: way.length,
+            in_port: way.in_port.clone(),
+            out,
+            verdict: verdict.to_owned(),
+            reason,
+            meaning: meaning.to_owned(),
+            answered,
+            trace: decisions(way),
+        }
+    }
+
+    /// The end, in words.
+    fn write_end(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = self.reason.as_deref().map(|reason| format!(" {reason}")).unwrap_or_default();
+        let out = match (&self.out, self.answered) {
+            (None, _) => String::new(),
+            (Some(out), false) => format!(", out by {out}"),
+            (Some(out), true) => format!(", an answer out by {out}"),
+        };
+        writeln!(f, "    = {}{reason}{out}: {}", self.verdict, self.meaning)
+    }
+}
+
+/// A line for each node.
+pub fn write_decisions(
+    f: &mut impl fmt::Write,
+    decisions: impl IntoIterator<Item = Decision>,
+) -> fmt::Result {
+    let mut decisions = decisions.into_iter();
+    decisions.try_for_each(|it| writeln!(f, "    {:<12} {}", it.node, it.says))
+}
+
+/// What each node of a way decided.
+pub fn decisions(way: &Way) -> Vec<Decision> {
+    let decision = |step| {
+        let (says, fields) = words::of(step);
+        Decision {
+            node: step.node.name().to_owned(),
+            next: step.next.map(|next| next.name().to_owned()),
+            says,
+            fields,
+        }
+    };
+    way.steps.iter().map(decision).collect()
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { n, worker, vector, generation, length, .. } = self;
+        let time = self.time.as_deref().unwrap_or("-");
+        let port = self.in_port.as_deref().unwrap_or("a port that is gone");
+        writeln!(
+            f,
+            "{n}: {time} in by {port}, {length} bytes (worker {worker}, vector of {vector}, \
+             snapshot {generation})"
+        )?;
+        write_decisions(f, self.trace.iter().cloned())?;
+        self.write_end(f)
+    }
+}

@@ -1,0 +1,70 @@
+//! The trace of the running switch: one at a time, kept until the next one or until it is cleared.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use dataplane::Switch;
+use dataplane::graph::trace::{Filter, Tracing, Way};
+
+use super::Line;
+use crate::time::utc;
+
+/// Where ways are kept once workers are done with them.
+#[derive(Debug, Default)]
+pub struct Store {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    tracing: Option<Arc<Tracing>>,
+    wanted: u32,
+    ways: Vec<Way>,
+}
+
+impl Store {
+    /// Begins a trace of the next `count` packets that match; the one before is forgotten.
+    pub fn begin(&self, switch: &Switch, filter: Filter, count: u32) {
+        let tracing = Arc::new(Tracing::new(filter, count));
+        let mut inner = self.lock();
+        let old = std::mem::replace(
+            &mut *inner,
+            Inner { tracing: Some(Arc::clone(&tracing)), wanted: count, ways: Vec::new() },
+        );
+        switch.follow(Some(&tracing));
+        drop(inner);
+        drop(old);
+    }
+
+    /// Ends the trace and forgets it.
+    pub fn clear(&self, switch: &Switch) {
+        let mut inner = self.lock();
+        let old = std::mem::take(&mut *inner);
+        switch.follow(None);
+        drop(inner);
+        drop(old);
+    }
+
+    /// What was followed so far, in the order of time, and how many packets are wanted.
+    pub fn lines(&self, switch: &Switch) -> (Vec<Line>, u32) {
+        let mut inner = self.lock();
+        let Inner { tracing, wanted, ways } = &mut *inner;
+        if let Some(tracing) = tracing {
+            ways.extend(std::iter::from_fn(|| tracing.take()));
+            // Workers take turns; within one, ways are in order already.
+            ways.sort_by_key(|way| way.at);
+        }
+        let (now, wall) = (switch.now(), SystemTime::now());
+        let time = |at: Duration| {
+            let ago = now.0.saturating_sub(at);
+            wall.checked_sub(ago).map(utc)
+        };
+        let lines = ways.iter().zip(1..);
+        (lines.map(|(way, n)| Line::new(n, time(way.at.0), way)).collect(), *wanted)
+    }
+
+    /// Nothing that can fail runs under this lock.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,186 @@
+//! One verdict, as scripts and people read it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use local_api::Verdict;
+
+/// One verdict. The names of its fields are fixed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When it was taken, RFC 3339 in UTC.
+    pub time: String,
+    /// The cluster node whose switch took it.
+    pub node: Arc<str>,
+    /// What became of the packet.
+    pub verdict: Verdict,
+    /// Name of the outcome, as in metrics.
+    pub reason: String,
+    /// The policies that decided, `KIND NS/NAME ingress[0]`, or `default-…`.
+    #[serde(default)]
+    pub by: Vec<Arc<str>>,
+    /// Who sent the packet.
+    pub from: End,
+    /// Whom it was for.
+    pub to: End,
+    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Type of an ICMP or ICMPv6 message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_type: Option<u8>,
+    /// TCP flags by name, joined by commas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_flags: Option<String>,
+    /// The port it came in by: `ns/pod`, `host` or `uplink`.
+    #[serde(rename = "in", default, skip_serializing_if = "Option::is_none")]
+    pub in_port: Option<Arc<str>>,
+    /// The port it left or would have left by.
+    #[serde(rename = "out", default, skip_serializing_if = "Option::is_none")]
+    pub out_port: Option<Arc<str>>,
+}
+
+/// One end of the connection; a field is absent if it is not known.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct End {
+    /// The pod, `ns/pod`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Arc<str>>,
+    /// Its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip: Option<IpAddr>,
+    /// Its port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let v6 =
+            self.pod.is_none() && self.port.is_some() && self.ip.is_some_and(|ip| ip.is_ipv6());
+        match (&self.pod, &self.ip) {
+            (Some(pod), _) => f.write_str(pod)?,
+            (None, Some(ip)) if v6 => write!(f, "[{ip}]")?,
+            (None, Some(ip)) => write!(f, "{ip}")?,
+            (None, None) => f.write_str("?")?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}
+
+impl fmt::Display for Event {
+    /// `TIME: FROM -> TO REASON VERDICT (TCP Flags: SYN) by POLICY`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { time, from, to, reason, .. } = self;
+        let verdict = match self.verdict {
+            Verdict::Forwarded => "FORWARDED",
+            Verdict::Dropped => "DROPPED",
+        };
+        write!(f, "{time}: {from} -> {to} {reason} {verdict}")?;
+        if let Some(protocol) = &self.protocol {
+            write!(f, " ({protocol}")?;
+            if let Some(flags) = &self.tcp_flags {
+                write!(f, " Flags: {flags}")?;
+            }
+            match (self.icmp_type, protocol.as_str()) {
+                (Some(8), "ICMP") | (Some(128), "ICMPv6") => f.write_str(" EchoRequest")?,
+                (Some(0), "ICMP") | (Some(129), "ICMPv6") => f.write_str(" EchoReply")?,
+                (Some(number), _) => write!(f, " type {number}")?,
+                (None, _) => {}
+            }
+            f.write_str(")")?;
+        }
+        if let (None, Some(port)) = (&self.from.ip, &self.in_port) {
+            write!(f, " in {port}")?;
+        }
+        if !self.by.is_empty() {
+            write!(f, " by {}", self.by.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn denied() -> Event {
+        Event {
+            time: "2026-11-21T02:25:35.123Z".into(),
+            node: "node-a".into(),
+            verdict: Verdict::Dropped,
+            reason: "policy-denied".into(),
+            by: vec!["default-deny of NetworkPolicy default/db".into()],
+            from: End {
+                pod: Some("default/frontend".into()),
+                ip: Some("10.1.0.3".parse().unwrap()),
+                port: Some(41000),
+            },
+            to: End {
+                pod: Some("default/db".into()),
+                ip: Some("10.1.0.2".parse().unwrap()),
+                port: Some(6379),
+            },
+            protocol: Some("TCP".into()),
+            icmp_type: None,
+            tcp_flags: Some("SYN".into()),
+            in_port: Some("default/frontend".into()),
+            out_port: Some("default/db".into()),
+        }
+    }
+
+    #[test]
+    fn field_names_are_fixed() {
+        let line = serde_json::to_string(&denied()).unwrap();
+        let expected = concat!(
+            r#"{"time":"2026-11-21T02:25:35.123Z","node":"node-a","verdict":"dropped","#,
+            r#""reason":"policy-denied","by":["default-deny of NetworkPolicy default/db"],"#,
+            r#""from":{"pod":"default/frontend","ip":"10.1.0.3","port":41000},"#,
+            r#""to":{"pod":"default/db","ip":"10.1.0.2","port":6379},"protocol":"TCP","#,
+            r#""tcp_flags":"SYN","in":"default/frontend","out":"default/db"}"#,
+        );
+        assert_eq!(line, expected);
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), denied());
+    }
+
+    #[test]
+    fn for_people() {
+        assert_eq!(
+            denied().to_string(),
+            "2026-11-21T02:25:35.123Z: default/frontend:41000 -> default/db:6379 policy-denied \
+             DROPPED (TCP Flags: SYN) by default-deny of NetworkPolicy default/db"
+        );
+        let ping = Event {
+            verdict: Verdict::Forwarded,
+            reason: "policy-allowed".into(),
+            by: vec![],
+            from: End { ip: Some("2001:db8::1".parse().unwrap()), ..End::default() },
+            to: End { ip: Some("2001:db8::2".parse().unwrap()), port: Some(7), pod: None },
+            protocol: Some("ICMPv6".into()),
+            icmp_type: Some(128),
+            tcp_flags: None,
+            ..denied()
+        };
+        assert_eq!(
+            ping.to_string(),
+            "2026-11-21T02:25:35.123Z: 2001:db8::1 -> [2001:db8::2]:7 policy-allowed FORWARDED \
+             (ICMPv6 EchoRequest)"
+        );
+        let broken = Event {
+            reason: "truncated".into(),
+            by: vec![],
+            from: End::default(),
+            to: End::default(),
+            protocol: None,
+            tcp_flags: None,
+            ..denied()
+        };
+        assert_eq!(
+            broken.to_string(),
+            "2026-11-21T02:25:35.123Z: ? -> ? truncated DROPPED in default/frontend"
+        );
+    }
+}

@@ -1,0 +1,346 @@
+//! Where the workers' verdicts come together, get names, are remembered and handed out.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use dataplane::wire::protocol;
+use dataplane::worker::Inspect;
+
+use super::inspector::{Inspector, Queue, Seen, SeenPacket};
+use super::{End, Event, Filter};
+use crate::time::utc;
+use local_api::Verdict;
+
+/// Pods by address, those of other cluster nodes included.
+pub type Names = HashMap<IpAddr, Arc<str>>;
+
+/// Past events kept.
+const HISTORY: usize = 4096;
+/// Events that wait for one observer.
+const WAITING: usize = 4096;
+/// How often the workers' queues are looked at.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// The meeting point.
+pub struct Hub {
+    node: Arc<str>,
+    queues: Vec<Arc<Queue>>,
+    /// Of the pods attached here; these count first.
+    names: Mutex<Arc<Names>>,
+    /// Of all pods known.
+    cluster: RwLock<Names>,
+    inner: Mutex<Inner>,
+    stopped: AtomicBool,
+}
+
+#[derive(Default)]
+struct Inner {
+    history: VecDeque<Arc<Event>>,
+    observers: Vec<Handle>,
+}
+
+struct Handle {
+    filter: Filter,
+    events: SyncSender<Arc<Event>>,
+    lost: Arc<AtomicU64>,
+}
+
+/// One observer's end.
+pub struct Observer {
+    /// What matches its filter: past events first, then new ones.
+    pub events: Receiver<Arc<Event>>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Observer {
+    /// Events it did not get since it was last asked, because it was too slow.
+    pub fn take_lost(&self) -> u64 {
+        self.lost.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Hub {
+    /// For the switch of cluster node `node` with this many workers.
+    pub fn new(node: &str, workers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            node: node.into(),
+            queues: (0..workers).map(|_| Queue::new()).collect(),
+            names: Mutex::default(),
+            cluster: RwLock::default(),
+            inner: Mutex::default(),
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    /// What a worker tells its verdicts to; one a worker.
+    pub fn inspector(&self, worker: usize) -> Option<Box<dyn Inspect>> {
+        let queue = self.queues.get(worker)?;
+        Some(Box::new(Inspector::new(Arc::clone(queue))))
+    }
+
+    /// Sets the names of the pods attached here.
+    pub fn set_names(&self, names: Names) {
+        *lock(&self.names) = Arc::new(names);
+    }
+
+    /// Sets the names of all pods known.
+    pub fn set_cluster_names(&self, names: Names) {
+        let old = std::mem::replace(&mut *write(&self.cluster), names);
+        drop(old);
+    }
+
+    /// Sets whose an address is, among all pods known.
+    pub fn set_cluster_name(&self, address: IpAddr, name: Option<Arc<str>>) {
+        let mut names = write(&self.cluster);
+        match name {
+            Some(name) => names.insert(address, name),
+            None => names.remove(&address),
+        };
+    }
+
+    /// Addresses of the pod with this name, `ns/pod`.
+    pub fn addresses_of(&self, pod: &str) -> Vec<IpAddr> {
+        let here = Arc::clone(&lock(&self.names));
+        let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+        let all = here.iter().chain(cluster.iter()).filter(|(_, name)| &***name == pod);
+        let mut addresses: Vec<IpAddr> = all.map(|(address, _)| *address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
+    /// Verdicts that were lost because they came faster than they could be handed on.
+    pub fn lost(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.lost.value()).sum()
+    }
+
+    /// Fetches verdicts again and again, until [`stop`](Self::stop).
+    pub fn run(&self) {
+        while !self.stopped.load(Ordering::Acquire) {
+            drop(self.fetch());
+            std::thread::sleep(PERIOD);
+        }
+    }
+
+    /// Ends [`run`](Self::run) and all observers.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        lock(&self.inner).observers.clear();
+    }
+
+    /// Begins to observe. Verdicts taken before this call count as past.
+    pub fn observe(&self, filter: Filter) -> Observer {
+        let mut inner = self.fetch();
+        let (sender, events) = sync_channel(WAITING + HISTORY);
+        let lost = Arc::new(AtomicU64::new(0));
+        let matching = inner.history.iter().rev().filter(|event| filter.matches(event));
+        let past: Vec<_> = matching.take(filter.last()).collect();
+        for event in past.into_iter().rev() {
+            // The channel has room for the whole history.
+            let _ = sender.try_send(Arc::clone(event));
+        }
+        if filter.follow() && !self.stopped.load(Ordering::Acquire) {
+            inner.observers.push(Handle { filter, events: sender, lost: Arc::clone(&lost) });
+        }
+        Observer { events, lost }
+    }
+
+    /// Takes what waits in the workers' queues.
+    fn fetch(&self) -> MutexGuard<'_, Inner> {
+        let names = Arc::clone(&lock(&self.names));
+        let mut inner = lock(&self.inner);
+        let mut seen: Vec<Seen> = Vec::new();
+        for queue in &self.queues {
+            let most = queue.waiting.len();
+            seen.extend(std::iter::from_fn(|| queue.waiting.pop()).take(most));
+        }
+        seen.sort_by_key(|seen| seen.time);
+        for seen in seen {
+            let event = {
+                let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+                Arc::new(self.event(seen, |ip| names.get(ip).or_else(|| cluster.get(ip)).cloned()))
+            };
+            inner.hand_out(&event);
+            if inner.history.len() == HISTORY {
+                inner.history.pop_front();
+            }
+            inner.history.push_back(event);
+        }
+        inner
+    }
+
+    fn event(&self, seen: Seen, name: impl Fn(&IpAddr) -> Option<Arc<str>>) -> Event {
+        let end = |ip: Option<IpAddr>, port, pod_port: Option<Arc<str>>| End {
+            pod: pod_port.or_else(|| ip.and_then(|ip| name(&ip))),
+            ip,
+            port,
+        };
+        let packet = seen.packet;
+        let ports = packet.and_then(|packet| packet.ports).unzip();
+        Event {
+            time: utc(seen.time),
+            node: Arc::clone(&self.node),
+            verdict: match seen.outcome.verdict() {
+                dataplane::Verdict::Drop => Verdict::Dropped,
+                _ => Verdict::Forwarded,
+            },
+            reason: seen.outcome.name().to_owned(),
+            by: seen.by,
+            // Whoever is behind the port sent it, whatever address it claims.
+            from: end(
+                packet.map(|it| it.source),
+                ports.0,
+                seen.in_port.clone().filter(|_| seen.in_pod),
+            ),
+            to: end(
+                packet.map(|it| it.destination),
+                ports.1,
+                seen.out_port.clone().filter(|_| seen.out_pod),
+            ),
+            protocol: packet.map(|packet| protocol_name(packet.protocol)),
+            icmp_type: packet.and_then(|packet| packet.icmp_type),
+            tcp_flags: packet.and_then(|packet: SeenPacket| packet.tcp_flags).map(flag_names),
+            in_port: seen.in_port,
+            out_port: seen.out_port,
+        }
+    }
+}
+
+/// Nothing that can fail runs under this lock.
+fn write(names: &RwLock<Names>) -> std::sync::RwLockWriteGuard<'_, Names> {
+    names.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn hand_out(&mut self, event: &Arc<Event>) {
+        self.observers.retain(|observer| {
+            if !observer.filter.matches(event) {
+                return true;
+            }
+            match observer.events.try_send(Arc::clone(event)) {
+                Ok(()) => true,
+                Err(TrySendError::Full(_)) => {
+                    observer.lost.fetch_add(1, Ordering::Relaxed);
+                    true
+                }
+                Err(TrySendError::Disconnected(_)) => false,
+            }
+        });
+    }
+}
+
+/// What the protocol with this IP number (IANA) is called.
+pub fn protocol_name(number: u8) -> String {
+    match number {
+        protocol::TCP => "TCP".to_owned(),
+        protocol::UDP => "UDP".to_owned(),
+        protocol::SCTP => "SCTP".to_owned(),
+        protocol::ICMP => "ICMP".to_owned(),
+        protocol::ICMPV6 => "ICMPv6".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// RFC 9293, section 3.1.
+pub fn flag_names(flags: u8) -> String {
+    const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+    let set = NAMES.iter().enumerate().filter(|(bit, _)| flags >> bit & 1 == 1);
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join(",")
+}
+
+/// Nothing that can fail runs under these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use dataplane::Outcome;
+
+    use super::*;
+    use local_api::ObserveFilters;
+
+    fn seen(n: u64, outcome: Outcome) -> Seen {
+        Seen {
+            time: SystemTime::UNIX_EPOCH + Duration::from_millis(n),
+            outcome,
+            by: vec!["a policy".into()],
+            in_port: Some("default/web".into()),
+            in_pod: true,
+            out_port: Some("host".into()),
+            out_pod: false,
+            packet: Some(SeenPacket {
+                source: "10.1.0.3".parse().unwrap(),
+                destination: "10.9.0.1".parse().unwrap(),
+                ports: Some((1000, 80)),
+                protocol: protocol::TCP,
+                icmp_type: None,
+                tcp_flags: Some(0x12),
+            }),
+        }
+    }
+
+    fn filter(last: u32, follow: bool) -> Filter {
+        Filter::new(ObserveFilters { last, follow, ..Default::default() }).unwrap()
+    }
+
+    fn times(observer: &Observer) -> Vec<String> {
+        observer.events.try_iter().map(|event| event.time[17..].to_owned()).collect()
+    }
+
+    #[test]
+    fn ends_are_named_by_port_and_by_address() {
+        let hub = Hub::new("node-a", 1);
+        hub.set_names(Names::from([("10.9.0.1".parse().unwrap(), "far/away".into())]));
+        hub.queues[0].waiting.push(seen(0, Outcome::PolicyAllowed)).unwrap();
+        let event = hub.observe(filter(1, false)).events.recv().unwrap();
+        assert_eq!(event.from.to_string(), "default/web:1000");
+        assert_eq!(event.to.to_string(), "far/away:80");
+        assert_eq!(event.tcp_flags.as_deref(), Some("SYN,ACK"));
+        assert_eq!(event.verdict, Verdict::Forwarded);
+    }
+
+    #[test]
+    fn workers_are_merged_by_time_and_the_last_are_remembered() {
+        let hub = Hub::new("node-a", 2);
+        for (worker, n) in [(0, 3), (1, 1), (1, 4), (0, 2)] {
+            hub.queues[worker].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
+        }
+        assert_eq!(times(&hub.observe(filter(3, false))), ["00.002Z", "00.003Z", "00.004Z"]);
+        for n in 0..HISTORY as u64 + 10 {
+            hub.queues[0].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
+            if n % 1000 == 0 {
+                drop(hub.fetch());
+            }
+        }
+        let all = hub.observe(filter(u32::MAX, false));
+        let first = all.events.recv().unwrap();
+        assert!(first.time.ends_with("00:00.010Z"), "{}", first.time);
+        assert_eq!(all.events.try_iter().count(), HISTORY - 1);
+    }
+
+    #[test]
+    fn followers_get_what_is_new_and_are_told_of_losses() {
+        let hub = Hub::new("node-a", 1);
+        hub.queues[0].waiting.push(seen(1, Outcome::PolicyDenied)).unwrap();
+        let observer = hub.observe(filter(0, true));
+        hub.queues[0].waiting.push(seen(2, Outcome::PolicyDenied)).unwrap();
+        drop(hub.fetch());
+        assert_eq!(times(&observer), ["00.002Z"]);
+        let room = (WAITING + HISTORY) as u64;
+        for n in 0..room + 5 {
+            hub.queues[0].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
+            drop(hub.fetch());
+        }
+        assert_eq!((observer.take_lost(), observer.take_lost()), (5, 0));
+        hub.stop();
+        assert_eq!(observer.events.iter().count() as u64, room);
+        assert!(lock(&hub.inner).observers.is_empty());
+    }
+}

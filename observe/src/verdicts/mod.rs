@@ -1,0 +1,20 @@
+//! The stream of verdicts: what the switch decided about which connection, and why.
+//!
+//! ```text
+//! worker 0 ─ Inspector ─▶ queue ─┐
+//! worker 1 ─ Inspector ─▶ queue ─┴▶ Hub (names, history) ─▶ observers
+//! ```
+//!
+//! A worker never waits: when its queue is full the event is lost, and counted. Packets of
+//! connections that were allowed before are no events; otherwise there would be one a packet.
+
+mod event;
+mod filter;
+mod hub;
+mod inspector;
+
+pub use event::{End, Event};
+pub use filter::Filter;
+pub use hub::{Hub, Names, Observer};
+pub use hub::{flag_names, protocol_name};
+pub use inspector::Inspector;

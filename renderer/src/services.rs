@@ -1,0 +1,231 @@
+//! The services of the view as the dataplane of one cluster node wants them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::model::{Key, Protocol};
+use control::{ServiceEndpoint, ServiceView, View};
+use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::wire::protocol;
+
+use super::switch_ports::SwitchPorts;
+use linux_net::redirect::Redirects;
+
+/// Works the view's services into the dataplane's, anew only where they have changed: the choice
+/// among many endpoints takes a while to make.
+#[derive(Debug, Default)]
+pub struct ServiceMaker {
+    made: BTreeMap<Key, (Arc<ServiceView>, Vec<Families>)>,
+    last: Option<Arc<BTreeMap<Key, Arc<ServiceView>>>>,
+    services: Arc<Services>,
+    /// For processes of the cluster node itself, if it has a kernel.
+    switch_ports: Option<SwitchPorts>,
+    redirects: Arc<Redirects>,
+}
+
+/// A port of a service for IPv4 and for IPv6.
+type Families = [Arc<ServicePort>; 2];
+
+impl ServiceMaker {
+    /// One whose services can also be reached by processes of the cluster node itself.
+    pub fn with_own_processes() -> Self {
+        Self { switch_ports: Some(SwitchPorts::default()), ..Self::default() }
+    }
+
+    /// What the kernel is to lead to the switch for such processes; of the services made last, and
+    /// the same while these are.
+    pub fn redirects(&self) -> &Arc<Redirects> {
+        &self.redirects
+    }
+
+    /// The services of cluster node `node`.
+    pub fn services(&mut self, view: &View, node: &str) -> Arc<Services> {
+        if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &view.services)) {
+            return Arc::clone(&self.services);
+        }
+        self.made.retain(|key, _| view.services.contains_key(key));
+        let mut services = Services::default();
+        for (key, service) in view.services.iter() {
+            let known = self.made.get(key).is_some_and(|(known, _)| Arc::ptr_eq(known, service));
+            if !known {
+                self.made.insert(key.clone(), (Arc::clone(service), ports(service, node)));
+            }
+            let (_, ports) = &self.made[key];
+            add(&mut services, service, ports);
+        }
+        if let Some(ports) = &mut self.switch_ports {
+            let redirects = ports.add_to(&mut services);
+            if *self.redirects != redirects {
+                self.redirects = Arc::new(redirects);
+            }
+        }
+        self.last = Some(Arc::clone(&view.services));
+        self.services = Arc::new(services);
+        Arc::clone(&self.services)
+    }
+}
+
+fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
+    let service = &view.service;
+    let external = service.external_ips.iter().chain(&service.load_balancer_ips);
+    let ways = service.cluster_ips.iter().map(|address| (address, Way::Cluster));
+    let ways: Vec<_> = ways.chain(external.map(|address| (address, Way::External))).collect();
+    // A cluster address is nobody else's: ports that it does not have are refused.
+    service.cluster_ips.iter().for_each(|address| services.claim((*address).into()));
+    for (port, families) in service.ports.iter().zip(ports) {
+        let protocol = number(port.protocol);
+        for (address, way) in &ways {
+            let family = &families[usize::from(address.is_ipv6())];
+            let entry = Entry { port: Arc::clone(family), way: *way };
+            services.add((**address).into(), protocol, port.port, entry);
+        }
+        if let Some(node_port) = port.node_port {
+            for (v6, family) in [false, true].into_iter().zip(families) {
+                services.add_node_port(v6, protocol, node_port, Arc::clone(family));
+            }
+        }
+    }
+}
+
+fn number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => protocol::TCP,
+        Protocol::Udp => protocol::UDP,
+        Protocol::Sctp => protocol::SCTP,
+    }
+}
+
+fn ports(view: &ServiceView, node: &str) -> Vec<Families> {
+    let service = &view.service;
+    let ports = service.ports.iter().zip(&view.endpoints);
+    ports
+        .map(|(port, endpoints)| {
+            let name: Arc<str> = match &*port.name {
+                "" => format!("{}/{}:{}", service.key.namespace, service.key.name, port.port),
+                name => format!("{}/{}:{name}", service.key.namespace, service.key.name),
+            }
+            .into();
+            [false, true].map(|v6| {
+                let of_family = |it: &&ServiceEndpoint| it.address.is_ipv6() == v6;
+                let all: Vec<_> = endpoints.iter().filter(of_family).collect();
+                let local = |it: &&&ServiceEndpoint| it.node.as_deref() == Some(node);
+                let local: Vec<_> = all.iter().filter(local).copied().collect();
+                let any = usable(&all);
+                let choice = |local_only| if local_only { usable(&local) } else { any.clone() };
+                Arc::new(ServicePort {
+                    name: Arc::clone(&name),
+                    internal: choice(service.internal_local),
+                    external: choice(service.external_local),
+                    any: any.clone(),
+                    affinity_s: service.affinity_seconds,
+                })
+            })
+        })
+        .collect()
+}
+
+/// Those that are ready; if there are none, those that still serve while they end.
+fn usable(endpoints: &[&ServiceEndpoint]) -> Backends {
+    let any_ready = endpoints.iter().any(|endpoint| endpoint.ready);
+    let chosen = endpoints.iter().filter(|endpoint| endpoint.ready || !any_ready);
+    let backend =
+        |it: &&ServiceEndpoint| Backend { address: IpAddr::into(it.address), port: it.port };
+    Backends::new(chosen.map(backend).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::{Control, Scope, manifests};
+    use dataplane::wire::Flow;
+
+    const MANIFESTS: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec:
+  clusterIPs: ["10.96.0.1", "fd60::1"]
+  externalIPs: ["203.0.113.7"]
+  externalTrafficPolicy: Local
+  ports:
+  - {name: http, port: 80, targetPort: 8080, nodePort: 30080}
+status: {loadBalancer: {ingress: [{ip: "203.0.113.8"}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+addressType: IPv4
+metadata: {name: web-4, namespace: default, labels: {kubernetes.io/service-name: web}}
+endpoints:
+- {addresses: ["10.1.0.2"], nodeName: node1, conditions: {ready: true}}
+- {addresses: ["10.2.0.2"], nodeName: node2, conditions: {ready: true}}
+- {addresses: ["10.2.0.3"], nodeName: node2, conditions: {ready: false}}
+- {addresses: ["10.2.0.4"], nodeName: node2, conditions: {ready: false, serving: true, terminating: true}}
+ports: [{name: http, port: 8080}, {name: other, port: 9}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+addressType: IPv6
+metadata: {name: web-6, namespace: default, labels: {kubernetes.io/service-name: web}}
+endpoints:
+- {addresses: ["fd02::4"], nodeName: node2, conditions: {ready: false, serving: true, terminating: true}}
+ports: [{name: http, port: 8080}]
+"#;
+
+    fn view(text: &str) -> Arc<View> {
+        let folder = testkit::TempDir::new("services");
+        std::fs::write(folder.path().join("all.yaml"), text).unwrap();
+        let loaded = manifests::load(&[folder.path().to_path_buf()]);
+        assert_eq!(loaded.faults, []);
+        let mut control = Control::new(Scope::Node("node1".into()));
+        control.resync(loaded.objects);
+        control.commit();
+        control.view()
+    }
+
+    fn entry<'a>(services: &'a Services, address: &str) -> &'a Entry {
+        let destination: IpAddr = address.parse().unwrap();
+        let flow = Flow {
+            destination: destination.into(),
+            destination_port: 80,
+            protocol: 6,
+            ..Flow::default()
+        };
+        services.find(&flow).expect("a service")
+    }
+
+    fn addresses(backends: &Backends) -> Vec<String> {
+        backends.list().iter().map(|it| format!("{}:{}", it.address, it.port)).collect()
+    }
+
+    #[test]
+    fn each_way_to_a_service_leads_to_the_endpoints_that_it_may() {
+        let services = ServiceMaker::default().services(&view(MANIFESTS), "node1");
+        let ready = ["10.1.0.2:8080", "10.2.0.2:8080"];
+        let cluster = entry(&services, "10.96.0.1");
+        assert_eq!(addresses(cluster.backends(false)), ready);
+        // externalTrafficPolicy is about clients outside and not about the cluster address.
+        for address in ["203.0.113.7", "203.0.113.8"] {
+            let external = entry(&services, address);
+            assert_eq!(addresses(external.backends(true)), ["10.1.0.2:8080"]);
+            assert_eq!(addresses(external.backends(false)), ready);
+        }
+        // Where nobody is ready, who still serves must do.
+        assert_eq!(addresses(entry(&services, "fd60::1").backends(false)), ["fd02::4:8080"]);
+        let elsewhere = ServiceMaker::default().services(&view(MANIFESTS), "node3");
+        assert!(entry(&elsewhere, "203.0.113.7").backends(true).is_empty());
+    }
+
+    #[test]
+    fn only_what_has_changed_is_made_anew() {
+        let mut maker = ServiceMaker::default();
+        let first = view(MANIFESTS);
+        let services = maker.services(&first, "node1");
+        assert!(Arc::ptr_eq(&services, &maker.services(&first, "node1")));
+        let mut second = View::clone(&first);
+        second.services = Arc::new(BTreeMap::clone(&first.services));
+        let again = maker.services(&second, "node1");
+        let port = |services: &Services| Arc::clone(&entry(services, "10.96.0.1").port);
+        assert!(Arc::ptr_eq(&port(&services), &port(&again)));
+    }
+}
