@@ -14,10 +14,9 @@
 //! matches. Pods that the same policies select and whose port names mean the same numbers
 //! get equal lists.
 //!
-//! Objects that could be read only in part open nothing. A rule that permits means those it
-//! matches for certain, one that denies those it may match, and one that passes does so for
-//! the former and denies the rest of the latter. Of a policy that may select the pod or not,
-//! what denies counts, what permits does not, and what passes denies.
+//! A cluster node whose object has faults opens nothing: no permission of `nodes` covers it, and
+//! every other rule of `nodes` denies it. Policies with faults come here as [`crate::objects`]
+//! reads them, and pods with faults do not come here: they are closed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -30,31 +29,21 @@ use crate::model::{
     ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Direction, NetworkPolicy, Peer, Pod,
     PolicyRule, PortSpec, Protocol, Verdict,
 };
-use crate::peers::{Certainty, NamedPort, PeerSet, PodPeers};
+use crate::peers::{NamedPort, PeerSet, PodPeers};
 
 /// The policies that select a pod, each list in its order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policies {
     /// Egress firewalls, each a tier of its own.
-    pub(crate) firewalls: Vec<Selecting>,
+    pub(crate) firewalls: Vec<ClusterWide>,
     /// Of tier `Admin`.
-    pub(crate) admin: Vec<Selecting>,
+    pub(crate) admin: Vec<ClusterWide>,
     /// Of the pod's namespace.
     pub(crate) namespaced: Vec<Arc<NetworkPolicy>>,
     /// Of tier `Baseline`.
-    pub(crate) baseline: Vec<Selecting>,
-    /// There are pods, namespaces or cluster nodes that could be read only in part.
-    pub(crate) uncertain: bool,
+    pub(crate) baseline: Vec<ClusterWide>,
     /// The addresses of the API server.
     pub(crate) api_server: Arc<[IpAddr]>,
-}
-
-/// A cluster policy whose subject the pod is.
-#[derive(Clone, Debug)]
-pub(crate) struct Selecting {
-    pub(crate) policy: ClusterWide,
-    /// Whether it is for certain.
-    pub(crate) certain: bool,
 }
 
 /// A policy that is in no namespace.
@@ -121,17 +110,14 @@ pub(crate) fn rules(
     direction: Direction,
     names: &mut impl PortNames,
 ) -> Option<Vec<BasicRule>> {
-    let mut expand = |rule: &PolicyRule, verdict, certainty, into: &mut Vec<BasicRule>| {
-        expand(pod, rule, (verdict, certainty), (direction, &policies.api_server), names, into);
+    let mut expand = |rule: &PolicyRule, verdict, into: &mut Vec<BasicRule>| {
+        expand(pod, rule, verdict, (direction, &policies.api_server), names, into);
     };
-    let uncertain = policies.uncertain;
-    let mut tier = |policies: &[Selecting]| {
+    let mut tier = |policies: &[ClusterWide]| {
         let mut rules = Vec::new();
-        for Selecting { policy, certain } in policies {
+        for policy in policies {
             for rule in policy.direction(direction) {
-                for (verdict, certainty) in meanings(rule.verdict, *certain, uncertain) {
-                    expand(&rule.rule, verdict, certainty, &mut rules);
-                }
+                expand(&rule.rule, rule.verdict, &mut rules);
             }
         }
         rules
@@ -145,7 +131,7 @@ pub(crate) fn rules(
         let Some(rules) = policy.direction(direction) else { continue };
         isolating.push(format!("NetworkPolicy {}", policy.key));
         for rule in rules {
-            expand(rule, Verdict::Accept, Certainty::Certain, &mut namespaced);
+            expand(rule, Verdict::Accept, &mut namespaced);
         }
     }
     let rest = match isolating.is_empty() {
@@ -159,25 +145,6 @@ pub(crate) fn rules(
     };
     let rest = chain(admin, &rest);
     Some(firewalls.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest)))
-}
-
-/// What a rule comes to: whether its policy selects the pod for certain, and whether anything
-/// at all is uncertain.
-fn meanings(
-    verdict: Verdict,
-    certain: bool,
-    uncertain: bool,
-) -> impl Iterator<Item = (Verdict, Certainty)> {
-    let (permits, denies) = match (verdict, certain) {
-        (Verdict::Accept, true) => (Some(Verdict::Accept), false),
-        (Verdict::Accept, false) => (None, false),
-        (Verdict::Pass, true) => (Some(Verdict::Pass), uncertain),
-        (Verdict::Deny, _) | (Verdict::Pass, false) => (None, true),
-    };
-    // Where all is certain both are the same, and sets are shared with rules that permit.
-    let possible = if uncertain { Certainty::Possible } else { Certainty::Certain };
-    let permits = permits.map(|verdict| (verdict, Certainty::Certain));
-    permits.into_iter().chain(denies.then_some((Verdict::Deny, possible)))
 }
 
 fn everything(verdict: Verdict, origin: String) -> BasicRule {
@@ -233,7 +200,7 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
 fn expand(
     pod: &Pod,
     rule: &PolicyRule,
-    (verdict, certainty): (Verdict, Certainty),
+    verdict: Verdict,
     (direction, api_server): (Direction, &[IpAddr]),
     names: &mut impl PortNames,
     into: &mut Vec<BasicRule>,
@@ -253,11 +220,15 @@ fn expand(
         }
     }
     for end in ends {
-        let peer = end.map(|end| PeerSet::of(end, certainty));
         let mut add = |peer: Option<PeerSet>, protocol: Option<u8>, ports: PortRange| {
             let origin = Arc::clone(&rule.origin);
+            if matches!(end, Some(Peer::Nodes(_))) && verdict != Verdict::Accept {
+                let (peer, origin) = (Some(PeerSet::FaultyNodes), Arc::clone(&origin));
+                into.push(BasicRule { peer, protocol, ports, verdict: Verdict::Deny, origin });
+            }
             into.push(BasicRule { peer, protocol, ports, verdict, origin });
         };
+        let peer = end.map(PeerSet::of);
         let Some(ports) = &rule.ports else {
             add(peer, None, PortRange::ANY);
             continue;
@@ -274,19 +245,12 @@ fn expand(
                     }
                 }
                 (PortSpec::Name(name), Direction::Egress) => {
-                    let Some(pods) = PodPeers::of(end, certainty) else { continue };
-                    let mut calling = |number: Option<u16>, ports: PortRange| {
+                    let Some(pods) = PodPeers::of(end) else { continue };
+                    for number in names.numbers(&pods, name, port.protocol) {
                         let port =
                             NamedPort { name: Arc::clone(name), protocol: port.protocol, number };
                         let set = PodPeers { port: Some(port), ..pods.clone() };
-                        add(Some(PeerSet::Pods(set)), protocol, ports);
-                    };
-                    for number in names.numbers(&pods, name, port.protocol) {
-                        calling(Some(number), PortRange::one(number));
-                    }
-                    if certainty == Certainty::Possible {
-                        // What a pod that could not be read calls so may be any.
-                        calling(None, PortRange::ANY);
+                        add(Some(PeerSet::Pods(set)), protocol, PortRange::one(number));
                     }
                 }
             }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use acl::{Action, Address, End, Key, PortRange, Rule};
 use serde::Serialize;
 
-use crate::configurator::Selecting;
+use crate::configurator::ClusterWide;
 use crate::model::{Direction, Namespaces, Selector};
-use crate::peers::{Certainty, PeerSet, PodPeers};
+use crate::peers::{PeerSet, PodPeers};
 use crate::{Control, PodGate, PodKey, View};
 
 /// One end of a connection.
@@ -119,7 +119,10 @@ impl Control {
         let pod = view.pods.get(pod)?;
         let reaches = |gate: &PodGate| match gate {
             PodGate::Open => Vec::new(),
-            PodGate::Table(table) => table.rules().iter().map(|rule| self.reach(rule)).collect(),
+            PodGate::Table(table) => {
+                let rules = table.rules().iter().filter(|rule| !self.is_idle(rule));
+                rules.map(|rule| self.reach(rule)).collect()
+            }
         };
         Some(Walkthrough { ingress: reaches(&pod.to_pod), egress: reaches(&pod.from_pod) })
     }
@@ -127,14 +130,9 @@ impl Control {
     fn selecting(&self, pod: &PodKey, direction: Direction) -> Vec<String> {
         let Some(pod) = self.pod(pod) else { return Vec::new() };
         let policies = self.policies_of(pod);
-        let cluster = |list: &[Selecting]| -> Vec<String> {
-            let mut names = Vec::new();
-            for Selecting { policy, .. } in list {
-                if !policy.direction(direction).is_empty() {
-                    names.push(policy.to_string());
-                }
-            }
-            names
+        let cluster = |list: &[ClusterWide]| -> Vec<String> {
+            let list = list.iter().filter(|policy| !policy.direction(direction).is_empty());
+            list.map(ToString::to_string).collect()
         };
         let namespaced = policies.namespaced.iter();
         let namespaced = namespaced.filter(|it| it.direction(direction).is_some());
@@ -145,8 +143,15 @@ impl Control {
         names
     }
 
+    /// Whether a rule is about cluster nodes with faults while there are none.
+    fn is_idle(&self, rule: &Rule) -> bool {
+        let End::Set(id) = peer(rule) else { return false };
+        self.membership().meaning(id) == Some(&PeerSet::FaultyNodes)
+            && self.cache.nodes().values().all(|node| node.complete)
+    }
+
     fn reach(&self, rule: &Rule) -> Reach {
-        let end = if rule.source == End::Any { rule.destination } else { rule.source };
+        let end = peer(rule);
         let (peer, pods) = match end {
             End::Any => ("anybody".to_owned(), Vec::new()),
             End::Net(net) => (net.to_string(), Vec::new()),
@@ -168,6 +173,10 @@ impl Control {
             by: Arc::clone(&rule.origin),
         }
     }
+}
+
+fn peer(rule: &Rule) -> End {
+    if rule.source == End::Any { rule.destination } else { rule.source }
 }
 
 fn addresses(view: &View, end: &Endpoint) -> Result<Vec<IpAddr>, String> {
@@ -230,13 +239,9 @@ impl fmt::Display for PeerSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pods(pods) => pods.fmt(f),
-            Self::Nodes(selector, _) if selector.is_everything() => {
-                f.write_str("all cluster nodes")
-            }
-            Self::Nodes(selector, Certainty::Certain) => write!(f, "cluster nodes {selector}"),
-            Self::Nodes(selector, Certainty::Possible) => {
-                write!(f, "cluster nodes {selector} (or unreadable)")
-            }
+            Self::Nodes(selector) if selector.is_everything() => f.write_str("all cluster nodes"),
+            Self::Nodes(selector) => write!(f, "cluster nodes {selector}"),
+            Self::FaultyNodes => f.write_str("cluster nodes whose objects have faults"),
             Self::Block(net, except) => block(f, net, except),
             Self::All(parts) => {
                 for (index, part) in parts.iter().enumerate() {
@@ -266,15 +271,7 @@ impl fmt::Display for PodPeers {
             block(f, net, except)?;
         }
         if let Some(port) = &self.port {
-            match port.number {
-                Some(number) => {
-                    write!(f, " that call {} {number} {:?}", port.protocol, port.name)?;
-                }
-                None => write!(f, " whose port names could not be read")?,
-            }
-        }
-        if self.certainty == Certainty::Possible {
-            f.write_str(" (or unreadable)")?;
+            write!(f, " that call {} {} {:?}", port.protocol, port.number, port.name)?;
         }
         Ok(())
     }

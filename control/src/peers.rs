@@ -17,8 +17,10 @@ use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, Selector};
 pub(crate) enum PeerSet {
     /// The addresses of pods.
     Pods(PodPeers),
-    /// The addresses of cluster nodes by their labels.
-    Nodes(Selector, Certainty),
+    /// The addresses of cluster nodes by their labels, those with faults left out.
+    Nodes(Selector),
+    /// The addresses of cluster nodes whose objects have faults.
+    FaultyNodes,
     /// A network less its exceptions.
     Block(IpNet, Vec<IpNet>),
     /// What is in all of these, none of which is a `Block` alone or an `All`; sorted.
@@ -36,26 +38,6 @@ pub(crate) struct PodPeers {
     pub(crate) within: Option<(IpNet, Vec<IpNet>)>,
     /// With a container port of this name and protocol, of this number.
     pub(crate) port: Option<NamedPort>,
-    /// Whether those that may be meant are meant.
-    pub(crate) certainty: Certainty,
-}
-
-/// Whom a set holds where objects could be read only in part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Certainty {
-    /// Those that are meant for certain: for what permits.
-    Certain,
-    /// Those that may be meant, too: for what denies.
-    Possible,
-}
-
-impl Certainty {
-    fn selects(self, selector: &Selector, labels: &Labels) -> bool {
-        match self {
-            Self::Certain => selector.matches(labels),
-            Self::Possible => selector.may_match(labels),
-        }
-    }
 }
 
 /// A port name and what it stands for.
@@ -63,14 +45,13 @@ impl Certainty {
 pub(crate) struct NamedPort {
     pub(crate) name: Arc<str>,
     pub(crate) protocol: Protocol,
-    /// `None` stands for pods whose port names could not be read.
-    pub(crate) number: Option<u16>,
+    pub(crate) number: u16,
 }
 
 impl PodPeers {
-    /// The pods that a policy's peer can mean; `None` is anybody, and peers that mean no
-    /// pods mean none.
-    pub(crate) fn of(peer: Option<&Peer>, certainty: Certainty) -> Option<Self> {
+    /// The pods that a policy's peer can mean; `None` for a peer that means no pods. Without a
+    /// peer, all pods.
+    pub(crate) fn of(peer: Option<&Peer>) -> Option<Self> {
         let everywhere = || Namespaces::Selected(Selector::default());
         let (namespaces, pods, within) = match peer {
             Some(Peer::Pods { namespaces, pods }) => (namespaces.clone(), pods.clone(), None),
@@ -80,28 +61,21 @@ impl PodPeers {
             Some(Peer::Nodes(_) | Peer::ApiServer) => return None,
             None => (everywhere(), Selector::default(), None),
         };
-        Some(Self { namespaces, pods, within, port: None, certainty })
+        Some(Self { namespaces, pods, within, port: None })
     }
 
     /// Whether the namespace is one of those meant.
     pub(crate) fn covers_namespace(&self, name: &str, labels: &Labels) -> bool {
         match &self.namespaces {
             Namespaces::Own(own) => &**own == name,
-            Namespaces::Selected(selector) => self.certainty.selects(selector, labels),
+            Namespaces::Selected(selector) => selector.matches(labels),
         }
     }
 
     /// Whether a pod of such a namespace is meant, some of its addresses at least.
     pub(crate) fn covers_pod(&self, pod: &Pod) -> bool {
-        let has = |port: &NamedPort| match pod.complete {
-            false => port.number.is_none(),
-            true => {
-                port.number.is_some() && pod.named_port(&port.name, port.protocol) == port.number
-            }
-        };
-        self.certainty.selects(&self.pods, &pod.labels)
-            && (pod.complete || self.certainty == Certainty::Possible)
-            && self.port.as_ref().is_none_or(has)
+        let has = |port: &NamedPort| pod.named_port(&port.name, port.protocol) == Some(port.number);
+        self.pods.matches(&pod.labels) && self.port.as_ref().is_none_or(has)
     }
 
     /// Whether one of that pod's addresses is meant.
@@ -116,17 +90,16 @@ fn holds(net: &IpNet, except: &[IpNet], address: IpAddr) -> bool {
 
 impl PeerSet {
     /// The set that a peer without port names stands for.
-    pub(crate) fn of(peer: &Peer, certainty: Certainty) -> Self {
+    pub(crate) fn of(peer: &Peer) -> Self {
         match peer {
             Peer::Pods { namespaces, pods } => Self::Pods(PodPeers {
                 namespaces: namespaces.clone(),
                 pods: pods.clone(),
                 within: None,
                 port: None,
-                certainty,
             }),
             Peer::Block(net, except) => Self::Block(*net, except.clone()),
-            Peer::Nodes(selector) => Self::Nodes(selector.clone(), certainty),
+            Peer::Nodes(selector) => Self::Nodes(selector.clone()),
             // Written out as addresses before it comes here; by itself it is nobody.
             Peer::ApiServer => {
                 let nobody = IpNet::from(IpAddr::from([0; 4]));
@@ -150,7 +123,7 @@ impl PeerSet {
 
     /// Whether cluster nodes can be in it.
     pub(crate) fn is_of_nodes(&self) -> bool {
-        self.parts().iter().any(|part| matches!(part, Self::Nodes(..)))
+        self.parts().iter().any(|part| matches!(part, Self::Nodes(_) | Self::FaultyNodes))
     }
 
     /// The one namespace that its pods can be in, if there is only one.
@@ -175,7 +148,7 @@ impl PeerSet {
             && self.parts().iter().all(|part| match part {
                 Self::Pods(pods) => pods.covers_pod(pod) && pods.covers_address(address),
                 Self::Block(net, except) => holds(net, except, address),
-                Self::Nodes(..) | Self::All(_) => false,
+                Self::Nodes(_) | Self::FaultyNodes | Self::All(_) => false,
             })
     }
 
@@ -183,7 +156,8 @@ impl PeerSet {
     pub(crate) fn holds_node(&self, node: &Node, address: IpAddr) -> bool {
         self.is_of_nodes()
             && self.parts().iter().all(|part| match part {
-                Self::Nodes(selector, certainty) => certainty.selects(selector, &node.labels),
+                Self::Nodes(selector) => node.complete && selector.matches(&node.labels),
+                Self::FaultyNodes => !node.complete,
                 Self::Block(net, except) => holds(net, except, address),
                 Self::Pods(_) | Self::All(_) => false,
             })
@@ -211,7 +185,7 @@ impl PeerSet {
         parts.sort();
         parts.dedup();
         let pods = parts.iter().any(|part| matches!(part, Self::Pods(_)));
-        let nodes = parts.iter().any(|part| matches!(part, Self::Nodes(..)));
+        let nodes = parts.iter().any(|part| matches!(part, Self::Nodes(_) | Self::FaultyNodes));
         match (pods && nodes, parts.len()) {
             // Pods on the host network are no pods to policies, so no address is both.
             (true, _) => None,
@@ -258,8 +232,8 @@ mod tests {
 
     #[test]
     fn pods_and_nodes_never_meet_and_equal_sets_are_one() {
-        let pods = PeerSet::Pods(PodPeers::of(None, Certainty::Certain).unwrap());
-        let nodes = PeerSet::Nodes(Selector::default(), Certainty::Certain);
+        let pods = PeerSet::Pods(PodPeers::of(None).unwrap());
+        let nodes = PeerSet::Nodes(Selector::default());
         assert_eq!(pods.and(&nodes), None);
         assert_eq!(pods.and(&pods), Some(pods.clone()));
         let within = pods.and(&block("10.0.0.0/8", &[])).unwrap();

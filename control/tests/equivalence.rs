@@ -2,13 +2,18 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
 use common::reference::{Cluster, Connection, addresses, is_peer_at_all};
-use common::{ICMP, SCTP, TCP, UDP, gate, key, object, reference_of};
-use control::{Control, Kind, Object, Scope, View};
+use common::{ICMP, SCTP, TCP, UDP, gate, key, object, reference_of, same_answers};
+use control::objects::{Read, read};
+use control::{Control, Kind, Object, ObjectRef, Scope, View};
+use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use serde_json::{Value, json};
 
 fn tell(control: &mut Control, edit: &Edit) {
     match edit {
@@ -145,4 +150,84 @@ proptest! {
             agree(&cluster, &control.view(), |node| node == "n1");
         }
     }
+
+    #[test]
+    fn what_is_enforced_depends_on_the_objects_as_they_are_now(
+        history in edits(1..24), spoilt in vec((any::<Index>(), any::<Index>(), junk()), 1..8)
+    ) {
+        let mut history = history;
+        for (which, place, junk) in spoilt {
+            let edit = which.index(history.len());
+            if let Edit::Apply(value) = &mut history[edit] {
+                spoil(value, &place, junk);
+            }
+        }
+        let mut running = Control::new(Scope::All);
+        let mut now: BTreeMap<ObjectRef, Object> = BTreeMap::new();
+        for edit in &history {
+            match edit {
+                Edit::Apply(value) => {
+                    // Spoilt, it may not even be an object.
+                    let Read::Object(object, _) = read(value.clone()) else { continue };
+                    now.insert(object.reference(), object.clone());
+                    running.apply(object);
+                }
+                Edit::Delete(kind, namespace, name) => {
+                    let reference = reference_of(kind, namespace, name);
+                    now.remove(&reference);
+                    running.delete(&reference);
+                }
+            }
+            running.commit();
+            let mut fresh = Control::new(Scope::All);
+            // In another order than they came.
+            fresh.resync(now.values().rev().cloned().collect());
+            fresh.commit();
+            prop_assert!(same_answers(&running.view(), &fresh.view()));
+        }
+    }
+}
+
+/// Puts junk at some place of an object's labels, spec or status.
+fn spoil(value: &mut Value, place: &Index, junk: Value) {
+    let mut all = Vec::new();
+    for part in ["/metadata/labels", "/spec", "/status", "/endpoints"] {
+        if let Some(inside) = value.pointer(part) {
+            places(inside, part.to_owned(), &mut all);
+        }
+    }
+    if !all.is_empty()
+        && let Some(spot) = value.pointer_mut(place.get::<String>(&all))
+    {
+        *spot = junk;
+    }
+}
+
+fn places(value: &Value, at: String, all: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, it)| {
+                places(it, format!("{at}/{}", name.replace('/', "~1")), all)
+            });
+        }
+        Value::Array(items) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, it)| places(it, format!("{at}/{index}"), all));
+        }
+        _ => {}
+    }
+    all.push(at);
+}
+
+fn junk() -> impl Strategy<Value = Value> {
+    select(vec![
+        json!(7),
+        json!(null),
+        json!("nowhere"),
+        json!([{}]),
+        json!({"x": 1}),
+        json!([{"domainNames": ["example.org"]}]),
+    ])
 }

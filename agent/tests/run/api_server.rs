@@ -81,7 +81,7 @@ fn the_api_server_decides_as_manifests_do() {
     api.send(&syn(API, DB, 82));
     db.expects(&syn(API, DB, 82), DB);
 
-    // An object that cannot be read changes nothing, is told, and healed is told no more.
+    // A rule that cannot be read permits nothing; its fault is reported until it is mended.
     let mut bad = policy("web");
     bad["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]["role"] = json!(7);
     server.apply(bad);

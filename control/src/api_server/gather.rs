@@ -25,13 +25,7 @@ impl Gathering {
             }
             Event::Apply(object, _) => {
                 let reference = object.reference();
-                let known = self.kinds.entry(reference.kind).or_default();
-                // As in the cache: the last version that could be read stays.
-                let keep =
-                    !object.is_whole() && known.get(&reference).is_some_and(Object::is_whole);
-                if !keep {
-                    known.insert(reference, object);
-                }
+                self.kinds.entry(reference.kind).or_default().insert(reference, object);
             }
             Event::Delete(reference) => {
                 if let Some(known) = self.kinds.get_mut(&reference.kind) {
@@ -89,6 +83,6 @@ mod tests {
         assert!(gathering.take(Event::Synced));
         gathering.work_in(&mut control);
         let known: Vec<Object> = control.objects().collect();
-        assert_eq!(known, [whole, node("c", json!({}))]);
+        assert_eq!(known, [node("a", json!({"x": 1})), node("c", json!({}))]);
     }
 }

@@ -77,7 +77,7 @@ impl Cache {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
             let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
-            KeptObject::Namespace(Namespace { name, labels })
+            KeptObject::Namespace(Namespace { name, labels, complete: entry.complete })
         });
         let entries = || self.namespaces.values();
         let pods = entries().flat_map(|entry| entry.pods.values());

@@ -1,4 +1,4 @@
-//! All objects as they were last told, and who is in which namespace.
+//! All objects as the source reported them last, by kind and namespace.
 //!
 //! ```text
 //! namespace ─┬─ labels (its own object's, or just its name if it is only mentioned)
@@ -6,16 +6,19 @@
 //!            └─ policies by name
 //! ```
 //!
-//! The cache is where the last valid version of an object survives an invalid one.
+//! The newest version of an object is the one that counts, with its faults: see
+//! [`crate::objects`].
 
 mod bound;
 mod listing;
+mod store;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bound::Bound;
+use store::Store;
 
 use crate::model::{
     ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace,
@@ -27,17 +30,15 @@ use crate::{Kind, Object, ObjectRef, PodKey};
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     namespaces: BTreeMap<Arc<str>, NamespaceEntry>,
-    nodes: BTreeMap<Arc<str>, Arc<Node>>,
-    cluster_policies: BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>>,
-    firewalls: BTreeMap<Arc<str>, Arc<ClusterEgressFirewall>>,
+    nodes: Store<Arc<str>, Node>,
+    cluster_policies: Store<Arc<str>, ClusterNetworkPolicy>,
+    firewalls: Store<Arc<str>, ClusterEgressFirewall>,
     /// Where the API server is, as its service and endpoints say; sorted.
     api_server: Arc<[IpAddr]>,
-    services: BTreeMap<Key, Arc<Service>>,
-    endpoint_slices: BTreeMap<Key, Arc<EndpointSlice>>,
-    /// Addresses of local pods that were told before the API knew them.
+    services: Store<Key, Service>,
+    endpoint_slices: Store<Key, EndpointSlice>,
+    /// Addresses of local pods, bound before the API has them.
     bound: HashMap<PodKey, Bound>,
-    /// Objects that could be read only in part and have no earlier version that was whole.
-    uncertain: HashSet<ObjectRef>,
     /// Label sets in use, so that equal ones are held once.
     labels: HashSet<Arc<Labels>>,
 }
@@ -47,20 +48,22 @@ pub(crate) struct Cache {
 pub(crate) struct NamespaceEntry {
     /// Its labels; the name label is always among them.
     pub(crate) labels: Arc<Labels>,
+    /// Whether its object could be read to the end, if it has one.
+    pub(crate) complete: bool,
     /// Whether there is a Namespace object.
     explicit: bool,
     /// Its pods by name.
-    pub(crate) pods: HashMap<Arc<str>, Arc<Pod>>,
+    pub(crate) pods: Store<Arc<str>, Pod>,
     /// Its policies by name.
-    pub(crate) policies: BTreeMap<Arc<str>, Arc<NetworkPolicy>>,
+    pub(crate) policies: Store<Arc<str>, NetworkPolicy>,
 }
 
-/// What a told object did to the cache.
+/// What an event did to the cache.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     /// Nothing that matters.
     None,
-    /// The labels of a namespace, from these.
+    /// The labels of a namespace, or whether they could be read.
     Namespace(Arc<str>),
     /// A pod came, went or changed.
     Pod(PodKey),
@@ -83,9 +86,10 @@ impl NamespaceEntry {
     fn mentioned(name: &Arc<str>) -> Self {
         Self {
             labels: Namespace::new(Arc::clone(name), &Labels::default()).labels,
+            complete: true,
             explicit: false,
-            pods: HashMap::new(),
-            policies: BTreeMap::new(),
+            pods: Store::default(),
+            policies: Store::default(),
         }
     }
 
@@ -95,198 +99,117 @@ impl NamespaceEntry {
 }
 
 impl Cache {
-    /// Takes over an object. One that could not be read leaves things as they are; a policy
-    /// that could be read in part does so too if there is a version that was read in full.
+    /// Adds or replaces an object.
     pub(crate) fn apply(&mut self, object: Object) -> Change {
-        if self.keeps(&object) {
-            return Change::None;
-        }
-        match object {
-            Object::Namespace(namespace) => {
-                let labels = self.shared(namespace.labels);
-                let entry = self.entry(&namespace.name);
-                entry.explicit = true;
-                let before = std::mem::replace(&mut entry.labels, labels);
-                let same = before == entry.labels;
-                if same { Change::None } else { Change::Namespace(namespace.name) }
-            }
+        let change = match object {
+            Object::Namespace(namespace) => return self.apply_namespace(namespace),
             Object::Pod(mut pod) => {
                 pod.labels = self.shared(pod.labels);
                 let key = pod.key.clone();
                 let pods = &mut self.entry(&key.namespace).pods;
-                if pods.get(&key.name).is_some_and(|before| **before == pod) {
-                    return Change::None;
-                }
-                pods.insert(Arc::clone(&key.name), Arc::new(pod));
-                Change::Pod(key)
+                pods.apply(Arc::clone(&key.name), pod).map(|_| Change::Pod(key))
             }
             Object::NetworkPolicy(policy) => {
                 let policies = &mut self.entry(&policy.key.namespace).policies;
-                let before = policies.get(&policy.key.name).cloned();
-                let keep = before.as_ref().is_some_and(|before| {
-                    **before == policy || before.complete && !policy.complete
-                });
-                if keep {
-                    return Change::None;
-                }
-                let policy = Arc::new(policy);
-                policies.insert(Arc::clone(&policy.key.name), Arc::clone(&policy));
-                Change::NetworkPolicy(before, Some(policy))
+                let replaced = policies.apply(Arc::clone(&policy.key.name), policy);
+                replaced.map(|(before, after)| Change::NetworkPolicy(before, after))
             }
             Object::ClusterNetworkPolicy(policy) => {
-                let before = self.cluster_policies.get(&policy.name).cloned();
-                let keep = before.as_ref().is_some_and(|before| {
-                    **before == policy || before.complete && !policy.complete
-                });
-                if keep {
-                    return Change::None;
-                }
-                let policy = Arc::new(policy);
-                self.cluster_policies.insert(Arc::clone(&policy.name), Arc::clone(&policy));
-                Change::ClusterNetworkPolicy(before, Some(policy))
+                let replaced = self.cluster_policies.apply(Arc::clone(&policy.name), policy);
+                replaced.map(|(before, after)| Change::ClusterNetworkPolicy(before, after))
             }
             Object::Node(node) => {
                 let name = Arc::clone(&node.name);
-                if self.nodes.get(&name).is_some_and(|before| **before == node) {
-                    return Change::None;
-                }
-                self.nodes.insert(Arc::clone(&name), Arc::new(node));
-                Change::Node(name)
+                self.nodes.apply(Arc::clone(&name), node).map(|_| Change::Node(name))
             }
             Object::ClusterEgressFirewall(firewall) => {
-                let before = self.firewalls.get(&firewall.name).cloned();
-                let keep = before.as_ref().is_some_and(|before| {
-                    **before == firewall || before.complete && !firewall.complete
-                });
-                if keep {
-                    return Change::None;
-                }
-                let firewall = Arc::new(firewall);
-                self.firewalls.insert(Arc::clone(&firewall.name), Arc::clone(&firewall));
-                Change::ClusterEgressFirewall(before, Some(firewall))
+                let replaced = self.firewalls.apply(Arc::clone(&firewall.name), firewall);
+                replaced.map(|(before, after)| Change::ClusterEgressFirewall(before, after))
             }
             Object::Service(service) => {
-                let service = Arc::new(service);
-                let before = self.services.insert(service.key.clone(), Arc::clone(&service));
-                if before.as_ref() == Some(&service) {
-                    return Change::None;
-                }
-                Change::Service(vec![service.key.clone()])
+                let key = service.key.clone();
+                self.services.apply(key.clone(), service).map(|_| Change::Service(vec![key]))
             }
             Object::EndpointSlice(slice) => {
-                let slice = Arc::new(slice);
-                let before = self.endpoint_slices.insert(slice.key.clone(), Arc::clone(&slice));
-                if before.as_ref() == Some(&slice) {
-                    return Change::None;
-                }
-                Change::Service(before.iter().chain([&slice]).filter_map(service_of).collect())
+                let replaced = self.endpoint_slices.apply(slice.key.clone(), slice);
+                replaced.map(|(before, after)| services_of(before.iter().chain(&after)))
             }
-            Object::Unreadable(_) => Change::None,
-        }
-    }
-
-    /// Whether a pod, namespace or cluster node that could be read only in part leaves an
-    /// earlier, whole version in place; notes it if there is none.
-    fn keeps(&mut self, object: &Object) -> bool {
-        let (complete, known) = match object {
-            Object::Namespace(it) => {
-                let known = self.namespaces.get(&it.name);
-                let whole = known.is_some_and(|it| it.explicit && !it.labels.is_partial());
-                (!it.labels.is_partial(), whole)
-            }
-            Object::Pod(it) => (it.complete, self.pod(&it.key).is_some_and(|it| it.complete)),
-            Object::Node(it) => {
-                (it.complete, self.nodes.get(&it.name).is_some_and(|it| it.complete))
-            }
-            _ => return false,
         };
-        if !complete && known {
-            return true;
-        }
-        if !complete {
-            self.uncertain.insert(object.reference());
-        } else if self.is_uncertain() {
-            self.uncertain.remove(&object.reference());
-        }
-        false
+        change.unwrap_or(Change::None)
     }
 
-    /// Whether there are pods, namespaces or cluster nodes of which not all could be read.
-    pub(crate) fn is_uncertain(&self) -> bool {
-        !self.uncertain.is_empty()
+    fn apply_namespace(&mut self, namespace: Namespace) -> Change {
+        let labels = self.shared(namespace.labels);
+        let entry = self.entry(&namespace.name);
+        let same = entry.labels == labels && entry.complete == namespace.complete;
+        (entry.explicit, entry.labels, entry.complete) = (true, labels, namespace.complete);
+        if same { Change::None } else { Change::Namespace(namespace.name) }
     }
 
-    /// Forgets an object; one that is not known is nothing to complain about.
+    /// Removes an object, if it is known.
     pub(crate) fn delete(&mut self, reference: &ObjectRef) -> Change {
-        self.uncertain.remove(reference);
         let name = &reference.name;
         let namespace = reference.namespace.clone().unwrap_or_else(|| "default".into());
         let key = Key { namespace: Arc::clone(&namespace), name: Arc::clone(name) };
-        let within = self.namespaces.get_mut(&namespace);
         let change = match reference.kind {
-            Kind::Namespace => match self.namespaces.get_mut(name) {
-                Some(entry) if entry.explicit => {
-                    entry.explicit = false;
-                    let bare = NamespaceEntry::mentioned(name).labels;
-                    let same = std::mem::replace(&mut entry.labels, bare) == entry.labels;
-                    if same { Change::None } else { Change::Namespace(Arc::clone(name)) }
-                }
-                _ => Change::None,
-            },
-            Kind::Pod => match within.and_then(|it| it.pods.remove(name)) {
-                Some(pod) => Change::Pod(pod.key.clone()),
-                None => Change::None,
-            },
-            Kind::NetworkPolicy => match within.and_then(|it| it.policies.remove(name)) {
-                Some(policy) => Change::NetworkPolicy(Some(policy), None),
-                None => Change::None,
-            },
-            Kind::ClusterNetworkPolicy => match self.cluster_policies.remove(name) {
-                Some(policy) => Change::ClusterNetworkPolicy(Some(policy), None),
-                None => Change::None,
-            },
-            Kind::Node => match self.nodes.remove(name) {
-                Some(_) => Change::Node(Arc::clone(name)),
-                None => Change::None,
-            },
-            Kind::ClusterEgressFirewall => match self.firewalls.remove(name) {
-                Some(firewall) => Change::ClusterEgressFirewall(Some(firewall), None),
-                None => Change::None,
-            },
-            Kind::Service => match self.services.remove(&key) {
-                Some(_) => Change::Service(vec![key]),
-                None => Change::None,
-            },
-            Kind::EndpointSlice => match self.endpoint_slices.remove(&key) {
-                Some(slice) => Change::Service(service_of(&slice).into_iter().collect()),
-                None => Change::None,
-            },
+            Kind::Namespace => self.delete_namespace(name),
+            Kind::Pod => {
+                let entry = self.namespaces.get_mut(&namespace);
+                let replaced = entry.and_then(|entry| entry.pods.delete(name));
+                replaced.map(|_| Change::Pod(PodKey { namespace, name: Arc::clone(name) }))
+            }
+            Kind::NetworkPolicy => {
+                let entry = self.namespaces.get_mut(&namespace);
+                let replaced = entry.and_then(|entry| entry.policies.delete(name));
+                replaced.map(|(before, after)| Change::NetworkPolicy(before, after))
+            }
+            Kind::ClusterNetworkPolicy => {
+                let replaced = self.cluster_policies.delete(name);
+                replaced.map(|(before, after)| Change::ClusterNetworkPolicy(before, after))
+            }
+            Kind::Node => self.nodes.delete(name).map(|_| Change::Node(Arc::clone(name))),
+            Kind::ClusterEgressFirewall => {
+                let replaced = self.firewalls.delete(name);
+                replaced.map(|(before, after)| Change::ClusterEgressFirewall(before, after))
+            }
+            Kind::Service => self.services.delete(&key).map(|_| Change::Service(vec![key])),
+            Kind::EndpointSlice => {
+                let replaced = self.endpoint_slices.delete(&key);
+                replaced.map(|(before, _)| services_of(before.iter()))
+            }
         };
         let namespace = reference.namespace.as_ref().unwrap_or(name);
         if self.namespaces.get(namespace).is_some_and(NamespaceEntry::is_needless) {
             self.namespaces.remove(namespace);
         }
-        change
+        change.unwrap_or(Change::None)
+    }
+
+    fn delete_namespace(&mut self, name: &Arc<str>) -> Option<Change> {
+        let entry = self.namespaces.get_mut(name).filter(|entry| entry.explicit)?;
+        let bare = NamespaceEntry::mentioned(name);
+        let same = entry.labels == bare.labels && entry.complete;
+        (entry.explicit, entry.labels, entry.complete) = (false, bare.labels, true);
+        (!same).then(|| Change::Namespace(Arc::clone(name)))
     }
 
     /// All namespaces, in order.
-    #[must_use]
     pub(crate) fn namespaces(&self) -> &BTreeMap<Arc<str>, NamespaceEntry> {
         &self.namespaces
     }
 
     /// All cluster nodes, in order.
-    pub(crate) fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
+    pub(crate) fn nodes(&self) -> &Store<Arc<str>, Node> {
         &self.nodes
     }
 
     /// All cluster network policies, by name.
-    pub(crate) fn cluster_policies(&self) -> &BTreeMap<Arc<str>, Arc<ClusterNetworkPolicy>> {
+    pub(crate) fn cluster_policies(&self) -> &Store<Arc<str>, ClusterNetworkPolicy> {
         &self.cluster_policies
     }
 
     /// All egress firewalls, by name.
-    pub(crate) fn firewalls(&self) -> &BTreeMap<Arc<str>, Arc<ClusterEgressFirewall>> {
+    pub(crate) fn firewalls(&self) -> &Store<Arc<str>, ClusterEgressFirewall> {
         &self.firewalls
     }
 
@@ -325,12 +248,12 @@ impl Cache {
     }
 
     /// All services, in order.
-    pub(crate) fn services(&self) -> &BTreeMap<Key, Arc<Service>> {
+    pub(crate) fn services(&self) -> &Store<Key, Service> {
         &self.services
     }
 
     /// All endpoint slices, in order.
-    pub(crate) fn endpoint_slices(&self) -> &BTreeMap<Key, Arc<EndpointSlice>> {
+    pub(crate) fn endpoint_slices(&self) -> &Store<Key, EndpointSlice> {
         &self.endpoint_slices
     }
 
@@ -358,8 +281,12 @@ impl Cache {
         labels
     }
 }
-/// The service that an endpoint slice belongs to.
-fn service_of(slice: &Arc<EndpointSlice>) -> Option<Key> {
-    let name = slice.service.clone()?;
-    Some(Key { namespace: Arc::clone(&slice.key.namespace), name })
+
+/// The services that these endpoint slices belong to.
+fn services_of<'s>(slices: impl Iterator<Item = &'s Arc<EndpointSlice>>) -> Change {
+    let key = |slice: &'s Arc<EndpointSlice>| {
+        let name = slice.service.clone()?;
+        Some(Key { namespace: Arc::clone(&slice.key.namespace), name })
+    };
+    Change::Service(slices.filter_map(key).collect())
 }

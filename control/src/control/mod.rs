@@ -94,31 +94,18 @@ impl Control {
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
         let before = self.addresses_before(&object.reference());
-        let was_uncertain = self.cache.is_uncertain();
         let change = self.cache.apply(object);
         self.process(change, &before);
-        self.note_uncertainty(was_uncertain);
     }
 
     /// Removes an object, if it is known.
     pub fn delete(&mut self, reference: &ObjectRef) {
         let before = self.addresses_before(reference);
-        let was_uncertain = self.cache.is_uncertain();
         let change = self.cache.delete(reference);
         self.process(change, &before);
-        self.note_uncertainty(was_uncertain);
     }
 
-    /// Whether denials have to reckon with objects that could be read only in part changes what
-    /// every cluster policy comes to.
-    fn note_uncertainty(&mut self, before: bool) {
-        if self.cache.is_uncertain() != before {
-            self.dirty.extend(self.local.keys().cloned());
-        }
-    }
-
-    /// Makes the known objects exactly these. Those that could not be read keep their last
-    /// valid version; bound addresses stay.
+    /// Makes the known objects exactly these; bound addresses stay.
     pub fn resync(&mut self, objects: Vec<Object>) {
         let stale = self.cache.references();
         self.replace(stale, objects);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Control, Scope};
 use crate::PodKey;
 use crate::cache::Change;
-use crate::configurator::{ClusterWide, Policies, Selecting};
+use crate::configurator::{ClusterWide, Policies};
 use crate::model::{Labels, NetworkPolicy, Pod, Tier};
 
 impl Control {
@@ -26,7 +26,7 @@ impl Control {
             Change::ClusterEgressFirewall(before, after) => {
                 self.mark(|pod, namespace| {
                     let mut either = before.iter().chain(&after);
-                    either.any(|firewall| firewall.may_select(namespace, &pod.labels))
+                    either.any(|firewall| firewall.selects(namespace, &pod.labels))
                 });
             }
             Change::Pod(key) => {
@@ -38,11 +38,13 @@ impl Control {
             }
             Change::Namespace(name) => {
                 self.membership.namespace_changed(&self.cache, &name);
-                // Cluster policies may select the pods in it, or no longer do.
-                let policies = self.cache.cluster_policies().len() + self.cache.firewalls().len();
-                if policies > 0 {
-                    self.mark(|pod, _| pod.key.namespace == name);
-                }
+                // Cluster policies may select the pods in it, or no longer do; a fault closes them.
+                let entry = self.cache.namespaces().get(&name);
+                let pods = entry.into_iter().flat_map(|entry| entry.pods.values());
+                let keys = pods.map(|pod| pod.key.clone());
+                let keys: Vec<PodKey> =
+                    keys.filter(|it| self.local.contains_key(it) || self.is_local(it)).collect();
+                self.dirty.extend(keys);
             }
             Change::NetworkPolicy(before, after) => {
                 let selects = |policy: &Arc<NetworkPolicy>, pod: &Pod| {
@@ -54,7 +56,7 @@ impl Control {
             Change::ClusterNetworkPolicy(before, after) => {
                 self.mark(|pod, namespace| {
                     let mut either = before.iter().chain(&after);
-                    either.any(|policy| policy.may_select(namespace, &pod.labels))
+                    either.any(|policy| policy.selects(namespace, &pod.labels))
                 });
             }
             Change::Node(name) => {
@@ -79,8 +81,9 @@ impl Control {
     /// Whether the pod gets tables: it is in scope and takes part in policies.
     pub(super) fn is_local(&self, key: &PodKey) -> bool {
         let Some(pod) = self.cache.pod(key) else { return false };
-        // What it is could not be read, so what may reach it is not known.
-        if !pod.complete {
+        let namespace = self.cache.namespaces().get(&key.namespace);
+        // Which policies are about it is not known: closed.
+        if !pod.complete || namespace.is_none_or(|entry| !entry.complete) {
             return false;
         }
         let in_scope = match &self.scope {
@@ -98,31 +101,22 @@ impl Control {
         let (namespace, pod_labels) = (&entry.labels, &pod.labels);
         let cluster = |tier: Tier| {
             let policies = self.cache.cluster_policies().values();
-            let mut list: Vec<Selecting> = policies
-                .filter(|it| it.tier == tier && it.may_select(namespace, pod_labels))
-                .map(|policy| Selecting {
-                    policy: ClusterWide::Policy(Arc::clone(policy)),
-                    certain: policy.selects(namespace, pod_labels),
-                })
+            let mut list: Vec<ClusterWide> = policies
+                .filter(|it| it.tier == tier && it.selects(namespace, pod_labels))
+                .map(|policy| ClusterWide::Policy(Arc::clone(policy)))
                 .collect();
             // Stable: equal priorities stay in the order of their names.
-            list.sort_by_key(|it| it.policy.priority());
+            list.sort_by_key(ClusterWide::priority);
             list
         };
         let firewalls = self.cache.firewalls().values();
-        let firewalls = firewalls.filter(|it| it.may_select(namespace, pod_labels));
+        let firewalls = firewalls.filter(|it| it.selects(namespace, pod_labels));
         let namespaced = entry.policies.values().filter(|it| it.selector.matches(&pod.labels));
         Policies {
-            firewalls: firewalls
-                .map(|firewall| Selecting {
-                    policy: ClusterWide::Firewall(Arc::clone(firewall)),
-                    certain: firewall.selects(namespace, pod_labels),
-                })
-                .collect(),
+            firewalls: firewalls.map(|it| ClusterWide::Firewall(Arc::clone(it))).collect(),
             admin: cluster(Tier::Admin),
             namespaced: namespaced.cloned().collect(),
             baseline: cluster(Tier::Baseline),
-            uncertain: self.cache.is_uncertain(),
             api_server: Arc::clone(self.cache.api_server()),
         }
     }

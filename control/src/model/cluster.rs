@@ -14,9 +14,16 @@ use crate::PodKey;
 pub struct Namespace {
     /// Its name.
     pub name: Arc<str>,
-    /// Its labels; `kubernetes.io/metadata.name` is always among them. Partial if the object
-    /// could not be read.
+    /// Its labels; `kubernetes.io/metadata.name` is always among them.
     pub labels: Arc<Labels>,
+    /// Whether all of the object could be read. If not, its pods are closed.
+    #[serde(default = "yes")]
+    pub complete: bool,
+}
+
+/// What a saved state without the field means.
+fn yes() -> bool {
+    true
 }
 
 impl Namespace {
@@ -26,7 +33,7 @@ impl Namespace {
     /// A namespace with these labels and [`Self::NAME_LABEL`].
     pub fn new(name: Arc<str>, labels: &Labels) -> Self {
         let labels = Arc::new(labels.with(Self::NAME_LABEL, &name));
-        Self { name, labels }
+        Self { name, labels, complete: true }
     }
 }
 
@@ -54,8 +61,7 @@ pub struct Pod {
     pub created: i64,
     /// Named ports of the containers.
     pub ports: Arc<[ContainerPort]>,
-    /// Whether all of the object could be read. If not, no gate of its own opens for it, nothing
-    /// that permits means it, and everything that denies does, as far as it may.
+    /// Whether all of the object could be read. If not, the pod is closed.
     pub complete: bool,
 }
 
@@ -98,7 +104,7 @@ pub struct Node {
     pub addresses: Vec<IpAddr>,
     /// `spec.podCIDRs`, or `spec.podCIDR` where the list is absent.
     pub pod_cidrs: Vec<IpNet>,
-    /// Whether all of the object could be read. If not, its labels are partial, and addresses
-    /// and networks are those that could be read.
+    /// Whether all of the object could be read. If not, its labels, addresses and networks are
+    /// those that could be read; every denial of `nodes` covers it and no permission does.
     pub complete: bool,
 }

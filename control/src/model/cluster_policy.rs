@@ -22,8 +22,6 @@ pub struct ClusterNetworkPolicy {
     pub ingress: Vec<ClusterRule>,
     /// Rules for egress, likewise.
     pub egress: Vec<ClusterRule>,
-    /// Whether all of the object could be read.
-    pub complete: bool,
     /// What its status says.
     #[serde(skip)]
     pub report: Report,
@@ -41,8 +39,6 @@ pub struct ClusterEgressFirewall {
     /// Its rules, the first that matches counting: [`Verdict::Deny`] is final, and
     /// [`Verdict::Pass`] leaves the connection to every other policy.
     pub egress: Vec<ClusterRule>,
-    /// Whether all of the object could be read.
-    pub complete: bool,
     /// What its status says.
     #[serde(skip)]
     pub report: Report,
@@ -78,26 +74,16 @@ pub enum Verdict {
 }
 
 impl ClusterEgressFirewall {
-    /// Whether pods with these labels, in such a namespace, are its subject for certain.
+    /// Whether pods with these labels, in such a namespace, are its subject.
     pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
         self.namespaces.matches(namespace) && self.pods.matches(pod)
-    }
-
-    /// Whether they are, or may be for all that is known.
-    pub fn may_select(&self, namespace: &Labels, pod: &Labels) -> bool {
-        self.namespaces.may_match(namespace) && self.pods.may_match(pod)
     }
 }
 
 impl ClusterNetworkPolicy {
-    /// Whether pods with these labels, in such a namespace, are its subject for certain.
+    /// Whether pods with these labels, in such a namespace, are its subject.
     pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
         self.namespaces.matches(namespace) && self.pods.matches(pod)
-    }
-
-    /// Whether they are, or may be for all that is known.
-    pub fn may_select(&self, namespace: &Labels, pod: &Labels) -> bool {
-        self.namespaces.may_match(namespace) && self.pods.may_match(pod)
     }
 
     /// Its rules for `direction`.

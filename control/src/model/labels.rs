@@ -7,9 +7,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Labels {
     known: Box<[(Arc<str>, Arc<str>)]>,
-    /// The object says more than could be read: a label that is not known may still exist.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    partial: bool,
 }
 
 impl Labels {
@@ -17,18 +14,6 @@ impl Labels {
     pub fn value(&self, key: &str) -> Option<&str> {
         // A handful of labels: a walk beats a search.
         self.known.iter().find(|(have, _)| &**have == key).map(|(_, value)| &**value)
-    }
-
-    /// Whether there may be labels beyond these, which could not be read.
-    pub fn is_partial(&self) -> bool {
-        self.partial
-    }
-
-    /// These labels, and maybe more that could not be read.
-    #[must_use]
-    pub fn and_maybe_more(mut self) -> Self {
-        self.partial = true;
-        self
     }
 
     /// All labels, sorted by key.
@@ -41,8 +26,7 @@ impl Labels {
     pub fn with(&self, key: &str, value: &str) -> Self {
         let others = self.iter().filter(|(have, _)| &***have != key);
         let others = others.map(|(key, value)| (Arc::clone(key), Arc::clone(value)));
-        let all: Self = others.chain([(key.into(), value.into())]).collect();
-        Self { partial: self.partial, ..all }
+        others.chain([(key.into(), value.into())]).collect()
     }
 }
 
@@ -51,7 +35,7 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(labels: T) -> Self {
         let sorted: std::collections::BTreeMap<Arc<str>, Arc<str>> =
             labels.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
-        Self { known: sorted.into_iter().collect(), partial: false }
+        Self { known: sorted.into_iter().collect() }
     }
 }
 

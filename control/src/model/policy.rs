@@ -42,9 +42,6 @@ pub struct NetworkPolicy {
     pub ingress: Policed,
     /// What it says about egress.
     pub egress: Policed,
-    /// Whether all of the object could be read. If not, this is what was left: it selects
-    /// no fewer pods and permits no more than the readable part.
-    pub complete: bool,
 }
 
 impl NetworkPolicy {

@@ -3,10 +3,6 @@
 //! Meaning: <https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/>,
 //! "Set-based requirement". All requirements must hold; no requirement at all matches
 //! everything. `NotIn` and `DoesNotExist` hold for an object without the key.
-//!
-//! Of an object whose labels could be read only in part, a requirement about a label that is
-//! not known may hold or not. What permits asks [`Selector::matches`], what denies
-//! [`Selector::may_match`], so that not knowing never opens anything.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -43,20 +39,9 @@ pub enum Test {
 }
 
 impl Selector {
-    /// Whether an object with these labels is selected for certain.
+    /// Whether an object with these labels is selected.
     pub fn matches(&self, labels: &Labels) -> bool {
-        self.0.iter().all(|requirement| match labels.value(&requirement.key) {
-            None if labels.is_partial() => false,
-            value => requirement.holds(value),
-        })
-    }
-
-    /// Whether an object with these labels is selected, or may be for all that is known.
-    pub fn may_match(&self, labels: &Labels) -> bool {
-        self.0.iter().all(|requirement| match labels.value(&requirement.key) {
-            None if labels.is_partial() => true,
-            value => requirement.holds(value),
-        })
+        self.0.iter().all(|requirement| requirement.holds(labels.value(&requirement.key)))
     }
 
     /// Whether everything is selected because nothing is demanded.
@@ -152,24 +137,6 @@ mod tests {
     fn exists_takes_an_empty_value() {
         assert!(selects(Test::Exists, &[("app", "")]));
         assert!(!selects(Test::Exists, &[]));
-    }
-
-    #[test]
-    fn a_label_that_could_not_be_read_neither_matches_nor_rules_out() {
-        let labels: Labels = [("known", "1")].into_iter().collect();
-        let labels = labels.and_maybe_more();
-        let selector = |key: &str, test: Test| -> Selector {
-            [Requirement { key: key.into(), test }].into_iter().collect()
-        };
-        for test in
-            [Test::Exists, Test::DoesNotExist, Test::In(set(&["1"])), Test::NotIn(set(&["1"]))]
-        {
-            let unknown = selector("unknown", test.clone());
-            assert!(!unknown.matches(&labels) && unknown.may_match(&labels), "{test:?}");
-            let known = selector("known", test.clone());
-            assert_eq!(known.matches(&labels), known.may_match(&labels), "{test:?}");
-        }
-        assert!(Selector::default().matches(&labels));
     }
 
     #[test]

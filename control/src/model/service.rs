@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::{Key, Protocol};
 
 /// A v1 Service.
@@ -15,8 +17,12 @@ pub struct Service {
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.externalIPs`.
     pub external_ips: Vec<IpAddr>,
-    /// Addresses of `status.loadBalancer.ingress`.
+    /// Addresses of `status.loadBalancer.ingress` of mode `VIP`.
     pub load_balancer_ips: Vec<IpAddr>,
+    /// `spec.loadBalancerSourceRanges`: the only sources that `load_balancer_ips` admit; `None`
+    /// admits all.
+    #[serde(default)]
+    pub source_ranges: Option<Vec<IpNet>>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
     /// `externalTrafficPolicy: Local`.

@@ -18,7 +18,8 @@ pub(super) fn namespace(reference: &ObjectRef, value: &Value) -> (Namespace, Fau
         Ok(object) => (object.metadata.labels.into_iter().flatten().collect(), Vec::new()),
         Err(fault) => (readable_labels(value), vec![fault]),
     };
-    (Namespace::new(Arc::clone(&reference.name), &labels), faults)
+    let namespace = Namespace::new(Arc::clone(&reference.name), &labels);
+    (Namespace { complete: faults.is_empty(), ..namespace }, faults)
 }
 
 /// The pod as far as it could be read, and what could not be.
@@ -37,11 +38,11 @@ pub(super) fn node(reference: &ObjectRef, value: &Value) -> (Node, Faults) {
     }
 }
 
-/// Labels that are text; there may be more.
+/// Labels that are text.
 fn readable_labels(value: &Value) -> Labels {
     let labels = value["metadata"]["labels"].as_object().into_iter().flatten();
     let labels = labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
-    labels.collect::<Labels>().and_maybe_more()
+    labels.collect()
 }
 
 /// Addresses among these texts.
@@ -63,15 +64,25 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
         readable(texts.chain([&status["podIP"]]), |text| reader::address(text, String::new));
     addresses.sort_unstable();
     addresses.dedup();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let annotations = value["metadata"]["annotations"].as_object().into_iter().flatten();
+    let mut metadata = ObjectMeta {
+        uid: text(&value["metadata"]["uid"]),
+        creation_timestamp: reader::typed(&value["metadata"]["creationTimestamp"], "").ok(),
+        annotations: Some(
+            annotations.filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect(),
+        ),
+        ..ObjectMeta::default()
+    };
     Pod {
         key: key(reference),
-        uid: value["metadata"]["uid"].as_str().map(Arc::from),
+        created: created(&metadata),
+        uid: uid(&mut metadata),
         labels: Arc::new(readable_labels(value)),
         node: spec["nodeName"].as_str().filter(|name| !name.is_empty()).map(Arc::from),
         addresses,
         host_network: spec["hostNetwork"] == true,
         finished: matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")),
-        created: 0,
         ports: Arc::default(),
         complete: false,
     }
@@ -94,6 +105,11 @@ fn key(reference: &ObjectRef) -> PodKey {
         namespace: reference.namespace.clone().unwrap_or_else(|| "default".into()),
         name: Arc::clone(&reference.name),
     }
+}
+
+/// Seconds since the epoch, 0 where absent.
+fn created(metadata: &ObjectMeta) -> i64 {
+    metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second())
 }
 
 /// By what the kubelet, and so the runtime, knows the pod.
@@ -131,13 +147,13 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
     }
     Ok(Pod {
         key: key(reference),
+        created: created(&object.metadata),
         uid: uid(&mut object.metadata),
         labels: Arc::new(object.metadata.labels.into_iter().flatten().collect()),
         node: spec.node_name.filter(|name| !name.is_empty()).map(Arc::from),
         addresses,
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
-        created: object.metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
         ports,
         complete: true,
     })
@@ -293,7 +309,7 @@ mod tests {
             panic!()
         };
         let Object::Pod(pod) = object else { panic!() };
-        assert!(!pod.complete && pod.labels.is_partial());
+        assert!(!pod.complete);
         assert_eq!(pod.addresses, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
         assert_eq!(faults[0].field, "status.podIPs[1].ip");
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cluster_rules::{Dialect, rules, subject};
+use super::cluster_rules::{Dialect, deny_all, rules, spec, subject};
 use super::{ObjectRef, report};
 use crate::FieldFault;
 use crate::model::{ClusterNetworkPolicy, Direction, Tier, Verdict};
@@ -35,13 +35,9 @@ pub(super) fn cluster_network_policy(
 ) -> (ClusterNetworkPolicy, Faults) {
     let mut faults = Vec::new();
     let nothing = Map::new();
-    let spec = value.get("spec").and_then(Value::as_object).unwrap_or(&nothing);
-    if spec.is_empty() {
-        faults.push(FieldFault::new("spec", "missing, empty or no object"));
-    }
     let known = ["tier", "priority", "subject", "ingress", "egress"];
-    let unknown = spec.keys().filter(|name| !known.contains(&name.as_str()));
-    faults.extend(unknown.map(|name| FieldFault::new(format!("spec.{name}"), "unknown field")));
+    let (spec, may_deny) = spec(value, &known, &mut faults);
+    let spec = spec.unwrap_or(&nothing);
     let tier = match spec.get("tier").and_then(Value::as_str) {
         Some("Admin") => Some(Tier::Admin),
         Some("Baseline") => Some(Tier::Baseline),
@@ -62,8 +58,15 @@ pub(super) fn cluster_network_policy(
     let head_is_fine = faults.len() == before && tier.is_some() && priority.is_some();
     let mut rules_of = |direction| {
         let mut rules = rules(spec, direction, &reference.name, &DIALECT, &mut faults);
-        // To whom and when it applies is not known: a permission could be one too many.
-        rules.retain(|rule| head_is_fine || rule.verdict == Verdict::Deny);
+        if !head_is_fine {
+            // Which pods it is about, and when, is not known: a permission could be one too many,
+            // and what a rule passes on could be let in by a policy that comes too late.
+            rules.retain(|rule| rule.verdict != Verdict::Accept);
+            rules.iter_mut().for_each(|rule| rule.verdict = Verdict::Deny);
+        }
+        if may_deny {
+            rules.push(deny_all(rules.len(), direction, &reference.name, &DIALECT));
+        }
         rules
     };
     let (ingress, egress) = (rules_of(Direction::Ingress), rules_of(Direction::Egress));
@@ -75,7 +78,6 @@ pub(super) fn cluster_network_policy(
         pods,
         ingress,
         egress,
-        complete: faults.is_empty(),
         report: report::read(value),
     };
     (policy, faults)
@@ -114,7 +116,7 @@ mod tests {
                 {"nodes": {}}], "protocols": [{"tcp": {}}, {"udp": {"destinationPort": {"number": 53}}},
                 {"sctp": {"destinationPort": {"range": {"start": 1, "end": 9}}}}]}]}));
         assert_eq!(faults, Vec::<String>::new());
-        assert!(policy.complete && policy.tier == Tier::Baseline && policy.priority == 1000);
+        assert!(policy.tier == Tier::Baseline && policy.priority == 1000);
         assert_eq!(policy.egress[0].rule.peers.as_ref().map(Vec::len), Some(3));
         assert_eq!(policy.egress[0].rule.ports.as_ref().map(Vec::len), Some(3));
         assert_eq!(policy.ingress[0].rule.ports.as_ref().map(Vec::len), Some(3));
@@ -138,10 +140,24 @@ mod tests {
     }
 
     #[test]
+    fn a_misspelt_field_denies_both_directions() {
+        let rules = json!([{"action": "Deny", "from": [{"namespaces": {}}]}]);
+        let (policy, faults) = parse(json!({"tier": "Admin", "priority": 1,
+            "subject": {"namespaces": {}}, "ingres": rules}));
+        assert_eq!(faults, ["spec.ingres"]);
+        for rules in [&policy.ingress, &policy.egress] {
+            assert_eq!(
+                (rules.len(), rules[0].verdict, &rules[0].rule.peers),
+                (1, Verdict::Deny, &None)
+            );
+        }
+    }
+
+    #[test]
     fn domain_names_are_refused_and_match_nothing() {
         let (policy, faults) =
             with_egress(json!({"action": "Accept", "to": [{"domainNames": ["example.org"]}]}));
-        assert_eq!((policy.egress.len(), faults.len(), policy.complete), (0, 1, false));
+        assert_eq!((policy.egress.len(), faults.len()), (0, 1));
     }
 
     #[test]
@@ -160,7 +176,7 @@ mod tests {
             json!({"action": "Deny", "from": [{"namespaces": {}}]}),
         ] {
             let (policy, faults) = with_egress(rule.clone());
-            assert!(!faults.is_empty() && !policy.complete, "{rule}");
+            assert!(!faults.is_empty(), "{rule}");
             assert_eq!(policy.egress[0].rule.peers, None, "deny-all: {rule}");
         }
     }
@@ -176,8 +192,9 @@ mod tests {
             let (policy, faults) = parse(json!({"tier": tier, "priority": priority,
                 "subject": subject, "ingress": [rule("Accept"), rule("Deny"), rule("Pass")]}));
             assert_eq!(faults.len(), 1);
-            assert_eq!(policy.ingress.len(), 1);
-            assert_eq!(policy.ingress[0].verdict, Verdict::Deny);
+            let left: Vec<_> =
+                policy.ingress.iter().map(|it| (it.rule.index, it.verdict)).collect();
+            assert_eq!(left, [(1, Verdict::Deny), (2, Verdict::Deny)]);
         }
     }
 }

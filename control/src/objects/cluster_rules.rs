@@ -85,6 +85,43 @@ pub(super) fn one_of<'v>(
     }
 }
 
+/// The spec of a policy, and whether what it may deny cannot be told: it is no object, or has fields
+/// that are not `known`, any of which may be misspelt rules.
+pub(super) fn spec<'v>(
+    value: &'v Value,
+    known: &[&str],
+    faults: &mut Faults,
+) -> (Option<&'v Map<String, Value>>, bool) {
+    match value.get("spec") {
+        Some(Value::Object(spec)) => {
+            let unknown = spec.keys().filter(|name| !known.contains(&name.as_str()));
+            let before = faults.len();
+            faults.extend(
+                unknown.map(|name| FieldFault::new(format!("spec.{name}"), "unknown field")),
+            );
+            (Some(spec), faults.len() > before)
+        }
+        other => {
+            faults.push(FieldFault::new("spec", "missing or no object"));
+            (None, other.is_some_and(|value| !value.is_null()))
+        }
+    }
+}
+
+/// The rule for what may have been a denial.
+pub(super) fn deny_all(
+    index: usize,
+    direction: Direction,
+    name: &str,
+    dialect: &Dialect,
+) -> ClusterRule {
+    let origin = format!("{} {name} {}[{index}]", dialect.kind, direction.field()).into();
+    ClusterRule {
+        verdict: Verdict::Deny,
+        rule: PolicyRule { index, origin, peers: None, ports: None },
+    }
+}
+
 /// The rules of one direction.
 pub(super) fn rules(
     spec: &Map<String, Value>,
@@ -97,10 +134,7 @@ pub(super) fn rules(
     let origin = |index: usize| -> Arc<str> {
         format!("{} {name} {}[{index}]", dialect.kind, direction.field()).into()
     };
-    let deny_all = |index| ClusterRule {
-        verdict: Verdict::Deny,
-        rule: PolicyRule { index, origin: origin(index), peers: None, ports: None },
-    };
+    let deny_all = |index| deny_all(index, direction, name, dialect);
     let list = match spec.get(direction.field()) {
         None | Some(Value::Null) => return Vec::new(),
         Some(Value::Array(list)) => list,

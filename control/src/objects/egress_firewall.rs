@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cluster_rules::{Dialect, rules, subject};
+use super::cluster_rules::{Dialect, deny_all, rules, spec, subject};
 use super::{ObjectRef, report};
 use crate::FieldFault;
 use crate::model::{ClusterEgressFirewall, Direction, Selector, Verdict};
@@ -31,7 +31,8 @@ pub(super) fn cluster_egress_firewall(
 ) -> (ClusterEgressFirewall, Vec<FieldFault>) {
     let mut faults = Vec::new();
     let nothing = Map::new();
-    let spec = value.get("spec").and_then(Value::as_object).unwrap_or(&nothing);
+    let (spec, may_deny) = spec(value, &["subject", "egress"], &mut faults);
+    let spec = spec.unwrap_or(&nothing);
     let is_empty = match spec.get("egress") {
         None | Some(Value::Null) => true,
         Some(value) => value.as_array().is_some_and(Vec::is_empty),
@@ -39,8 +40,6 @@ pub(super) fn cluster_egress_firewall(
     if is_empty {
         faults.push(FieldFault::new("spec.egress", "is required"));
     }
-    let unknown = spec.keys().filter(|name| !["subject", "egress"].contains(&name.as_str()));
-    faults.extend(unknown.map(|name| FieldFault::new(format!("spec.{name}"), "unknown field")));
     let before = faults.len();
     let (namespaces, pods) = match spec.get("subject") {
         None | Some(Value::Null) => (Selector::default(), Selector::default()),
@@ -50,9 +49,11 @@ pub(super) fn cluster_egress_firewall(
     let mut egress = rules(spec, Direction::Egress, &reference.name, &DIALECT, &mut faults);
     // To whom it applies is not known: an exception could be one too many.
     egress.retain(|rule| subject_is_fine || rule.verdict == Verdict::Deny);
-    let (name, complete) = (Arc::clone(&reference.name), faults.is_empty());
-    let report = report::read(value);
-    (ClusterEgressFirewall { name, namespaces, pods, egress, complete, report }, faults)
+    if may_deny {
+        egress.push(deny_all(egress.len(), Direction::Egress, &reference.name, &DIALECT));
+    }
+    let (name, report) = (Arc::clone(&reference.name), report::read(value));
+    (ClusterEgressFirewall { name, namespaces, pods, egress, report }, faults)
 }
 
 #[cfg(test)]
@@ -83,7 +84,6 @@ mod tests {
                 {"action": "Deny", "to": [{"nodes": {}}, {"apiServer": {}},
                     {"networks": ["169.254.169.254/32", "fd00::/8"]}, {"namespaces": {}}]}]}));
         assert_eq!(faults, Vec::<String>::new());
-        assert!(firewall.complete);
         assert_eq!(firewall.egress[0].verdict, Verdict::Pass);
         let peers = firewall.egress[1].rule.peers.as_ref().unwrap();
         assert_eq!(peers.len(), 5);
@@ -120,7 +120,7 @@ mod tests {
         ] {
             let (firewall, faults) = parse(json!({"egress": [allow, deny]}));
             assert_eq!(faults, [field]);
-            assert!(!firewall.complete && firewall.egress.len() == 1, "the exception is gone");
+            assert_eq!(firewall.egress.len(), 1, "the exception is gone");
         }
         let (firewall, faults) =
             parse(json!({"egress": [{"action": "Deny", "to": [{"domainNames": ["a.example"]}]}]}));

@@ -1,22 +1,21 @@
 //! API objects to model: parsing is validating.
 //!
-//! [`read`] takes one object as it came from the API server or a manifest. What an invalid
-//! object becomes is decided here, for each kind:
+//! [`read`] takes one object as it came from the API server or a manifest. An object with faults
+//! is read part by part, evaluated as it stands, and fails closed: what could be a denial denies,
+//! what could be a permission does not permit. What was known of it before plays no part.
 //!
-//! - A **NetworkPolicy** becomes what could be read of it, with
-//!   [`complete`](crate::model::NetworkPolicy::complete) off: it selects by the requirements
-//!   that could be read (so no fewer pods than it says) and permits by the rules that could
-//!   be read. The cache keeps the last complete version where it has one.
-//! - A **ClusterNetworkPolicy** likewise: an `Accept` rule that could not be read matches
-//!   nothing, any other becomes deny-all; if tier, priority or subject could not be read,
-//!   only denials are left, for the subject as far as it could be. So does a
-//!   **ClusterEgressFirewall**.
-//! - A **Pod**, **Namespace** or **Node** becomes what could be read of it, marked as such: the
-//!   cache keeps the last whole version where it has one. Where there was none, a pod has no
-//!   gates that open, is no peer of what permits, and is one of everything that denies by what
-//!   could not be read; so are the pods of a namespace without readable labels.
-//! - Every other kind becomes [`Object::Unreadable`]: the cache keeps the last valid version
-//!   where it has one.
+//! - A **NetworkPolicy** selects by the requirements that could be read (so no fewer pods than it
+//!   says) and permits by the rules that could be read.
+//! - Of a **ClusterNetworkPolicy**, an `Accept` rule that could not be read matches nothing, any
+//!   other becomes deny-all. Without a readable tier, priority or subject, `Accept` rules match
+//!   nothing and `Pass` rules deny, for the subject as far as it could be read.
+//! - A **ClusterEgressFirewall** likewise; without a readable subject its `Allow` rules match
+//!   nothing.
+//! - A **Pod** is closed, and so are the pods of a **Namespace** with faults: no table of theirs
+//!   opens anything.
+//! - A **Node** is covered by every denial of `nodes` and by no permission.
+//! - Of a **Service** or **EndpointSlice**, the ports, addresses and endpoints that could be read
+//!   are served.
 //!
 //! Each fault names its field.
 
@@ -61,8 +60,6 @@ pub enum Object {
     ClusterNetworkPolicy(ClusterNetworkPolicy),
     /// podgate.io/v1alpha1 ClusterEgressFirewall.
     ClusterEgressFirewall(ClusterEgressFirewall),
-    /// An object that exists but could not be read; what was known of it stays.
-    Unreadable(ObjectRef),
 }
 
 impl Object {
@@ -86,21 +83,6 @@ impl Object {
             }
             Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
             Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
-            Self::Unreadable(reference) => reference.clone(),
-        }
-    }
-
-    /// Whether all of it could be read.
-    pub fn is_whole(&self) -> bool {
-        match self {
-            Self::Namespace(it) => !it.labels.is_partial(),
-            Self::Pod(it) => it.complete,
-            Self::Node(it) => it.complete,
-            Self::NetworkPolicy(it) => it.complete,
-            Self::ClusterNetworkPolicy(it) => it.complete,
-            Self::ClusterEgressFirewall(it) => it.complete,
-            Self::Service(_) | Self::EndpointSlice(_) => true,
-            Self::Unreadable(_) => false,
         }
     }
 }
@@ -271,39 +253,31 @@ fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
 }
 
 fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
-    let kind = reference.kind;
-    let or_unreadable = |object: Result<Object, Vec<FieldFault>>| match object {
-        Ok(object) => (object, Vec::new()),
-        Err(faults) => (Object::Unreadable(reference.clone()), faults),
-    };
-    match kind {
-        Kind::Namespace => {
-            let (namespace, faults) = cluster::namespace(&reference, &value);
-            (Object::Namespace(namespace), faults)
-        }
-        Kind::Pod => {
-            let (pod, faults) = cluster::pod(&reference, &value);
-            (Object::Pod(pod), faults)
-        }
-        Kind::Node => {
-            let (node, faults) = cluster::node(&reference, &value);
-            (Object::Node(node), faults)
-        }
+    fn with<T>(
+        (it, faults): (T, Vec<FieldFault>),
+        of: fn(T) -> Object,
+    ) -> (Object, Vec<FieldFault>) {
+        (of(it), faults)
+    }
+    let reference = &reference;
+    match reference.kind {
+        Kind::Namespace => with(cluster::namespace(reference, &value), Object::Namespace),
+        Kind::Pod => with(cluster::pod(reference, &value), Object::Pod),
+        Kind::Node => with(cluster::node(reference, &value), Object::Node),
         Kind::NetworkPolicy => {
-            let (policy, faults) = policy::network_policy(&reference, &value);
-            (Object::NetworkPolicy(policy), faults)
+            with(policy::network_policy(reference, &value), Object::NetworkPolicy)
         }
-        Kind::ClusterNetworkPolicy => {
-            let (policy, faults) = cluster_policy::cluster_network_policy(&reference, &value);
-            (Object::ClusterNetworkPolicy(policy), faults)
-        }
-        Kind::ClusterEgressFirewall => {
-            let (firewall, faults) = egress_firewall::cluster_egress_firewall(&reference, &value);
-            (Object::ClusterEgressFirewall(firewall), faults)
-        }
-        Kind::Service => or_unreadable(service::service(&reference, value).map(Object::Service)),
+        Kind::ClusterNetworkPolicy => with(
+            cluster_policy::cluster_network_policy(reference, &value),
+            Object::ClusterNetworkPolicy,
+        ),
+        Kind::ClusterEgressFirewall => with(
+            egress_firewall::cluster_egress_firewall(reference, &value),
+            Object::ClusterEgressFirewall,
+        ),
+        Kind::Service => with(service::service(reference, &value), Object::Service),
         Kind::EndpointSlice => {
-            or_unreadable(service::endpoint_slice(&reference, value).map(Object::EndpointSlice))
+            with(service::endpoint_slice(reference, &value), Object::EndpointSlice)
         }
     }
 }

@@ -47,8 +47,7 @@ pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPo
     let ingress = rules_of(Direction::Ingress, ingress_in_force);
     let egress = rules_of(Direction::Egress, egress_in_force);
     let key = Key { namespace, name: Arc::clone(&reference.name) };
-    let complete = faults.is_empty();
-    (NetworkPolicy { key, selector, ingress, egress, complete }, faults)
+    (NetworkPolicy { key, selector, ingress, egress }, faults)
 }
 
 /// Whether the policy is about ingress and egress. Without `policyTypes` it is about
@@ -355,7 +354,6 @@ mod tests {
             {"ports": [{"prot": 80}]},
             {"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "exept": ["10.1.0.0/16"]}}]},
             {"ports": [{"port": 443}]}]}));
-        assert!(!policy.complete);
         assert_eq!(policy.ingress.unwrap().iter().map(|rule| rule.index).collect::<Vec<_>>(), [10]);
         assert_eq!(
             fields(&faults),

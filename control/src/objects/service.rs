@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{ObjectRef, reader};
@@ -21,55 +23,127 @@ fn key(reference: &ObjectRef) -> Key {
 }
 
 /// Collects what is fine and keeps the faults.
-fn sieve<T, E>(results: impl IntoIterator<Item = Result<T, E>>, faults: &mut Vec<E>) -> Vec<T> {
-    results
-        .into_iter()
-        .filter_map(|result| result.map_err(|fault| faults.push(fault)).ok())
-        .collect()
+fn sieve<T>(
+    results: impl IntoIterator<Item = Result<T, FieldFault>>,
+    faults: &mut Faults,
+) -> Vec<T> {
+    let fine = results.into_iter().filter_map(|it| it.map_err(|fault| faults.push(fault)).ok());
+    fine.collect()
 }
 
-pub(super) fn service(reference: &ObjectRef, value: Value) -> Result<Service, Faults> {
-    let object: core::Service = reader::typed(value, "").map_err(|fault| vec![fault])?;
-    let (spec, status) = (object.spec.unwrap_or_default(), object.status.unwrap_or_default());
+/// One field, read as one of the API's types; its default if it is absent or could not be read.
+fn part<T: DeserializeOwned + Default>(value: &Value, field: &str, faults: &mut Faults) -> T {
+    let pointer = format!("/{}", field.replace('.', "/"));
+    match value.pointer(&pointer) {
+        None | Some(Value::Null) => T::default(),
+        Some(value) => reader::typed(value, field).unwrap_or_else(|fault| {
+            faults.push(fault);
+            T::default()
+        }),
+    }
+}
+
+/// The elements of a list, each read as one of the API's types or told as a fault.
+fn elements<T: DeserializeOwned>(
+    value: &Value,
+    field: &str,
+    faults: &mut Faults,
+) -> Vec<(usize, T)> {
+    let list: Vec<Value> = part(value, field, faults);
+    let read = list.iter().enumerate().map(|(index, value)| {
+        reader::typed(value, &reader::at(field, index)).map(|element| (index, element))
+    });
+    sieve(read, faults)
+}
+
+/// Labels by which another proxy, or none, is to serve a service or its endpoints.
+const OTHERS: [&str; 2] =
+    ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"];
+
+fn is_others(value: &Value) -> bool {
+    OTHERS.iter().any(|label| value["metadata"]["labels"].get(label).is_some())
+}
+
+/// The service as far as it could be read, and what could not be.
+pub(super) fn service(reference: &ObjectRef, value: &Value) -> (Service, Faults) {
     let mut faults = Vec::new();
-    let listed = spec.cluster_ips.unwrap_or_default();
-    let cluster_ips = if listed.is_empty() { Vec::from_iter(spec.cluster_ip) } else { listed };
-    let balancers = status.load_balancer.and_then(|it| it.ingress).unwrap_or_default();
-    let mut addresses = |field: &str, texts: Vec<String>| {
-        let wanted = texts.iter().enumerate().filter(|(_, text)| !matches!(&***text, "" | "None"));
+    let addresses = |field: &str, texts: Vec<(usize, String)>, faults: &mut Faults| {
+        let wanted = texts.iter().filter(|(_, text)| !matches!(&**text, "" | "None"));
         sieve(
-            wanted.map(|(index, text)| reader::address(text, || reader::at(field, index))),
-            &mut faults,
+            wanted.map(|(index, text)| reader::address(text, || reader::at(field, *index))),
+            faults,
         )
     };
-    let cluster_ips = addresses("spec.clusterIPs", cluster_ips);
-    let external_ips = addresses("spec.externalIPs", spec.external_ips.unwrap_or_default());
-    let load_balancer_ips = addresses(
-        "status.loadBalancer.ingress",
-        balancers.into_iter().filter_map(|ingress| ingress.ip).collect(),
-    );
-    let ports = spec.ports.into_iter().flatten().enumerate();
-    let ports = sieve(ports.map(|(index, port)| service_port(index, port)), &mut faults);
-    let affinity = spec.session_affinity.as_deref() == Some("ClientIP");
-    let timeout = spec
-        .session_affinity_config
-        .and_then(|config| config.client_ip)
-        .and_then(|config| config.timeout_seconds)
-        .and_then(|seconds| u32::try_from(seconds).ok());
-    match faults.is_empty() {
-        true => Ok(Service {
-            key: key(reference),
-            cluster_ips,
-            external_ips,
-            load_balancer_ips,
-            ports,
-            external_local: spec.external_traffic_policy.as_deref() == Some("Local"),
-            internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
-            // Three hours is the API's own default.
-            affinity_seconds: affinity.then(|| timeout.unwrap_or(10_800)),
-        }),
-        false => Err(faults),
+    let mut listed: Vec<(usize, String)> = elements(value, "spec.clusterIPs", &mut faults);
+    if listed.is_empty() {
+        listed = vec![(0, part(value, "spec.clusterIP", &mut faults))];
     }
+    let cluster_ips = addresses("spec.clusterIPs", listed, &mut faults);
+    let kind: String = part(value, "spec.type", &mut faults);
+    // As kube-proxy: without an address of its own, nothing of it is served.
+    let is_served = !cluster_ips.is_empty() && kind != "ExternalName" && !is_others(value);
+    let listed = elements(value, "spec.externalIPs", &mut faults);
+    let external_ips = addresses("spec.externalIPs", listed, &mut faults);
+    let field = "status.loadBalancer.ingress";
+    let ingress: Vec<(usize, core::LoadBalancerIngress)> = elements(value, field, &mut faults);
+    // With mode `Proxy` the load balancer itself takes the packets, and sends them on.
+    let ingress = ingress.into_iter().filter(|(_, it)| it.ip_mode.as_deref() != Some("Proxy"));
+    let ingress = ingress.filter_map(|(index, it)| Some((index, it.ip?))).collect();
+    let load_balancer_ips = addresses(field, ingress, &mut faults);
+    let source_ranges = source_ranges(value, &mut faults);
+    let ports = elements(value, "spec.ports", &mut faults);
+    let ports =
+        sieve(ports.into_iter().map(|(index, port)| service_port(index, port)), &mut faults);
+    let is_local = |field: &str, faults: &mut Faults| -> bool {
+        let policy: String = part(value, field, faults);
+        if !matches!(&*policy, "" | "Cluster" | "Local") {
+            faults.push(FieldFault::new(field, format!("{policy:?} is neither Cluster nor Local")));
+        }
+        policy == "Local"
+    };
+    let external_local = is_local("spec.externalTrafficPolicy", &mut faults);
+    let internal_local = is_local("spec.internalTrafficPolicy", &mut faults);
+    let affinity: String = part(value, "spec.sessionAffinity", &mut faults);
+    let seconds = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+    let timeout: Option<u32> = part(value, seconds, &mut faults);
+    let mut service = Service {
+        key: key(reference),
+        cluster_ips,
+        external_ips,
+        load_balancer_ips,
+        source_ranges,
+        ports,
+        external_local,
+        internal_local,
+        // Three hours is the API's own default.
+        affinity_seconds: (affinity == "ClientIP").then(|| timeout.unwrap_or(10_800)),
+    };
+    if !is_served {
+        for addresses in
+            [&mut service.cluster_ips, &mut service.external_ips, &mut service.load_balancer_ips]
+        {
+            addresses.clear();
+        }
+        service.ports.iter_mut().for_each(|port| port.node_port = None);
+    }
+    (service, faults)
+}
+
+/// `loadBalancerSourceRanges`: `None` where absent or empty. A range that could not be read admits
+/// nobody.
+fn source_ranges(value: &Value, faults: &mut Faults) -> Option<Vec<IpNet>> {
+    let field = "spec.loadBalancerSourceRanges";
+    match value.pointer("/spec/loadBalancerSourceRanges") {
+        None | Some(Value::Null) => return None,
+        Some(Value::Array(list)) if list.is_empty() => return None,
+        Some(_) => {}
+    }
+    let listed: Vec<(usize, String)> = elements(value, field, faults);
+    // The API allows blanks around a range.
+    let ranges = listed
+        .iter()
+        .map(|(index, text)| reader::network(text.trim(), || reader::at(field, *index)));
+    Some(sieve(ranges, faults))
 }
 
 fn service_port(index: usize, port: core::ServicePort) -> Result<ServicePort, FieldFault> {
@@ -96,13 +170,13 @@ fn service_port(index: usize, port: core::ServicePort) -> Result<ServicePort, Fi
     })
 }
 
-pub(super) fn endpoint_slice(reference: &ObjectRef, value: Value) -> Result<EndpointSlice, Faults> {
-    let object: discovery::EndpointSlice = reader::typed(value, "").map_err(|fault| vec![fault])?;
-    let by_name = object.address_type == "FQDN";
+/// The slice as far as it could be read, and what could not be.
+pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointSlice, Faults) {
     let mut faults = Vec::new();
+    let kind: String = part(value, "addressType", &mut faults);
+    let listed: Vec<(usize, discovery::Endpoint)> = elements(value, "endpoints", &mut faults);
     let mut endpoints = Vec::new();
-    for (index, endpoint) in object.endpoints.into_iter().flatten().enumerate().filter(|_| !by_name)
-    {
+    for (index, endpoint) in listed.into_iter().filter(|_| kind != "FQDN") {
         let field = |nth| format!("endpoints[{index}].addresses[{nth}]");
         let texts = endpoint.addresses.iter().enumerate();
         let conditions = endpoint.conditions.unwrap_or_default();
@@ -118,7 +192,10 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: Value) -> Result<Endp
             node: endpoint.node_name.map(Arc::from),
         });
     }
-    let ports = object.ports.into_iter().flatten().enumerate().map(|(index, port)| {
+    let listed: Vec<(usize, discovery::EndpointPort)> = elements(value, "ports", &mut faults);
+    // Ports that could not be read are not those of the service.
+    let has_ports = value.get("ports").and_then(Value::as_array).is_some_and(|it| !it.is_empty());
+    let ports = listed.into_iter().map(|(index, port)| {
         let field = |name: &str| format!("ports[{index}].{name}");
         Ok(EndpointPort {
             name: port.name.unwrap_or_default().into(),
@@ -127,21 +204,19 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: Value) -> Result<Endp
         })
     });
     let ports = sieve(ports, &mut faults);
-    let service = object
-        .metadata
-        .labels
-        .and_then(|mut labels| labels.remove("kubernetes.io/service-name").map(Arc::from));
-    match faults.is_empty() {
-        true => Ok(EndpointSlice { key: key(reference), service, endpoints, ports }),
-        false => Err(faults),
+    if has_ports && ports.is_empty() || is_others(value) {
+        endpoints.clear();
     }
+    let service = value["metadata"]["labels"]["kubernetes.io/service-name"].as_str();
+    let service = service.map(Arc::from);
+    (EndpointSlice { key: key(reference), service, endpoints, ports }, faults)
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::model::TargetPort;
+    use crate::model::{Service, TargetPort};
     use crate::objects::{Object, Read, read};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn a_headless_service_has_no_address_and_target_defaults_to_port() {
@@ -170,5 +245,80 @@ mod tests {
         assert_eq!(faults, []);
         assert_eq!(slice.service.as_deref(), Some("s"));
         assert!(slice.endpoints[0].ready && !slice.endpoints[1].ready);
+    }
+
+    fn service(spec: Value, labels: Value) -> (Service, Vec<String>) {
+        let value = json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "s", "labels": labels}, "spec": spec,
+            "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.10"},
+                {"ip": "192.0.2.11", "ipMode": "Proxy"}, {"hostname": "lb.example"}]}}});
+        match read(value) {
+            Read::Object(Object::Service(service), faults) => {
+                (service, faults.into_iter().map(|fault| fault.field).collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_could_be_read_of_a_service_is_served() {
+        let (service, faults) = service(
+            json!({"clusterIP": "10.96.0.1", "ports": [{"port": 80}, {"port": 0}, {"port": "x"}, 7],
+                "externalIPs": ["198.51.100.1", "nowhere"], "sessionAffinity": 7}),
+            json!({}),
+        );
+        assert_eq!(service.ports.iter().map(|port| port.port).collect::<Vec<_>>(), [80]);
+        assert_eq!(service.external_ips.len(), 1);
+        assert_eq!(
+            faults,
+            [
+                "spec.externalIPs[1]",
+                "spec.ports[2].port",
+                "spec.ports[3]",
+                "spec.ports[1].port",
+                "spec.sessionAffinity"
+            ]
+        );
+    }
+
+    #[test]
+    fn source_ranges_that_cannot_be_read_admit_nobody() {
+        let ranges = |ranges: Value| {
+            let spec = json!({"clusterIP": "10.96.0.1", "loadBalancerSourceRanges": ranges});
+            service(spec, json!({}))
+        };
+        assert_eq!(ranges(json!([])).0.source_ranges, None);
+        let (service, faults) = ranges(json!([" 203.0.113.0/24", "2001:db8::/32"]));
+        assert_eq!((service.source_ranges.map(|it| it.len()), faults.len()), (Some(2), 0));
+        for bad in [json!(["nowhere"]), json!([7]), json!("203.0.113.0/24")] {
+            let (service, faults) = ranges(bad.clone());
+            assert_eq!((service.source_ranges, faults.len()), (Some(Vec::new()), 1), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_service_without_an_address_or_of_another_proxy_is_not_served() {
+        let spec = |kind: &str, ip: &str| {
+            json!({"type": kind, "clusterIP": ip, "externalIPs": ["198.51.100.1"],
+                "ports": [{"port": 80, "nodePort": 30080}]})
+        };
+        let (served, _) = service(spec("LoadBalancer", "10.96.0.1"), json!({}));
+        assert_eq!((served.external_ips.len(), served.ports[0].node_port), (1, Some(30_080)));
+        assert_eq!(served.load_balancer_ips, ["192.0.2.10".parse::<std::net::IpAddr>().unwrap()]);
+        for (spec, labels) in [
+            (spec("ClusterIP", "None"), json!({})),
+            (spec("ExternalName", ""), json!({})),
+            (spec("ClusterIP", "10.96.0.1"), json!({"service.kubernetes.io/headless": ""})),
+            (
+                spec("NodePort", "10.96.0.1"),
+                json!({"service.kubernetes.io/service-proxy-name": "o"}),
+            ),
+        ] {
+            let (service, faults) = service(spec.clone(), labels);
+            assert_eq!(faults, Vec::<String>::new());
+            assert!(service.cluster_ips.is_empty() && service.external_ips.is_empty(), "{spec}");
+            assert!(service.load_balancer_ips.is_empty(), "{spec}");
+            assert_eq!(service.ports[0].node_port, None, "{spec}");
+        }
     }
 }

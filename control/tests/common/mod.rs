@@ -107,6 +107,37 @@ pub(crate) fn egress(
     gate(view, &pod.from_pod, pod.addresses[0], to, protocol, port)
 }
 
+/// Whether two views hold the same pods, and say the same of every connection between their
+/// addresses and some others.
+pub(crate) fn same_answers(a: &View, b: &View) -> bool {
+    let keys = |view: &View| -> Vec<_> {
+        view.pods.iter().map(|(key, pod)| (key.clone(), pod.addresses.clone())).collect()
+    };
+    let others = ["192.0.2.1", "192.0.2.11", "198.51.100.7", "203.0.113.9", "2001:db8::1"];
+    let others = others.map(|text| text.parse::<IpAddr>().unwrap());
+    let peers = a.pods.values().flat_map(|pod| pod.addresses.clone()).chain(others);
+    let peers: Vec<IpAddr> = peers.collect();
+    let kinds = [(TCP, 53), (TCP, 80), (TCP, 8080), (UDP, 53), (SCTP, 80), (ICMP, 0)];
+    keys(a) == keys(b)
+        && a.nodes == b.nodes
+        && a.services == b.services
+        && a.pods.iter().zip(b.pods.values()).all(|((_, one), other)| {
+            one.addresses.iter().all(|own| {
+                peers.iter().filter(|peer| peer.is_ipv4() == own.is_ipv4()).all(|peer| {
+                    kinds.iter().all(|(protocol, port)| {
+                        let to = |view, pod: &PodView| {
+                            gate(view, &pod.to_pod, *peer, *own, *protocol, *port)
+                        };
+                        let from = |view, pod: &PodView| {
+                            gate(view, &pod.from_pod, *own, *peer, *protocol, *port)
+                        };
+                        to(a, one) == to(b, other) && from(a, one) == from(b, other)
+                    })
+                })
+            })
+        })
+}
+
 /// `ns/pod` or an address.
 fn address(view: &View, text: &str, like: IpAddr) -> IpAddr {
     match text.parse() {

@@ -136,7 +136,7 @@ fn nonsense_is_told_and_passed_over() {
         "metadata": {"name": "c", "resourceVersion": "11", "labels": {"a": 1}}});
     let events = line(&mut watch, "ADDED", bad).unwrap();
     let [Event::Apply(Object::Namespace(namespace), faults)] = &events[..] else { panic!() };
-    assert!(namespace.labels.is_partial());
+    assert!(!namespace.complete);
     assert_eq!(faults[0].field, "metadata.labels.a");
     let evil = json!({"metadata": {"resourceVersion": "1&watch=0"}});
     assert_eq!(line(&mut watch, "BOOKMARK", evil), Ok(vec![]));

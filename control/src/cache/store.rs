@@ -1,0 +1,46 @@
+//! The objects of one kind, by name.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An object before and after a change; `None` where there was none, or is none any more.
+pub(crate) type Replaced<T> = (Option<Arc<T>>, Option<Arc<T>>);
+
+/// Objects of one kind, shared; `K` names one within its namespace or within the cluster.
+#[derive(Debug)]
+pub(crate) struct Store<K, T>(BTreeMap<K, Arc<T>>);
+
+impl<K, T> Default for Store<K, T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord, T: PartialEq> Store<K, T> {
+    /// Adds or replaces an object; `None` if it equals the one that is there.
+    pub(super) fn apply(&mut self, name: K, object: T) -> Option<Replaced<T>> {
+        if self.0.get(&name).is_some_and(|known| **known == object) {
+            return None;
+        }
+        let object = Arc::new(object);
+        let before = self.0.insert(name, Arc::clone(&object));
+        Some((before, Some(object)))
+    }
+
+    /// Removes an object; `None` if there is none of this name.
+    pub(super) fn delete<Q: Ord + ?Sized>(&mut self, name: &Q) -> Option<Replaced<T>>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.remove(name).map(|before| (Some(before), None))
+    }
+}
+
+impl<K, T> std::ops::Deref for Store<K, T> {
+    type Target = BTreeMap<K, Arc<T>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
