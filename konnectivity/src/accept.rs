@@ -18,7 +18,7 @@ pub(crate) async fn tcp(listener: &TcpListener) -> TcpStream {
                 return stream;
             }
             Err(error) => {
-                log::warn!("accept: {error}");
+                tracing::warn!("accept: {error}");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -31,7 +31,7 @@ pub(crate) async fn unix(listener: &UnixListener) -> UnixStream {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
             Err(error) => {
-                log::warn!("accept: {error}");
+                tracing::warn!("accept: {error}");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -61,6 +61,6 @@ pub(crate) fn prepare(stream: &TcpStream) {
         .and_then(|()| Ok(sockopt::set_tcp_keepidle(stream, Duration::from_secs(30))?))
         .and_then(|()| Ok(sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?));
     if let Err(error) = set {
-        log::debug!("socket options: {error}");
+        tracing::debug!("socket options: {error}");
     }
 }

@@ -84,13 +84,13 @@ impl Audit {
     }
 
     pub(crate) fn write(&self, record: &Record<'_>) {
-        if matches!(self.target, Target::Log) && !log::log_enabled!(log::Level::Info) {
+        if matches!(self.target, Target::Log) && !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
         let line = self.line(record);
         let written = match &self.target {
             Target::Log => {
-                log::info!("{line}");
+                tracing::info!("{line}");
                 Ok(())
             }
             Target::Stdout => writeln!(io::stdout(), "{line}"),
@@ -101,7 +101,7 @@ impl Audit {
             }
         };
         if let Err(error) = written {
-            log::error!("audit: {error}");
+            tracing::error!("audit: {error}");
         }
     }
 

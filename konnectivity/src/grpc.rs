@@ -2,7 +2,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::http2::{Field, encode};
+use crate::http2::{Field, code, encode};
 use crate::packet::{Packet, PacketError, encode_data};
 
 /// Bytes before each message: whether it is compressed, and its length.
@@ -14,12 +14,42 @@ const MOST: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ok = 0,
+    Canceled = 1,
     Unknown = 2,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     Unimplemented = 12,
     Internal = 13,
     Unavailable = 14,
     Unauthenticated = 16,
+}
+
+impl Status {
+    /// The name that metrics use.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Canceled => "Canceled",
+            Self::Unknown => "Unknown",
+            Self::PermissionDenied => "PermissionDenied",
+            Self::ResourceExhausted => "ResourceExhausted",
+            Self::Unimplemented => "Unimplemented",
+            Self::Internal => "Internal",
+            Self::Unavailable => "Unavailable",
+            Self::Unauthenticated => "Unauthenticated",
+        }
+    }
+
+    /// The status that an RST_STREAM of HTTP/2 stands for (PROTOCOL-HTTP2.md, errors).
+    pub(crate) fn of_reset(code: u32) -> Self {
+        match code {
+            code::REFUSED_STREAM => Self::Unavailable,
+            code::CANCEL => Self::Canceled,
+            code::ENHANCE_YOUR_CALM => Self::ResourceExhausted,
+            code::INADEQUATE_SECURITY => Self::PermissionDenied,
+            _ => Self::Internal,
+        }
+    }
 }
 
 /// Why a stream's bytes are no messages.

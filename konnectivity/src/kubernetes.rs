@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -118,13 +118,13 @@ impl Cluster {
         let now = crate::clock::now();
         let mut lease = match self.ask("GET", &path, None).await {
             Ok(lease) => lease,
-            Err(error) if error.starts_with("404") => json!({
+            Err(RequestError::Status { code: 404, .. }) => json!({
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
                 "metadata": {"name": name, "namespace": options.namespace},
                 "spec": {"acquireTime": now},
             }),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         for (key, value) in &options.labels {
             lease["metadata"]["labels"][key] = json!(value);
@@ -139,13 +139,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// How many leases are valid, and the names of those that are not.
+    /// Counts the valid leases, and names the others. `observe` gets what the API server
+    /// answered, if it did.
     pub(crate) async fn count(
         &self,
         options: &LeaseOptions,
+        observe: impl FnOnce(&Answered),
     ) -> Result<(usize, Vec<String>), String> {
         let path = format!("{}?labelSelector={}", leases(&options.namespace), options.selector());
-        let answer = self.ask("GET", &path, None).await?;
+        let answer = observed(self.ask("GET", &path, None), observe).await?;
         let items = answer["items"].as_array().cloned().unwrap_or_default();
         let now = jiff::Timestamp::now();
         let (valid, expired): (Vec<_>, Vec<_>) =
@@ -155,29 +157,84 @@ impl Cluster {
     }
 
     /// Removes a lease.
-    pub(crate) async fn remove(&self, options: &LeaseOptions, name: &str) -> Result<(), String> {
+    pub(crate) async fn remove(
+        &self,
+        options: &LeaseOptions,
+        name: &str,
+        observe: impl FnOnce(&Answered),
+    ) -> Result<(), String> {
         let path = format!("{}/{name}", leases(&options.namespace));
-        self.ask("DELETE", &path, None).await.map(|_| ())
+        observed(self.ask("DELETE", &path, None), observe).await?;
+        Ok(())
     }
 
-    async fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
+    async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, RequestError> {
         let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
         let request = http::Request::builder()
             .method(method)
             .uri(path)
             .header("content-type", "application/json")
             .body(body)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| RequestError::Failed(error.to_string()))?;
         let answer = self.client.request::<Value>(request);
         match tokio::time::timeout(Duration::from_secs(10), answer).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(kube::Error::Api(status))) => {
-                Err(format!("{} {method} {path}: {}", status.code, status.message))
-            }
-            Ok(Err(error)) => Err(format!("{method} {path}: {error}")),
-            Err(_) => Err(format!("{method} {path}: no answer within 10 s")),
+            Ok(Err(kube::Error::Api(status))) => Err(RequestError::Status {
+                code: status.code,
+                reason: status.reason.clone(),
+                text: format!("{} {method} {path}: {}", status.code, status.message),
+            }),
+            Ok(Err(error)) => Err(RequestError::Failed(format!("{method} {path}: {error}"))),
+            Err(_) => Err(RequestError::Failed(format!("{method} {path}: no answer within 10 s"))),
         }
     }
+}
+
+/// Outcome of a request, for metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answered {
+    /// HTTP status code.
+    pub(crate) code: u16,
+    /// The API's reason, such as `NotFound`; empty for success.
+    pub(crate) reason: String,
+    pub(crate) took: Duration,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    /// The API server refused it.
+    #[error("{text}")]
+    Status { code: u16, reason: String, text: String },
+    /// There was no answer.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<RequestError> for String {
+    fn from(error: RequestError) -> Self {
+        error.to_string()
+    }
+}
+
+async fn observed(
+    request: impl Future<Output = Result<Value, RequestError>>,
+    observe: impl FnOnce(&Answered),
+) -> Result<Value, RequestError> {
+    let start = Instant::now();
+    let result = request.await;
+    let (code, reason) = match &result {
+        Ok(_) => (200, String::new()),
+        Err(RequestError::Status { code, reason, .. }) => (*code, reason.clone()),
+        Err(RequestError::Failed(_)) => return result,
+    };
+    observe(&Answered { code, reason, took: start.elapsed() });
+    result
 }
 
 fn leases(namespace: &str) -> String {

@@ -13,6 +13,7 @@
 //! - [`server`]: frontends for the API server, agents to choose from,
 //! - [`agent`]: connections to servers and to targets,
 //! - [`client`]: the API server's side, for tests and benchmarks,
+//! - [`commands`]: the command lines of both roles,
 //! - [`rules`], [`audit`], [`kubernetes`]: what either role may ask and tell.
 
 mod accept;
@@ -20,13 +21,13 @@ pub mod agent;
 pub mod audit;
 pub mod client;
 mod clock;
+pub mod commands;
 pub mod egress;
 mod grpc;
 mod http2;
 mod identifiers;
 pub mod kubernetes;
 mod metrics;
-mod ops;
 pub mod packet;
 mod raw;
 pub mod rules;

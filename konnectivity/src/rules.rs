@@ -114,7 +114,7 @@ impl Rules {
                 state.modified = modified;
                 match read(&self.path) {
                     Ok(table) => state.table = Arc::new(table),
-                    Err(error) => log::error!("{error}; the rules before stay in force"),
+                    Err(error) => tracing::error!("{error}; the rules before stay in force"),
                 }
             }
         }

@@ -73,7 +73,7 @@ async fn an_agent_with_a_wrong_certificate_is_not_let_in() {
         metric(&server.metrics(), "server_tls_handshake_failures_total{port=\"agent\"}") > 0.0
     })
     .await;
-    until("a failure", || agent.metrics().contains("agent_server_connection_failure_count{")).await;
+    until("a failure", || agent.metrics().contains("agent_server_connect_failures_total{")).await;
     assert_eq!((server.agents(), agent.servers().len()), (0, 0));
 }
 
@@ -155,7 +155,7 @@ async fn a_draining_agent_is_the_last_choice() {
     until("the drain", || {
         metric(
             &server.metrics(),
-            "server_stream_packets_total{segment=\"from_agent\",packet_type=\"DRAIN\"}",
+            "server_stream_packets_total{packet_type=\"DRAIN\",segment=\"from_agent\"}",
         ) == 1.0
     })
     .await;

@@ -29,7 +29,7 @@ async fn readiness_follows_the_other_role() {
     options.strategies = vec![Strategy::DestHost, Strategy::Default];
     let mut server = Server::start(options).await.unwrap();
     let any = ([127, 0, 0, 1], 0).into();
-    let health = server.serve_health(any).await.unwrap();
+    let health = server.serve_health(any).unwrap();
     for path in ["/readyz", "/ready"] {
         assert!(get(health, path).await.starts_with("HTTP/1.1 500 "));
     }
@@ -43,7 +43,7 @@ async fn readiness_follows_the_other_role() {
     drop(agent);
     options.identifiers = "host=node1".to_owned();
     let mut agent = Agent::start(options).unwrap();
-    let agent_health = agent.serve_health(any).await.unwrap();
+    let agent_health = agent.serve_health(any).unwrap();
     until("the agent", || server.agents() == 1 && agent.servers().len() == 1).await;
     assert!(get(health, "/readyz").await.starts_with("HTTP/1.1 200 "));
     assert!(get(agent_health, "/readyz").await.ends_with("\r\n\r\nok"));

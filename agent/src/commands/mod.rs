@@ -5,7 +5,6 @@
 
 pub mod call;
 pub mod completion;
-pub mod konnectivity;
 pub mod observe;
 pub mod run;
 pub mod show;
@@ -16,6 +15,7 @@ pub mod trace;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use konnectivity::commands as proxy;
 use offline::commands::{policy, replay};
 
 /// A userspace virtual switch for Kubernetes cluster nodes.
@@ -51,9 +51,9 @@ pub enum Command {
     /// Ask what policies say
     Policy(policy::Args),
     /// Run the server of the API server network proxy, or check what sends the API server to it
-    KonnectivityServer(Box<konnectivity::server::Args>),
+    KonnectivityServer(Box<proxy::server::Args>),
     /// Run the agent of the API server network proxy
-    KonnectivityAgent(Box<konnectivity::agent::Args>),
+    KonnectivityAgent(Box<proxy::agent::Args>),
 }
 
 impl Cli {
@@ -69,8 +69,8 @@ impl Cli {
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Policy(args) => policy::run(&args),
-            Command::KonnectivityServer(args) => konnectivity::server::run(&args),
-            Command::KonnectivityAgent(args) => konnectivity::agent::run(&args),
+            Command::KonnectivityServer(args) => proxy::server::run(&args),
+            Command::KonnectivityAgent(args) => proxy::agent::run(&args),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::rules::Rules;
 /// Why there is no connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DialError {
-    /// The metric's label.
+    /// The metric's label; the original knows `timeout` and `unknown`.
     pub(crate) reason: &'static str,
     pub(crate) text: String,
 }
@@ -48,12 +48,12 @@ async fn open(target: &str, rules: Option<&Rules>) -> Result<TcpStream, DialErro
             }
             Err(cause) => {
                 let text = format!("dial tcp {address}: {}", cause_text(&cause));
-                error.get_or_insert(failed("error", text));
+                error.get_or_insert(failed("unknown", text));
             }
         }
     }
     Err(error
-        .unwrap_or_else(|| failed("error", format!("dial tcp: lookup {target}: no such host"))))
+        .unwrap_or_else(|| failed("unknown", format!("dial tcp: lookup {target}: no such host"))))
 }
 
 async fn resolve(target: &str) -> Result<Vec<SocketAddr>, DialError> {
@@ -61,22 +61,22 @@ async fn resolve(target: &str) -> Result<Vec<SocketAddr>, DialError> {
         return Ok(vec![address]);
     }
     let missing =
-        || failed("error", format!("dial tcp: address {target}: missing port in address"));
+        || failed("unknown", format!("dial tcp: address {target}: missing port in address"));
     let (host, port) = target.rsplit_once(':').ok_or_else(missing)?;
     if host.contains(':') {
         let text = format!("dial tcp: address {target}: too many colons in address");
-        return Err(failed("error", text));
+        return Err(failed("unknown", text));
     }
     let port: u16 = port
         .parse()
-        .map_err(|_| failed("error", format!("dial tcp: address {port}: invalid port")))?;
+        .map_err(|_| failed("unknown", format!("dial tcp: address {port}: invalid port")))?;
     // No host is this host.
     let name = if host.is_empty() { "localhost" } else { host };
     match tokio::net::lookup_host((name, port)).await {
         Ok(addresses) => Ok(addresses.collect()),
         Err(error) => {
-            log::debug!("lookup {host}: {error}");
-            Err(failed("error", format!("dial tcp: lookup {host}: no such host")))
+            tracing::debug!("lookup {host}: {error}");
+            Err(failed("unknown", format!("dial tcp: lookup {host}: no such host")))
         }
     }
 }

@@ -1,73 +1,104 @@
-//! The agent's metrics, under the original's names.
+//! The agent's metrics: the original's names, labels, buckets and HELP texts, and some more.
 
-use crate::metrics::{Counter, Gauge, Histogram, LATENCIES, Labelled, Packets, Page};
+use telemetry::prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
+
+use crate::kubernetes::Answered;
+use crate::metrics::{Families, Packets, StreamErrors};
+
+/// Dials: 5 ms to 30 s.
+const LATENCIES: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
 
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Metrics {
+    families: Families,
     pub(crate) dial_duration: Histogram,
-    pub(crate) dial_failures: Labelled,
-    pub(crate) server_failures: Labelled,
-    pub(crate) open_servers: Gauge,
-    pub(crate) known_servers: Gauge,
-    pub(crate) open_endpoints: Gauge,
-    pub(crate) pending: Gauge,
-    pub(crate) stream_errors: Labelled,
+    pub(crate) server_failures: IntCounterVec,
+    pub(crate) dial_failures: IntCounterVec,
+    pub(crate) open_servers: IntGauge,
+    pub(crate) known_servers: IntGauge,
+    pub(crate) open_endpoints: IntGauge,
+    lease_lists: IntCounterVec,
+    lease_list_latency: HistogramVec,
+    pub(crate) stream_errors: StreamErrors,
     pub(crate) from_server: Packets,
     pub(crate) to_server: Packets,
-    pub(crate) slow_targets: Counter,
+    // From here on not the original's.
+    pub(crate) connect_failures: IntCounterVec,
+    pub(crate) pending: IntGauge,
+    pub(crate) slow_targets: IntCounter,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
+        let families = Families::new("agent");
+        let packets = families.stream_packets();
         Self {
-            dial_duration: Histogram::new(LATENCIES),
-            dial_failures: Labelled::default(),
-            server_failures: Labelled::default(),
-            open_servers: Gauge::default(),
-            known_servers: Gauge::default(),
-            open_endpoints: Gauge::default(),
-            pending: Gauge::default(),
-            stream_errors: Labelled::default(),
-            from_server: Packets::default(),
-            to_server: Packets::default(),
-            slow_targets: Counter::default(),
+            dial_duration: families.histogram(
+                "dial_duration_seconds",
+                "Latency of dial to the remote endpoint in seconds",
+                LATENCIES,
+            ),
+            server_failures: families.counters(
+                "server_connection_failure_count",
+                "Count of failures to send to or receive from the proxy server, labeled by the \
+                 direction (from_server or to_server). DEPRECATED, please use \
+                 stream_events_error_total",
+                &["direction"],
+            ),
+            dial_failures: families.counters(
+                "endpoint_dial_failure_total",
+                "Number of failures dialing the remote endpoint, by reason (example: timeout).",
+                &["reason"],
+            ),
+            open_servers: families
+                .gauge("open_server_connections", "Current number of open server connections."),
+            known_servers: families.gauge(
+                "known_server_count",
+                "Current number of servers agent is trying to connect to.",
+            ),
+            open_endpoints: families
+                .gauge("open_endpoint_connections", "Current number of open endpoint connections."),
+            lease_lists: families.counters(
+                "lease_lists_total",
+                "Count of server lease list calls made by the agent to the k8s apiserver, labeled \
+                 by HTTP response code and reason",
+                &["http_response_code", "reason"],
+            ),
+            lease_list_latency: families.histograms(
+                "lease_list_latency_seconds",
+                "Latency of server lease listing in seconds",
+                LATENCIES,
+                "http_response_code",
+            ),
+            stream_errors: families.stream_errors(),
+            from_server: Packets::new(&packets, "to_agent"),
+            to_server: Packets::new(&packets, "from_agent"),
+            connect_failures: families.counters(
+                "server_connect_failures_total",
+                "Attempts to connect to a server that failed, by the step at which they failed.",
+                &["reason"],
+            ),
+            pending: families
+                .gauge("pending_endpoint_dials", "Current number of pending endpoint dials."),
+            slow_targets: families.counter(
+                "slow_target_closes_total",
+                "Connections closed because their target took nothing for too long.",
+            ),
+            families,
         }
     }
 }
 
 impl Metrics {
     pub(crate) fn page(&self) -> String {
-        let mut page = Page::new("agent");
-        page.histogram("dial_duration_seconds", "Dials to targets.", &self.dial_duration);
-        page.labelled(
-            "endpoint_dial_failure_total",
-            "Dials to targets that failed.",
-            &["reason"],
-            &self.dial_failures,
-        );
-        page.labelled(
-            "server_connection_failure_count",
-            "Connections to servers that failed.",
-            &["reason"],
-            &self.server_failures,
-        );
-        page.gauge("open_server_connections", "Connections to servers.", self.open_servers.value());
-        page.gauge("known_server_count", "How many servers there are.", self.known_servers.value());
-        page.gauge("open_endpoint_connections", "Targets.", self.open_endpoints.value());
-        page.gauge("pending_endpoint_dials", "Dials to targets.", self.pending.value());
-        page.packets(&[("from_agent", &self.to_server), ("to_agent", &self.from_server)]);
-        page.labelled(
-            "stream_errors_total",
-            "Streams that ended badly.",
-            &["segment", "code", "packet_type"],
-            &self.stream_errors,
-        );
-        page.counter(
-            "slow_target_closes_total",
-            "Connections closed because their target took nothing for too long.",
-            self.slow_targets.value(),
-        );
-        page.into_text()
+        self.families.text()
+    }
+
+    pub(crate) fn lease_listed(&self, answered: &Answered) {
+        let (code, reason) = (answered.code.to_string(), answered.reason.as_str());
+        self.lease_lists.with_label_values(&[code.as_str(), reason]).inc();
+        let seconds = answered.took.as_secs_f64();
+        self.lease_list_latency.with_label_values(&[code.as_str()]).observe(seconds);
     }
 }

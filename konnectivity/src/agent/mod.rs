@@ -22,13 +22,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use metrics::Metrics;
 pub use options::{Limits, Options, ServerCount};
 use session::Session;
-use tokio::net::TcpListener;
+use telemetry::{Page, Pages};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::ops::Pages;
 use crate::packet::Packet;
-use crate::server::StartError;
+use crate::server::{StartError, serve_pages};
 use crate::tls;
 
 /// An agent that runs. Dropping it ends it at once.
@@ -36,6 +35,7 @@ use crate::tls;
 pub struct Agent {
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
+    health: Vec<telemetry::Server>,
 }
 
 /// What all parts of an agent share.
@@ -73,7 +73,7 @@ impl Agent {
         let mut tasks = JoinSet::new();
         tasks.spawn(sync::run(Arc::clone(&shared), tls));
         tasks.spawn(look_after(Arc::clone(&shared)));
-        Ok(Self { shared, tasks })
+        Ok(Self { shared, tasks, health: Vec::new() })
     }
 
     /// Servers it is connected with.
@@ -83,7 +83,7 @@ impl Agent {
 
     /// Connections to targets.
     pub fn targets(&self) -> i64 {
-        self.shared.metrics.open_endpoints.value()
+        self.shared.metrics.open_endpoints.get()
     }
 
     /// Tells every server that this agent wants no further dials; what there is goes on.
@@ -104,12 +104,10 @@ impl Agent {
     ///
     /// # Errors
     /// When it cannot listen there.
-    pub async fn serve_health(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
-        let failed = |error| StartError::Failed(format!("listen for health at {address}: {error}"));
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let bound = listener.local_addr().unwrap_or(address);
-        let pages: Arc<dyn Pages> = Arc::new(Health(Arc::clone(&self.shared)));
-        self.tasks.spawn(crate::ops::serve(listener, pages));
+    pub fn serve_health(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
+        let server = serve_pages(address, Arc::new(Health(Arc::clone(&self.shared))))?;
+        let bound = server.address();
+        self.health.push(server);
         Ok(bound)
     }
 }
@@ -136,10 +134,10 @@ async fn look_after(shared: Arc<Shared>) {
 struct Health(Arc<Shared>);
 
 impl Pages for Health {
-    fn page(&self, path: &str, query: &str) -> Option<(u16, String)> {
+    fn page(&self, path: &str, query: &str) -> Option<Page> {
         let verbose = query.split('&').any(|it| it == "verbose" || it.starts_with("verbose="));
         match path {
-            "/healthz" | "/livez" => Some((200, "ok".to_owned())),
+            "/healthz" | "/livez" => Some(Page::new(200, "ok")),
             "/readyz" | "/ready" => {
                 let ready = !self.0.sessions().is_empty();
                 let text = match (ready, verbose) {
@@ -149,9 +147,9 @@ impl Pages for Health {
                          readyz check failed\n"
                         .to_owned(),
                 };
-                Some((if ready { 200 } else { 503 }, text))
+                Some(Page::new(if ready { 200 } else { 503 }, text))
             }
-            "/metrics" => Some((200, self.0.metrics.page())),
+            "/metrics" => Some(Page::new(200, self.0.metrics.page())),
             _ => None,
         }
     }

@@ -156,7 +156,7 @@ impl Session {
         if dials.len() >= self.shared.options.limits.pending_dials || dials.contains_key(&random) {
             drop(dials);
             let error = format!("dial tcp {address}: too many dials wait already");
-            self.shared.metrics.dial_failures.add(&["too_many_pending"]);
+            self.shared.metrics.dial_failures.with_label_values(&["too_many_pending"]).inc();
             return self.send(&Packet::DialResponse { error, connection: 0, random });
         }
         self.shared.metrics.pending.add(1);
@@ -180,8 +180,8 @@ impl Session {
         let stream = match result {
             Ok(stream) => stream,
             Err(error) => {
-                log::debug!("{}", error.text);
-                metrics.dial_failures.add(&[error.reason]);
+                tracing::debug!("{}", error.text);
+                metrics.dial_failures.with_label_values(&[error.reason]).inc();
                 let outcome = format!("dial failed: {}", error.text);
                 options.audit.write(&Record {
                     role: "agent",
@@ -196,7 +196,7 @@ impl Session {
                 return self.send(&packet);
             }
         };
-        metrics.dial_duration.observe(begin.elapsed());
+        metrics.dial_duration.observe(begin.elapsed().as_secs_f64());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let target = Target::new(&self, number, address);
         self.targets().insert(number, Arc::clone(&target));
@@ -231,8 +231,8 @@ impl Session {
         let limits = &options.limits;
         let silent = self.link.silent_for();
         if silent > limits.probe_timeout {
-            log::warn!("server {}: no answer to a ping for {silent:?}", self.server());
-            self.shared.metrics.server_failures.add(&["no_ping_answer"]);
+            tracing::warn!("server {}: no answer to a ping for {silent:?}", self.server());
+            self.shared.metrics.server_failures.with_label_values(&["to_server"]).inc();
             return self.link.abort();
         }
         // The original ends connections that are pinged more often than twice a minute.
@@ -328,8 +328,7 @@ impl Handler for Reader {
             true
         });
         if let Err(error) = result {
-            let code = format!("{:?}", error.status());
-            session.shared.metrics.stream_errors.add(&["to_agent", &code, ""]);
+            session.shared.metrics.stream_errors.add("to_agent", error.status().name());
             return self.end(error.to_string());
         }
         if end {
@@ -342,7 +341,7 @@ impl Handler for Reader {
     }
 
     fn going_away(&mut self, _link: &Arc<Link>, code: u32, text: &str) {
-        log::info!("server {} goes away ({code}): {text}", self.session.server());
+        tracing::info!("server {} goes away ({code}): {text}", self.session.server());
     }
 
     fn paused(&mut self) -> bool {

@@ -63,12 +63,12 @@ pub(super) async fn run(shared: Arc<Shared>, tls: Arc<ClientConfig>) {
                     }
                 }
                 Tried::Duplicate(server) => {
-                    log::debug!("connected with server {server} already");
+                    tracing::debug!("connected with server {server} already");
                     wait = longer(wait, options.sync_interval_cap);
                 }
                 Tried::Failed(kind, text) => {
-                    log::warn!("{}:{}: {text}", options.server_host, options.server_port);
-                    shared.metrics.server_failures.add(&[kind]);
+                    tracing::warn!("{}:{}: {text}", options.server_host, options.server_port);
+                    shared.metrics.connect_failures.with_label_values(&[kind]).inc();
                     wait = longer(wait, options.sync_interval_cap);
                 }
             }
@@ -103,11 +103,11 @@ impl Counter {
                 let due = self.looked.is_none_or(|at| now - at > LEASES.as_millis() as u64);
                 if due {
                     self.looked = Some(now);
-                    match cluster.count(options).await {
+                    match cluster.count(options, |it| shared.metrics.lease_listed(it)).await {
                         // Without any valid lease the count before stays.
                         Ok((0, _)) => {}
                         Ok((count, _)) => self.count = count,
-                        Err(error) => log::warn!("leases: {error}; {} stays", self.count),
+                        Err(error) => tracing::warn!("leases: {error}; {} stays", self.count),
                     }
                 }
             }
@@ -221,7 +221,8 @@ async fn connect(
         let why = reason(result, reader.over.take());
         session.end();
         if forget(&driven, &session) {
-            log::warn!("server {} is gone: {why}", session.server());
+            tracing::warn!("server {} is gone: {why}", session.server());
+            driven.metrics.server_failures.with_label_values(&["from_server"]).inc();
             driven.metrics.open_servers.add(-1);
             driven.changed.notify_one();
         }
@@ -255,7 +256,7 @@ fn add(shared: &Arc<Shared>, session: &Arc<Session>, told: Told) -> Tried {
     sessions.push(Arc::clone(session));
     drop(sessions);
     shared.metrics.open_servers.add(1);
-    log::info!("connected with server {}, one of {}", told.server, told.count);
+    tracing::info!("connected with server {}, one of {}", told.server, told.count);
     if session.link.is_closed() && forget(shared, session) {
         shared.metrics.open_servers.add(-1);
         return Tried::Failed("connect", "the server closed the connection".to_owned());

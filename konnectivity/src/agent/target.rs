@@ -112,8 +112,8 @@ impl Target {
             stalled.as_secs_f64(),
             limits.connection_bytes,
         );
-        log::warn!("{why}");
-        self.session.shared.metrics.slow_targets.add(1);
+        tracing::warn!("{why}");
+        self.session.shared.metrics.slow_targets.inc();
         if self.session.forget(self.number) {
             self.session
                 .send(&Packet::CloseResponse { error: why.clone(), connection: self.number });

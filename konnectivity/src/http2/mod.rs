@@ -51,6 +51,7 @@ pub(crate) mod code {
     pub(crate) const CANCEL: u32 = 8;
     pub(crate) const COMPRESSION_ERROR: u32 = 9;
     pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
+    pub(crate) const INADEQUATE_SECURITY: u32 = 12;
 }
 
 #[cfg(test)]

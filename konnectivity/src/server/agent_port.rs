@@ -70,7 +70,7 @@ impl Stream {
         proxy.metrics.connect_streams.add(-1);
         // An agent that is let in only after this finds its stream gone.
         if let Some(backend) = self.backend.0.get() {
-            log::info!("agent {} ({}) is gone: {why}", backend.agent, backend.peer);
+            tracing::info!("agent {} ({}) is gone: {why}", backend.agent, backend.peer);
             proxy.backends.remove(backend);
             backend.end(why);
         }
@@ -89,8 +89,8 @@ impl Handler for AgentPort {
         let wanted = match Wanted::read(&fields) {
             Ok(wanted) => wanted,
             Err(text) => {
-                self.proxy.metrics.agents_refused.add(&["metadata"]);
-                log::warn!("an agent at {} is not let in: {text}", self.peer);
+                self.proxy.metrics.agents_refused.with_label_values(&["metadata"]).inc();
+                tracing::warn!("an agent at {} is not let in: {text}", self.peer);
                 return link.finish(stream, Some(trailers(Status::Unknown, &text, true)));
             }
         };
@@ -149,8 +149,8 @@ impl Handler for AgentPort {
         });
         if let Err(error) = result {
             let text = error.to_string();
-            proxy.metrics.stream_errors.add(&["from_agent", &format!("{:?}", error.status()), ""]);
-            log::warn!("agent {} ({}): {text}", backend.agent, backend.peer);
+            proxy.metrics.stream_errors.add("from_agent", error.status().name());
+            tracing::warn!("agent {} ({}): {text}", backend.agent, backend.peer);
             link.cut(stream, trailers(error.status(), &text, false));
             return self.over(stream, &text);
         }
@@ -162,8 +162,7 @@ impl Handler for AgentPort {
 
     fn reset(&mut self, _link: &Arc<Link>, stream: u32, reason: u32) {
         if !matches!(reason, code::NO_ERROR | code::CANCEL) {
-            let reason = format!("RST_STREAM {reason}");
-            self.proxy.metrics.stream_errors.add(&["from_agent", &reason, ""]);
+            self.proxy.metrics.stream_errors.add("from_agent", Status::of_reset(reason).name());
         }
         self.over(stream, "it cancelled its stream");
     }
@@ -235,7 +234,7 @@ impl Visit {
         let proxy = &self.proxy;
         let same = proxy.backends.all().into_iter().find(|it| it.agent == wanted.agent);
         if let Some(same) = same.filter(|it| it.peer != self.peer) {
-            log::info!("agent {} is connected from {} already", wanted.agent, same.peer);
+            tracing::info!("agent {} is connected from {} already", wanted.agent, same.peer);
         }
         let backend = Backend::new(
             wanted.agent,
@@ -255,7 +254,7 @@ impl Visit {
         // Before the headers: the agent sends as soon as it has them.
         let entered = self.entry.0.set(Arc::clone(&backend)).is_ok();
         self.link.headers(self.stream, &response(&metadata));
-        log::info!("agent {} ({}) is connected", backend.agent, backend.peer);
+        tracing::info!("agent {} ({}) is connected", backend.agent, backend.peer);
         proxy.backends.add(&backend);
         if !entered || !self.link.has_stream(self.stream) {
             // Gone while its token was looked at.
@@ -265,8 +264,8 @@ impl Visit {
     }
 
     fn refuse(self, agent: &str, text: &str) {
-        self.proxy.metrics.agents_refused.add(&["token"]);
-        log::warn!("agent {agent} ({}) is not let in: {text}", self.peer);
+        self.proxy.metrics.agents_refused.with_label_values(&["token"]).inc();
+        tracing::warn!("agent {agent} ({}) is not let in: {text}", self.peer);
         self.link.finish(self.stream, Some(trailers(Status::Unknown, text, true)));
     }
 }

@@ -157,7 +157,7 @@ impl Backend {
             }
             Packet::Drain => {
                 if !self.draining.swap(true, Ordering::Relaxed) {
-                    log::info!("agent {} ({}) is draining", self.agent, self.peer);
+                    tracing::info!("agent {} ({}) is draining", self.agent, self.peer);
                 }
             }
             // A server asks; nobody asks it.
@@ -170,7 +170,7 @@ impl Backend {
         let mut table = self.table();
         let Some(known) = table.pending.remove(&dial) else {
             drop(table);
-            proxy.metrics.dial_failures.add(&["unrecognized_response"]);
+            proxy.metrics.dial_failures.with_label_values(&["unrecognized_response"]).inc();
             if number != 0 {
                 self.send(proxy, &Packet::CloseRequest { connection: number });
             }
@@ -189,7 +189,7 @@ impl Backend {
         drop(table);
         if !known.establish(number) {
             // Given up in between.
-            proxy.metrics.dial_failures.add(&["send_rsp"]);
+            proxy.metrics.dial_failures.with_label_values(&["send_rsp"]).inc();
             self.forget(number);
             self.send(proxy, &Packet::CloseRequest { connection: number });
         }
@@ -216,14 +216,18 @@ impl Backend {
         let limits = &proxy.options.limits;
         let silent = self.link.silent_for();
         if silent > limits.probe_timeout * 2 {
-            log::warn!("agent {} ({}): no answer to a ping for {silent:?}", self.agent, self.peer);
-            proxy.metrics.agents_lost.add(1);
+            tracing::warn!(
+                "agent {} ({}): no answer to a ping for {silent:?}",
+                self.agent,
+                self.peer
+            );
+            proxy.metrics.agents_lost.inc();
             return self.link.abort();
         }
         let is_silent = silent > limits.probe_timeout;
         if self.silent.swap(is_silent, Ordering::Relaxed) != is_silent {
             let what = if is_silent { "does not answer; not chosen" } else { "answers again" };
-            log::warn!("agent {} ({}) {what}", self.agent, self.peer);
+            tracing::warn!("agent {} ({}) {what}", self.agent, self.peer);
         }
         let table = self.table();
         let oldest = table.pending.values().map(|it| it.age()).max();

@@ -1,5 +1,6 @@
 //! The agents there are, and which of them a dial goes to.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -42,14 +43,20 @@ impl Backends {
         self.candidates(first) > 0
     }
 
-    /// How many agents each strategy may choose from.
-    pub(crate) fn ready(&self) -> Vec<(&'static str, i64)> {
-        let count = |it: &Strategy| (it.name(), i64::try_from(self.candidates(*it)).unwrap_or(0));
-        self.strategies.iter().map(count).collect()
+    /// Agents each strategy may choose from. Several streams of one agent count once.
+    pub(crate) fn ready(&self) -> Vec<(&'static str, usize)> {
+        self.strategies.iter().map(|it| (it.name(), self.candidates(*it))).collect()
+    }
+
+    /// Agents that are connected. Several streams of one agent count once.
+    pub(crate) fn agents(&self) -> usize {
+        self.candidates(Strategy::Default)
     }
 
     fn candidates(&self, strategy: Strategy) -> usize {
-        self.lock().iter().filter(|it| may_ever_serve(it, strategy)).count()
+        let list = self.lock();
+        let fitting = list.iter().filter(|it| may_ever_serve(it, strategy));
+        fitting.map(|it| it.agent.as_str()).collect::<HashSet<_>>().len()
     }
 
     /// The agent for a target: the strategies in order; within one, an agent that answers before

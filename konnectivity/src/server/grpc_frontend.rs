@@ -104,9 +104,8 @@ impl Handler for Frontend {
         }
         if let Err(error) = result {
             let text = error.to_string();
-            let code = format!("{:?}", error.status());
-            proxy.metrics.stream_errors.add(&["from_client", &code, ""]);
-            log::warn!("{}: {text}", state.who);
+            proxy.metrics.stream_errors.add("from_client", error.status().name());
+            tracing::warn!("{}: {text}", state.who);
             link.cut(stream, trailers(error.status(), &text, false));
             return self.over(stream, &text);
         }
@@ -118,8 +117,7 @@ impl Handler for Frontend {
 
     fn reset(&mut self, _link: &Arc<Link>, stream: u32, reason: u32) {
         if !matches!(reason, code::NO_ERROR | code::CANCEL) {
-            let reason = format!("RST_STREAM {reason}");
-            self.proxy.metrics.stream_errors.add(&["from_client", &reason, ""]);
+            self.proxy.metrics.stream_errors.add("from_client", Status::of_reset(reason).name());
         }
         self.over(stream, "the client cancelled its stream");
     }
@@ -172,7 +170,7 @@ impl Stream {
                         let error = "mismatched connection IDs".to_owned();
                         send(Packet::CloseResponse { error, connection: number });
                     }
-                    log::warn!(
+                    tracing::warn!(
                         "{}: data of connection {connection} on the stream of connection {}",
                         self.who,
                         self.first

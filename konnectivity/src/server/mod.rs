@@ -39,7 +39,8 @@ pub(crate) use agent_port::{PATH as AGENT_PATH, WINDOW, WINDOWS as AGENT_WINDOWS
 pub use options::{Frontend, Limits, Mode, Options, Strategy, TokenAuth};
 use proxy::Proxy;
 
-use crate::ops::Pages;
+use telemetry::{Page, Pages};
+
 use crate::{accept, tls};
 
 /// A server that runs. Dropping it ends it at once.
@@ -50,6 +51,7 @@ pub struct Server {
     agents: SocketAddr,
     frontend: Option<SocketAddr>,
     socket: Option<PathBuf>,
+    health: Vec<telemetry::Server>,
 }
 
 /// Why a server does not start.
@@ -109,7 +111,7 @@ impl Server {
         if proxy.options.leases.is_some() {
             tasks.spawn(keep_lease(Arc::clone(&proxy)));
         }
-        Ok(Self { proxy, tasks, agents, frontend, socket })
+        Ok(Self { proxy, tasks, agents, frontend, socket, health: Vec::new() })
     }
 
     /// Where agents are listened for.
@@ -127,17 +129,16 @@ impl Server {
     ///
     /// # Errors
     /// When it cannot listen there.
-    pub async fn serve_health(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
-        let listener = listen(address, "health").await?;
-        let bound = listener.local_addr().unwrap_or(address);
-        let pages: Arc<dyn Pages> = Arc::new(Health(Arc::clone(&self.proxy)));
-        self.tasks.spawn(crate::ops::serve(listener, pages));
+    pub fn serve_health(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
+        let server = serve_pages(address, Arc::new(Health(Arc::clone(&self.proxy))))?;
+        let bound = server.address();
+        self.health.push(server);
         Ok(bound)
     }
 
     /// Connections that stand.
     pub fn established(&self) -> i64 {
-        self.proxy.metrics.established.value()
+        self.proxy.metrics.established.get()
     }
 
     /// Agents' connections.
@@ -160,8 +161,8 @@ impl Server {
         }
         if let Some((cluster, leases)) = &self.proxy.options.leases {
             let name = lease_name(&self.proxy.options.server_id);
-            if let Err(error) = cluster.remove(leases, &name).await {
-                log::warn!("lease {name}: {error}");
+            if let Err(error) = cluster.remove(leases, &name, |_| ()).await {
+                tracing::warn!("lease {name}: {error}");
             }
         }
         for backend in self.proxy.backends.all() {
@@ -183,9 +184,19 @@ impl Drop for Server {
         if let Some(socket) = &self.socket
             && let Err(error) = std::fs::remove_file(socket)
         {
-            log::debug!("{}: {error}", socket.display());
+            tracing::debug!("{}: {error}", socket.display());
         }
     }
+}
+
+/// Serves health pages at this address.
+pub(crate) fn serve_pages(
+    address: SocketAddr,
+    pages: Arc<dyn Pages>,
+) -> Result<telemetry::Server, StartError> {
+    let server = std::net::TcpListener::bind(address)
+        .and_then(|listener| telemetry::Server::start(listener, pages));
+    server.map_err(|error| StartError::Failed(format!("listen for health at {address}: {error}")))
 }
 
 async fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, StartError> {
@@ -231,7 +242,7 @@ async fn accept_unix(proxy: Arc<Proxy>, listener: UnixListener) {
                 connections.spawn(async move {
                     let who = unix_peer(&stream);
                     if let Err(error) = serve_frontend(&proxy, stream, who).await {
-                        log::debug!("frontend: {error}");
+                        tracing::debug!("frontend: {error}");
                     }
                 });
             }
@@ -282,8 +293,8 @@ async fn accept_tls<F, R>(
                     let stream = match shaken {
                         Ok(stream) => stream,
                         Err(error) => {
-                            proxy.metrics.tls_failures.add(&[port]);
-                            return log::warn!("{port} {peer}: TLS: {error}");
+                            proxy.metrics.tls_failures.with_label_values(&[port]).inc();
+                            return tracing::warn!("{port} {peer}: TLS: {error}");
                         }
                     };
                     let certificate = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
@@ -293,7 +304,7 @@ async fn accept_tls<F, R>(
                         None => peer,
                     };
                     if let Err(error) = serve(proxy, stream, who.clone()).await {
-                        log::debug!("{who}: {error}");
+                        tracing::debug!("{who}: {error}");
                     }
                 });
             }
@@ -326,16 +337,17 @@ async fn keep_lease(proxy: Arc<Proxy>) {
     loop {
         ticks.tick().await;
         if let Err(error) = cluster.renew(&options, &name, server).await {
-            log::warn!("lease {name}: {error}");
+            tracing::warn!("lease {name}: {error}");
         }
-        match cluster.count(&options).await {
-            Err(error) => log::warn!("leases: {error}"),
+        match cluster.count(&options, |it| proxy.metrics.lease_listed(it)).await {
+            Err(error) => tracing::warn!("leases: {error}"),
             Ok((valid, expired)) => {
                 proxy.set_server_count(valid.max(1));
                 for lease in expired {
-                    match cluster.remove(&options, &lease).await {
-                        Ok(()) => proxy.metrics.culled_leases.add(1),
-                        Err(error) => log::warn!("lease {lease}: {error}"),
+                    let observe = |it: &_| proxy.metrics.lease_deleted(it);
+                    match cluster.remove(&options, &lease, observe).await {
+                        Ok(()) => proxy.metrics.culled_leases.inc(),
+                        Err(error) => tracing::warn!("lease {lease}: {error}"),
                     }
                 }
             }
@@ -346,14 +358,14 @@ async fn keep_lease(proxy: Arc<Proxy>) {
 struct Health(Arc<Proxy>);
 
 impl Pages for Health {
-    fn page(&self, path: &str, _query: &str) -> Option<(u16, String)> {
+    fn page(&self, path: &str, _query: &str) -> Option<Page> {
         match path {
-            "/healthz" | "/livez" => Some((200, "ok".to_owned())),
+            "/healthz" | "/livez" => Some(Page::new(200, "ok")),
             "/readyz" | "/ready" => Some(match self.0.backends.is_ready() {
-                true => (200, "ok".to_owned()),
-                false => (500, "there is no agent that the first strategy may choose".to_owned()),
+                true => Page::new(200, "ok"),
+                false => Page::new(500, "no agent fits the first proxy strategy"),
             }),
-            "/metrics" => Some((200, self.0.page())),
+            "/metrics" => Some(Page::new(200, self.0.page())),
             _ => None,
         }
     }

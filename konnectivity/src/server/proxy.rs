@@ -38,6 +38,6 @@ impl Proxy {
     }
 
     pub(crate) fn page(&self) -> String {
-        self.metrics.page(self.backends.count(), &self.backends.ready())
+        self.metrics.page(&self.backends)
     }
 }

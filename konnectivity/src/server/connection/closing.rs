@@ -31,7 +31,7 @@ impl Connection {
                 state.phase = Phase::Closed;
                 let metrics = &self.proxy.metrics;
                 metrics.pending.add(-1);
-                metrics.dial_failures.add(&["frontend_close"]);
+                metrics.dial_failures.with_label_values(&["frontend_close"]).inc();
                 self.audit(&state, &format!("dial given up: {why}"));
                 drop(state);
                 if self.backend.forget_dial(self.dial).is_some() {
@@ -97,7 +97,7 @@ impl Connection {
     fn finished(&self, state: &State, why: &str) {
         let metrics = &self.proxy.metrics;
         metrics.established.add(-1);
-        metrics.connection_duration.observe(self.age());
+        metrics.connection_duration.observe(self.age().as_secs_f64());
         self.audit(state, why);
     }
 

@@ -131,7 +131,7 @@ impl Connection {
                 connection.backend.send(proxy, &request);
             }
             Err(failure) => {
-                proxy.metrics.dial_failures.add(&[failure.reason]);
+                proxy.metrics.dial_failures.with_label_values(&[failure.reason]).inc();
                 let outcome = format!("dial failed: {}", failure.text);
                 let record =
                     Record { role: "server", who, target, outcome: &outcome, ..Record::default() };
@@ -207,7 +207,7 @@ impl Connection {
         let metrics = &self.proxy.metrics;
         metrics.pending.add(-1);
         metrics.established.add(1);
-        metrics.dial_duration.observe(self.age());
+        metrics.dial_duration.observe(self.age().as_secs_f64());
         // Under the lock, so that it stands before the first data.
         self.answer(Ok(number));
         true
@@ -236,7 +236,7 @@ impl Connection {
         }
         state.phase = Phase::Closed;
         self.proxy.metrics.pending.add(-1);
-        self.proxy.metrics.dial_failures.add(&[failure.reason]);
+        self.proxy.metrics.dial_failures.with_label_values(&[failure.reason]).inc();
         self.answer(Err(&failure.text));
         self.release(&mut state);
         self.audit(&state, &format!("dial failed: {}", failure.text));
@@ -254,7 +254,7 @@ impl Connection {
         }
         state.phase = Phase::Closed;
         self.proxy.metrics.pending.add(-1);
-        self.proxy.metrics.dial_failures.add(&["backend_close"]);
+        self.proxy.metrics.dial_failures.with_label_values(&["backend_close"]).inc();
         if let Sink::Stream(link, stream) = &self.sink {
             let packet = Packet::DialClosed { random: self.client_dial };
             self.proxy.metrics.to_client.count(&packet);
@@ -325,7 +325,7 @@ impl Connection {
             state.queued -= raw.len();
             state.credit -= raw.len() as i64;
             self.proxy.metrics.to_agent.count_data();
-            self.proxy.metrics.bytes_to_agent.add(raw.len() as u64);
+            self.proxy.metrics.bytes_to_agent.inc_by(raw.len() as u64);
             link.send(self.backend.stream, raw);
         }
         if state.queue.is_empty() {
@@ -357,7 +357,7 @@ impl Connection {
         }
         let metrics = &self.proxy.metrics;
         state.from_target += bytes.len() as u64;
-        metrics.bytes_from_agent.add(bytes.len() as u64);
+        metrics.bytes_from_agent.inc_by(bytes.len() as u64);
         let count = raw.len();
         let queued = match &self.sink {
             Sink::Stream(link, stream) => {
@@ -375,7 +375,7 @@ impl Connection {
             state.taken = millis();
         }
         drop(state);
-        metrics.frontend_write.observe(begin.elapsed());
+        metrics.frontend_write.observe(begin.elapsed().as_secs_f64());
         queued > self.limit()
     }
 
@@ -408,8 +408,8 @@ impl Connection {
             stalled.as_secs_f64(),
             limits.connection_bytes,
         );
-        log::warn!("{why}");
-        self.proxy.metrics.slow_readers.add(1);
+        tracing::warn!("{why}");
+        self.proxy.metrics.slow_readers.inc();
         match &self.sink {
             Sink::Stream(link, stream) => {
                 link.cut(*stream, trailers(Status::ResourceExhausted, &why, false));

@@ -12,11 +12,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use ::konnectivity::audit::{Audit, Format};
-use ::konnectivity::rules::Rules;
-use ::konnectivity::server::StartError;
+use crate::audit::{self, Audit};
+use crate::rules::Rules;
+use crate::server::StartError;
 use clap::ValueEnum;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use telemetry::log::Format;
+use tracing::Level;
 
 use cli::{NO, UNUSABLE, fail};
 
@@ -101,6 +103,9 @@ struct OwnFlags {
     /// How such a line looks
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     audit_format: AuditFormat,
+    /// How the log is written: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: Format,
     /// Threads [default: as many as there are cores]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
@@ -115,8 +120,8 @@ enum AuditFormat {
 impl OwnFlags {
     fn audit(&self) -> Result<Audit, StartError> {
         let format = match self.audit_format {
-            AuditFormat::Text => Format::Text,
-            AuditFormat::Json => Format::Json,
+            AuditFormat::Text => audit::Format::Text,
+            AuditFormat::Json => audit::Format::Json,
         };
         Audit::new(self.audit_log.as_deref(), format)
             .map_err(|error| StartError::Input(format!("--audit-log: {error}")))
@@ -135,11 +140,12 @@ fn run_role(
     own: &OwnFlags,
     role: impl Future<Output = Result<(), StartError>>,
 ) -> ExitCode {
-    crate::logger::start(match log.verbosity {
-        0..=3 => log::LevelFilter::Info,
-        4..=5 => log::LevelFilter::Debug,
-        _ => log::LevelFilter::Trace,
-    });
+    let level = match log.verbosity {
+        0..=3 => Level::INFO,
+        4..=5 => Level::DEBUG,
+        _ => Level::TRACE,
+    };
+    telemetry::log::start(level, own.log_format);
     raise_file_limit();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = own.threads {
@@ -163,7 +169,7 @@ fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        log::debug!("open files: the limit stays {:?}: {error}", limit.current);
+        tracing::debug!("open files: the limit stays {:?}: {error}", limit.current);
     }
 }
 

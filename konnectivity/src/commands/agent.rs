@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use konnectivity::agent::{Agent, Limits, Options, ServerCount};
-use konnectivity::kubernetes::{Cluster, LeaseOptions};
-use konnectivity::server::StartError;
-use konnectivity::{Identifiers, TlsFiles};
+use crate::agent::{Agent, Limits, Options, ServerCount};
+use crate::kubernetes::{Cluster, LeaseOptions};
+use crate::server::StartError;
+use crate::{Identifiers, TlsFiles};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, run_role};
@@ -130,9 +130,9 @@ async fn serve(args: &Args) -> Result<(), StartError> {
     let admin = address("admin-bind-address", &args.admin_bind_address, args.admin_server_port)?;
     let name = options.agent_id.clone();
     let mut agent = Agent::start(options)?;
-    let health = agent.serve_health(health).await?;
-    let admin = agent.serve_health(admin).await?;
-    log::info!(
+    let health = agent.serve_health(health)?;
+    let admin = agent.serve_health(admin)?;
+    tracing::info!(
         "agent {name}: servers at {}:{}, health at {health}, admin at {admin}",
         args.proxy_server_host,
         args.proxy_server_port,
@@ -141,7 +141,7 @@ async fn serve(args: &Args) -> Result<(), StartError> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    log::info!("draining, {} connections are open; the next signal ends", agent.targets());
+    tracing::info!("draining, {} connections are open; the next signal ends", agent.targets());
     agent.drain();
     tokio::select! {
         _ = terminate.recv() => {}

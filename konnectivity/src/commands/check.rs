@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use konnectivity::egress::{self, Selection};
-
 use cli::{UNUSABLE, fail};
+
+use crate::egress::{self, Selection};
 
 /// What `podgate konnectivity-server check` takes.
 #[derive(Debug, clap::Args)]

@@ -5,12 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::kubernetes::{Cluster, LeaseOptions};
+use crate::server::{Frontend, Limits, Mode, Options, Server, StartError, Strategy, TokenAuth};
+use crate::{TlsFiles, TlsPolicy};
 use clap::Subcommand;
-use konnectivity::kubernetes::{Cluster, LeaseOptions};
-use konnectivity::server::{
-    Frontend, Limits, Mode, Options, Server, StartError, Strategy, TokenAuth,
-};
-use konnectivity::{TlsFiles, TlsPolicy};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{LogFlags, OwnFlags, SpareFlags, address, check, flags, input, run_role};
@@ -180,10 +178,10 @@ async fn serve(flags: &Flags) -> Result<(), StartError> {
     let admin = address("admin-bind-address", &flags.admin_bind_address, flags.admin_port)?;
     let server_id = options.server_id.clone();
     let mut server = Server::start(options).await?;
-    let health = server.serve_health(health).await?;
-    let admin = server.serve_health(admin).await?;
+    let health = server.serve_health(health)?;
+    let admin = server.serve_health(admin)?;
     let frontend = server.frontend_address();
-    log::info!(
+    tracing::info!(
         "server {server_id}: API server at {}, agents at {}, health at {health}, admin at {admin}",
         frontend.map_or_else(|| flags.uds_name.clone(), |it| it.to_string()),
         server.agent_address(),
@@ -192,7 +190,7 @@ async fn serve(flags: &Flags) -> Result<(), StartError> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    log::info!("ending, {} connections are open", server.established());
+    tracing::info!("ending, {} connections are open", server.established());
     tokio::select! {
         () = server.stop(flags.graceful_shutdown_timeout) => {}
         _ = terminate.recv() => {}
@@ -317,7 +315,7 @@ impl Flags {
             "VersionTLS13" => true,
             "" | "VersionTLS12" => false,
             "VersionTLS10" | "VersionTLS11" => {
-                log::warn!("--tls-min-version: TLS 1.2 is the lowest there is");
+                tracing::warn!("--tls-min-version: TLS 1.2 is the lowest there is");
                 false
             }
             other => return Err(input(format!("--tls-min-version: '{other}' is unknown"))),

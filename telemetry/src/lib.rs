@@ -1,0 +1,16 @@
+//! What an operator sees of a running process: `/healthz`, `/readyz` and `/metrics` over HTTP
+//! ([`Server`]), and the log ([`log`]).
+//!
+//! Metrics are the [`prometheus`] crate's. The newer `prometheus-client` cannot write the
+//! proxy's metrics as its original names them: it appends `_total` to each counter's name and a
+//! full stop to each HELP text.
+
+pub mod log;
+mod metrics;
+mod process;
+mod server;
+
+pub use metrics::{Scrape, Text};
+pub use process::process_metrics;
+pub use prometheus;
+pub use server::{Page, Pages, Server};

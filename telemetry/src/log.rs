@@ -1,0 +1,130 @@
+//! The log: one line an event on standard error, as text or as JSON.
+
+use std::str::FromStr;
+
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, Registry, fmt};
+
+/// How an event is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Time, level and message.
+    #[default]
+    Text,
+    /// An object with the fields `timestamp`, `level` and `message`.
+    Json,
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(format!("'{other}' is not text or json")),
+        }
+    }
+}
+
+/// Libraries that report their own routine. Only their warnings are of use to an operator.
+const LIBRARIES: [&str; 7] = ["h2", "hyper", "kube", "mio", "rustls", "tokio", "tower"];
+
+/// Logs events of `level` and above to standard error. A second call changes nothing.
+pub fn start(level: Level, format: Format) {
+    // It fails only if the process logs already.
+    let _ = tracing::subscriber::set_global_default(subscriber(level, format, std::io::stderr));
+}
+
+fn subscriber<W>(level: Level, format: Format, writer: W) -> impl tracing::Subscriber
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let libraries = LIBRARIES.map(|name| (name, LevelFilter::WARN));
+    let filter = Targets::new().with_default(level).with_targets(libraries);
+    // A closed standard error is no reason to end the process.
+    let layer = fmt::layer()
+        .with_writer(writer)
+        .with_ansi(false)
+        .with_target(false)
+        .log_internal_errors(false);
+    let layer = match format {
+        Format::Text => layer.boxed(),
+        Format::Json => layer.json().flatten_event(true).with_current_span(false).boxed(),
+    };
+    Registry::default().with(layer.with_filter(filter))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(level: Level, format: Format, events: impl FnOnce()) -> String {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let subscriber = subscriber(level, format, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, events);
+        String::from_utf8(sink.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn text_has_time_level_and_message() {
+        let text = logged(Level::INFO, Format::Text, || {
+            tracing::warn!("port {} is down", 3);
+            tracing::debug!("not at this level");
+        });
+        let (time, rest) = text.split_once(' ').unwrap();
+        assert!(time.starts_with("20") && time.ends_with('Z') && time.contains('T'), "{time}");
+        assert_eq!(rest, " WARN port 3 is down\n");
+    }
+
+    #[test]
+    fn json_is_one_object_a_line() {
+        let text = logged(Level::INFO, Format::Json, || {
+            tracing::info!(pod = "default/db", "attached \"db\"");
+        });
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["level"], "INFO");
+        assert_eq!(value["message"], "attached \"db\"");
+        assert_eq!(value["pod"], "default/db");
+        assert!(value["timestamp"].is_string());
+    }
+
+    #[test]
+    fn of_libraries_only_warnings_are_logged() {
+        let text = logged(Level::DEBUG, Format::Text, || {
+            tracing::info!(target: "hyper_util::client", "pooling idle connection");
+            tracing::warn!(target: "kube_client::client", "certificate expires");
+            tracing::debug!("ours");
+        });
+        assert!(!text.contains("pooling"), "{text}");
+        assert!(text.contains("certificate expires") && text.contains("ours"), "{text}");
+    }
+
+    #[test]
+    fn formats_by_name() {
+        assert_eq!("json".parse(), Ok(Format::Json));
+        assert_eq!("text".parse(), Ok(Format::Text));
+        assert_eq!("xml".parse::<Format>(), Err("'xml' is not text or json".to_owned()));
+    }
+}

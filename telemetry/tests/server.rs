@@ -1,0 +1,116 @@
+//! The HTTP server, over sockets, with clients that mean no good.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use telemetry::{Page, Pages, Server};
+
+struct Book;
+
+impl Pages for Book {
+    fn page(&self, path: &str, query: &str) -> Option<Page> {
+        match path {
+            "/healthz" => Some(Page::new(200, "ok\n")),
+            "/readyz" => Some(Page::new(503, format!("not ready, {query}\n"))),
+            // More than the buffers of two sockets take.
+            "/metrics" => Some(Page::new(200, "m 1\n".repeat(4 << 20))),
+            _ => None,
+        }
+    }
+}
+
+fn server() -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    Server::start(listener, Arc::new(Book)).unwrap()
+}
+
+fn open(address: SocketAddr, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    stream
+}
+
+fn ask(address: SocketAddr, request: &str) -> (String, String) {
+    let mut answer = String::new();
+    open(address, request).read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer with a head");
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn answers_what_there_is() {
+    let server = server();
+    let (head, body) = ask(server.address(), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("Content-Type: text/plain; charset=utf-8"), "{head}");
+    assert_eq!(body, "ok\n");
+    let (head, body) = ask(server.address(), "GET /readyz?why HTTP/1.0\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.0 503 "), "{head}");
+    assert_eq!(body, "not ready, why\n");
+    let (head, body) = ask(server.address(), "HEAD /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(head.contains("Content-Length: 3"), "{head}");
+    assert_eq!(body, "");
+    for (request, code) in [
+        ("GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), "404"),
+        ("POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".to_owned(), "405"),
+        ("nonsense\r\n\r\n".to_owned(), "400"),
+        (format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(9_000)), "4"),
+    ] {
+        let (head, _) = ask(server.address(), &request);
+        let status = head.split(' ').nth(1).unwrap();
+        assert!(status.starts_with(code), "{head}");
+    }
+}
+
+#[test]
+fn metrics_have_their_own_type() {
+    let server = server();
+    let mut stream = open(server.address(), "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut head = [0; 512];
+    let count = stream.read(&mut head).unwrap();
+    let head = String::from_utf8_lossy(&head[..count]).into_owned();
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+}
+
+#[test]
+fn slow_clients_do_not_keep_out_a_probe() {
+    let server = server();
+    // Three times what is served at once: silent, half a request, and an answer nobody reads.
+    let slow: Vec<TcpStream> = ["", "GET /heal", "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"]
+        .into_iter()
+        .flat_map(|text| (0..32).map(move |_| text))
+        .map(|text| open(server.address(), text))
+        .collect();
+    for _ in 0..100 {
+        let (head, _) = ask(server.address(), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    }
+    drop(slow);
+}
+
+#[test]
+fn slow_readers_time_out() {
+    let server = server();
+    let mut silent = open(server.address(), "GET /heal");
+    let mut slow = open(server.address(), "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    // The read ends once the server has closed; before that it would wait for its timeout.
+    let ended = silent.read(&mut [0; 512]);
+    assert!(ended.is_ok(), "{ended:?}");
+    std::thread::sleep(Duration::from_secs(1));
+    let mut body = Vec::new();
+    // Cut off, with or without a reset: not everything came.
+    let _cut = slow.read_to_end(&mut body);
+    assert!(body.len() < 16 << 20, "{} bytes", body.len());
+}
+
+#[test]
+fn dropping_it_frees_the_port() {
+    let server = server();
+    let address = server.address();
+    let _waiting = open(address, "GET ");
+    drop(server);
+    TcpListener::bind(address).unwrap();
+}
