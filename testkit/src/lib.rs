@@ -1,6 +1,7 @@
 //! Helpers for tests that move real packets.
 //!
 //! - [`api_server`]: an API server double,
+//! - [`corpus`]: inputs for fuzz targets, replayed and spoiled,
 //! - [`manifests`]: Kubernetes objects as YAML,
 //! - [`packet`]: frames, built in one line each,
 //! - [`storm`]: many short TCP connections,
@@ -38,6 +39,7 @@
 
 pub mod api_server;
 mod binary;
+pub mod corpus;
 pub mod manifests;
 mod namespace;
 pub mod packet;

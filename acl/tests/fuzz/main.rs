@@ -6,32 +6,20 @@
 
 mod target;
 
+use fastrand::Rng;
 use target::check;
 
 #[test]
 fn corpus() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
-    let mut replayed = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        check(&std::fs::read(&path).unwrap());
-        replayed += 1;
-    }
-    assert!(replayed > 0, "nothing in {folder}");
+    testkit::corpus::replay(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus"), check);
 }
 
 #[test]
 fn random_inputs() {
-    let mut state = 0x5eed_u64;
+    let mut rng = Rng::with_seed(0x5eed);
     for length in 0..200_usize {
-        let bytes: Vec<u8> = (0..length * 3 % 500)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 24) as u8
-            })
-            .collect();
+        let mut bytes = vec![0; length * 3 % 500];
+        rng.fill(&mut bytes);
         check(&bytes);
     }
 }

@@ -1,61 +1,28 @@
-//! The control side's fuzz target, and what it has been fed so far.
+//! The control side's fuzz target on `tests/corpus/`, and on the manifests of `pcap-fixtures/` with
+//! bytes changed.
 //!
-//! `fuzz/` feeds it with a coverage-guided fuzzer; here it replays `tests/corpus/`, and the
-//! manifests of `pcap-fixtures/` with bytes changed.
+//! `fuzz/` runs the same target under a coverage-guided fuzzer.
 
 mod manifests;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        match path.is_dir() {
-            true => files(&path, found),
-            false => found.push(path),
-        }
-    }
-}
+use fastrand::Rng;
+use testkit::corpus;
 
 #[test]
 fn corpus_and_spoiled_manifests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (mut corpus, mut seeds) = (Vec::new(), Vec::new());
-    files(&root.join("tests/corpus"), &mut corpus);
-    files(&root.join("../pcap-fixtures"), &mut seeds);
+    corpus::replay(root.join("tests/corpus"), manifests::check);
+    let mut seeds = corpus::files(root.join("../pcap-fixtures"));
     seeds.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
-    seeds.sort();
-    assert!(!corpus.is_empty() && seeds.len() > 20, "{corpus:?} {seeds:?}");
-    for path in corpus {
-        manifests::check(&fs::read(path).unwrap());
-    }
-    let mut state = 0x5eed_u64;
-    let mut below = |count: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 20) as usize % count.max(1)
-    };
+    assert!(seeds.len() > 20, "{seeds:?}");
+    let mut rng = Rng::with_seed(0x5eed);
     for path in seeds {
         let seed = fs::read(path).unwrap();
         for _ in 0..8 {
-            let mut bytes = seed.clone();
-            for _ in 0..1 + below(4) {
-                let at = below(bytes.len());
-                match below(4) {
-                    0 => bytes[at] = b"{}[]:-,#&*!|>'\"%@`\n\t 0"[below(22)],
-                    1 => bytes[at] ^= 1 << below(8),
-                    2 => drop(bytes.remove(at)),
-                    _ => {
-                        let end = (at + below(60)).min(bytes.len());
-                        let piece = bytes[at..end].to_vec();
-                        let to = below(bytes.len());
-                        bytes.splice(to..to, piece);
-                    }
-                }
-            }
-            manifests::check(&bytes);
+            manifests::check(&corpus::spoil_text(&mut rng, &seed));
         }
     }
     manifests::clean_up();

@@ -1,7 +1,6 @@
 //! Ports: where frames enter and leave.
 
 pub mod af_xdp;
-mod fault;
 pub mod memory;
 pub mod pcap;
 mod queues;
@@ -11,7 +10,6 @@ mod tap;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
-pub use fault::{Faults, Faulty};
 pub use queues::Queues;
 pub use recorded::{Recorded, Recording};
 pub use tap::TapPort;

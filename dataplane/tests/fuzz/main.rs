@@ -1,7 +1,7 @@
-//! The dataplane's fuzz targets, and what they have been fed so far.
+//! The dataplane's fuzz targets on `tests/corpus/` (one folder a target), on packets of every kind
+//! with bytes changed, and on the captures of `pcap-fixtures/`.
 //!
-//! `fuzz/` feeds them with a coverage-guided fuzzer; here they replay `tests/corpus/` (one folder
-//! a target), packets of every kind with bytes changed, and the captures of `pcap-fixtures/`.
+//! `fuzz/` runs the same targets under a coverage-guided fuzzer.
 
 mod capture;
 mod graph;
@@ -9,44 +9,13 @@ mod packet;
 
 use std::path::Path;
 
+use fastrand::Rng;
+use testkit::corpus;
 use testkit::packet as build;
 
-/// A sequence of numbers that is the same every time (xorshift64, Marsaglia 2003).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, count: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % count.max(1)
-    }
-
-    /// The bytes with some changed, and perhaps cut.
-    fn spoil(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
-        for _ in 0..self.below(5) {
-            let at = self.below(bytes.len());
-            bytes[at] = match self.below(3) {
-                0 => [0, 1, 0x7f, 0x80, 0xff][self.below(5)],
-                1 => bytes[at] ^ 1 << self.below(8),
-                _ => self.below(256) as u8,
-            };
-        }
-        if self.below(8) == 0 {
-            bytes.truncate(self.below(bytes.len() + 1));
-        }
-        bytes
-    }
-}
-
+/// A target's own folder of the corpus.
 fn replay(target: &str, check: impl Fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target);
-    let mut replayed = 0;
-    for entry in std::fs::read_dir(&folder).unwrap() {
-        check(&std::fs::read(entry.unwrap().path()).unwrap());
-        replayed += 1;
-    }
-    assert!(replayed > 0, "nothing in {}", folder.display());
+    corpus::replay(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target), check);
 }
 
 /// Frames of every kind that the graph treats in its own way.
@@ -90,27 +59,27 @@ fn known_inputs() {
 
 #[test]
 fn spoiled_frames() {
-    let (frames, mut numbers) = (frames(), Numbers(0x5eed));
+    let (frames, mut rng) = (frames(), Rng::with_seed(0x5eed));
     for frame in &frames {
         packet::check(frame);
     }
     for _ in 0..60_000 {
-        let frame = frames[numbers.below(frames.len())].clone();
-        packet::check(&numbers.spoil(frame));
+        let frame = rng.choice(&frames).unwrap().clone();
+        packet::check(&corpus::spoil_bytes(&mut rng, &frame));
     }
 }
 
 #[test]
 fn spoiled_frames_through_the_graph() {
-    let (frames, mut numbers) = (frames(), Numbers(0xfeed));
+    let (frames, mut rng) = (frames(), Rng::with_seed(0xfeed));
     for _ in 0..50 {
         let mut steps = Vec::new();
-        for _ in 0..numbers.below(200) {
-            let mut frame = frames[numbers.below(frames.len())].clone();
-            if numbers.below(2) == 0 {
-                frame = numbers.spoil(frame);
+        for _ in 0..rng.u8(..200) {
+            let mut frame = rng.choice(&frames).unwrap().clone();
+            if rng.bool() {
+                frame = corpus::spoil_bytes(&mut rng, &frame);
             }
-            let head = [numbers.below(256) as u8, numbers.below(256) as u8];
+            let head = [rng.u8(..), rng.u8(..)];
             steps.extend([&head[..], &(frame.len() as u16).to_be_bytes(), &frame].concat());
         }
         graph::check(&steps);
@@ -119,7 +88,7 @@ fn spoiled_frames_through_the_graph() {
 
 #[test]
 fn spoiled_captures() {
-    let mut numbers = Numbers(0xcafe);
+    let mut rng = Rng::with_seed(0xcafe);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pcap-fixtures");
     let mut captures = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -131,7 +100,7 @@ fn spoiled_captures() {
     for capture in captures {
         capture::check(&capture);
         for _ in 0..50 {
-            capture::check(&numbers.spoil(capture.clone()));
+            capture::check(&corpus::spoil_bytes(&mut rng, &capture));
         }
     }
 }

@@ -141,18 +141,12 @@ fn spoofed_packets_end_no_connection() {
 fn garbage_ends_where_it_came_in() {
     let mut rig = rig();
     open(&mut rig);
-    let mut state = 0x5eed_u64;
-    let mut number = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 16) as u8
-    };
+    let mut rng = fastrand::Rng::with_seed(0x5eed);
     let ends = flood(&mut rig, |n| {
         let mut frame = tcp("10.1.0.2:5", "10.1.0.4:80").data(&[7; 20]).build();
         // Noise from some place on, the IP header's addresses at the latest.
         let from = [0, 12, 14, 20, 24, 26][n as usize % 6];
-        frame[from..].iter_mut().for_each(|byte| *byte = number());
+        rng.fill(&mut frame[from..]);
         frame
     });
     assert_eq!(ends.values().sum::<u32>() as usize + ends_clean(&mut rig), FLOOD as usize);

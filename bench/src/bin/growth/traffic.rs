@@ -16,6 +16,7 @@ use dataplane::switch::{Config, RxMode};
 use dataplane::{
     Frame, Gate, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch, Verdict,
 };
+use fastrand::Rng;
 
 /// Clients, and as many servers.
 const PAIRS: u32 = 4;
@@ -192,7 +193,7 @@ struct Queue {
     sends: Sends,
     /// Flows that have had their first packet.
     begun: u32,
-    chance: u64,
+    rng: Rng,
     phase: Arc<AtomicU8>,
     frame: Vec<u8>,
 }
@@ -206,7 +207,7 @@ impl Queue {
             share,
             sends,
             begun: 0,
-            chance: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            rng: Rng::with_seed(seed),
             phase: Arc::clone(phase),
             frame: packet.payload(&[0; 22]).build(),
         }
@@ -222,12 +223,8 @@ impl Queue {
             self.begun += 1;
             return Some(self.begun - 1);
         }
-        // xorshift64 (Marsaglia 2003).
-        self.chance ^= self.chance << 13;
-        self.chance ^= self.chance >> 7;
-        self.chance ^= self.chance << 17;
         let share = self.share.filter(|_| runs)?;
-        Some((((self.chance >> 32) * u64::from(share)) >> 32) as u32)
+        Some(self.rng.u32(..share))
     }
 
     fn write(&mut self, n: u32) {
