@@ -77,7 +77,7 @@ impl Stream {
     }
 
     /// A frame without its source port and number. The checksum is left out where that is allowed
-    /// (IPv4), and wrong where not: nobody on the way looks at it.
+    /// (IPv4), and wrong elsewhere: no hop of the path reads it.
     fn template(&self) -> Vec<u8> {
         let v6 = self.to.1.contains(':');
         let headers = if v6 { 62 } else { 42 };

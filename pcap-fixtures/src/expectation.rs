@@ -17,7 +17,7 @@ pub struct Expected {
     pub verdict: &'static str,
     /// The name of the outcome.
     pub reason: &'static str,
-    /// Who decided.
+    /// The deciding policies.
     pub by: Vec<String>,
 }
 

@@ -32,7 +32,7 @@ pub struct Scenario {
     pub point: &'static str,
     /// Whether the capture is classic pcap: big-endian, nanoseconds, no interface names.
     pub classic: bool,
-    /// What `podgate replay` is to be told beside manifests, cluster node and capture.
+    /// Further arguments of `podgate replay`, beside manifests, cluster node and capture.
     pub arguments: &'static [&'static str],
     now: Duration,
     steps: Vec<Step>,
@@ -105,7 +105,7 @@ impl Scenario {
         writer.finish()
     }
 
-    /// draft-ietf-opsawg-pcap, in the dialect that is seldom met.
+    /// draft-ietf-opsawg-pcap, in its rare variant.
     fn classic_capture(&self) -> Vec<u8> {
         let header = [0xa1b2_3c4d, 0x0002_0004, 0, 0, 65_535, 1];
         let mut bytes = header.map(u32::to_be_bytes).concat();

@@ -71,7 +71,7 @@ fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
     let external = service.external_ips.iter().chain(&service.load_balancer_ips);
     let ways = service.cluster_ips.iter().map(|address| (address, Way::Cluster));
     let ways: Vec<_> = ways.chain(external.map(|address| (address, Way::External))).collect();
-    // A cluster address is nobody else's: ports that it does not have are refused.
+    // A cluster address has no other owner: ports that the service lacks are refused.
     service.cluster_ips.iter().for_each(|address| services.claim((*address).into()));
     for (port, families) in service.ports.iter().zip(ports) {
         let protocol = number(port.protocol);
@@ -210,7 +210,7 @@ ports: [{name: http, port: 8080}]
             assert_eq!(addresses(external.backends(true)), ["10.1.0.2:8080"]);
             assert_eq!(addresses(external.backends(false)), ready);
         }
-        // Where nobody is ready, who still serves must do.
+        // Without ready endpoints, terminating ones that still serve are used.
         assert_eq!(addresses(entry(&services, "fd60::1").backends(false)), ["fd02::4:8080"]);
         let elsewhere = ServiceMaker::default().services(&view(MANIFESTS), "node3");
         assert!(entry(&elsewhere, "203.0.113.7").backends(true).is_empty());

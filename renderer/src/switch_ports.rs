@@ -78,7 +78,7 @@ impl SwitchPorts {
                 continue;
             }
             let is_free = |port: &u16| *port != 0 && !used.contains(&place(destination, *port));
-            // People who look at sessions know a service by its own port.
+            // Sessions are shown with the service's own port.
             let mut others = (0..=u16::MAX).map(|n| self.next.wrapping_add(n));
             let own = Some(destination.port).filter(is_free);
             let Some(port) = own.or_else(|| others.find(is_free)) else {
@@ -153,7 +153,7 @@ mod tests {
             all.iter().filter(|it| it.0.map(|a| a.to_ip()) == Some(to.ip()) && it.2 == port).count()
         };
         assert!([30080, 80, other].iter().all(|port| found(*port) == 1));
-        // What comes and goes moves nobody, and what it had is not given away at once.
+        // A service that comes or goes keeps the others' ports, and its port is not reused at once.
         let second = [("203.0.113.6", 30080), ("203.0.113.7", 30080), ("node", 30080)];
         let after = ports.add_to(&mut services(&second));
         assert_eq!(port_of(&after, "203.0.113.7", 30080), other);

@@ -1,6 +1,6 @@
 //! Verdicts taken once per connection, by an L4 stack or proxy.
 //!
-//! Where a host stack opens and accepts connections itself, no packet needs to be judged: one
+//! Where a host stack opens and accepts connections itself, no packet needs to be evaluated: one
 //! question per connection is enough. Two scopes are asked, at different moments:
 //!
 //! | scope | asked | local end | remote end |
@@ -13,7 +13,7 @@
 //! sentence as code; [`Table`] gives the same answers faster.
 //!
 //! A stack is programmed by [`changes`]: what it dumps is compared with what is wanted, and
-//! the difference is applied, deletions first. Rules are told apart by unique tags.
+//! the difference is applied, deletions first. Rules are distinguished by unique tags.
 
 mod change;
 pub mod linear;

@@ -16,7 +16,7 @@ pub enum Transport {
     Udp,
 }
 
-/// Where a rule is asked.
+/// The point at which a rule is evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// At connect, in this application namespace (a pod).
@@ -64,7 +64,7 @@ pub struct End {
 }
 
 impl End {
-    /// Anybody.
+    /// Any end.
     pub const ANY: Self = Self { net: None, ports: Ports::ANY };
 
     /// Whether the end is at this address and port.
@@ -94,7 +94,7 @@ pub enum Action {
 /// One session rule. Two rules say the same if everything but their tags is equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rule {
-    /// Where it is asked.
+    /// The point of evaluation.
     pub scope: Scope,
     /// For which transport.
     pub transport: Transport,
@@ -108,10 +108,10 @@ pub struct Rule {
     pub tag: Arc<str>,
 }
 
-/// A connection to be judged.
+/// A connection to evaluate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Who asks.
+    /// The point of evaluation of the query.
     pub scope: Scope,
     /// Its transport.
     pub transport: Transport,

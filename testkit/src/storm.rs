@@ -35,7 +35,7 @@ pub struct Caller {
 pub struct Calls {
     /// Those whose number came back.
     pub answered: u64,
-    /// Those nobody answered in time.
+    /// Connections without a reply in time.
     pub silent: u64,
     /// Those that ended otherwise, by how.
     pub failed: BTreeMap<String, u64>,
@@ -229,7 +229,7 @@ fn listen(address: &SocketAddr) -> TcpListener {
     listen().unwrap_or_else(|error| panic!("listen at {address}: {error}")).into()
 }
 
-/// Who has something to do.
+/// Sockets with events.
 struct Poll(OwnedFd);
 
 impl Poll {
@@ -237,7 +237,7 @@ impl Poll {
         Self(epoll::create(epoll::CreateFlags::CLOEXEC).expect("the system can poll"))
     }
 
-    /// Told once for each change; a socket leaves with its last descriptor.
+    /// Edge-triggered; a socket leaves the set with its last descriptor.
     fn add(&self, socket: impl AsFd, place: usize) {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         let data = epoll::EventData::new_u64(place as u64);
@@ -298,7 +298,7 @@ mod tests {
         let refused = place.enter(|| caller.run(|calls| calls.ended() < 4));
         assert!(refused.failed.keys().all(|why| why.contains("refused")), "{refused:?}");
         assert_eq!((refused.answered, refused.silent), (0, 0));
-        // Somebody listens and never answers.
+        // A listener that never answers.
         caller.patience = Duration::from_millis(1);
         let silent = place.enter(|| {
             let _listener = listen(&caller.targets[0]);

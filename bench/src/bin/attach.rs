@@ -1,5 +1,5 @@
 //! Pods that start at once: how long each waits until its tables are in force, and for how long
-//! the control loop keeps others waiting meanwhile.
+//! the control loop delays other requests during that time.
 //!
 //! ```text
 //! cargo run --release -p bench --bin attach [PODS]     (as root)

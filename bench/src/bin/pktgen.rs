@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// Sends UDP frames over an AF_XDP socket, and counts them at the other end.
 #[derive(Parser)]
 #[command(after_help = "Example: pktgen try --size 64 --flows 1000 --rate 0.5 --duration 3\n\n\
-                  The interface is taken from the kernel while this runs: use one that nobody \
+                  The kernel does not see the interface while this runs: use one that nothing else \
                   needs.")]
 struct Command {
     #[command(subcommand)]
@@ -67,7 +67,7 @@ struct StreamArgs {
     /// Bytes of a frame, with the 4 of its check sequence
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// Flows, told apart by their source ports
+    /// Flows, distinguished by their source ports
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=60000))]
     flows: u16,
     /// Million frames a second; without it as many as go

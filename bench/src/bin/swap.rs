@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     publish(1)?;
-    // Before the first snapshot nobody is forwarded anything.
+    // Before the first snapshot no packet is forwarded.
     seen.runs.store(1, Ordering::SeqCst);
     // Compiling on the side, as the control thread does, but without publishing.
     seen.restart();

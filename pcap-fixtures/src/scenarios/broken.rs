@@ -80,7 +80,7 @@ pub(super) fn malformed() -> Scenario {
     s.from(pod, udp("10.1.1.110:5353", "224.0.0.251:5353")).dropped("multicast");
     s.from(pod, udp("10.1.1.110:68", "255.255.255.255:67")).dropped("multicast");
     s.from(pod, udp("[fd00:1:1::6e]:5353", "[ff02::fb]:5353")).dropped("multicast");
-    // The last hop is used up.
+    // The TTL is exhausted.
     s.from(pod, syn().ttl(1)).dropped("ttl-expired");
     s.from(pod, syn().ttl(0)).dropped("ttl-expired");
     s.from(pod, syn6().ttl(1)).dropped("ttl-expired");

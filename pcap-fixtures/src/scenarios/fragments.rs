@@ -18,7 +18,7 @@ pub(super) fn ipv4_fragments() -> Scenario {
     );
     let allowed = udp(client, server).payload(&[1; 40]).ip_id(1).fragments(16);
     let denied = udp(client, "10.1.1.91:9001").payload(&[1; 40]).ip_id(2).fragments(16);
-    // Without its first, a fragment tells nothing; it waits.
+    // A later fragment has no ports: it waits for the first.
     s.from("default/client", allowed[1].clone()).forwarded("default/server", "fragment");
     s.from("default/client", allowed[0].clone()).allowed("default/server", ALLOWED);
     s.from("default/client", allowed[1].clone()).forwarded("default/server", "fragment");

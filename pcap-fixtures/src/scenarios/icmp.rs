@@ -27,9 +27,9 @@ pub(super) fn icmp_echo() -> Scenario {
     s.from("default/b", pong(b, a, 8, 1)).session("default/a");
     // A session lets replies back, not requests: b still may not open.
     s.from("default/b", ping(b, a, 7, 1)).denied(DENIED);
-    // The one who asked does not reply to itself.
+    // A reply from the sender of the request is invalid.
     s.from("default/a", pong(a, b, 7, 1)).dropped("no-session");
-    // A timestamp reply nobody asked for (RFC 792).
+    // A timestamp reply without a request (RFC 792).
     s.from("default/b", icmp(b, a, 14, 0).payload(&[0; 12])).dropped("no-session");
     // A rule with ports is about those protocols only: c may be reached on TCP 80, not by ping.
     s.from("default/a", ping(a, "10.1.1.82", 9, 1))

@@ -17,7 +17,7 @@ pub(super) fn arp_nd() -> Scenario {
         "node1",
         "the switch answers ARP and ND for every address but the asker's own, and believes no other claim",
     );
-    // Who has the gateway, the neighbour, anybody?
+    // ARP requests for the gateway, a neighbour, an unknown address.
     s.from(pod, arp_request(a, "10.1.1.1")).consumed("arp-reply");
     s.from(pod, arp_request(a, b)).consumed("arp-reply");
     s.from(pod, arp_request(a, "169.254.1.1")).consumed("arp-reply");

@@ -1,4 +1,4 @@
-//! Whom a peer stands for, and what both ends of a connection say.
+//! The pods a peer selects, and policies at both ends of a connection.
 
 use testkit::packet::{ping, tcp, udp};
 
@@ -20,7 +20,7 @@ pub(super) fn pod_phases() -> Scenario {
     s.from("default/stranger", tcp("10.1.1.182:40000", server).syn()).denied(DENIED);
     // A pod on the host network of node2 has the label, but its address is the cluster node's.
     s.from("uplink", tcp("192.168.0.12:40000", server).syn()).denied(DENIED);
-    // A failed pod on node2: nobody has its address any more.
+    // A failed pod on node2: its address is unowned.
     s.from("uplink", tcp("10.1.2.83:40000", server).syn()).denied(DENIED);
     // A pod that is being deleted still runs, and may still say goodbye.
     s.from("default/leaving", tcp("10.1.1.184:40000", server).syn())
@@ -78,7 +78,7 @@ pub(super) fn any_and_all() -> Scenario {
     let mut s = Scenario::new(
         "any-and-all",
         "node1",
-        "no peers means everybody, 0.0.0.0/0 every IPv4 address, an empty namespace selector every pod",
+        "no peers means every peer, 0.0.0.0/0 every IPv4 address, an empty namespace selector every pod",
     );
     let four =
         |from: &str, port: u16| tcp(&format!("{from}:40000"), &format!("10.1.1.191:{port}")).syn();
@@ -110,7 +110,7 @@ pub(super) fn any_and_all() -> Scenario {
     s.from("far/away", four("10.1.1.192", 83))
         .allowed(d, &["NetworkPolicy default/server-in ingress[3]"]);
     s.from("default/client", four("10.1.1.190", 83)).denied(DENIED);
-    // Port 84: peers that match nobody are nobody, not everybody.
+    // Port 84: peers that match no pod mean no pod, not every pod.
     s.from("default/client", four("10.1.1.190", 84)).denied(DENIED);
     s.from("uplink", four("198.51.100.1", 84)).denied(DENIED);
     s

@@ -1,4 +1,4 @@
-//! Policies that decide who may open what.
+//! Policies and the connections that they allow and deny.
 
 use testkit::packet::{ping, tcp, udp};
 
@@ -76,7 +76,7 @@ pub(super) fn one_way() -> Scenario {
     s
 }
 
-/// A pod that may ask the DNS server and nobody else.
+/// A pod that may reach the DNS server alone.
 pub(super) fn udp_dns() -> Scenario {
     const ALLOWED: &[&str] = &["NetworkPolicy default/dns-only egress[0]"];
     const DENIED: &[&str] = &["default-deny of NetworkPolicy default/dns-only"];
@@ -163,7 +163,7 @@ pub(super) fn selectors() -> Scenario {
         .allowed("shop/api", &["NetworkPolicy shop/api ingress[2]"]);
     s.from("shop/other", tcp("10.1.1.66:40001", api).syn()).denied(DENIED);
     s.from("front/web", tcp("10.1.1.61:40001", "10.1.1.60:9100").syn()).denied(DENIED);
-    // A range of ports, both ends included, open to everybody (no `from` at all).
+    // A range of ports, both ends included, open to every peer (no `from` at all).
     for (port, open) in [(29999, false), (30000, true), (30010, true), (30011, false)] {
         let sent = s.from("back/web", tcp("10.1.1.62:41000", &format!("10.1.1.60:{port}")).syn());
         match open {

@@ -42,7 +42,7 @@ pub(super) fn remote_pods() -> Scenario {
     let mut s = Scenario::new(
         "remote-pods",
         "node1",
-        "pods of other cluster nodes are reached through the uplink; egress is judged here, ingress for local pods only",
+        "pods of other cluster nodes are reached through the uplink; egress is evaluated here, ingress for local pods only",
     );
     const IN: &[&str] = &["NetworkPolicy default/db-in ingress[0]"];
     let (db, remote, stranger) = ("10.1.1.140:5432", "10.1.2.40:40000", "10.1.2.41:40000");
@@ -81,7 +81,7 @@ pub(super) fn host_port() -> Scenario {
     let mut s = Scenario::new(
         "host-port",
         "node1",
-        "the pod's own cluster node (kubelet probes) is always let in; what the pod opens towards it is judged",
+        "the pod's own cluster node (kubelet probes) is always allowed in; connections of the pod to it are evaluated",
     );
     // The pod is closed in both directions; probes get in, and their answers out.
     s.from("host", tcp("192.168.0.11:45000", "10.1.1.150:8080").syn())
@@ -91,7 +91,7 @@ pub(super) fn host_port() -> Scenario {
     s.from("host", tcp("192.168.0.11:45000", "10.1.1.150:8080").ack()).session("default/closed");
     s.from("host", ping(node, "10.1.1.150", 3, 1)).forwarded("default/closed", "own-node");
     s.from("default/closed", pong("10.1.1.150", node, 3, 1)).session("host");
-    // Another cluster node is somebody else.
+    // Another cluster node is not the pod's own.
     s.from("uplink", tcp("192.168.0.12:45000", "10.1.1.150:8080").syn())
         .denied(&["default-deny of NetworkPolicy default/closed"]);
     // What the pod itself opens needs its policy.
@@ -114,12 +114,12 @@ pub(super) fn host_port() -> Scenario {
     s
 }
 
-/// Without interface names, the source address tells the port.
+/// Without interface names, the source address determines the port.
 pub(super) fn classic_pcap() -> Scenario {
     let mut s = Scenario::new(
         "classic-pcap",
         "node1",
-        "a classic capture (big-endian, nanoseconds) names no interfaces: the source address tells the port, else it is the uplink",
+        "a classic capture (big-endian, nanoseconds) names no interfaces: the source address determines the port, else it is the uplink",
     )
     .classic();
     let (a, b) = ("10.1.1.160:40000", "10.1.1.161:80");
@@ -140,7 +140,7 @@ pub(super) fn other_interfaces() -> Scenario {
     let mut s = Scenario::new(
         "other-interfaces",
         "node1",
-        "an interface name that is no port of the switch (eth0, a pod elsewhere) counts as none: the source address tells",
+        "an interface name that is no port of the switch (eth0, a pod elsewhere) counts as none: the source address determines the port",
     );
     let (a, b) = ("10.1.1.165:40000", "10.1.1.166:80");
     s.from("default/a", tcp(a, b).syn()).named("eth0").allowed("default/b", &["default-allow"]);
@@ -152,7 +152,7 @@ pub(super) fn other_interfaces() -> Scenario {
     s.from("host", tcp("192.168.0.11:40000", b).syn())
         .named("any")
         .forwarded("default/b", "own-node");
-    // Too short to tell where it came from.
+    // Too short to contain a source address.
     s.from("uplink", vec![2; 10]).named("eth0").dropped("truncated");
     // A name that is a port wins over the address.
     s.from("uplink", tcp(a, b).ack()).dropped("spoofed-address");

@@ -18,7 +18,7 @@ pub(super) fn services() -> Scenario {
     let mut s = Scenario::new(
         "services",
         "node1",
-        "a connection to a service is judged as the one to its endpoint, and answers come back as the service's",
+        "a connection to a service is evaluated as the one to its endpoint, and replies carry the service's address",
     );
     // Port 80 of the service is port 8080 of its pod, which the policy names.
     for (from, vip, pod) in [
@@ -36,7 +36,7 @@ pub(super) fn services() -> Scenario {
         s.from(web, tcp(&vip, &from).syn_ack()).dropped("spoofed-address");
         s.from(client, tcp(&from, &pod).data(b"GET /")).dropped("no-session");
     }
-    // Whom the policy does not name does not get there by the service either.
+    // A client that the policy does not select cannot use the service either.
     s.from("default/stranger", tcp("10.1.1.203:40000", "10.96.0.10:80").syn()).denied(DENIED);
     s.from("default/stranger", tcp("10.1.1.203:40001", "10.1.1.201:8080").syn()).denied(DENIED);
     // The service has no other port, and keeps packets to its address from going elsewhere.
@@ -55,7 +55,7 @@ pub(super) fn services() -> Scenario {
     s.from(shy, icmp_error("10.1.1.202", "10.1.1.200", 3, 3, &seen)).forwarded(client, "related");
     let as_sent = udp("10.1.1.200:5000", "10.96.0.11:53");
     s.from(shy, icmp_error("10.1.1.202", "10.1.1.200", 3, 3, &as_sent)).dropped("no-session");
-    // Nobody is there: refused at once, over both families; what opens nothing is no question.
+    // No endpoints: refused at once, over both families; packets that open nothing get no reply.
     s.from(client, tcp("10.1.1.200:40002", "10.96.0.12:80").syn()).dropped("no-endpoint");
     s.from(client, udp("10.1.1.200:40002", "10.96.0.12:80")).dropped("no-endpoint");
     s.from(client, tcp("[fd00:1:1::c8]:40002", "[fd00:96::12]:80").syn()).dropped("no-endpoint");
@@ -103,7 +103,7 @@ pub(super) fn external_services() -> Scenario {
     // come back here.
     s.from("uplink", tcp(&client(41_021), "192.168.0.11:30082").syn())
         .forwarded("uplink", "no-policy");
-    // Policies judge the client outside by its own address.
+    // Policies see an outside client by its own address.
     s.from("uplink", tcp(&client(41_030), "192.168.0.11:30083").syn())
         .allowed("default/guarded", &["NetworkPolicy default/guarded-in ingress[0]"]);
     s.from("uplink", tcp("198.51.100.200:41030", "192.168.0.11:30083").syn())

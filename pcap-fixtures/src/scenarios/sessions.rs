@@ -49,7 +49,7 @@ pub(super) fn idle_sessions() -> Scenario {
     let mut s = Scenario::new(
         "idle-sessions",
         "node1",
-        "sessions end after their idle time, which is the capture's time; what comes later is judged as new",
+        "sessions end after their idle time, which is the capture's time; later packets are evaluated as new",
     );
     let (client, server) = ("10.1.1.172:5000", "10.1.1.173:9000");
     s.from(c, udp(client, server)).allowed(d, ALLOWED);

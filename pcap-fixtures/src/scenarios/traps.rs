@@ -13,7 +13,7 @@ pub(super) fn parser_traps() -> Scenario {
     let mut s = Scenario::new(
         "parser-traps",
         "node1",
-        "nested VLAN tags, chains of extension headers, empty and overlapping fragments, options of nonsense: none changes what the packet is judged as",
+        "nested VLAN tags, chains of extension headers, empty and overlapping fragments, invalid options: none changes the evaluated flow",
     );
     let mut port = 40_000;
     let mut four = |to: u16| {
@@ -96,12 +96,12 @@ pub(super) fn parser_traps() -> Scenario {
     s.from(a, piece(2, 0, true, &bytes[..16])).allowed(b, OPEN_UDP);
     s.from(a, piece(2, 16, true, &[])).forwarded(b, "fragment");
     s.from(a, piece(2, 16, false, &bytes[16..])).forwarded(b, "fragment");
-    // Overlapping ones belong to the datagram that they say, which was judged: what the receiver
+    // Overlapping fragments belong to the datagram they name, which was evaluated: what the receiver
     // makes of them has the ports of the first, unless they bring others.
     s.from(a, piece(3, 0, true, &bytes[..24])).session(b);
     s.from(a, piece(3, 8, true, &[2; 24])).forwarded(b, "fragment");
     s.from(a, piece(3, 24, false, &bytes[24..])).forwarded(b, "fragment");
-    // Another first one, which would: it is judged by what it says.
+    // Another first fragment, which would: it is evaluated by its own ports.
     let elsewhere = udp("10.1.1.230:5000", "10.1.1.231:54").payload(&[1; 40]);
     s.from(a, elsewhere.ip_id(3).fragments(24)[0].clone()).denied(DENIED);
     // A datagram that is one fragment, the first and the last (RFC 6946).
@@ -126,7 +126,7 @@ pub(super) fn quotes() -> Scenario {
     for length in [0, 1, 19, 20, 22, 23] {
         s.from(b, quoting(&whole[..length])).dropped("no-session");
     }
-    // Eight bytes behind the header are what RFC 792 asks for; four tell the ports.
+    // RFC 792 requires eight bytes behind the header; four hold the ports.
     for length in [24, 28, 60] {
         s.from(b, quoting(&whole[..length])).forwarded(a, "related");
     }

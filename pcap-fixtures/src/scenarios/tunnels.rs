@@ -1,4 +1,4 @@
-//! VXLAN between cluster nodes: who may speak through a tunnel, and what is no tunnel packet.
+//! VXLAN between cluster nodes: the senders a tunnel accepts, and packets that are no tunnel packets.
 
 use testkit::packet::{Packet, arp_request, cut, patch, tcp, udp};
 
@@ -18,7 +18,7 @@ fn tunnel(from: &str, header: [u8; 8], inside: impl Into<Vec<u8>>) -> Packet {
     udp(from, NODE1).payload(&[&header[..], &inside.into()].concat())
 }
 
-/// Another cluster node speaks for itself and its pods, and for nobody else.
+/// A tunnel carries packets of its cluster node and of that node's pods only.
 pub(super) fn tunnels() -> Scenario {
     const IN: &[&str] = &["NetworkPolicy default/web-in ingress[0]"];
     const DENIED: &[&str] = &["default-deny of NetworkPolicy default/web-in"];
@@ -26,7 +26,7 @@ pub(super) fn tunnels() -> Scenario {
     let mut s = Scenario::new(
         "tunnels",
         "node1",
-        "VXLAN: a cluster node speaks for its pods through its tunnel; what is cut, nested or from somebody else is dropped by name",
+        "VXLAN: a tunnel carries packets of its cluster node and that node's pods; truncated, nested and foreign packets are dropped, each with its reason",
     )
     .with(&["--underlay", "vxlan"]);
     let valid = header(0x08, 4096);
@@ -35,7 +35,7 @@ pub(super) fn tunnels() -> Scenario {
     s.from(web, tcp("10.1.1.220:80", "10.1.2.20:40000").syn_ack()).session("uplink");
     s.from("uplink", tunnel(NODE2, valid, tcp("10.1.2.20:40000", "10.1.1.220:80").ack()))
         .session(web);
-    // Who is not named by the policy.
+    // A client that the policy does not select.
     s.from("uplink", tunnel(NODE2, valid, tcp("10.1.2.21:40000", "10.1.1.220:80").syn()))
         .denied(DENIED);
     // IPv6 inside of IPv4, and tags inside.
@@ -46,7 +46,7 @@ pub(super) fn tunnels() -> Scenario {
     s.from("uplink", tunnel(NODE2, header(0x88, 4096), open(40_002))).allowed(web, IN);
     // The pods of node2 do not speak outside of its tunnel.
     s.from("uplink", open(40_003)).dropped("spoofed-address");
-    // Nobody else has one: the world, this cluster node itself.
+    // No tunnel exists from the outside world or this cluster node itself.
     s.from("uplink", tunnel("198.51.100.9:50000", valid, open(40_004))).dropped("tunnel-refused");
     // Inside may be no address of this cluster node's pods, of the world, of another cluster node.
     for source in ["10.1.1.221:1", "198.51.100.9:1", "10.1.3.7:1"] {
@@ -71,7 +71,7 @@ pub(super) fn tunnels() -> Scenario {
         let packet = udp(NODE2, NODE1).payload(&whole[..length]);
         s.from("uplink", packet).dropped(reason);
     }
-    // The frame itself cut: the outer lengths tell.
+    // The frame itself truncated: the outer lengths reveal it.
     s.from("uplink", cut(tunnel(NODE2, valid, open(40_006)), 60)).dropped("truncated");
     // A tunnel in a tunnel leads nowhere further.
     let nested = tunnel(NODE2, valid, open(40_007));

@@ -196,7 +196,7 @@ fn watch<'q>(
         }
         version = now;
         rounds += 1;
-        // Also tells whether anybody is still there.
+        // A failed write also reveals that the client has closed.
         if rounds % 10 == 0 {
             event(stream, &bookmark(version))?;
         }

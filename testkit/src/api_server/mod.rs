@@ -96,7 +96,7 @@ impl ApiServer {
         self.address
     }
 
-    /// A kubeconfig file that leads here, with this token if one is asked for.
+    /// A kubeconfig file for this server, with this token if one is required.
     ///
     /// # Panics
     /// If it cannot be written.

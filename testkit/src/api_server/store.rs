@@ -45,7 +45,7 @@ pub(super) enum Refusal {
     Forbidden,
 }
 
-/// Changes remembered; who is further behind starts anew.
+/// Changes remembered; a watch further behind gets 410 and lists again.
 const HISTORY: usize = 1 << 16;
 
 impl State {

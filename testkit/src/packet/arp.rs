@@ -16,7 +16,7 @@ pub struct Arp {
     target: (Mac, Ipv4Addr),
 }
 
-/// Who has `target`? asks `sender`.
+/// An ARP request of `sender` for `target`.
 #[track_caller]
 pub fn arp_request(sender: &str, target: &str) -> Arp {
     let (sender, target) = (address(sender), address(target));
@@ -30,7 +30,7 @@ pub fn arp_request(sender: &str, target: &str) -> Arp {
     }
 }
 
-/// `sender` tells `target` its MAC address.
+/// An ARP reply from `sender` to `target`.
 #[track_caller]
 pub fn arp_reply(sender: &str, target: &str) -> Arp {
     let mut arp = arp_request(sender, target);
@@ -40,7 +40,7 @@ pub fn arp_reply(sender: &str, target: &str) -> Arp {
     arp
 }
 
-/// Is `address` free? asks someone who means to take it (RFC 5227, section 2.1.1).
+/// An ARP probe for `address` (RFC 5227, section 2.1.1).
 #[track_caller]
 pub fn arp_probe(address: &str) -> Arp {
     let mut arp = arp_request(address, address);

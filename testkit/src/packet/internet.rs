@@ -129,7 +129,7 @@ impl Internet {
     }
 }
 
-/// One extension header; all but the fragment header tell their length in units of 8
+/// One extension header; all but the fragment header give their length in units of 8
 /// bytes, the first not counted.
 fn extension(number: u8, next: u8, body: &[u8]) -> Vec<u8> {
     let padding = (2 + body.len()).wrapping_neg() % 8;

@@ -27,11 +27,11 @@ use transport::Transport;
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// The MAC address that frames of tests are sent to unless told otherwise: the switch's.
+/// Default destination MAC address of test frames: the switch's.
 pub const SWITCH_MAC: Mac = [0x02, 0x70, 0x6f, 0x64, 0x67, 0x74];
 
 /// The MAC address that the owner of `address` has in tests: locally administered,
-/// with the address's last four bytes; the second byte tells the families apart.
+/// with the address's last four bytes; the second byte distinguishes the families.
 pub fn mac_of(address: IpAddr) -> Mac {
     let (family, [.., a, b, c, d]) = match address {
         IpAddr::V4(v4) => (4, v4.to_ipv6_mapped().octets()),
@@ -112,7 +112,7 @@ pub fn neighbour_solicitation(from: &str, target: &str) -> Packet {
     message.to_mac([0x33, 0x33, 0xff, a, b, c])
 }
 
-/// A solicited neighbour advertisement: `from` tells `to` its MAC address (RFC 4861, section 4.4).
+/// A solicited neighbour advertisement from `from` to `to` (RFC 4861, section 4.4).
 #[track_caller]
 pub fn neighbour_advertisement(from: &str, to: &str) -> Packet {
     let IpAddr::V6(target) = address(from) else { panic!("{from} is no IPv6 address") };

@@ -86,7 +86,7 @@ pub(crate) fn headers(rules: &[Rule], count: usize, misses: bool) -> Vec<Header>
         .collect()
 }
 
-/// A one-sided rule set told by peer sets.
+/// A one-sided rule set in peer-set form.
 pub(crate) struct PeerSets {
     pub(crate) rules: Vec<Rule>,
     pub(crate) addresses: AddressMapBuilder,

@@ -92,7 +92,7 @@ impl Rig {
                 }
             }
         }
-        // It comes behind the ports: who knows it knows them.
+        // Added after the ports, so its presence implies theirs.
         switch.publish(&Arc::new(snapshot(rules)));
         if !switch.wait_in_force(1, Duration::from_secs(10)) {
             return Err("the workers do not answer".into());
@@ -135,7 +135,7 @@ impl Rig {
         let mut nanoseconds = 0;
         for thread in fs::read_dir("/proc/self/task")? {
             let path = thread?.path();
-            // A thread may end meanwhile.
+            // A thread may end between listing and reading.
             let Ok(name) = fs::read_to_string(path.join("comm")) else { continue };
             if name.starts_with("worker-") {
                 let text = fs::read_to_string(path.join("schedstat"))?;
