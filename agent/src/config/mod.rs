@@ -173,6 +173,7 @@ impl Config {
             ),
             udp: span("udp-timeout", options.udp_timeout, standard.udp),
             other: span("other-timeout", options.other_timeout, standard.other),
+            opening: standard.opening,
         };
         let attach_timeout =
             span("attach-timeout", options.attach_timeout, Duration::from_secs(25));

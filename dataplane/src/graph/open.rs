@@ -2,9 +2,9 @@
 
 use super::{Context, Next, Node, Translation, session};
 use crate::packet::Packet;
-use crate::session::{Found, Opened, Opening, Refusal, Views};
+use crate::session::{Found, Opened, Opening, Owner, Refusal, Views};
 use crate::wire::{Flow, protocol};
-use crate::{Hop, Outcome};
+use crate::{Hop, Outcome, PortKind};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let flow = packet.headers.flow;
@@ -44,7 +44,7 @@ fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
 }
 
 /// Ports that are tried before a connection is given up.
-const ATTEMPTS: u16 = 32;
+const ATTEMPTS: usize = 32;
 
 /// Makes the session, seen from another port if the receiver could not tell it from another one.
 /// If another packet of the connection made it meanwhile, returns that one's.
@@ -54,8 +54,9 @@ fn open(
     views: &mut Views,
     hop: Hop,
 ) -> Result<Option<Found>, Outcome> {
+    let owner = owner(context, packet, views);
     let opening = Opening {
-        payer: packet.in_port,
+        owner,
         hop,
         generation: context.snapshot.generation,
         tcp_flags: packet.headers.tcp_flags,
@@ -64,12 +65,9 @@ fn open(
         && views.receiver.source != views.opener.source;
     // Connections of pods must not seem to come from a port that the kernel uses itself.
     let wanted = views.receiver;
-    for n in 0..ATTEMPTS {
-        let port = match n {
-            0 if !own => Some(wanted.source_port),
-            _ => other_port(context, &wanted, own, packet.hash, n),
-        };
-        let Some(port) = port else { break };
+    let first = (!own).then_some(wanted.source_port);
+    let others = other_ports(context, &wanted, own.then_some(owner), packet.hash);
+    for port in first.into_iter().chain(others).take(ATTEMPTS) {
         views.receiver = Flow { source_port: port, ..wanted };
         match context.sessions.open(views, &opening, context.now.seconds()) {
             Ok(Opened::New(_)) => return Ok(None),
@@ -86,18 +84,50 @@ fn open(
     Err(Outcome::NoTranslationPort)
 }
 
-/// Another port for a connection to seem to come from; its `n`th try.
-fn other_port(context: &Context<'_>, receiver: &Flow, own: bool, hash: u64, n: u16) -> Option<u16> {
+/// Whose quota a connection counts against.
+pub(super) fn owner(context: &Context<'_>, packet: &Packet, views: &Views) -> Owner {
+    let (snapshot, sender) = (context.snapshot, views.opener.source);
+    let kind = snapshot.port(packet.in_port).map(|port| port.kind);
+    match kind {
+        Some(PortKind::Pod) => Owner::port(packet.in_port),
+        Some(PortKind::Host) if snapshot.is_own_node(sender) => Owner::port(packet.in_port),
+        _ => {
+            let is_in_cluster =
+                packet.from_peer != Hop::NONE || snapshot.routes().find(sender).is_some();
+            context.sessions.remote_owner(sender, is_in_cluster)
+        }
+    }
+}
+
+/// Other ports for a connection to seem to come from: those of the cluster node's own address that
+/// `of` may use, or any.
+fn other_ports<'a>(
+    context: &'a Context<'_>,
+    receiver: &Flow,
+    of: Option<Owner>,
+    hash: u64,
+) -> impl Iterator<Item = u16> + use<'a> {
     let has_ports = matches!(
         receiver.protocol,
         protocol::TCP | protocol::UDP | protocol::SCTP | protocol::ICMP | protocol::ICMPV6
     );
-    let ports = if own { context.snapshot.translation_ports() } else { 1024..=u16::MAX };
-    let count = u64::from(ports.end().checked_sub(*ports.start())?) + 1;
+    let ports = match of {
+        Some(_) => context.snapshot.translation_ports(),
+        None => 1024..=u16::MAX,
+    };
+    let span = ports.end().checked_sub(*ports.start()).filter(|_| has_ports);
+    let count = span.map_or(0, |span| u64::from(span) + 1);
     // Steps of an odd size visit many ports before one comes again.
-    let at = (hash >> 8).wrapping_add(u64::from(n) * ((hash >> 40) | 1)) % count;
-    has_ports.then_some(ports.start() + at as u16)
+    let (first, step) = (hash >> 8, (hash >> 40) | 1);
+    let at = move |n: u64| first.wrapping_add(n.wrapping_mul(step)) % count;
+    let all = (1..=count).map(move |n| ports.start() + at(n) as u16);
+    // A quarter of very few ports may be none.
+    let of = of.filter(|_| count >= LEAST_DIVIDED);
+    all.filter(move |port| of.is_none_or(|owner| context.sessions.may_use_port(owner, *port)))
 }
+
+/// Ports of the cluster node's own address from which on its senders have different ones.
+const LEAST_DIVIDED: u64 = 64;
 
 #[cfg(test)]
 mod tests {
@@ -129,8 +159,12 @@ mod tests {
         let to = |n| Flow { destination: address(n), ..opener };
         let views = |n| Views { receiver: to(n), ..Views::plain(opener) };
         let sessions = Sessions::new(16, 4, Timeouts::default());
-        let opening =
-            Opening { payer: PortId(0), hop: Hop::port(PortId(1)), generation: 1, tcp_flags: 0 };
+        let opening = Opening {
+            owner: Owner::port(PortId(0)),
+            hop: Hop::port(PortId(1)),
+            generation: 1,
+            tcp_flags: 0,
+        };
         sessions.open(&views(1), &opening, 0).unwrap();
 
         let (memory, mut frames) = Memory::heap(512, 1);

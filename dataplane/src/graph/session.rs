@@ -8,7 +8,7 @@
 //!
 //! "Goes on" means: the session is of the snapshot's generation, or is judged again now.
 
-use super::{Context, Next, Node, Translation, service};
+use super::{Context, Next, Node, Translation, open, service};
 use crate::packet::Packet;
 use crate::policy::{Judgement, judge};
 use crate::session::{Found, Sight, Views};
@@ -112,7 +112,7 @@ pub(super) fn go_on(
                 return next;
             }
             if found.forward {
-                context.sessions.charge(found, packet.in_port);
+                context.sessions.claim(found, open::owner(context, packet, &views));
             }
         }
         if found.translated {
@@ -152,14 +152,23 @@ fn route(context: &Context<'_>, packet: &Packet) -> Result<Hop, Outcome> {
     }
 }
 
-/// A policy change reaches connections that live: what is no longer allowed ends here. So does a
-/// flow of datagrams to an endpoint that its service no longer has; it gets another one.
+/// A policy change reaches connections that live: what is no longer allowed ends here. So does the
+/// connection of a pod that has its address no longer; the next pod opens its own. So does a flow of datagrams to an endpoint that its service no longer has; it gets another one.
 fn judge_again(
     context: &Context<'_>,
     packet: &mut Packet,
     found: &Found,
     views: &Views,
 ) -> Result<(), Next> {
+    if context.sessions.has_departed(found, views) {
+        context.sessions.end(found);
+        let may_open = packet.headers.role == Role::Opens
+            && !matches!(packet.headers.fragment, Fragment::Later(_));
+        return Err(match may_open {
+            true => opens(context, packet),
+            false => Next::End(Outcome::NoSession),
+        });
+    }
     let Judgement { outcome, by } = judge(context.snapshot, &views.judged());
     if outcome.verdict() != Verdict::Forward {
         context.sessions.end(found);
@@ -205,6 +214,10 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return refused;
     };
     let Some(views) = context.sessions.views(&found) else { return refused };
+    if context.sessions.has_departed(&found, &views) {
+        context.sessions.end(&found);
+        return refused;
+    }
     if !found.is_of(snapshot.generation) && !found.is_of_later(snapshot.generation) {
         let Judgement { outcome, by } = judge(snapshot, &views.judged());
         if outcome.verdict() != Verdict::Forward {

@@ -38,6 +38,13 @@ impl FlowHash {
         let protocol = u64::from(flow.protocol) << 48;
         fold(fold(one ^ first, other ^ second) ^ third ^ protocol, fourth)
     }
+
+    /// Of one address, or any 128 bits.
+    pub(super) fn of_address(&self, address: acl::Address) -> u64 {
+        let [first, second, third, fourth] = self.keys;
+        let bits = address.bits();
+        fold(fold(bits as u64 ^ third, (bits >> 64) as u64 ^ fourth) ^ first, second)
+    }
 }
 
 #[inline]

@@ -13,10 +13,11 @@
 //!
 //! The table may stand in a file ([`store`]), so that connections outlive the process.
 //!
-//! The table has a fixed size. Half of it is divided into guarantees, one for each port; the
-//! other half is for whoever comes first. A port that opens connections beyond its guarantee
-//! while the shared half is taken is refused ([`Refusal::Quota`]), so that one pod's flood
-//! leaves every other pod its guarantee.
+//! The table has a fixed size. Every session has an [`Owner`], and each owner a quota
+//! ([`table::quota`]): a pod's flood leaves every other pod its guarantee, and a flood from another
+//! cluster node or from outside leaves room for the other senders there.
+//!
+//! When an address changes its pod, the sessions that touch it end ([`table::departed`]).
 
 mod hash;
 mod index;
@@ -28,24 +29,28 @@ mod table;
 mod translation;
 
 pub use record::{Found, SessionId};
-pub use table::{Guess, Opened, Opening, Refusal, Sessions, Sight};
+pub use table::{Guess, Opened, Opening, Owner, Refusal, Sessions, Sight};
 pub use translation::Views;
 
 use std::time::Duration;
 
 use crate::wire::{protocol, tcp_flags};
 
-/// How long sessions live without a packet; the defaults are those of VPP's ACL plugin.
+/// How long sessions live without a packet; those of connections in use are the defaults of VPP's ACL
+/// plugin, those of connections that nobody has answered are Linux' own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// TCP after the handshake.
     pub tcp_established: Duration,
-    /// TCP before it, and after FIN or RST.
+    /// TCP after FIN or RST.
     pub tcp_transient: Duration,
-    /// UDP.
+    /// UDP that was answered.
     pub udp: Duration,
-    /// Everything else.
+    /// Everything else that was answered.
     pub other: Duration,
+    /// TCP before the handshake is complete, and everything else before it is answered; at most
+    /// what the protocol has otherwise.
+    pub opening: Duration,
 }
 
 impl Default for Timeouts {
@@ -55,26 +60,38 @@ impl Default for Timeouts {
             tcp_transient: Duration::from_secs(120),
             udp: Duration::from_secs(600),
             other: Duration::from_secs(600),
+            opening: Duration::from_secs(30),
         }
     }
 }
 
-/// What has been seen of a TCP connection, as bits.
+/// What has been seen of a connection, as bits: of TCP its flags, of others whether the receiver has
+/// answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct TcpState(u8);
+pub struct State(u8);
 
-impl TcpState {
+impl State {
     const SYN: u8 = 1;
     const SYN_ACK: u8 = 2;
     const ACK: u8 = 4;
     const FIN_FORWARD: u8 = 8;
     const FIN_REVERSE: u8 = 16;
     const RST: u8 = 32;
+    const ANSWERED: u8 = 64;
 
-    /// The state after a packet with these flags from the opener (`forward`) or its peer.
+    /// The state after a packet of the opener (`forward`) or its peer; `flags` are those of TCP.
     #[must_use]
     #[inline]
-    pub fn after(self, flags: u8, forward: bool) -> Self {
+    pub fn after(self, protocol: u8, flags: u8, forward: bool) -> Self {
+        match protocol {
+            protocol::TCP => self.after_tcp(flags, forward),
+            _ if forward => self,
+            _ => Self(self.0 | Self::ANSWERED),
+        }
+    }
+
+    #[inline]
+    fn after_tcp(self, flags: u8, forward: bool) -> Self {
         let has = |wanted: u8| flags & wanted == wanted;
         let mut bits = self.0;
         if has(tcp_flags::RST) {
@@ -92,16 +109,22 @@ impl TcpState {
         Self(bits)
     }
 
-    /// Handshake complete, nobody has said goodbye.
+    /// TCP: the handshake is complete, and neither end has closed.
     #[inline]
     pub fn is_established(self) -> bool {
         self.0 == Self::SYN | Self::SYN_ACK | Self::ACK
     }
 
-    /// Both ends are done, so that the opener may use the ports again.
+    /// TCP: neither is the handshake complete nor has an end closed.
+    #[inline]
+    fn is_opening(self) -> bool {
+        self.0 & (Self::ACK | Self::FIN_FORWARD | Self::FIN_REVERSE | Self::RST) == 0
+    }
+
+    /// TCP: both ends are done, so that the opener may use the ports again.
     #[inline]
     pub fn is_over(self) -> bool {
-        const BOTH: u8 = TcpState::FIN_FORWARD | TcpState::FIN_REVERSE;
+        const BOTH: u8 = State::FIN_FORWARD | State::FIN_REVERSE;
         self.0 & Self::RST != 0 || self.0 & BOTH == BOTH
     }
 }
@@ -109,13 +132,22 @@ impl TcpState {
 impl Timeouts {
     /// Seconds that a session may be idle.
     #[inline]
-    pub(crate) fn seconds(&self, protocol: u8, state: TcpState) -> u32 {
-        let timeout = match protocol {
-            protocol::TCP if state.is_established() => self.tcp_established,
+    pub(crate) fn seconds(&self, protocol: u8, state: State) -> u32 {
+        let answered = match protocol {
+            protocol::TCP if state.is_established() => return seconds(self.tcp_established),
             protocol::TCP => self.tcp_transient,
             protocol::UDP => self.udp,
             _ => self.other,
         };
-        timeout.as_secs().min(u64::from(u32::MAX)) as u32
+        let is_opening = match protocol {
+            protocol::TCP => state.is_opening(),
+            _ => state.0 & State::ANSWERED == 0,
+        };
+        seconds(if is_opening { self.opening.min(answered) } else { answered })
     }
+}
+
+#[inline]
+fn seconds(timeout: Duration) -> u32 {
+    timeout.as_secs().min(u64::from(u32::MAX)) as u32
 }

@@ -1,11 +1,11 @@
 //! The quick way past the table, which most packets take.
 
-use super::TcpState;
+use super::State;
 use super::record::Words;
 use super::record::life_word;
 use super::table::{Guess, Sessions};
 use crate::Hop;
-use crate::wire::{Flow, protocol};
+use crate::wire::Flow;
 
 impl Sessions {
     /// Where a packet leaves whose session stands at the guess, is not translated, lives, was
@@ -26,14 +26,9 @@ impl Sessions {
         let record = self.record(guess)?;
         let seen = record.read()?;
         let forward = seen.words.direction_of(&Words::of(flow))?;
-        let state = TcpState(seen.life as u8);
-        let (after, most_s) = match flow.protocol {
-            protocol::TCP => {
-                let timeouts = self.timeouts();
-                (state.after(tcp_flags, forward), timeouts.seconds(protocol::TCP, state))
-            }
-            other => (TcpState::default(), self.timeouts().seconds(other, state)),
-        };
+        let state = State(seen.life as u8);
+        let after = state.after(flow.protocol, tcp_flags, forward);
+        let most_s = self.timeouts().seconds(flow.protocol, state);
         let hop = Hop((seen.judged >> if forward { 16 } else { 0 }) as u16);
         let is_idle = now_s.saturating_sub((seen.life >> 32) as u32) > most_s;
         let is_of_generation = (seen.judged >> 32) as u32 == generation as u32;
@@ -49,7 +44,8 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::PortId;
-    use crate::session::{Opened, Opening, Sight, Timeouts, Views};
+    use crate::session::{Opened, Opening, Owner, Sight, Timeouts, Views};
+    use crate::wire::protocol;
     use proptest::prelude::*;
 
     proptest! {
@@ -62,7 +58,7 @@ mod tests {
             other_port in prop::bool::weighted(0.2),
             flags in prop::collection::vec(any::<u8>(), 0..4),
             last in any::<u8>(),
-            idle_s in prop::sample::select(vec![0, 1, 100, 121, 500, 601, 90_000]),
+            idle_s in prop::sample::select(vec![0, 1, 31, 100, 121, 500, 601, 90_000]),
             stamps: bool,
             generation in 7..9_u64,
         ) {
@@ -78,7 +74,7 @@ mod tests {
                 views.receiver.destination_port = 8080;
             }
             let opening =
-                Opening { payer: PortId(0), hop: Hop(1), generation: 7, tcp_flags: 2 };
+                Opening { owner: Owner::port(PortId(0)), hop: Hop(1), generation: 7, tcp_flags: 2 };
             // The same packets go the general way in one table and, if they may, the quick way in
             // the other.
             let tables = [(); 2].map(|()| Sessions::new(4, 2, Timeouts::default()));

@@ -26,10 +26,11 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use acl::Address;
 
-use super::TcpState;
+use super::State;
 use super::region::Cells;
+use super::table::Owner;
+use crate::Hop;
 use crate::wire::Flow;
-use crate::{Hop, PortId};
 
 /// A session by its place, and which of the sessions that were ever there it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +76,8 @@ impl Found {
 
     /// What was seen of TCP.
     #[inline]
-    pub fn state(&self) -> TcpState {
-        TcpState(self.life as u8)
+    pub fn state(&self) -> State {
+        State(self.life as u8)
     }
 
     #[inline]
@@ -92,7 +93,7 @@ pub(super) fn judged_word(generation: u64, forward: Hop, reverse: Hop) -> u64 {
 
 /// The last word of a session whose last word was `old`.
 #[inline]
-pub(super) fn life_word(old: u64, seen: u32, state: TcpState) -> u64 {
+pub(super) fn life_word(old: u64, seen: u32, state: State) -> u64 {
     u64::from(seen) << 32 | old & LIFE_TAG | u64::from(state.0)
 }
 
@@ -189,8 +190,8 @@ impl Seen {
         self.words.ends & TRANSLATED != 0
     }
 
-    pub(super) fn owner(&self) -> PortId {
-        PortId(self.words.ends as u16)
+    pub(super) fn owner(&self) -> Owner {
+        Owner(self.words.ends as u16)
     }
 
     #[inline]
@@ -232,9 +233,9 @@ impl Record {
     pub(super) fn open(
         &self,
         receiver: &Flow,
-        owner: PortId,
+        owner: Owner,
         judged: u64,
-        (seen, state): (u32, TcpState),
+        (seen, state): (u32, State),
         translate: Option<impl FnOnce()>,
     ) -> u64 {
         let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) + 1;
@@ -292,7 +293,7 @@ impl Record {
     }
 
     /// Changes the owner from `from` to `to`; `true` for the one caller that did it.
-    pub(super) fn change_owner(&self, sequence: u64, from: PortId, to: PortId) -> bool {
+    pub(super) fn change_owner(&self, sequence: u64, from: Owner, to: Owner) -> bool {
         let Some(held) = self.hold(sequence) else { return false };
         let word = &held.record.words[ENDS];
         let ends = word.load(Ordering::Relaxed);

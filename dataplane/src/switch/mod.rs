@@ -151,7 +151,7 @@ impl Switch {
 
     /// Hands every worker this snapshot. It is in force for a worker from its next vector on.
     pub fn publish(&self, snapshot: &Arc<Snapshot>) {
-        self.sessions.set_ports(snapshot.ports().count());
+        self.sessions.set_ports(snapshot.ports().count(), snapshot.uplink().is_some());
         self.published.store(snapshot.generation, Ordering::Release);
         for worker in &self.workers {
             worker.orders.give(Order::Snapshot(Arc::clone(snapshot)));

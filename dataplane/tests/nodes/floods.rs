@@ -23,7 +23,7 @@ fn rig() -> Rig {
     ];
     let node_addresses = vec![ip("10.1.0.1"), ip("fd01::1")];
     let rig = Rig::new(Parts { generation: 1, ports, node_addresses, ..Parts::default() });
-    rig.sessions().set_ports(4);
+    rig.sessions().set_ports(4, false);
     rig
 }
 

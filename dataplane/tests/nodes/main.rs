@@ -11,4 +11,5 @@ mod long;
 mod overlay;
 mod rig;
 mod services;
+mod shares;
 mod trace;

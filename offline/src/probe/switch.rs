@@ -66,8 +66,13 @@ impl Switch {
     /// A switch with `ports` ports that decides by `snapshot`; it wants [`BATCH`] frames.
     pub fn new(snapshot: Snapshot, ports: usize, memory: &Arc<Memory>, frames: Vec<Frame>) -> Self {
         let soon = Duration::from_secs(1);
-        let timeouts =
-            Timeouts { tcp_established: soon, tcp_transient: soon, udp: soon, other: soon };
+        let timeouts = Timeouts {
+            tcp_established: soon,
+            tcp_transient: soon,
+            udp: soon,
+            other: soon,
+            ..Timeouts::default()
+        };
         // Twice the room that a batch needs: its sessions are gone before the next.
         let sessions = Sessions::new(2 * BATCH as u32, 1, timeouts);
         let seen = Arc::new(Mutex::new(Vec::new()));

@@ -109,7 +109,7 @@ impl Offline {
         let config = Config::default();
         let (memory, frames) = Memory::heap(XDP_HEADROOM + LONGEST, FRAMES);
         let sessions = Sessions::new(config.sessions, ports.len() as u16, config.timeouts);
-        sessions.set_ports(ports.len());
+        sessions.set_ports(ports.len(), true);
         let log = Arc::default();
         let inspect = Box::new(Watch { log: Arc::clone(&log) });
         let worker = Worker::alone(memory, frames, sessions, Some(inspect));

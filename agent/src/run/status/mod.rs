@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::board::Board;
 use observe::time::utc;
+use renderer::UPLINK;
 
 pub use source::{SourceStatus, WatchStatus};
 pub(super) use text::port_table;
@@ -254,7 +255,12 @@ pub(super) fn ports(board: &Board) -> Vec<PortStatus> {
             sent_bytes: count(|it| it.sent_bytes.value()),
             refused: count(|it| it.refused.value()),
             missed: count(|it| it.missed.value()),
-            sessions: port.id.map_or(0, |id| board.switch.sessions().used_by(id)),
+            sessions: port.id.map_or(0, |id| {
+                let sessions = board.switch.sessions();
+                // What remote senders opened, whichever way they came.
+                let remote = if port.name == UPLINK { sessions.used_by_remote() } else { 0 };
+                sessions.used_by(id) + remote
+            }),
         }
     };
     state.ports.iter().map(status).collect()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use acl::Address;
 
 use crate::graph::Node;
-use crate::session::{TcpState, Views};
+use crate::session::{State, Views};
 use crate::wire::{Flow, Headers};
 use crate::{Now, Outcome, PortKind};
 
@@ -139,7 +139,7 @@ pub struct Seen {
     /// Whether the packet is one of the end that opened the connection.
     pub forward: bool,
     /// What was seen of TCP before this packet.
-    pub state: TcpState,
+    pub state: State,
     /// Whether the snapshot in force allowed it already; if not, it is judged again.
     pub current: bool,
     /// Both sights of it.

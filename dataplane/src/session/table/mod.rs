@@ -1,9 +1,19 @@
-//! The session table: records, the index that finds them, and who may have how many.
+//! The session table: records, and the index that finds them.
+
+mod departed;
+mod free;
+mod quota;
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use departed::Departed;
+use free::FreeRecords;
+pub use quota::Owner;
+use quota::Quotas;
+
+use acl::Address;
 
 use super::hash::FlowHash;
 use super::index::{ELSEWHERE, Index, NOTHING};
@@ -11,10 +21,10 @@ use super::record::{Record, Seen, Words, judged_word, life_word};
 use super::region::Array;
 use super::store::Store;
 use super::translation::Translation;
-use super::{Found, SessionId, TcpState, Timeouts, Views};
+use super::{Found, SessionId, State, Timeouts, Views};
 use crate::cpu;
 use crate::services::Affinities;
-use crate::wire::{Flow, protocol};
+use crate::wire::Flow;
 use crate::{Hop, PortId};
 
 /// Locks that makers of sessions spread over.
@@ -25,7 +35,7 @@ const STRIPES: usize = 1024;
 pub enum Refusal {
     /// No record, or no place in the index, is left.
     Full,
-    /// The port has used its guarantee and the shared half is taken.
+    /// The owner has used its guarantee and its part of the common half.
     Quota,
     /// The receiver could not tell the connection from another one.
     Taken,
@@ -66,19 +76,12 @@ pub struct Sessions {
     translations: Array<Translation>,
     index: Index,
     stripes: Box<[Mutex<()>]>,
-    free: Mutex<Free>,
-    used: AtomicU32,
-    used_by: Box<[AtomicU32]>,
-    guarantee: AtomicU32,
+    free: FreeRecords,
+    quotas: Quotas,
+    departed: Departed,
     timeouts: Timeouts,
     hash: FlowHash,
     affinities: Affinities,
-}
-
-struct Free {
-    returned: Vec<u32>,
-    /// Records from here on have never been used.
-    fresh: u32,
 }
 
 impl Sessions {
@@ -93,7 +96,7 @@ impl Sessions {
     }
 
     /// The same in a file, with the sessions that an earlier process of this boot left in it. Each
-    /// of them is judged again at its next packet, and nobody is charged for it until then.
+    /// of them is judged again at its next packet, and nobody owns it until then.
     ///
     /// Nobody else may use the file meanwhile.
     ///
@@ -119,11 +122,9 @@ impl Sessions {
             translations,
             index: Index::new(capacity)?,
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
-            free: Mutex::new(Free { returned: Vec::new(), fresh: 0 }),
-            used: AtomicU32::new(0),
-            // One more, for sessions that nobody pays for.
-            used_by: (0..=ports.max(1)).map(|_| AtomicU32::new(0)).collect(),
-            guarantee: AtomicU32::new(capacity as u32),
+            free: FreeRecords::new(capacity as u32),
+            quotas: Quotas::new(capacity as u32, ports),
+            departed: Departed::default(),
             timeouts,
             hash: FlowHash::new(),
             affinities: Affinities::default(),
@@ -141,12 +142,11 @@ impl Sessions {
                 free.push(index);
                 continue;
             };
-            let nobodys = record.change_owner(seen.sequence, seen.owner(), PortId::NONE);
+            record.change_owner(seen.sequence, seen.owner(), Owner::NONE);
             let views = self.views_of(index, &seen);
             let placed = self.index.insert(self.hash(&views.receiver), index)
                 && (!seen.is_translated() || self.index.insert(self.hash(&views.opener), index));
-            self.used.fetch_add(1, Ordering::Relaxed);
-            self.owned(PortId::NONE).fetch_add(u32::from(nobodys), Ordering::Relaxed);
+            self.quotas.take_up(Owner::NONE);
             if !placed {
                 self.close(seen.found(index, true).id);
             }
@@ -154,9 +154,7 @@ impl Sessions {
         }
         // Places behind the last one in use count as never used.
         free.retain(|index| *index < last);
-        let list = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
-        list.fresh = last;
-        list.returned.extend(free);
+        self.free.restore(last, free);
     }
 
     /// Which backends clients had last.
@@ -171,18 +169,37 @@ impl Sessions {
 
     /// How many there are.
     pub fn used(&self) -> u32 {
-        self.used.load(Ordering::Relaxed)
+        self.quotas.used()
     }
 
-    /// How many of them a port opened.
+    /// How many of them the pod or kernel behind a port opened.
     pub fn used_by(&self, port: PortId) -> u32 {
-        self.owned(port).load(Ordering::Relaxed)
+        self.quotas.used_by(Owner::port(port))
     }
 
-    /// Divides half of the table into guarantees for `ports` ports.
-    pub fn set_ports(&self, ports: usize) {
-        let guarantee = (self.records.len() / (2 * ports.max(1))).max(1);
-        self.guarantee.store(guarantee as u32, Ordering::Relaxed);
+    /// How many of them were opened from other cluster nodes, or from outside of the cluster.
+    pub fn used_by_remote(&self) -> u32 {
+        self.quotas.used_by_remote()
+    }
+
+    /// Divides half of the table into guarantees: for `ports` ports and, where there is an uplink,
+    /// for whoever is behind it.
+    pub fn set_ports(&self, ports: usize, has_uplink: bool) {
+        self.quotas.divide(ports, has_uplink);
+    }
+
+    /// The owner of the sessions that a sender opens who is behind no local port.
+    pub fn remote_owner(&self, sender: Address, is_in_cluster: bool) -> Owner {
+        let sender = quota::remote_sender(sender, is_in_cluster);
+        self.quotas.remote_owner(self.hash.of_address(sender))
+    }
+
+    /// Whether the connections of an owner may be seen from this port of the cluster node's own
+    /// address: one in four, chosen by a keyed hash. Two owners have few ports in common, so that
+    /// one cannot take all ports towards a destination.
+    pub fn may_use_port(&self, owner: Owner, port: u16) -> bool {
+        let choice = u128::from(owner.0) << 16 | u128::from(port);
+        self.hash.of_address(Address::from_bits(choice)) >> 62 == 0
     }
 
     /// A hash that is the same for both directions of a connection, keyed at random.
@@ -287,18 +304,19 @@ impl Sessions {
         if is_taken {
             return Err(Refusal::Taken);
         }
-        self.reserve(opening.payer)?;
-        let Some(index) = self.take_free() else {
-            self.release(opening.payer);
+        self.quotas.reserve(opening.owner)?;
+        let Some(index) = self.free.take() else {
+            self.quotas.release(opening.owner);
             return Err(Refusal::Full);
         };
         let judged = judged_word(opening.generation, opening.hop, Hop::NONE);
-        let life = (now_s, TcpState::default().after(opening.tcp_flags, true));
+        let life =
+            (now_s, State::default().after(views.receiver.protocol, opening.tcp_flags, true));
         let translation = &self.translations[index as usize];
         let translate = || translation.write(&views.opener, views.return_mac);
         let translate = translated.then_some(translate);
         let record = &self.records[index as usize];
-        let sequence = record.open(&views.receiver, opening.payer, judged, life, translate);
+        let sequence = record.open(&views.receiver, opening.owner, judged, life, translate);
         let id = SessionId { index, sequence };
         let placed = self.index.insert(receiver_hash, index)
             && (!translated || self.index.insert(opener_hash, index));
@@ -316,33 +334,10 @@ impl Sessions {
         if placed { Ok(Opened::New(id)) } else { Err(Refusal::Full) }
     }
 
-    /// Counts one more session of an owner, if it may have one.
-    fn reserve(&self, owner: PortId) -> Result<(), Refusal> {
-        let used = self.used.fetch_add(1, Ordering::Relaxed);
-        let own = self.owned(owner).fetch_add(1, Ordering::Relaxed);
-        let guarantee = self.guarantee.load(Ordering::Relaxed);
-        let refusal = match used {
-            used if used >= self.capacity() => Refusal::Full,
-            used if own >= guarantee && used >= self.capacity() / 2 => Refusal::Quota,
-            _ => return Ok(()),
-        };
-        self.release(owner);
-        Err(refusal)
-    }
-
-    /// Counts one session less.
-    fn release(&self, owner: PortId) {
-        self.used.fetch_sub(1, Ordering::Relaxed);
-        self.owned(owner).fetch_sub(1, Ordering::Relaxed);
-    }
-
     /// Notes that a packet of the session passed.
     #[inline]
     pub fn touch(&self, found: &Found, tcp_flags: u8, now_s: u32) {
-        let state = match found.protocol {
-            protocol::TCP => found.state().after(tcp_flags, found.forward),
-            _ => TcpState::default(),
-        };
+        let state = found.state().after(found.protocol, tcp_flags, found.forward);
         let life = life_word(found.life, now_s, state);
         self.records[found.id.index as usize].set_life(found.life, life);
     }
@@ -355,13 +350,11 @@ impl Sessions {
         record.set_judged(found.id.sequence, generation, found.forward, hop);
     }
 
-    /// Has `port`, which a packet of the opener came in by, pay for a session that nobody pays
-    /// for: one of an earlier process.
-    pub fn charge(&self, found: &Found, port: PortId) {
+    /// Counts a session that nobody owns, one of an earlier process, as that of `owner`.
+    pub fn claim(&self, found: &Found, owner: Owner) {
         let record = &self.records[found.id.index as usize];
-        if record.change_owner(found.id.sequence, PortId::NONE, port) {
-            self.owned(port).fetch_add(1, Ordering::Relaxed);
-            self.owned(PortId::NONE).fetch_sub(1, Ordering::Relaxed);
+        if record.change_owner(found.id.sequence, Owner::NONE, owner) {
+            self.quotas.change(Owner::NONE, owner);
         }
     }
 
@@ -388,10 +381,9 @@ impl Sessions {
     /// Ends all sessions that `port` opened, once it opens no more: whoever gets its number next
     /// has all of its room, and a port that is gone takes nobody else's.
     pub fn end_of(&self, port: PortId) {
-        let used = self.free_list().fresh;
-        for index in 0..used {
+        for index in 0..self.free.end_of_used() {
             if let Some(seen) = self.records[index as usize].read()
-                && seen.owner() == port
+                && seen.owner() == Owner::port(port)
             {
                 self.close(seen.found(index, true).id);
             }
@@ -400,8 +392,7 @@ impl Sessions {
 
     /// The sessions there are, as a picture taken while they change.
     pub fn iter(&self) -> impl Iterator<Item = (Found, Views)> + '_ {
-        let used = self.free_list().fresh;
-        (0..used).filter_map(|index| {
+        (0..self.free.end_of_used()).filter_map(|index| {
             let record = &self.records[index as usize];
             let seen = record.read()?;
             let views = self.views_of(index, &seen);
@@ -500,8 +491,8 @@ impl Sessions {
             self.index.remove(self.hash(&views.opener), id.index);
         }
         // First, so that whoever finds room finds a record.
-        self.give_back(id.index);
-        self.release(seen.owner());
+        self.free.put(id.index);
+        self.quotas.release(seen.owner());
     }
 
     #[inline]
@@ -509,36 +500,13 @@ impl Sessions {
         let idle_s = now_s.saturating_sub(found.last_seen());
         idle_s > self.timeouts.seconds(found.protocol, found.state())
     }
-
-    fn owned(&self, port: PortId) -> &AtomicU32 {
-        &self.used_by[usize::from(port.0).min(self.used_by.len() - 1)]
-    }
-
-    fn take_free(&self) -> Option<u32> {
-        let mut free = self.free_list();
-        free.returned.pop().or_else(|| {
-            let index = free.fresh;
-            (index < self.capacity()).then(|| {
-                free.fresh += 1;
-                index
-            })
-        })
-    }
-
-    fn give_back(&self, index: u32) {
-        self.free_list().returned.push(index);
-    }
-
-    fn free_list(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What a new session starts with.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// The port that opens the connection and whose share it counts against.
-    pub payer: PortId,
+    /// Whose quota it counts against.
+    pub owner: Owner,
     /// Where the opener's packets leave.
     pub hop: Hop,
     /// The generation that allowed it.

@@ -1,0 +1,76 @@
+//! Addresses that have changed their pod: no session goes on with the next one.
+//!
+//! The snapshot that takes an address from a pod has a generation. A session that an earlier generation
+//! allowed and that touches the address is the former pod's:
+//!
+//! - Every session is evaluated again under the new snapshot; at that moment it ends here.
+//! - Once every worker decides by that snapshot, no such session can be made any more. One pass over
+//!   the table ends those that are left, and the address is forgotten.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use acl::Address;
+use ahash::AHashMap;
+
+use super::super::record::is_later;
+use super::{Found, Sessions, Views};
+
+#[derive(Default)]
+pub(super) struct Departed {
+    /// Whether there are any, so that workers mostly pay a load.
+    any: AtomicBool,
+    /// With the first generation that does not know the address's former pod.
+    addresses: RwLock<AHashMap<Address, u64>>,
+}
+
+impl Departed {
+    /// Whether a session that `allowed` (the low half of a generation) last was allowed by is a
+    /// former pod's.
+    fn has(&self, views: &Views, allowed: u32) -> bool {
+        if !self.any.load(Ordering::Acquire) {
+            return false;
+        }
+        let addresses = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
+        let Views { opener, receiver, .. } = views;
+        let ends = [opener.source, opener.destination, receiver.source, receiver.destination];
+        ends.iter().any(|end| {
+            addresses.get(end).is_some_and(|generation| is_later(*generation as u32, allowed))
+        })
+    }
+}
+
+impl Sessions {
+    /// Ends every session that touches one of these addresses and was allowed by a generation before
+    /// `generation`, which is still to be published: at its next packet under that one, or by
+    /// [`Self::end_departed`].
+    pub fn depart(&self, addresses: impl IntoIterator<Item = Address>, generation: u64) {
+        let mut departed = self.departed.addresses.write().unwrap_or_else(PoisonError::into_inner);
+        departed.extend(addresses.into_iter().map(|address| (address, generation)));
+        self.departed.any.store(!departed.is_empty(), Ordering::Release);
+    }
+
+    /// Whether a session is that of a pod which has one of its addresses no longer.
+    pub fn has_departed(&self, found: &Found, views: &Views) -> bool {
+        self.departed.has(views, (found.judged >> 32) as u32)
+    }
+
+    /// Ends the sessions of departed addresses whose generation every worker decides by; `in_force`
+    /// is the oldest that one still decides by. Returns whether addresses are left to wait for.
+    pub fn end_departed(&self, in_force: u64) -> bool {
+        let addresses = &self.departed.addresses;
+        let done = |generation: &u64| *generation <= in_force;
+        let any = addresses.read().unwrap_or_else(PoisonError::into_inner).values().any(done);
+        if any {
+            for (found, views) in self.iter() {
+                if self.has_departed(&found, &views) {
+                    self.end(&found);
+                }
+            }
+        }
+        let mut addresses = addresses.write().unwrap_or_else(PoisonError::into_inner);
+        addresses.retain(|_, generation| !done(generation));
+        self.departed.any.store(!addresses.is_empty(), Ordering::Release);
+        !addresses.is_empty()
+    }
+}

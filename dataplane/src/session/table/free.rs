@@ -1,0 +1,139 @@
+//! Free records: a list for each thread that opens or ends sessions, and those never used.
+//!
+//! A thread's own list has a lock that nobody else wants, unless another thread has run out.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Threads beyond this number share lists.
+const LISTS: usize = 64;
+/// Records that a thread takes at a time out of those never used.
+const BATCH: u32 = 64;
+/// Times a thread looks through all lists for a record that must be there.
+const ATTEMPTS: u32 = 1000;
+
+/// A line of its own for each list, so that threads do not disturb each other.
+#[derive(Default)]
+#[repr(align(64))]
+struct List(Mutex<Vec<u32>>);
+
+impl List {
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) struct FreeRecords {
+    capacity: u32,
+    lists: Box<[List]>,
+    /// Records from here on have never been used.
+    fresh: AtomicU32,
+}
+
+impl FreeRecords {
+    /// All of them.
+    pub(super) fn new(capacity: u32) -> Self {
+        let lists = (0..LISTS).map(|_| List::default()).collect();
+        Self { capacity, lists, fresh: AtomicU32::new(0) }
+    }
+
+    /// Those from `fresh` on, and some before.
+    pub(super) fn restore(&mut self, fresh: u32, returned: impl IntoIterator<Item = u32>) {
+        *self.fresh.get_mut() = fresh;
+        self.own().lock().extend(returned);
+    }
+
+    /// A record, if there is one.
+    ///
+    /// Whoever has [reserved](super::quota) a session finds one: while another thread moves records
+    /// from list to list this looks again.
+    pub(super) fn take(&self) -> Option<u32> {
+        let own = self.own();
+        if let Some(record) = own.lock().pop() {
+            return Some(record);
+        }
+        for _ in 0..ATTEMPTS {
+            if let Some(record) = self.take_fresh().or_else(|| self.take_of_others()) {
+                return Some(record);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// Gives a record back.
+    pub(super) fn put(&self, record: u32) {
+        self.own().lock().push(record);
+    }
+
+    /// Records below this number may have been used.
+    pub(super) fn end_of_used(&self) -> u32 {
+        self.fresh.load(Ordering::Acquire)
+    }
+
+    fn take_fresh(&self) -> Option<u32> {
+        let end = |fresh: u32| fresh.saturating_add(BATCH).min(self.capacity);
+        let take = |fresh| (fresh < self.capacity).then(|| end(fresh));
+        let first = self.fresh.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).ok()?;
+        // Backwards, so that the lowest is used first.
+        self.own().lock().extend((first + 1..end(first)).rev());
+        Some(first)
+    }
+
+    /// Takes half of the first list that has any.
+    fn take_of_others(&self) -> Option<u32> {
+        self.lists.iter().find_map(|list| {
+            let mut records = list.lock();
+            let half = records.len() / 2;
+            let mut taken = records.split_off(half);
+            drop(records);
+            let one = taken.pop();
+            if !taken.is_empty() {
+                self.own().lock().append(&mut taken);
+            }
+            one
+        })
+    }
+
+    fn own(&self) -> &List {
+        thread_local! {
+            static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+        }
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let mut number = NUMBER.get();
+        if number == usize::MAX {
+            number = NEXT.fetch_add(1, Ordering::Relaxed) % LISTS;
+            NUMBER.set(number);
+        }
+        &self.lists[number]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_record_is_given_twice_and_none_is_lost() {
+        let free = FreeRecords::new(1000);
+        let taken: Vec<u32> = std::thread::scope(|scope| {
+            let take = || std::iter::from_fn(|| free.take()).take(250).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let sorted = |mut records: Vec<u32>| {
+            records.sort_unstable();
+            records
+        };
+        assert_eq!(sorted(taken.clone()), (0..1000).collect::<Vec<_>>());
+        assert_eq!(free.take(), None);
+        taken.into_iter().for_each(|record| free.put(record));
+        // Whoever gave them back, another thread finds them.
+        let again = std::thread::scope(|scope| {
+            let take = || std::iter::from_fn(|| free.take()).take(1000).collect::<Vec<_>>();
+            scope.spawn(take).join().unwrap()
+        });
+        assert_eq!(sorted(again), (0..1000).collect::<Vec<_>>());
+    }
+}
