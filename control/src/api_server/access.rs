@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -17,6 +18,9 @@ pub enum Access {
 
 /// The folder in which a pod finds its service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Until a connection stands; a request to an address that is silent is not worth a longer wait.
+const CONNECT: Duration = Duration::from_secs(5);
 
 impl Access {
     /// [`Access::InCluster`] if this process is in a pod with a service account.
@@ -81,7 +85,7 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
         }
         AccessError(text)
     };
-    let config = match access {
+    let mut config = match access {
         Access::InCluster => Config::incluster().map_err(|error| failed(&error))?,
         Access::Kubeconfig(path) => {
             let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
@@ -91,6 +95,7 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
                 .map_err(|error| failed(&error))?
         }
     };
+    config.connect_timeout = Some(CONNECT);
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     let client = Client::try_from(config).map_err(|error| failed(&error))?;
     Ok(Connection { client, server })

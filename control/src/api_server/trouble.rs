@@ -5,7 +5,7 @@ use std::fmt;
 /// Why a request did not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// What we have is older than what the API server remembers.
+    /// The version held is older than what the API server remembers.
     Expired,
     /// Try again after so many seconds.
     Later(String, u64),
@@ -13,7 +13,9 @@ pub(super) enum Trouble {
     Absent,
     /// Streaming lists are not known.
     NotStreaming(String),
-    /// Nothing came for [`SILENCE`](super::watch::SILENCE).
+    /// The API server cannot be reached, or says that it cannot serve.
+    Away(String),
+    /// Nothing came for too long.
     Silent,
     /// Anything else.
     Other(String),
@@ -30,11 +32,17 @@ impl Trouble {
                 Self::NotStreaming(message.to_owned())
             }
             429 | 500..=599 if seconds > 0 => Self::Later(format!("{code} {message}"), seconds),
+            500..=599 => Self::Away(format!("{code} {message}")),
             _ => Self::Other(format!("{code} {message}")),
         }
     }
 
-    /// Whether anybody needs to hear of it.
+    /// Whether the API server as a whole is away, as far as this request tells.
+    pub(super) fn is_outage(&self) -> bool {
+        matches!(self, Self::Away(_) | Self::Silent)
+    }
+
+    /// Whether people need to know.
     pub(super) fn is_news(&self) -> bool {
         !matches!(self, Self::Expired | Self::Absent | Self::NotStreaming(_))
     }
@@ -46,9 +54,10 @@ impl fmt::Display for Trouble {
             Self::Expired => f.write_str("the version held has expired"),
             Self::Absent => f.write_str("the kind is not installed"),
             Self::Silent => f.write_str("the connection fell silent"),
-            Self::Later(text, _) | Self::NotStreaming(text) | Self::Other(text) => {
-                f.write_str(text)
-            }
+            Self::Later(text, _)
+            | Self::NotStreaming(text)
+            | Self::Away(text)
+            | Self::Other(text) => f.write_str(text),
         }
     }
 }

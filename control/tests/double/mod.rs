@@ -24,6 +24,8 @@ pub(crate) enum Step {
     Cut(Vec<String>),
     /// An ERROR event of code 410 in an answer of status 200.
     Expired,
+    /// The connection is dropped without an answer.
+    Drop,
     /// This status.
     Status(u16),
     /// What a server without streaming lists says.
@@ -138,6 +140,15 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) {
             return;
         }
         let resource = path.split('?').next().unwrap_or("").rsplit('/').next().unwrap_or("");
+        if resource.starts_with('v') {
+            // Discovery: every kind is installed.
+            let resources = ["clusternetworkpolicies", "clusteregressfirewalls"];
+            let resources = resources.map(|name| json!({"name": name, "verbs": ["create"]}));
+            if whole(&mut stream, 200, &json!({"resources": resources})).is_err() {
+                return;
+            }
+            continue;
+        }
         let step = {
             let mut state = state.lock().unwrap();
             state.asked.entry(resource.to_owned()).or_default().push(path.clone());
@@ -187,6 +198,7 @@ fn play(stream: &mut TcpStream, step: Step) -> std::io::Result<()> {
             chunk(stream, &format!("{error}\n"))?;
             stream.write_all(b"0\r\n\r\n")
         }
+        Step::Drop => Err(std::io::ErrorKind::ConnectionAborted.into()),
         Step::Status(code) => whole(stream, code, &status(code, "refused")),
         Step::NoStreaming => {
             let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch";

@@ -84,19 +84,28 @@ fn answer(
         return refuse(stream, 401, "Unauthorized");
     }
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
+    if let ["apis", group, version] = path.trim_matches('/').split('/').collect::<Vec<_>>()[..] {
+        let resources = shared.store.discovery();
+        let version = format!("{group}/{version}");
+        let list =
+            json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources});
+        return whole(stream, 200, &list);
+    }
     let Some(resource) = Resource::of(path) else { return refuse(stream, 404, "no such path") };
     let note = format!("{} {}", request.method, request.target);
-    match shared.store.asks(resource.plural, &note) {
-        Some(Refusal::NotFound) => {
-            return refuse(stream, 404, "the server could not find the requested resource");
-        }
-        Some(Refusal::Forbidden) => return refuse(stream, 403, "forbidden"),
-        None => {}
-    }
     let parameter = |name: &str| {
         let mut all = query.split('&').filter_map(|it| it.split_once('='));
         all.find(|(key, _)| *key == name).map(|(_, value)| value)
     };
+    let version = parameter("resourceVersion").and_then(|it| it.parse().ok());
+    match shared.store.asks(resource.plural, &note, version) {
+        Some(Refusal::NotFound) => {
+            return refuse(stream, 404, "the server could not find the requested resource");
+        }
+        Some(Refusal::Forbidden) => return refuse(stream, 403, "forbidden"),
+        Some(Refusal::Expired) => return refuse(stream, 410, "too old resource version"),
+        None => {}
+    }
     match (request.method.as_str(), resource.name) {
         ("GET", None) if parameter("watch").is_some_and(|it| matches!(it, "1" | "true")) => {
             watch(stream, &resource, &parameter, shared, stopped)
@@ -191,6 +200,9 @@ fn watch<'q>(
             event(stream, &json!({"type": "ERROR", "object": object}))?;
             return stream.write_all(b"0\r\n\r\n");
         };
+        if shared.store.is_gone(resource.plural) {
+            return stream.write_all(b"0\r\n\r\n");
+        }
         for change in changes {
             event(stream, &json!({"type": change.kind, "object": change.object}))?;
         }

@@ -149,6 +149,19 @@ impl ApiServer {
         self.shared.store.uninstall(plural, gone);
     }
 
+    /// Deletes the definition of a resource, as the API server does: first its objects, one by one,
+    /// then the resource is unknown.
+    pub fn delete_definition(&self, plural: &str) {
+        self.shared.store.terminate(plural);
+        self.shared.store.uninstall(plural, true);
+    }
+
+    /// Whether watches from forgotten versions get 410 as the status of the answer, rather than as
+    /// an event in an answer of status 200.
+    pub fn expire_by_status(&self, by_status: bool) {
+        self.shared.store.expire_by_status(by_status);
+    }
+
     /// From now on no request for this resource is allowed; `false` takes that back.
     pub fn forbid(&self, plural: &str, forbidden: bool) {
         self.shared.store.forbid(plural, forbidden);

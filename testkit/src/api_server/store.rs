@@ -26,6 +26,10 @@ struct State {
     /// Versions up to this one are forgotten.
     forgotten: u64,
     gone: HashSet<String>,
+    /// Resources whose definition is being deleted: objects go, none may be created.
+    terminating: HashSet<String>,
+    /// Watches from forgotten versions get 410 as the status of the answer.
+    expires_by_status: bool,
     forbidden: HashSet<String>,
     asked: Vec<(String, String)>,
 }
@@ -43,6 +47,7 @@ pub(super) struct Change {
 pub(super) enum Refusal {
     NotFound,
     Forbidden,
+    Expired,
 }
 
 /// Changes remembered; a watch further behind gets 410 and lists again.
@@ -151,8 +156,44 @@ impl Store {
         let mut state = self.lock();
         match gone {
             true => drop(state.gone.insert(plural.to_owned())),
-            false => drop(state.gone.remove(plural)),
+            false => {
+                state.gone.remove(plural);
+                state.terminating.remove(plural);
+            }
         }
+    }
+
+    /// Deletes every object of a resource, as its definition goes.
+    pub(super) fn terminate(&self, plural: &str) {
+        let mut state = self.lock();
+        state.terminating.insert(plural.to_owned());
+        let names = state.objects.keys().filter(|(of, ..)| of == plural);
+        let names: Vec<String> = names.map(|(.., name)| name.clone()).collect();
+        drop(state);
+        names.iter().for_each(|name| self.delete(plural, None, name));
+    }
+
+    /// What discovery says of the resources that come with a definition.
+    pub(super) fn discovery(&self) -> Vec<Value> {
+        let state = self.lock();
+        let all = ["clusternetworkpolicies", "clusteregressfirewalls"].into_iter();
+        let installed = all.filter(|plural| !state.gone.contains(*plural));
+        let resource = |plural: &str| {
+            let mut verbs = vec!["delete", "get", "list", "watch"];
+            if !state.terminating.contains(plural) {
+                verbs.push("create");
+            }
+            serde_json::json!({"name": plural, "verbs": verbs})
+        };
+        installed.map(resource).collect()
+    }
+
+    pub(super) fn is_gone(&self, plural: &str) -> bool {
+        self.lock().gone.contains(plural)
+    }
+
+    pub(super) fn expire_by_status(&self, by_status: bool) {
+        self.lock().expires_by_status = by_status;
     }
 
     pub(super) fn forbid(&self, plural: &str, forbidden: bool) {
@@ -164,12 +205,19 @@ impl Store {
     }
 
     /// Notes a request; whether it is refused.
-    pub(super) fn asks(&self, plural: &str, request: &str) -> Option<Refusal> {
+    pub(super) fn asks(
+        &self,
+        plural: &str,
+        request: &str,
+        version: Option<u64>,
+    ) -> Option<Refusal> {
         let mut state = self.lock();
+        let is_expired = version.is_some_and(|version| version < state.forgotten);
         state.asked.push((plural.to_owned(), request.to_owned()));
         match (state.gone.contains(plural), state.forbidden.contains(plural)) {
             (true, _) => Some(Refusal::NotFound),
             (_, true) => Some(Refusal::Forbidden),
+            _ if is_expired && state.expires_by_status => Some(Refusal::Expired),
             _ => None,
         }
     }

@@ -1,26 +1,21 @@
-//! One kind's list and watch as a state machine: told what came, says what to ask.
+//! One kind's list and watch as a state machine: takes what came, says what to request.
 //!
 //! <https://kubernetes.io/docs/reference/using-api/api-concepts/>: "Efficient detection of
 //! changes" and "Streaming lists".
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Event;
 use super::trouble::Trouble;
+use super::{Event, Found};
 use crate::objects::{Read, read};
 use crate::{Fault, FieldFault, Kind, Object, ObjectRef};
 
 /// The API server is asked to end a watch after this time.
 const WATCH_SECONDS: u64 = 290;
-/// Bookmarks come about once a minute: longer silence is a dead connection.
-pub(super) const SILENCE: Duration = Duration::from_secs(150);
 /// Objects on a page, where lists come in pages.
 const PAGE: usize = 500;
-/// So many refusals in a row until a kind that was there counts as uninstalled.
-const GONE: u32 = 3;
 
 /// The state of one kind.
 #[derive(Debug)]
@@ -31,11 +26,12 @@ pub(super) struct Watch {
     by_pages: bool,
     /// A page had expired: ask for everything at once.
     whole: bool,
-    /// Refusals of the kind as such, in a row.
-    absent: u32,
-    synced: bool,
-    /// Grows with everything understood.
+    /// Grows with every complete list, and every event and bookmark of a watch.
     progress: u64,
+    /// It grew since this was asked last.
+    has_fruit: bool,
+    /// The last progress was that of a watch.
+    is_watching_on: bool,
 }
 
 #[derive(Debug)]
@@ -45,9 +41,6 @@ enum State {
     /// Watching from this resource version on.
     From(String),
 }
-
-/// Objects with what is wrong with them.
-type Found = BTreeMap<ObjectRef, (Object, Vec<FieldFault>)>;
 
 impl State {
     fn list() -> Self {
@@ -71,9 +64,9 @@ impl Watch {
             state: State::list(),
             by_pages: false,
             whole: false,
-            absent: 0,
-            synced: false,
             progress: 0,
+            has_fruit: false,
+            is_watching_on: false,
         }
     }
 
@@ -85,10 +78,19 @@ impl Watch {
         self.progress
     }
 
-    /// Whether the kind is to be taken as not installed: at first at once, later only after
-    /// some refusals, since an API server that starts may not know its kinds yet.
-    pub(super) fn is_gone(&self) -> bool {
-        !self.synced && self.absent > 0 || self.absent >= GONE
+    /// Whether there was progress since this was asked last.
+    pub(super) fn take_fruit(&mut self) -> bool {
+        std::mem::take(&mut self.has_fruit)
+    }
+
+    /// Whether the last progress was an event or a bookmark of a watch, rather than a list.
+    pub(super) fn is_watching_on(&self) -> bool {
+        self.is_watching_on
+    }
+
+    fn progresses(&mut self, is_watching_on: bool) {
+        self.progress += 1;
+        (self.has_fruit, self.is_watching_on) = (true, is_watching_on);
     }
 
     /// Path and query of the request to make now.
@@ -126,7 +128,6 @@ impl Watch {
             return Ok(vec![Event::Fault(fault)]);
         };
         let object = event.get_mut("object").map(Value::take).unwrap_or(Value::Null);
-        self.absent = 0;
         match event.get("type").and_then(Value::as_str) {
             Some("BOOKMARK") => Ok(self.bookmark(&object)),
             Some("ERROR") => {
@@ -135,8 +136,8 @@ impl Watch {
                 let wait = number(&object["details"]["retryAfterSeconds"]).min(60) as u32;
                 Err(Trouble::status(code, object["message"].as_str().unwrap_or(""), wait))
             }
-            Some("ADDED" | "MODIFIED") => Ok(self.told(object, true)),
-            Some("DELETED") => Ok(self.told(object, false)),
+            Some("ADDED" | "MODIFIED") => Ok(self.object(object, true)),
+            Some("DELETED") => Ok(self.object(object, false)),
             other => {
                 let problem = format!("a watch event has the unknown type {other:?}");
                 Ok(vec![Event::Fault(self.fault(None, FieldFault::new("", problem)))])
@@ -161,11 +162,7 @@ impl Watch {
     pub(super) fn next_after(&mut self, trouble: Option<&Trouble>) -> Next {
         let listing = matches!(self.state, State::List { .. });
         match trouble {
-            None => return Next::AtOnce,
-            Some(Trouble::Absent) if self.kind.may_be_absent() => self.absent += 1,
-            Some(_) => self.absent = 0,
-        }
-        match trouble {
+            None => Next::AtOnce,
             Some(Trouble::Expired) => {
                 self.whole = self.by_pages && listing;
                 self.state = State::list();
@@ -202,10 +199,10 @@ impl Watch {
     fn bookmark(&mut self, object: &Value) -> Vec<Event> {
         let metadata = &object["metadata"];
         let Some(version) = version(metadata) else { return Vec::new() };
-        self.progress += 1;
         match &mut self.state {
             State::From(held) => {
                 *held = version;
+                self.progresses(true);
                 Vec::new()
             }
             State::List { found, .. } => {
@@ -214,21 +211,22 @@ impl Watch {
                 }
                 let found = std::mem::take(found);
                 self.state = State::From(version);
-                self.synced = true;
+                self.progresses(false);
                 vec![resync(self.kind, found)]
             }
         }
     }
 
-    fn told(&mut self, object: Value, exists: bool) -> Vec<Event> {
-        self.progress += 1;
+    /// An object of a list or watch.
+    fn object(&mut self, object: Value, exists: bool) -> Vec<Event> {
         let version = version(&object["metadata"]);
-        let told = self.read(object);
+        let read = self.read(object);
         if let (State::From(held), Some(version)) = (&mut self.state, version) {
             *held = version;
+            self.progresses(true);
         }
-        let (object, faults) = match told {
-            Ok(told) => told,
+        let (object, faults) = match read {
+            Ok(read) => read,
             Err(fault) => return vec![Event::Fault(*fault)],
         };
         match (&mut self.state, exists) {
@@ -257,22 +255,21 @@ impl Watch {
         let version = version(&list["metadata"])
             .ok_or_else(|| Trouble::Other("a list has no resourceVersion".into()))?;
         let rest = list["metadata"]["continue"].as_str().unwrap_or("").to_owned();
-        self.progress += 1;
-        self.absent = 0;
+        self.progresses(false);
         let mut events = Vec::new();
-        let mut told = Found::new();
+        let mut read = Found::new();
         for item in items {
             match self.read(item) {
-                Ok((object, faults)) => drop(told.insert(object.reference(), (object, faults))),
+                Ok((object, faults)) => drop(read.insert(object.reference(), (object, faults))),
                 Err(fault) => events.push(Event::Fault(*fault)),
             }
         }
         if let State::List { found, next, .. } = &mut self.state {
-            found.extend(told);
+            found.extend(read);
             if rest.is_empty() {
                 events.push(resync(self.kind, std::mem::take(found)));
                 self.state = State::From(version);
-                (self.synced, self.whole) = (true, false);
+                self.whole = false;
             } else {
                 *next = rest;
             }
@@ -311,7 +308,7 @@ impl Watch {
 }
 
 /// Everything there is of a kind, with what is wrong with it.
-fn resync(kind: Kind, found: Found) -> Event {
+pub(super) fn resync(kind: Kind, found: Found) -> Event {
     let (mut objects, mut faults) = (Vec::with_capacity(found.len()), Vec::new());
     for (reference, (object, wrong)) in found {
         faults.extend(wrong.into_iter().map(|fault| fault.of(reference.clone())));

@@ -1,4 +1,4 @@
-//! The state machine, told what a server says.
+//! The state machine, given what a server says.
 
 use super::*;
 use serde_json::json;
@@ -79,9 +79,10 @@ fn a_version_that_is_too_large_is_waited_for() {
 }
 
 #[test]
-fn a_list_that_breaks_off_tells_nothing_and_begins_anew() {
+fn a_list_that_breaks_off_reports_nothing_and_begins_anew() {
     let mut watch = Watch::new(Kind::Namespace);
     line(&mut watch, "ADDED", namespace("a", 3)).unwrap();
+    assert!(!watch.take_fruit(), "half a list is no progress");
     let trouble = watch.end().unwrap_err();
     assert_eq!(watch.next_after(Some(&trouble)), Next::BackOff);
     let events = line(&mut watch, "BOOKMARK", bookmark(5, true)).unwrap();
@@ -111,23 +112,16 @@ fn an_older_server_is_listed_by_pages_and_an_expired_page_asks_for_all() {
 }
 
 #[test]
-fn a_kind_that_is_not_installed_is_empty_at_first_but_not_at_once_later() {
+fn only_a_kind_with_a_definition_may_be_absent() {
     let mut watch = Watch::new(Kind::ClusterNetworkPolicy);
     assert_eq!(watch.next_after(Some(&Trouble::Absent)), Next::WhenInstalled);
-    assert!(watch.is_gone());
-    line(&mut watch, "BOOKMARK", bookmark(5, true)).unwrap();
-    assert!(!watch.is_gone());
-    for gone in [false, false, true] {
-        assert_eq!(watch.next_after(Some(&Trouble::Absent)), Next::WhenInstalled);
-        assert_eq!(watch.is_gone(), gone);
-    }
+    assert!(watch.path().contains("sendInitialEvents=true"));
     let mut core = Watch::new(Kind::Pod);
     assert_eq!(core.next_after(Some(&Trouble::Absent)), Next::BackOff);
-    assert!(!core.is_gone());
 }
 
 #[test]
-fn nonsense_is_told_and_passed_over() {
+fn nonsense_is_a_fault_and_passed_over() {
     let mut watch = listed();
     for bad in ["{", "[]", "{\"type\":\"WHAT\"}", "{\"type\":\"ADDED\"}"] {
         assert!(matches!(watch.line(bad.as_bytes()).unwrap()[..], [Event::Fault(_)]), "{bad}");

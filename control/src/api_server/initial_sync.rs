@@ -1,7 +1,7 @@
-//! What was told before everything was told.
+//! The initial-sync buffer: what watches report before every kind is listed.
 //!
 //! The kinds are listed one beside the other. Were each worked in as it comes, new pods would be
-//! judged by old policies, or by none; so what comes is kept aside until [`Event::Synced`] and
+//! evaluated against old policies, or none; so events are kept aside until [`Event::Synced`] and
 //! then worked in at once.
 
 use std::collections::BTreeMap;
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use super::Event;
 use crate::{Control, Kind, Object, ObjectRef};
 
-/// Objects told so far, by kind; no more of them than the cluster has.
+/// Objects reported so far, by kind; no more of them than the cluster has.
 #[derive(Debug, Default)]
-pub struct Gathering {
+pub struct InitialSync {
     kinds: BTreeMap<Kind, BTreeMap<ObjectRef, Object>>,
 }
 
-impl Gathering {
-    /// Takes what a watch told; whether that was [`Event::Synced`].
+impl InitialSync {
+    /// Takes an event; whether it was [`Event::Synced`].
     pub fn take(&mut self, event: Event) -> bool {
         match event {
             Event::Resync(kind, objects, _) => {
@@ -33,20 +33,22 @@ impl Gathering {
                 }
             }
             Event::Synced => return true,
-            Event::Fault(_)
-            | Event::Connected(_)
-            | Event::Absent(_)
-            | Event::Trouble(..)
-            | Event::Reported(_)
-            | Event::NotReported(..) => {}
+            _ => {}
         }
         false
     }
 
-    /// Makes what `control` knows exactly what was told.
+    /// Whether any kind is listed.
+    pub fn has_begun(&self) -> bool {
+        !self.kinds.is_empty()
+    }
+
+    /// Makes what `control` knows of the kinds listed exactly what was reported. Other kinds stay
+    /// as they were.
     pub fn work_in(self, control: &mut Control) {
-        let objects = self.kinds.into_values().flat_map(BTreeMap::into_values);
-        control.resync(objects.collect());
+        for (kind, objects) in self.kinds {
+            control.resync_kind(kind, objects.into_values().collect());
+        }
     }
 }
 
@@ -71,17 +73,17 @@ mod tests {
         let mut control = Control::new(Scope::All);
         control.apply(node("old", json!({})));
         let whole = node("a", json!({"x": "1"}));
-        let mut gathering = Gathering::default();
-        let told = [
+        let mut buffer = InitialSync::default();
+        let events = [
             Event::Resync(Kind::Node, vec![whole.clone(), node("b", json!({}))], Vec::new()),
             Event::Delete(node("b", json!({})).reference()),
             Event::Apply(node("c", json!({})), Vec::new()),
             Event::Apply(node("a", json!({"x": 1})), Vec::new()),
-            Event::Connected(Kind::Node),
+            Event::Answered(Kind::Node),
         ];
-        assert!(!told.into_iter().any(|event| gathering.take(event)));
-        assert!(gathering.take(Event::Synced));
-        gathering.work_in(&mut control);
+        assert!(!events.into_iter().any(|event| buffer.take(event)));
+        assert!(buffer.take(Event::Synced));
+        buffer.work_in(&mut control);
         let known: Vec<Object> = control.objects().collect();
         assert_eq!(known, [node("a", json!({"x": 1})), node("c", json!({}))]);
     }

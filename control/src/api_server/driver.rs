@@ -1,0 +1,336 @@
+//! The requests of one kind: asks what its [`Watch`] wants to know, and passes on what comes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{AsyncBufRead, AsyncBufReadExt};
+use kube::Client;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::deletions::Deletions;
+use super::failures::{Failures, Outage};
+use super::trouble::Trouble;
+use super::watch::{Next, Watch};
+use super::{Event, Pace, jittered};
+use crate::Kind;
+
+/// A line longer than this is no object: the API server refuses objects of a tenth of it.
+const LONGEST_LINE: usize = 32 << 20;
+/// Bookmarks come about once a minute: longer silence is a dead connection.
+const SILENCE: Duration = Duration::from_secs(150);
+/// Until the head of an answer.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Until the answer of discovery, while which events of the kind wait.
+const DISCOVERY: Duration = Duration::from_secs(5);
+
+/// The requests of one kind.
+pub(super) struct Driver {
+    client: Client,
+    pace: Pace,
+    events: mpsc::Sender<Event>,
+    outage: Arc<Outage>,
+    answers: watch::Receiver<u64>,
+    /// Kinds that are not listed yet.
+    unlisted: Arc<AtomicUsize>,
+    is_listed: bool,
+    watch: Watch,
+    failures: Failures,
+    standing: Standing,
+    absent_since: Option<Instant>,
+    /// For kinds that may be absent.
+    deletions: Option<Deletions>,
+}
+
+/// What was reported of the kind's watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nothing, or trouble.
+    Unanswered,
+    /// [`Event::Answered`].
+    Answered,
+    /// [`Event::Current`].
+    Current,
+    /// [`Event::Absent`].
+    Absent,
+    /// The same, and its objects count no more.
+    Gone,
+}
+
+/// The receiver of events is gone.
+struct Closed;
+
+impl Driver {
+    pub(super) fn new(
+        kind: Kind,
+        client: Client,
+        pace: Pace,
+        events: mpsc::Sender<Event>,
+        outage: Arc<Outage>,
+        unlisted: Arc<AtomicUsize>,
+    ) -> Self {
+        Self {
+            client,
+            pace,
+            events,
+            answers: outage.subscribe(),
+            outage,
+            unlisted,
+            is_listed: false,
+            watch: Watch::new(kind),
+            failures: Failures::default(),
+            standing: Standing::Unanswered,
+            absent_since: None,
+            deletions: kind.may_be_absent().then(Deletions::default),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        while self.round().await.is_ok() {}
+    }
+
+    /// One request, and the wait after it.
+    async fn round(&mut self) -> Result<(), Closed> {
+        self.answers.borrow_and_update();
+        let before = self.watch.progress();
+        let trouble = self.request().await?.err();
+        let next = self.watch.next_after(trouble.as_ref());
+        if trouble == Some(Trouble::Expired) {
+            self.failures.expired += 1;
+            self.is_answered();
+            // What happened since then is not known.
+            self.become_answered().await?;
+        } else if trouble.as_ref().is_some_and(Trouble::is_outage) {
+            self.failures.unanswered += 1;
+        } else if self.watch.progress() == before {
+            (self.failures.unanswered, self.failures.fruitless) = (0, self.failures.fruitless + 1);
+        }
+        if let Some(trouble) = trouble.as_ref().filter(|it| it.is_news()) {
+            self.standing = Standing::Unanswered;
+            self.send(Event::Trouble(self.watch.kind(), trouble.to_string())).await?;
+        }
+        let wait = match next {
+            Next::AtOnce if trouble == Some(Trouble::Expired) => {
+                self.failures.wait_expired(&self.pace)
+            }
+            Next::AtOnce if self.failures.fruitless < 2 => Duration::ZERO,
+            Next::AtOnce | Next::BackOff => self.failures.wait(&self.pace),
+            Next::After(wait) => wait,
+            Next::WhenInstalled => self.absent().await?,
+        };
+        self.rest(wait, trouble.is_some_and(|it| it.is_outage())).await
+    }
+
+    /// Waits, and looks after deletions meanwhile.
+    async fn rest(&mut self, wait: Duration, is_outage: bool) -> Result<(), Closed> {
+        let until = Instant::now() + wait;
+        loop {
+            let rest = until.saturating_duration_since(Instant::now());
+            let due = self.deletions_due();
+            tokio::select! {
+                () = sleep_until(due.unwrap_or(until)), if due.is_some_and(|due| due < until) => {}
+                () = self.outage.wait(rest, self.pace.outage, &mut self.answers), if is_outage => {
+                    return Ok(());
+                }
+                () = sleep(rest), if !is_outage => return Ok(()),
+                () = self.events.closed() => return Err(Closed),
+            }
+            self.look_after_deletions().await?;
+        }
+    }
+
+    /// The kind is not installed; how long to wait before it is looked for again.
+    async fn absent(&mut self) -> Result<Duration, Closed> {
+        let (now, kind) = (Instant::now(), self.watch.kind());
+        let since = *self.absent_since.get_or_insert(now);
+        if !matches!(self.standing, Standing::Absent | Standing::Gone) {
+            self.standing = Standing::Absent;
+            self.send(Event::Absent(kind)).await?;
+            self.listed().await?;
+        }
+        let counts_until = since + self.pace.hold;
+        if now >= counts_until && self.standing != Standing::Gone {
+            self.standing = Standing::Gone;
+            self.deletions.iter_mut().for_each(Deletions::clear);
+            self.send(Event::Resync(kind, Vec::new(), Vec::new())).await?;
+        }
+        let wait = jittered(self.pace.absent);
+        Ok(match self.standing {
+            Standing::Gone => wait,
+            _ => wait.min(counts_until.saturating_duration_since(now)),
+        })
+    }
+
+    /// One request, to its end.
+    async fn request(&mut self) -> Result<Result<(), Trouble>, Closed> {
+        let request = match http::Request::get(self.watch.path()).body(Vec::new()) {
+            Ok(request) => request,
+            Err(error) => return Ok(Err(Trouble::Other(error.to_string()))),
+        };
+        let answer = timeout(ANSWER, self.client.request_stream(request)).await;
+        let body = match answer {
+            Ok(Ok(body)) => body,
+            Ok(Err(kube::Error::Api(status))) => {
+                let wait = status.details.as_ref().map_or(0, |it| it.retry_after_seconds);
+                return Ok(Err(Trouble::status(status.code, &status.message, wait)));
+            }
+            Ok(Err(error)) => return Ok(Err(Trouble::Away(error.to_string()))),
+            Err(_) => return Ok(Err(Trouble::Silent)),
+        };
+        self.is_answered();
+        self.absent_since = None;
+        if self.standing != Standing::Current {
+            self.become_answered().await?;
+        }
+        let mut body = std::pin::pin!(body);
+        let mut line = Vec::new();
+        loop {
+            let due = self.deletions_due();
+            let never = Instant::now() + SILENCE;
+            // Reading may be given up half-way through a line, and goes on there.
+            let read = tokio::select! {
+                read = timeout(SILENCE, read_line(&mut body, &mut line)) => read,
+                () = sleep_until(due.unwrap_or(never)), if due.is_some() => {
+                    self.look_after_deletions().await?;
+                    continue;
+                }
+                () = self.events.closed() => return Err(Closed),
+            };
+            match read {
+                Err(_) => return Ok(Err(Trouble::Silent)),
+                Ok(Err(error)) => return Ok(Err(Trouble::Other(error.to_string()))),
+                Ok(Ok(())) if line.is_empty() => break,
+                Ok(Ok(())) => {}
+            }
+            let events = self.watch.line(&line);
+            line.clear();
+            match events {
+                Ok(events) => self.pass_on(events).await?,
+                Err(trouble) => return Ok(Err(trouble)),
+            }
+        }
+        match self.watch.end() {
+            Ok(events) => self.pass_on(events).await?,
+            Err(trouble) => return Ok(Err(trouble)),
+        }
+        Ok(Ok(()))
+    }
+
+    /// Passes on what a line said, and that it proves the watch to be current.
+    async fn pass_on(&mut self, events: Vec<Event>) -> Result<(), Closed> {
+        let now = Instant::now();
+        for event in events {
+            let is_list = matches!(event, Event::Resync(..));
+            let event = match &mut self.deletions {
+                Some(deletions) => deletions.filter(event, now),
+                None => Some(event),
+            };
+            if let Some(event) = event {
+                self.send(event).await?;
+            }
+            if is_list {
+                self.listed().await?;
+            }
+        }
+        if self.watch.take_fruit() {
+            self.failures.fruitless = 0;
+            if self.watch.is_watching_on() {
+                self.failures.expired = 0;
+            }
+            if self.standing != Standing::Current {
+                self.standing = Standing::Current;
+                self.send(Event::Current(self.watch.kind())).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The API server is there; if it was not, the other kinds need not wait any longer.
+    fn is_answered(&mut self) {
+        if std::mem::take(&mut self.failures.unanswered) > 0 {
+            self.outage.is_over();
+        }
+    }
+
+    async fn become_answered(&mut self) -> Result<(), Closed> {
+        if self.standing == Standing::Answered {
+            return Ok(());
+        }
+        self.standing = Standing::Answered;
+        self.send(Event::Answered(self.watch.kind())).await
+    }
+
+    /// The kind is listed, or known to be absent.
+    async fn listed(&mut self) -> Result<(), Closed> {
+        let first = !std::mem::replace(&mut self.is_listed, true);
+        // The last one has everything before it in the channel.
+        if first && self.unlisted.fetch_sub(1, Ordering::AcqRel) == 1 {
+            return self.send(Event::Synced).await;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, event: Event) -> Result<(), Closed> {
+        self.events.send(event).await.map_err(|_| Closed)
+    }
+
+    fn deletions_due(&self) -> Option<Instant> {
+        self.deletions.as_ref().and_then(Deletions::due)
+    }
+
+    /// Passes on the deletions that are meant.
+    async fn look_after_deletions(&mut self) -> Result<(), Closed> {
+        let now = Instant::now();
+        let is_installed = match self.deletions.as_ref().is_some_and(|it| it.asks(now)) {
+            true => self.is_installed().await,
+            false => None,
+        };
+        let deletions = self.deletions.iter_mut();
+        let gone: Vec<_> =
+            deletions.flat_map(|it| it.look(is_installed, self.pace.hold, now)).collect();
+        for reference in gone {
+            self.send(Event::Delete(reference)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether discovery lists the kind, and as one whose objects may be created: while a
+    /// definition is being deleted, they may not. `None` if it does not answer.
+    async fn is_installed(&self) -> Option<bool> {
+        let kind = self.watch.kind();
+        let path = format!("/apis/{}", kind.api_version());
+        let request = http::Request::get(path).body(Vec::new()).ok()?;
+        let answer = timeout(DISCOVERY, self.client.request::<Value>(request)).await.ok()?;
+        let list = match answer {
+            Ok(list) => list,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Some(false),
+            Err(_) => return None,
+        };
+        let mut resources = list["resources"].as_array()?.iter();
+        let resource = resources.find(|resource| resource["name"] == kind.plural());
+        let verbs = resource.and_then(|resource| resource["verbs"].as_array());
+        Some(verbs.is_some_and(|verbs| verbs.iter().any(|verb| verb == "create")))
+    }
+}
+
+/// Adds what comes up to and with the next newline; adds nothing at the end.
+async fn read_line(body: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        let chunk = body.fill_buf().await?;
+        let (taken, done) = match chunk.iter().position(|byte| *byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (chunk.len(), chunk.is_empty()),
+        };
+        line.extend_from_slice(&chunk[..taken]);
+        body.consume_unpin(taken);
+        if done {
+            return Ok(());
+        }
+        if line.len() > LONGEST_LINE {
+            return Err(io::Error::other("a line of the answer has no end"));
+        }
+    }
+}
