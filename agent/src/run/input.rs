@@ -30,8 +30,8 @@ impl Input {
         let mut reading = None;
         let source = match (&config.api_server, config.manifests.is_empty()) {
             (Some(access), _) => {
-                let tell = move |event| tell.send(Event::Source(event)).is_ok();
-                Source::ApiServer(ApiServer::watch(access.clone(), tell)?)
+                let send = move |event, slot| tell.send(Event::Source(event, slot)).is_ok();
+                Source::ApiServer(ApiServer::watch(access.clone(), send)?)
             }
             (None, true) => Source::Nothing,
             (None, false) => {

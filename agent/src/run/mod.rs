@@ -82,8 +82,8 @@ pub enum StartError {
 pub(crate) enum Event {
     /// The manifests, after a change.
     Manifests(source::Reading),
-    /// The API server told something.
-    Source(control::api_server::Event),
+    /// An event of the API server's watches.
+    Source(control::api_server::Event, source::Slot),
     /// Somebody wants something.
     Request(Request, Sender<Answer>),
     /// Somebody wants the session rules of a pod, or of all; they are worked out on their side.

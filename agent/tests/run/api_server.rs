@@ -104,8 +104,9 @@ fn the_api_server_decides_as_manifests_do() {
     api.send(&syn(API, DB, 86));
     db.expects(&syn(API, DB, 86), DB);
 
+    until(|| node.status().source.state == "in-sync");
     let source = node.status().source;
-    assert_eq!((source.kind.as_str(), source.state.as_str()), ("api-server", "in-sync"));
+    assert_eq!(source.kind, "api-server");
     assert_eq!(source.place, format!("http://{}", server.address()));
     assert!(source.synced && source.last_event.is_some() && source.retries == 0);
     let metrics = node.http("GET /metrics HTTP/1.1").1;
@@ -283,4 +284,52 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
     until(|| condition("clusternetworkpolicies", "names")["status"] == "True");
     assert_eq!((patches(), node.status().faults.len()), (before + 1, 0));
     assert_eq!(node.status().source.report_error, None);
+}
+
+#[test]
+fn a_start_from_the_saved_state_does_not_wait_for_the_slowest_kind() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let files = NodeFiles::new("slowest");
+    let node = start(&files, &server, Kernel::default());
+    until(|| ready(&node));
+    let _pods = (node.attach("db", DB), node.attach("web", WEB));
+    until(|| node.status().source.saved.is_some());
+    let kernel = node.stop();
+    // A new denial, while another kind is refused for good.
+    server.apply(policy("api"));
+    server.forbid("endpointslices", true);
+    let node = start(&files, &server, kernel);
+    in_force(&node, |status| status.objects.contains_key("NetworkPolicy"));
+    let web = node.taken_up("web", WEB);
+    refused(&node, &web, WEB, 80);
+    let source = node.status().source;
+    assert!(!source.synced && source.state == "failing", "{source:?}");
+    server.forbid("endpointslices", false);
+    until(|| node.status().source.state == "in-sync");
+}
+
+#[test]
+fn a_new_denial_is_in_force_soon_after_an_outage() {
+    for by_status in [false, true] {
+        let mut server = ApiServer::new();
+        cluster(&server);
+        server.expire_by_status(by_status);
+        let files = NodeFiles::new(&format!("after-outage-{by_status}"));
+        let node = start(&files, &server, Kernel::default());
+        until(|| ready(&node));
+        let (_db, web) = (node.attach("db", DB), node.attach("web", WEB));
+        server.go_away();
+        until(|| node.status().source.state == "failing");
+        // Waits of every kind have grown to several seconds.
+        std::thread::sleep(Duration::from_secs(8));
+        server.apply(policy("api"));
+        server.forget_history();
+        server.come_back();
+        let began = std::time::Instant::now();
+        in_force(&node, |status| status.objects.contains_key("NetworkPolicy"));
+        let took = began.elapsed();
+        refused(&node, &web, WEB, 80);
+        assert!(took < Duration::from_secs(4), "{took:?}");
+    }
 }

@@ -221,7 +221,7 @@ impl ControlLoop {
         let limit = self.board.config.attach_timeout;
         let text = format!(
             "attach pod {key}: waited {limit:?} for {}",
-            waiting.reason(&key, &self.control, self.gathering.is_none())
+            waiting.reason(&key, &self.control, self.initial_sync.is_none())
         );
         self.drop_pod(attachment, &text);
         waiting.answer(&ApiError::new(ErrorKind::NotReady, text).into());
@@ -245,7 +245,7 @@ impl ControlLoop {
                 error(ErrorKind::NotFound, text)
             }
             Some(Attached { key, waiting: Some(waiting), .. }) => {
-                let reason = waiting.reason(key, &self.control, self.gathering.is_none());
+                let reason = waiting.reason(key, &self.control, self.initial_sync.is_none());
                 error(ErrorKind::NotReady, format!("pod {key} waits for {reason}"))
             }
             Some(Attached { key, port: PodPort::Failed { why, .. }, .. }) => {

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use control::api_server::Gathering;
 use control::{Control, Scope};
 use dataplane::port::PortGone;
 use dataplane::{PortId, Switch};
@@ -42,8 +41,8 @@ pub(super) struct ControlLoop {
     /// Tells for as long as the loop lives.
     source: Source,
     source_info: SourceInfo,
-    /// What the API server told so far, until it has told everything.
-    gathering: Option<Gathering>,
+    /// What the API server reports before every kind is listed.
+    initial_sync: Option<source::Initial>,
     saver: Option<Saver>,
     reports: reports::Reports,
     records: Records,
@@ -136,7 +135,7 @@ impl ControlLoop {
             heard,
             source,
             source_info,
-            gathering: asks.then(Gathering::default),
+            initial_sync: asks.then(source::Initial::default),
             saver,
             reports: reports::Reports::default(),
             records,
@@ -195,7 +194,7 @@ impl ControlLoop {
                 match event {
                     // Of several versions only the last matters.
                     Event::Manifests(reading) => manifests = Some(reading),
-                    Event::Source(event) => {
+                    Event::Source(event, _slot) => {
                         self.source_event(event);
                         told = true;
                     }
@@ -226,6 +225,7 @@ impl ControlLoop {
                 self.take_manifests(reading);
                 told = true;
             }
+            told |= self.end_initial_sync_if_late();
             if told {
                 self.commit();
             }

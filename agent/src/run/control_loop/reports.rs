@@ -70,7 +70,7 @@ impl ControlLoop {
     pub(super) fn write_reports(&mut self) {
         let Source::ApiServer(api_server) = &self.source else { return };
         let now = Instant::now();
-        if self.gathering.is_some() || self.reports.due.is_none_or(|due| due > now) {
+        if self.initial_sync.is_some() || self.reports.due.is_none_or(|due| due > now) {
             return;
         }
         self.reports.due = Some(now + AGAIN);

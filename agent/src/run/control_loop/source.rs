@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
-use control::api_server::Event;
+use control::api_server::{Event, InitialSync};
 use control::{Fault, Kind, Object, ObjectRef, PodKey};
 
 use super::ControlLoop;
@@ -55,6 +55,17 @@ impl Faults {
     }
 }
 
+/// What the API server reports before every kind is listed.
+#[derive(Default)]
+pub(super) struct Initial {
+    buffer: InitialSync,
+    /// When the first kind was listed.
+    began: Option<Instant>,
+}
+
+/// How long kinds that are listed wait for the others where a saved state stands in for these.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Whether judgements of this kind are written into objects' status.
 fn is_reported(kind: Kind) -> bool {
     matches!(kind, Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall)
@@ -102,24 +113,46 @@ impl ControlLoop {
         self.rename_all();
     }
 
-    /// Works in what the API server told.
+    /// Works in an event of the API server's watches.
     pub(super) fn source_event(&mut self, event: Event) {
         self.note(&event);
-        let Some(gathering) = &mut self.gathering else {
-            self.handle(event);
-            return;
-        };
-        if !gathering.take(event) {
-            return;
+        let is_synced = event == Event::Synced;
+        match &mut self.initial_sync {
+            None => self.handle(event),
+            Some(initial) => {
+                initial.buffer.take(event);
+                if initial.began.is_none() && initial.buffer.has_begun() {
+                    initial.began = Some(Instant::now());
+                }
+            }
         }
-        if let Some(gathering) = self.gathering.take() {
-            gathering.work_in(&mut self.control);
+        if is_synced {
+            self.end_initial_sync();
+            self.source_info.synced = true;
+            let count: usize = self.control.counts().values().sum();
+            log::info!("every kind is listed: {count} objects");
         }
-        self.source_info.synced = true;
-        self.rename_all();
-        self.save_after(true);
-        let count: usize = self.control.counts().values().sum();
-        log::info!("the API server has told everything: {count} objects");
+    }
+
+    /// Works in the kinds that are listed if the others are late and a saved state stands in for
+    /// them; whether it did.
+    pub(super) fn end_initial_sync_if_late(&mut self) -> bool {
+        let began = self.initial_sync.as_ref().and_then(|initial| initial.began);
+        let is_late = began.is_some_and(|began| began.elapsed() > LATE);
+        let is_restored = matches!(self.source_info.restored, Restored::From(_));
+        if is_late && is_restored {
+            log::warn!("some kinds are not listed yet: the saved state counts for them");
+            self.end_initial_sync();
+        }
+        is_late && is_restored
+    }
+
+    fn end_initial_sync(&mut self) {
+        if let Some(initial) = self.initial_sync.take() {
+            initial.buffer.work_in(&mut self.control);
+            self.rename_all();
+            self.save_after(true);
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -187,14 +220,15 @@ impl ControlLoop {
                     (_, WatchState::Failing(why)) => log::warn!("watch of {name}: {why}"),
                     (WatchState::Failing(_), _) => log::info!("watch of {name}: answered again"),
                     (_, WatchState::Absent) => log::info!("{name} is not installed"),
-                    (_, WatchState::Watching) => log::debug!("watch of {name}: answered"),
-                    (_, WatchState::Asking) => {}
+                    (_, WatchState::Watching) => log::debug!("watch of {name}: in sync"),
+                    (_, WatchState::Asking | WatchState::Resuming) => {}
                 }
             }
             watch.state = state;
         };
         match event {
-            Event::Connected(kind) => become_(*kind, WatchState::Watching),
+            Event::Answered(kind) => become_(*kind, WatchState::Resuming),
+            Event::Current(kind) => become_(*kind, WatchState::Watching),
             Event::Absent(kind) => become_(*kind, WatchState::Absent),
             Event::Trouble(kind, why) => become_(*kind, WatchState::Failing(why.clone())),
             Event::Fault(fault) => {

@@ -19,7 +19,7 @@ impl ControlLoop {
     }
 
     pub(super) fn tell_with(&self, snapshot: Arc<dataplane::Snapshot>) {
-        let told = self.gathering.is_none();
+        let told = self.initial_sync.is_none();
         let mut names = Names::new();
         let mut ports = Vec::new();
         let mut waiting = Vec::new();

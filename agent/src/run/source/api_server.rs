@@ -1,8 +1,10 @@
-//! The thread that asks the API server.
+//! The thread that watches the API server.
 //!
 //! A tokio runtime of its own, on a thread of its own: never on a worker's core, and never in
-//! the control loop's way. What it hears goes into the control loop's channel.
+//! the control loop's way. Its events go into the control loop's channel, each with a slot; when
+//! all slots are taken, the watches are not read any further.
 
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use control::ObjectRef;
 use control::api_server::{Access, Client, Event, Pace, connect, report, watch};
 use control::model::Condition;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::run::StartError;
 
@@ -25,17 +27,22 @@ pub(in crate::run) struct ApiServer {
 
 /// Events that wait for the control loop before watches are held up.
 const WAITING: usize = 256;
+
+/// The place of an event among those that wait; dropped once the event is worked in.
+pub(in crate::run) type Slot = OwnedSemaphorePermit;
+
 /// The API server has others to serve.
 const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
 
 impl ApiServer {
-    /// Begins to watch; `tell` gets every event, and says whether anybody still listens.
+    /// Begins to watch; `send` gets every event with its slot, and returns whether the receiver is
+    /// still there.
     ///
     /// # Errors
     /// [`StartError::Input`] when the configuration cannot be used.
     pub(in crate::run) fn watch(
         access: Access,
-        tell: impl Fn(Event) -> bool + Send + 'static,
+        send: impl Fn(Event, Slot) -> bool + Send + 'static,
     ) -> Result<Self, StartError> {
         let (stop, stopped) = oneshot::channel();
         let (answer, answered) = sync_channel(1);
@@ -58,12 +65,14 @@ impl ApiServer {
                     }
                 };
                 let _ = answer.send(Ok(connection.server));
-                let (sender, mut events) = mpsc::channel(WAITING);
+                let (sender, mut events) = mpsc::channel(1);
                 let mut tasks = watch(&connection.client, Pace::default(), &sender);
                 tasks.spawn(write(connection.client, to_report, sender));
                 tasks.spawn(async move {
+                    let slots = Arc::new(Semaphore::new(WAITING));
                     while let Some(event) = events.recv().await {
-                        if !tell(event) {
+                        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+                        if !send(event, slot) {
                             return;
                         }
                     }
@@ -94,14 +103,14 @@ impl ApiServer {
 async fn write(
     client: Client,
     mut wanted: mpsc::Receiver<(ObjectRef, Condition)>,
-    tell: mpsc::Sender<Event>,
+    events: mpsc::Sender<Event>,
 ) {
     while let Some((object, condition)) = wanted.recv().await {
         let event = match report(&client, &object, &condition).await {
             Ok(()) => Event::Reported(object),
             Err(error) => Event::NotReported(object, error),
         };
-        if tell.send(event).await.is_err() {
+        if events.send(event).await.is_err() {
             return;
         }
         tokio::time::sleep(BETWEEN_REPORTS).await;
@@ -115,5 +124,43 @@ impl Drop for ApiServer {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::time::Instant;
+
+    #[test]
+    fn events_that_are_not_worked_in_hold_up_the_watches() {
+        let server = testkit::api_server::ApiServer::new();
+        let held: Arc<Mutex<Vec<(Event, Slot)>>> = Arc::default();
+        let into = Arc::clone(&held);
+        let access = Access::Kubeconfig(server.kubeconfig());
+        let watching = ApiServer::watch(access, move |event, slot| {
+            into.lock().unwrap().push((event, slot));
+            true
+        });
+        let _watching = watching.map_err(|_| "no watch").unwrap();
+        let count = || held.lock().unwrap().len();
+        let until = |done: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !done() {
+                assert!(began.elapsed() < Duration::from_secs(30), "{} events", count());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        until(&|| held.lock().unwrap().iter().any(|(event, _)| *event == Event::Synced));
+        for number in 0..2 * WAITING {
+            server.apply(serde_json::json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": format!("p{number}"), "namespace": "x"}}));
+        }
+        until(&|| count() == WAITING);
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(count(), WAITING, "no more than there are slots");
+        held.lock().unwrap().clear();
+        until(&|| count() == WAITING);
     }
 }

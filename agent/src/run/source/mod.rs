@@ -21,7 +21,7 @@ use std::time::SystemTime;
 
 use control::Kind;
 
-pub(super) use api_server::ApiServer;
+pub(super) use api_server::{ApiServer, Slot};
 pub(super) use manifests::Manifests;
 pub(crate) use manifests::Reading;
 pub(super) use saved::{Saver, load};
@@ -80,7 +80,9 @@ pub struct WatchInfo {
 pub enum WatchState {
     /// It was not answered yet.
     Asking,
-    /// It is answered.
+    /// It is answered, and events may still be missing.
+    Resuming,
+    /// It is answered, and nothing is missing.
     Watching,
     /// The API server does not have the kind; it is looked for by and by.
     Absent,
@@ -93,6 +95,7 @@ impl WatchState {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Asking => "asking",
+            Self::Resuming => "resuming",
             Self::Watching => "watching",
             Self::Absent => "not-installed",
             Self::Failing(_) => "failing",
@@ -118,14 +121,16 @@ impl SourceInfo {
         self.synced || matches!(self.restored, Restored::From(_)) || self.kind != API_SERVER
     }
 
-    /// One word for it: `in-sync`, `waiting` before everything was told, or `failing` while any
-    /// request does.
+    /// One word for it: `in-sync`, `waiting` before everything is listed, `failing` while any
+    /// request does, `resuming` while events of any watch may still be missing.
     pub fn state(&self) -> &'static str {
-        let failing = |it: &WatchInfo| matches!(it.state, WatchState::Failing(_));
-        match self.watches.values().any(failing) {
-            true => "failing",
-            false if self.synced => "in-sync",
+        let is_failing = |it: &WatchInfo| matches!(it.state, WatchState::Failing(_));
+        let is_resuming = |it: &WatchInfo| it.state == WatchState::Resuming;
+        match self.synced {
+            _ if self.watches.values().any(is_failing) => "failing",
             false => "waiting",
+            true if self.watches.values().any(is_resuming) => "resuming",
+            true => "in-sync",
         }
     }
 }

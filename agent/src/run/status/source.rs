@@ -12,7 +12,8 @@ pub struct SourceStatus {
     pub kind: String,
     /// Paths, or the address of the API server.
     pub place: String,
-    /// `in-sync`, `waiting` before everything was told, or `failing` while any request does.
+    /// `in-sync`; `waiting` before everything is listed; `failing` while any request does;
+    /// `resuming` while events of any watch may still be missing.
     pub state: String,
     /// Whether everything has been told at least once since the start.
     pub synced: bool,
@@ -41,7 +42,7 @@ pub struct SourceStatus {
 pub struct WatchStatus {
     /// The kind.
     pub kind: String,
-    /// `asking`, `watching`, `not-installed` or `failing`.
+    /// `asking`, `resuming`, `watching`, `not-installed` or `failing`.
     pub state: String,
     /// Why it fails.
     pub error: Option<String>,
