@@ -14,13 +14,14 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 
 use crate::grpc::{Assembler, data_message, failure, message, request};
-use crate::http2::{Field, Handler, Link, Receiver, Role, Windows, drive};
 use crate::packet::Packet;
+use http2::{Field, Handler, Link, Role, Settings, drive};
 
 /// The path that dials are sent to.
 const PATH: &str = "/ProxyService/Proxy";
 /// Larger than any message a server sends.
-const WINDOWS: Windows = Windows { stream: 128 * 1024, connection: 128 * 1024 };
+const SETTINGS: Settings =
+    Settings { stream_window: 128 * 1024, connection_window: 128 * 1024, streams: 0 };
 
 /// A stream to a server. Dropping it drops its connection, without a word.
 #[derive(Debug)]
@@ -61,14 +62,14 @@ impl Tunnel {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let link = Link::new(Role::Client, WINDOWS);
+        let link = Link::new(Role::Client, SETTINGS);
         let stream = link.request(&request(scheme, authority, PATH, &[])).unwrap_or(1);
         let (sender, packets) = mpsc::unbounded_channel();
         let (why, ended) = mpsc::unbounded_channel();
         let mut reader = Reader { assembler: Assembler::default(), sender: Some(sender), why };
         let driven = Arc::clone(&link);
         let driver = tokio::spawn(async move {
-            let result = drive(io, driven, Receiver::new(Role::Client), &mut reader).await;
+            let result = drive(io, driven, &mut reader).await;
             if let Err(error) = result {
                 reader.end(error.to_string());
             }

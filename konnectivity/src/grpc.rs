@@ -2,8 +2,8 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::http2::{Field, code, encode};
 use crate::packet::{Packet, PacketError, encode_data};
+use http2::{Field, code, encode};
 
 /// Bytes before each message: whether it is compressed, and its length.
 pub(crate) const PREFIX: usize = 5;

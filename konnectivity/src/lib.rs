@@ -9,7 +9,7 @@
 //! and can stand on either side of its own.
 //!
 //! - [`packet`]: the messages,
-//! - `http2`, `grpc`: what carries them,
+//! - `grpc`, over the crate `http2`: what carries them,
 //! - [`server`]: frontends for the API server, agents to choose from,
 //! - [`agent`]: connections to servers and to targets,
 //! - [`client`]: the API server's side, for tests and benchmarks,
@@ -24,7 +24,6 @@ mod clock;
 pub mod commands;
 pub mod egress;
 mod grpc;
-mod http2;
 mod identifiers;
 pub mod kubernetes;
 mod metrics;

@@ -35,7 +35,7 @@ struct State {
 
 impl Default for State {
     fn default() -> Self {
-        let taken = crate::clock::millis();
+        let taken = http2::millis();
         Self { queue: VecDeque::new(), queued: 0, end: End::Open, taken, driver: None }
     }
 }
@@ -99,7 +99,7 @@ impl Raw {
                 return None;
             }
             if state.queue.is_empty() {
-                state.taken = crate::clock::millis();
+                state.taken = http2::millis();
             }
             state.queued += bytes.len();
             state.queue.push_back(bytes);
@@ -140,7 +140,7 @@ impl Raw {
         let state = self.lock();
         match state.queue.is_empty() {
             true => Duration::ZERO,
-            false => Duration::from_millis(crate::clock::millis().saturating_sub(state.taken)),
+            false => Duration::from_millis(http2::millis().saturating_sub(state.taken)),
         }
     }
 }
@@ -244,7 +244,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, O: Owner> Task<'_, I, O> {
             front.advance(count);
             if state.end != End::Now {
                 state.queued -= count;
-                state.taken = crate::clock::millis();
+                state.taken = http2::millis();
                 if !front.is_empty() {
                     state.queue.push_front(front);
                 }

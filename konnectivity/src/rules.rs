@@ -73,7 +73,7 @@ impl Rules {
     pub fn read(path: &Path) -> Result<Self, String> {
         let modified = modified(path);
         let table = Arc::new(read(path)?);
-        let state = State { table, modified, looked: crate::clock::millis() };
+        let state = State { table, modified, looked: http2::millis() };
         Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
     }
 
@@ -106,7 +106,7 @@ impl Rules {
     /// The table, read anew if the file has changed. A file with a fault changes nothing.
     fn current(&self) -> Arc<Table> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = crate::clock::millis();
+        let now = http2::millis();
         if now.saturating_sub(state.looked) >= LOOK_MILLIS {
             state.looked = now;
             let modified = modified(&self.path);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::grpc::Assembler;
-use crate::http2::{Field, Handler, Link, Receiver, Role, Windows};
+use http2::{Field, Handler, Link, Receiver, Role, Settings};
 
 /// What was made of the bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,11 +19,12 @@ pub struct Survey {
 
 /// Reads a client's connection that arrives in pieces of this many bytes.
 pub fn survey(bytes: &[u8], piece: usize) -> Survey {
-    let link = Link::new(Role::Server, Windows { stream: 65_535, connection: 65_535 });
+    let settings = Settings { stream_window: 65_535, connection_window: 65_535, streams: 100 };
+    let link = Link::new(Role::Server, settings);
     let mut receiver = Receiver::new(Role::Server);
     let mut surveyor = Surveyor::default();
     for chunk in bytes.chunks(piece.max(1)) {
-        if let Err(fault) = receiver.receive(chunk, &link, &mut surveyor) {
+        if let Err(fault) = receiver.receive(chunk, 0, &link, &mut surveyor) {
             surveyor.survey.fault = Some(fault.to_string());
             break;
         }

@@ -125,7 +125,7 @@ async fn dials_that_fail_say_why() {
     assert_eq!(metric(&page, "server_dial_failure_count{reason=\"error_response\"}"), 3.0);
     assert_eq!(metric(&page, "server_pending_backend_dials"), 0.0);
     let page = pair.agent.metrics();
-    assert_eq!(metric(&page, "agent_endpoint_dial_failure_total{reason=\"error\"}"), 3.0);
+    assert_eq!(metric(&page, "agent_endpoint_dial_failure_total{reason=\"unknown\"}"), 3.0);
 }
 
 #[tokio::test]

@@ -15,9 +15,9 @@ use super::dial::dial;
 use super::target::Target;
 use crate::audit::Record;
 use crate::grpc::{Assembler, Message, failure, header, message};
-use crate::http2::{Field, Handler, Link};
 use crate::packet::Packet;
 use crate::server::WINDOW;
+use http2::{Field, Handler, Link};
 
 /// A stream to a server and the connections that go over it.
 #[derive(Debug)]

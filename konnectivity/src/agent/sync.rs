@@ -18,9 +18,9 @@ use super::Shared;
 use super::options::ServerCount;
 use super::session::{Reader, Session, Told, reason};
 use crate::grpc::request;
-use crate::http2::{Link, Receiver, Role, drive};
 use crate::packet::Packet;
-use crate::server::{AGENT_PATH, AGENT_WINDOWS, WINDOW};
+use crate::server::{AGENT_PATH, AGENT_SETTINGS, WINDOW};
+use http2::{Link, Role, drive};
 
 /// At least this often sessions are looked after.
 pub(super) const TICK: Duration = Duration::from_millis(500);
@@ -99,7 +99,7 @@ impl Counter {
                 self.count = told.unwrap_or(self.count);
             }
             ServerCount::Leases(cluster, options) => {
-                let now = crate::clock::millis();
+                let now = http2::millis();
                 let due = self.looked.is_none_or(|at| now - at > LEASES.as_millis() as u64);
                 if due {
                     self.looked = Some(now);
@@ -122,7 +122,7 @@ fn longer(wait: Duration, most: Duration) -> Duration {
 
 /// Up to a tenth more.
 fn jittered(wait: Duration) -> Duration {
-    let random = RandomState::new().hash_one(crate::clock::millis()) % 100;
+    let random = RandomState::new().hash_one(http2::millis()) % 100;
     wait + wait.mul_f64(random as f64 / 1000.0)
 }
 
@@ -207,7 +207,7 @@ async fn connect(
     if let Some(token) = &token {
         metadata.push(("authorization", token));
     }
-    let link = Link::new(Role::Client, AGENT_WINDOWS);
+    let link = Link::new(Role::Client, AGENT_SETTINGS);
     let Some(stream_id) = link.request(&request("https", &authority, AGENT_PATH, &metadata)) else {
         return Tried::Failed("connect", "the connection ended at once".to_owned());
     };
@@ -217,7 +217,7 @@ async fn connect(
     let driven = Arc::clone(shared);
     tasks.spawn(async move {
         let session = Arc::clone(&reader.session);
-        let result = drive(stream, link, Receiver::new(Role::Client), &mut reader).await;
+        let result = drive(stream, link, &mut reader).await;
         let why = reason(result, reader.over.take());
         session.end();
         if forget(&driven, &session) {

@@ -47,7 +47,7 @@ impl Target {
             waiting: AtomicBool::new(false),
             to_target: AtomicU64::new(0),
             from_target: AtomicU64::new(0),
-            started: crate::clock::millis(),
+            started: http2::millis(),
         })
     }
 
@@ -67,7 +67,7 @@ impl Target {
 
     fn audit(&self, outcome: &str) {
         let shared = &self.session.shared;
-        let millis = crate::clock::millis().saturating_sub(self.started);
+        let millis = http2::millis().saturating_sub(self.started);
         shared.options.audit.write(&Record {
             role: "agent",
             who: self.session.server(),

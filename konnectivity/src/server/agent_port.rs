@@ -13,9 +13,9 @@ use super::grpc_frontend::check_request;
 use super::options::TokenAuth;
 use super::proxy::Proxy;
 use crate::grpc::{Assembler, Status, header, response, trailers};
-use crate::http2::{Field, Handler, Link, Receiver, Role, Windows, code, drive};
 use crate::identifiers::Identifiers;
 use crate::kubernetes::is_service_account;
+use http2::{Field, Handler, Link, Role, Settings, code, drive};
 
 /// The service's path.
 pub(crate) const PATH: &str = "/AgentService/Connect";
@@ -23,18 +23,19 @@ pub(crate) const PATH: &str = "/AgentService/Connect";
 /// original does not know it, and is treated as it always was.
 pub(crate) const WINDOW: &str = "podgate-window";
 
-/// All connections of an agent share its stream, and what comes is taken at once.
-pub(crate) const WINDOWS: Windows = Windows { stream: 8 << 20, connection: 8 << 20 };
+/// All connections of an agent share its one stream, which is read at once.
+pub(crate) const SETTINGS: Settings =
+    Settings { stream_window: 8 << 20, connection_window: 8 << 20, streams: 16 };
 
 /// Serves one connection of an agent.
 pub(crate) async fn serve<I>(proxy: &Arc<Proxy>, io: I, peer: String) -> io::Result<()>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let link = Link::new(Role::Server, WINDOWS);
+    let link = Link::new(Role::Server, SETTINGS);
     let mut handler =
         AgentPort { proxy: Arc::clone(proxy), peer, streams: HashMap::new(), behind: None };
-    let result = drive(io, link, Receiver::new(Role::Server), &mut handler).await;
+    let result = drive(io, link, &mut handler).await;
     let why = match &result {
         Ok(()) => "it closed its connection".to_owned(),
         Err(error) => crate::accept::reason(error),

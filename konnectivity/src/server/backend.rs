@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::connection::{Connection, Failure};
 use super::proxy::Proxy;
 use crate::grpc::{Message, message};
-use crate::http2::Link;
 use crate::identifiers::Identifiers;
 use crate::packet::Packet;
+use http2::Link;
 
 /// A stream that an agent opened, and the connections that go over it. Numbers of connections
 /// are the agent's, and unique on this stream only.

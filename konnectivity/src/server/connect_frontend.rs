@@ -230,7 +230,7 @@ where
 /// A number for a dial. It only has to differ from others that wait for the same agent.
 fn random() -> i64 {
     use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(crate::clock::millis()).cast_signed() & i64::MAX
+    RandomState::new().hash_one(http2::millis()).cast_signed() & i64::MAX
 }
 
 #[cfg(test)]

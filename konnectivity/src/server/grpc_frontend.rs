@@ -9,24 +9,25 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::connection::{Connection, Failure, Sink};
 use super::proxy::Proxy;
 use crate::grpc::{Assembler, Message, Status, header, message, response, trailers};
-use crate::http2::{Field, Handler, Link, Receiver, Role, Windows, code, drive};
 use crate::packet::Packet;
+use http2::{Field, Handler, Link, Role, Settings, code, drive};
 
 /// The service's path.
 pub(crate) const PATH: &str = "/ProxyService/Proxy";
 
 /// A frontend's connection usually carries one stream; what it may send unread is memory.
-const WINDOWS: Windows = Windows { stream: 256 * 1024, connection: 1 << 20 };
+const SETTINGS: Settings =
+    Settings { stream_window: 256 * 1024, connection_window: 1 << 20, streams: 10_000 };
 
 /// Serves one connection of the API server.
 pub(crate) async fn serve<I>(proxy: &Arc<Proxy>, io: I, who: String) -> io::Result<()>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let link = Link::new(Role::Server, WINDOWS);
+    let link = Link::new(Role::Server, SETTINGS);
     let mut handler =
         Frontend { proxy: Arc::clone(proxy), who: who.into(), streams: HashMap::new() };
-    let result = drive(io, link, Receiver::new(Role::Server), &mut handler).await;
+    let result = drive(io, link, &mut handler).await;
     for (_, mut stream) in handler.streams.drain() {
         stream.end(proxy, "the client's connection ended");
     }

@@ -35,7 +35,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-pub(crate) use agent_port::{PATH as AGENT_PATH, WINDOW, WINDOWS as AGENT_WINDOWS};
+pub(crate) use agent_port::{PATH as AGENT_PATH, SETTINGS as AGENT_SETTINGS, WINDOW};
 pub use options::{Frontend, Limits, Mode, Options, Strategy, TokenAuth};
 use proxy::Proxy;
 

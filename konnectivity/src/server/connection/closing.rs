@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::{Connection, Phase, Sink, State};
 use crate::audit::Record;
-use crate::clock::millis;
 use crate::grpc::message;
 use crate::packet::Packet;
+use http2::millis;
 
 /// How long the answer to a close may take; the original's client waits as long.
 const CLOSE: Duration = Duration::from_secs(10);

@@ -21,10 +21,9 @@ use super::backend::Backend;
 use super::connect_frontend::Client;
 use super::proxy::Proxy;
 use crate::audit::Record;
-use crate::clock::millis;
 use crate::grpc::{Status, message, trailers};
-use crate::http2::Link;
 use crate::packet::Packet;
+use http2::{Link, millis};
 
 /// Where bytes for the API server go.
 #[derive(Debug)]

@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 
 /// A header; names are lower case, values as far as they are text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Field {
+pub struct Field {
     /// Its name; pseudo headers begin with a colon.
-    pub(crate) name: String,
+    pub name: String,
     /// Its value.
-    pub(crate) value: String,
+    pub value: String,
 }
 
 /// Why a header block cannot be read. The connection cannot go on: both ends' tables differ.
@@ -43,7 +43,7 @@ pub(crate) enum HpackError {
 /// The dynamic table's size, the protocol's default.
 const TABLE_BYTES: usize = 4096;
 /// All names and values of a block; a token of a service account is about 1 KiB.
-const MOST_BYTES: usize = 64 * 1024;
+pub(crate) const MOST_BYTES: usize = 64 * 1024;
 /// What an entry counts besides its name and value (section 4.1).
 const ENTRY_BYTES: usize = 32;
 
@@ -134,7 +134,7 @@ impl Decoder {
 }
 
 /// Appends a header block.
-pub(crate) fn encode<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>, out: &mut Vec<u8>) {
+pub fn encode<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>, out: &mut Vec<u8>) {
     for (name, value) in fields {
         if let Some(index) = table::exact(name, value) {
             put_number(out, 0x80, 7, index);

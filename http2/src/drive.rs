@@ -13,8 +13,8 @@ use super::hpack::Field;
 use super::link::Link;
 use super::receive::Receiver;
 
-/// What happens on a connection. Nothing here may block; no lock of the link is held.
-pub(crate) trait Handler: Send {
+/// Takes the events of a connection. Nothing here may block; no lock of the link is held.
+pub trait Handler: Send {
     /// Headers or trailers came; `end` if nothing follows on the stream.
     fn headers(&mut self, link: &Arc<Link>, stream: u32, fields: Vec<Field>, end: bool);
     /// Bytes came; they count against the window until [`Link::release`].
@@ -42,16 +42,12 @@ thread_local! {
 }
 
 /// Moves bytes until the connection ends, and says why it did; `Ok` if either side wanted it.
-pub(crate) async fn drive<I, H>(
-    mut io: I,
-    link: Arc<Link>,
-    mut receiver: Receiver,
-    handler: &mut H,
-) -> io::Result<()>
+pub async fn drive<I, H>(mut io: I, link: Arc<Link>, handler: &mut H) -> io::Result<()>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send,
     H: Handler,
 {
+    let mut receiver = Receiver::new(link.role());
     let mut pending = Vec::new();
     let mut drained = Vec::new();
     let mut dirty = false;
@@ -130,10 +126,12 @@ impl<I: AsyncRead + AsyncWrite + Unpin, H: Handler> Driver<'_, I, H> {
                 }
                 Poll::Ready(Ok(())) => {}
             }
-            self.link.heard();
-            // What the handler queues is written in the next round, without waking anybody.
+            let now = crate::millis();
+            self.link.heard(now);
+            // What the handler queues is written in the next round, without a wake.
             self.link.unregister();
-            if let Err(fault) = self.receiver.receive(buffer.filled(), self.link, self.handler) {
+            let received = self.receiver.receive(buffer.filled(), now, self.link, self.handler);
+            if let Err(fault) = received {
                 self.link.close(fault.code, &fault.text);
                 *self.ended = Some(Err(io::Error::other(fault)));
             }

@@ -16,8 +16,6 @@ pub(super) const DEFAULT_TABLE: u32 = 4_096;
 pub(super) const FORGET: u8 = 0x20;
 /// The largest frame we take.
 pub(super) const OWN_FRAME: usize = 131_072;
-/// Streams a client may have open at a time.
-pub(super) const OWN_STREAMS: usize = 10_000;
 
 pub(super) mod kind {
     pub(in super::super) const DATA: u8 = 0;
@@ -46,6 +44,7 @@ pub(super) mod setting {
     pub(in super::super) const MAX_CONCURRENT_STREAMS: u16 = 3;
     pub(in super::super) const INITIAL_WINDOW_SIZE: u16 = 4;
     pub(in super::super) const MAX_FRAME_SIZE: u16 = 5;
+    pub(in super::super) const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
 /// Appends a frame's head. `length` fits 24 bits.

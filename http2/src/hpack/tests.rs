@@ -91,6 +91,55 @@ fn faults() {
     assert_eq!(fault(&block), HpackError::TooLong);
 }
 
+/// Sections 6.2.2 and 6.2.3: literals that stay out of the table.
+#[test]
+fn literals_without_index() {
+    let mut decoder = Decoder::default();
+    for first in [0x00, 0x10] {
+        let mut block = vec![first];
+        put_string(&mut block, "a");
+        put_string(&mut block, "1");
+        assert_eq!(decoder.decode(&block).unwrap(), fields(&[("a", "1")]));
+        // A name from the table: `:path`.
+        let mut block = vec![first | 4];
+        put_string(&mut block, "/x");
+        assert_eq!(decoder.decode(&block).unwrap(), fields(&[(":path", "/x")]));
+    }
+    assert_eq!(decoder.size, 0);
+}
+
+/// Section 4.4: a name may be that of an entry which the new one drives out.
+#[test]
+fn a_name_outlives_its_entry() {
+    let mut decoder = Decoder::default();
+    let mut block = vec![0x3f, 64 - 31, 0x40];
+    put_string(&mut block, "name");
+    put_string(&mut block, "1");
+    block.push(0x40 | 62);
+    put_string(&mut block, "2");
+    assert_eq!(decoder.decode(&block).unwrap(), fields(&[("name", "1"), ("name", "2")]));
+    assert_eq!(decoder.entries.len(), 1);
+}
+
+/// Section 4.3: a smaller table drops what no longer fits; a table of nothing drops all.
+#[test]
+fn a_smaller_table_evicts() {
+    let mut decoder = Decoder::default();
+    let mut block = Vec::new();
+    for name in ["a", "b", "c"] {
+        block.push(0x40);
+        put_string(&mut block, name);
+        put_string(&mut block, "1");
+    }
+    decoder.decode(&block).unwrap();
+    assert_eq!(decoder.entries.len(), 3);
+    // 68 bytes: two entries of 34. Then nothing, then the whole again, in one block.
+    decoder.decode(&[0x3f, 68 - 31]).unwrap();
+    assert_eq!(decoder.entries.len(), 2);
+    decoder.decode(&[0x20, 0x3f, 0xe1, 0x1f]).unwrap();
+    assert_eq!((decoder.entries.len(), decoder.limit), (0, 4096));
+}
+
 proptest! {
     #[test]
     fn what_is_written_is_read(

@@ -6,13 +6,18 @@ use std::task::Waker;
 
 use bytes::{Buf, Bytes};
 
-use super::Windows;
-use crate::http2::code;
-use crate::http2::frame::{self, flag, kind};
+use super::Settings;
+use crate::code;
+use crate::frame::{self, flag, kind};
+
+/// Closed streams that are remembered.
+const REMEMBERED: usize = 32;
+/// Streams a table may have room for when none is open.
+const SPARE: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) windows: Windows,
+    pub(super) offer: Settings,
     /// Frames other than DATA, ready to go.
     pub(super) control: Vec<u8>,
     pub(super) streams: HashMap<u32, Stream>,
@@ -31,6 +36,12 @@ pub(super) struct State {
     /// we make it remember nothing.
     pub(super) forget: bool,
     pub(super) next_stream: u32,
+    /// The last stream the peer opened.
+    pub(super) last_remote: u32,
+    /// Streams closed last, and whether the peer had ended its side.
+    pub(super) closed: VecDeque<(u32, bool)>,
+    /// The highest number that left `closed`.
+    pub(super) last_forgotten: u32,
     pub(super) phase: Phase,
     pub(super) driver: Option<Waker>,
     pub(super) waiting: VecDeque<Waker>,
@@ -53,6 +64,8 @@ pub(super) struct Stream {
     pub(super) in_ready: bool,
     pub(super) end: End,
     pub(super) remote_ended: bool,
+    /// The headers that open the peer's message came.
+    pub(super) answered: bool,
     pub(super) receive_left: i64,
     pub(super) receive_used: i64,
 }
@@ -74,7 +87,8 @@ impl State {
             in_ready: false,
             end: End::Open,
             remote_ended: false,
-            receive_left: self.windows.stream,
+            answered: false,
+            receive_left: self.offer.stream_window,
             receive_used: 0,
         };
         self.streams.insert(stream, it);
@@ -107,9 +121,26 @@ impl State {
         }
     }
 
+    /// Keeps in mind how a stream ended, as long as few have ended since.
+    pub(super) fn remember(&mut self, stream: u32, remote_ended: bool) {
+        if self.closed.len() == REMEMBERED
+            && let Some((oldest, _)) = self.closed.pop_front()
+        {
+            self.last_forgotten = self.last_forgotten.max(oldest);
+        }
+        self.closed.push_back((stream, remote_ended));
+    }
+
+    /// Closes a stream; false if it was closed before.
     pub(super) fn forget(&mut self, stream: u32) -> bool {
         self.drop_queue(stream);
-        self.streams.remove(&stream).is_some()
+        let Some(it) = self.streams.remove(&stream) else { return false };
+        self.remember(stream, it.remote_ended);
+        if self.streams.is_empty() && self.streams.capacity() > SPARE {
+            self.streams = HashMap::new();
+            self.ready = VecDeque::new();
+        }
+        true
     }
 
     /// Writes one frame of the stream whose turn it is; false if there is nothing to write.
@@ -177,7 +208,7 @@ impl State {
     pub(super) fn release(&mut self, stream: u32, bytes: i64) -> bool {
         let mut told = false;
         self.receive_used += bytes;
-        if self.receive_used * 4 >= self.windows.connection {
+        if self.receive_used * 4 >= self.offer.connection_window {
             frame::put_window(&mut self.control, 0, self.receive_used);
             self.receive_left += self.receive_used;
             self.receive_used = 0;
@@ -185,7 +216,7 @@ impl State {
         }
         if let Some(it) = self.streams.get_mut(&stream) {
             it.receive_used += bytes;
-            if it.receive_used * 4 >= self.windows.stream && !it.remote_ended {
+            if it.receive_used * 4 >= self.offer.stream_window && !it.remote_ended {
                 frame::put_window(&mut self.control, stream, it.receive_used);
                 it.receive_left += it.receive_used;
                 it.receive_used = 0;

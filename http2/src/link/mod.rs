@@ -13,19 +13,25 @@ use bytes::Bytes;
 use state::{End, Phase, State};
 
 use super::frame::{self, flag, kind, setting};
+use super::hpack::MOST_BYTES;
 use super::receive::Role;
 use super::{Fault, code};
 
-/// Windows we offer, in bytes.
+/// What this side offers the peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Windows {
-    pub(crate) stream: i64,
-    pub(crate) connection: i64,
+pub struct Settings {
+    /// Window of each stream, in bytes.
+    pub stream_window: i64,
+    /// Window of the connection, in bytes.
+    pub connection_window: i64,
+    /// Streams a client may have open at a time.
+    pub streams: usize,
 }
 
 /// One connection, seen by those who send on it.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub struct Link {
+    role: Role,
     state: Mutex<State>,
     /// When the other side was heard last, by [`crate::clock::millis`].
     heard: AtomicU64,
@@ -41,30 +47,32 @@ const FILL: usize = 128 * 1024;
 const MOST_CONTROL: usize = 1 << 20;
 
 impl Link {
-    pub(crate) fn new(role: Role, windows: Windows) -> Arc<Self> {
+    /// A connection at its beginning: preface and settings are queued.
+    pub fn new(role: Role, offer: Settings) -> Arc<Self> {
         let mut control = Vec::with_capacity(128);
         if role == Role::Client {
             control.extend_from_slice(frame::PREFACE);
         }
         let mut settings = vec![
-            (setting::INITIAL_WINDOW_SIZE, windows.stream as u32),
+            (setting::INITIAL_WINDOW_SIZE, offer.stream_window as u32),
             (setting::MAX_FRAME_SIZE, frame::OWN_FRAME as u32),
+            (setting::MAX_HEADER_LIST_SIZE, MOST_BYTES as u32),
         ];
         settings.push(match role {
             Role::Client => (setting::ENABLE_PUSH, 0),
-            Role::Server => (setting::MAX_CONCURRENT_STREAMS, frame::OWN_STREAMS as u32),
+            Role::Server => (setting::MAX_CONCURRENT_STREAMS, offer.streams as u32),
         });
         frame::put_head(&mut control, settings.len() * 6, kind::SETTINGS, 0, 0);
         for (name, value) in settings {
             control.extend_from_slice(&name.to_be_bytes());
             control.extend_from_slice(&value.to_be_bytes());
         }
-        let more = windows.connection - frame::DEFAULT_WINDOW;
+        let more = offer.connection_window - frame::DEFAULT_WINDOW;
         if more > 0 {
             frame::put_window(&mut control, 0, more);
         }
         let state = State {
-            windows,
+            offer,
             control,
             streams: HashMap::new(),
             ready: VecDeque::new(),
@@ -72,16 +80,24 @@ impl Link {
             window: frame::DEFAULT_WINDOW,
             peer_window: frame::DEFAULT_WINDOW,
             peer_frame: frame::DEFAULT_FRAME,
-            receive_left: windows.connection.max(frame::DEFAULT_WINDOW),
+            receive_left: offer.connection_window.max(frame::DEFAULT_WINDOW),
             receive_used: 0,
             forget: false,
             next_stream: 1,
+            last_remote: 0,
+            closed: VecDeque::new(),
+            last_forgotten: 0,
             phase: Phase::Open,
             driver: None,
             waiting: VecDeque::new(),
             ping_sent: None,
         };
-        Arc::new(Self { state: Mutex::new(state), heard: AtomicU64::new(crate::clock::millis()) })
+        Arc::new(Self { role, state: Mutex::new(state), heard: AtomicU64::new(crate::millis()) })
+    }
+
+    /// This side's role.
+    pub fn role(&self) -> Role {
+        self.role
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -101,7 +117,7 @@ impl Link {
     }
 
     /// Opens a stream as a client; `None` when the connection is at its end.
-    pub(crate) fn request(&self, block: &[u8]) -> Option<u32> {
+    pub fn request(&self, block: &[u8]) -> Option<u32> {
         self.with(|state| {
             if state.phase != Phase::Open {
                 return None;
@@ -116,7 +132,7 @@ impl Link {
     }
 
     /// Sends the first headers of an answer.
-    pub(crate) fn headers(&self, stream: u32, block: &[u8]) {
+    pub fn headers(&self, stream: u32, block: &[u8]) {
         self.with(|state| {
             if state.phase == Phase::Open && state.streams.contains_key(&stream) {
                 let block = state.block(block);
@@ -126,7 +142,7 @@ impl Link {
     }
 
     /// Queues bytes; gives back how many wait on the stream now, or `None` if it has ended.
-    pub(crate) fn send(&self, stream: u32, bytes: Bytes) -> Option<usize> {
+    pub fn send(&self, stream: u32, bytes: Bytes) -> Option<usize> {
         self.with(|state| {
             let it = state.streams.get_mut(&stream)?;
             if !matches!(it.end, End::Open) || state.phase != Phase::Open {
@@ -142,7 +158,7 @@ impl Link {
     }
 
     /// Ends our side of a stream after what is queued, a server's with trailers.
-    pub(crate) fn finish(&self, stream: u32, trailers: Option<Vec<u8>>) {
+    pub fn finish(&self, stream: u32, trailers: Option<Vec<u8>>) {
         self.with(|state| {
             if let Some(it) = state.streams.get_mut(&stream)
                 && matches!(it.end, End::Open)
@@ -154,7 +170,7 @@ impl Link {
     }
 
     /// Throws away what is queued on a stream and ends it as [`Link::finish`] does.
-    pub(crate) fn cut(&self, stream: u32, trailers: Vec<u8>) {
+    pub fn cut(&self, stream: u32, trailers: Vec<u8>) {
         self.with(|state| {
             state.drop_queue(stream);
             if let Some(it) = state.streams.get_mut(&stream)
@@ -167,21 +183,31 @@ impl Link {
         self.wake_waiting();
     }
 
-    /// Tells that bytes which arrived on a stream are consumed.
-    pub(crate) fn release(&self, stream: u32, bytes: usize) {
+    /// Ends both directions of a stream at once and discards what is queued on it.
+    pub fn reset(&self, stream: u32, code: u32) {
+        self.with(|state| {
+            if state.forget(stream) {
+                frame::put_reset(&mut state.control, stream, code);
+            }
+        });
+        self.wake_waiting();
+    }
+
+    /// Gives received bytes of a stream back to the window.
+    pub fn release(&self, stream: u32, bytes: usize) {
         if bytes > 0 && self.lock().release(stream, bytes as i64) {
             self.with(|_| ());
         }
     }
 
     /// Bytes queued on a stream.
-    pub(crate) fn queued(&self, stream: u32) -> usize {
+    pub fn queued(&self, stream: u32) -> usize {
         self.lock().streams.get(&stream).map_or(0, |it| it.queued)
     }
 
     /// Whether a sender may queue more now; if not, `waker` is woken when it may, or when the
     /// connection has ended.
-    pub(crate) fn has_room(&self, waker: &Waker) -> bool {
+    pub fn has_room(&self, waker: &Waker) -> bool {
         let mut state = self.lock();
         let room = state.backlog < ROOM || state.phase == Phase::Closed;
         if !room {
@@ -191,7 +217,7 @@ impl Link {
     }
 
     /// As [`Link::has_room`], behind everyone who waits already.
-    pub(crate) fn has_room_after_others(&self, waker: &Waker) -> bool {
+    pub fn has_room_after_others(&self, waker: &Waker) -> bool {
         let mut state = self.lock();
         let room = state.waiting.is_empty() && state.backlog < ROOM;
         if !room && state.phase != Phase::Closed {
@@ -202,10 +228,10 @@ impl Link {
     }
 
     /// Sends a ping unless one is on its way.
-    pub(crate) fn ping(&self) {
+    pub fn ping(&self) {
         self.with(|state| {
             if state.ping_sent.is_none() && state.phase == Phase::Open {
-                state.ping_sent = Some(crate::clock::millis());
+                state.ping_sent = Some(crate::millis());
                 frame::put_head(&mut state.control, 8, kind::PING, 0, 0);
                 state.control.extend_from_slice(b"podgate\0");
             }
@@ -213,25 +239,25 @@ impl Link {
     }
 
     /// For how long an answer to a ping is overdue; heard of at all since then counts.
-    pub(crate) fn silent_for(&self) -> Duration {
+    pub fn silent_for(&self) -> Duration {
         let Some(sent) = self.lock().ping_sent else { return Duration::ZERO };
         let since = sent.max(self.heard.load(Ordering::Relaxed));
-        Duration::from_millis(crate::clock::millis().saturating_sub(since))
+        Duration::from_millis(crate::millis().saturating_sub(since))
     }
 
     /// How long ago the other side was heard.
-    pub(crate) fn idle_for(&self) -> Duration {
+    pub fn idle_for(&self) -> Duration {
         let heard = self.heard.load(Ordering::Relaxed);
-        Duration::from_millis(crate::clock::millis().saturating_sub(heard))
+        Duration::from_millis(crate::millis().saturating_sub(heard))
     }
 
     /// Ends the connection after everything that is queued.
-    pub(crate) fn close(&self, code: u32, why: &str) {
+    pub fn close(&self, code: u32, why: &str) {
         self.with(|state| {
             if state.phase == Phase::Open {
                 state.phase = Phase::Closing;
                 frame::put_head(&mut state.control, 8 + why.len(), kind::GOAWAY, 0, 0);
-                state.control.extend_from_slice(&0x7fff_ffff_u32.to_be_bytes());
+                state.control.extend_from_slice(&state.last_remote.to_be_bytes());
                 state.control.extend_from_slice(&code.to_be_bytes());
                 state.control.extend_from_slice(why.as_bytes());
             }
@@ -239,7 +265,7 @@ impl Link {
     }
 
     /// Ends the connection now; its driver returns.
-    pub(crate) fn abort(&self) {
+    pub fn abort(&self) {
         self.with(|state| {
             state.phase = Phase::Closed;
             state.control = Vec::new();
@@ -250,12 +276,13 @@ impl Link {
         self.wake_waiting();
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
+    /// Whether the connection has ended or is about to.
+    pub fn is_closed(&self) -> bool {
         self.lock().phase != Phase::Open
     }
 
     /// Wakes the driver, so that it asks its handler again.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.with(|_| ());
     }
 
@@ -316,36 +343,62 @@ impl Link {
         self.lock().phase == Phase::Closed
     }
 
-    pub(super) fn heard(&self) {
-        self.heard.store(crate::clock::millis(), Ordering::Relaxed);
+    pub(super) fn heard(&self, now: u64) {
+        self.heard.store(now, Ordering::Relaxed);
     }
 }
 
 /// For the receiver.
 impl Link {
-    /// Opens a stream the client asked for; false if it has too many.
+    /// Opens a stream the client asks for; false if it has too many.
     pub(super) fn accept(&self, stream: u32) -> bool {
         let mut state = self.lock();
-        let few = state.streams.len() < frame::OWN_STREAMS;
+        state.last_remote = stream;
+        let few = state.streams.len() < state.offer.streams;
         if few {
             state.open(stream);
         } else {
             frame::put_reset(&mut state.control, stream, code::REFUSED_STREAM);
+            state.remember(stream, false);
         }
         few
     }
 
-    pub(crate) fn has_stream(&self, stream: u32) -> bool {
+    /// Whether the stream is open in either direction.
+    pub fn has_stream(&self, stream: u32) -> bool {
         self.lock().streams.contains_key(&stream)
     }
 
-    /// Whether a stream that is not open any more was ever opened by us.
-    pub(super) fn was_opened(&self, stream: u32) -> bool {
-        stream % 2 == 1 && stream < self.lock().next_stream
+    /// The state of a stream, as far as it is remembered.
+    pub(super) fn standing(&self, stream: u32) -> Standing {
+        let state = self.lock();
+        if let Some(it) = state.streams.get(&stream) {
+            let open = Standing::Open { answered: it.answered };
+            return if it.remote_ended { Standing::RemoteEnded } else { open };
+        }
+        let opened = match self.role {
+            Role::Server => stream % 2 == 1 && stream <= state.last_remote,
+            Role::Client => stream % 2 == 1 && stream < state.next_stream,
+        };
+        match state.closed.iter().find(|it| it.0 == stream) {
+            _ if !opened => Standing::Idle,
+            Some((_, true)) => Standing::ClosedByPeer,
+            // A client that leaves a number out never opens it (section 5.1.1).
+            None if stream > state.last_forgotten => Standing::Idle,
+            _ => Standing::Closed,
+        }
     }
 
-    /// Counts bytes of a DATA frame; false if nobody wants them.
-    pub(super) fn arrived(&self, stream: u32, bytes: usize) -> Result<bool, Fault> {
+    /// Notes that the headers which open a message came on the stream.
+    pub(super) fn answered(&self, stream: u32) {
+        if let Some(it) = self.lock().streams.get_mut(&stream) {
+            it.answered = true;
+        }
+    }
+
+    /// Counts bytes of a DATA frame against the windows; those of a stream that is no longer
+    /// open are given back at once.
+    pub(super) fn arrived(&self, stream: u32, bytes: usize, wanted: bool) -> Result<(), Fault> {
         let mut state = self.lock();
         let bytes = bytes as i64;
         let fault = |of| Fault::new(code::FLOW_CONTROL_ERROR, format!("{of}: beyond its window"));
@@ -353,15 +406,15 @@ impl Link {
         if state.receive_left < 0 {
             return Err(fault("connection".to_owned()));
         }
-        if let Some(it) = state.streams.get_mut(&stream) {
+        if let Some(it) = state.streams.get_mut(&stream).filter(|_| wanted) {
             it.receive_left -= bytes;
             if it.receive_left < 0 {
                 return Err(fault(format!("stream {stream}")));
             }
-            return Ok(true);
+            return Ok(());
         }
         state.release(stream, bytes);
-        Ok(false)
+        Ok(())
     }
 
     pub(super) fn remote_ended(&self, stream: u32) {
@@ -374,25 +427,32 @@ impl Link {
     }
 
     pub(super) fn remote_reset(&self, stream: u32) {
-        self.lock().forget(stream);
+        let mut state = self.lock();
+        if let Some(it) = state.streams.get_mut(&stream) {
+            it.remote_ended = true;
+        }
+        state.forget(stream);
+        drop(state);
         self.wake_waiting();
     }
 
-    pub(super) fn grow(&self, stream: u32, bytes: i64) -> Result<(), Fault> {
+    /// Opens a window of the peer further; the code of a stream's fault, if it gets too large.
+    pub(super) fn grow(&self, stream: u32, bytes: i64) -> Result<Option<u32>, Fault> {
         let mut state = self.lock();
         let window = match state.streams.get_mut(&stream) {
             _ if stream == 0 => &mut state.window,
             Some(it) => &mut it.window,
-            None => return Ok(()),
+            None => return Ok(None),
         };
         *window += bytes;
-        if *window > frame::MOST_WINDOW {
-            return Err(Fault::new(code::FLOW_CONTROL_ERROR, "a window above 2^31-1"));
+        match *window > frame::MOST_WINDOW {
+            true if stream == 0 => Err(too_large()),
+            true => Ok(Some(code::FLOW_CONTROL_ERROR)),
+            false => {
+                state.make_ready(stream);
+                Ok(None)
+            }
         }
-        if stream != 0 {
-            state.make_ready(stream);
-        }
-        Ok(())
     }
 
     pub(super) fn setting(&self, name: u16, value: u32) -> Result<(), Fault> {
@@ -401,21 +461,25 @@ impl Link {
             setting::INITIAL_WINDOW_SIZE => {
                 let window = i64::from(value);
                 if window > frame::MOST_WINDOW {
-                    return Err(Fault::new(
-                        code::FLOW_CONTROL_ERROR,
-                        "an initial window above 2^31-1",
-                    ));
+                    return Err(too_large());
                 }
                 let more = window - std::mem::replace(&mut state.peer_window, window);
                 let ids: Vec<u32> = state.streams.keys().copied().collect();
                 for id in ids {
                     if let Some(it) = state.streams.get_mut(&id) {
                         it.window += more;
+                        if it.window > frame::MOST_WINDOW {
+                            return Err(too_large());
+                        }
                     }
                     state.make_ready(id);
                 }
             }
             setting::HEADER_TABLE_SIZE => state.forget |= value < frame::DEFAULT_TABLE,
+            // Only a client may allow pushes.
+            setting::ENABLE_PUSH if value > u32::from(self.role == Role::Server) => {
+                return Err(Fault::new(code::PROTOCOL_ERROR, format!("ENABLE_PUSH {value}")));
+            }
             setting::MAX_FRAME_SIZE => {
                 if !(16_384..=16_777_215).contains(&value) {
                     return Err(Fault::new(code::PROTOCOL_ERROR, format!("frame size {value}")));
@@ -431,7 +495,7 @@ impl Link {
     pub(super) fn acknowledge(&self, kind: u8, payload: &[u8]) -> Result<(), Fault> {
         let mut state = self.lock();
         if state.control.len() > MOST_CONTROL {
-            return Err(Fault::new(code::ENHANCE_YOUR_CALM, "answers are asked for and not read"));
+            return Err(Fault::new(code::ENHANCE_YOUR_CALM, "answers are requested and not read"));
         }
         frame::put_head(&mut state.control, payload.len(), kind, flag::ACK, 0);
         state.control.extend_from_slice(payload);
@@ -441,4 +505,32 @@ impl Link {
     pub(super) fn ping_answered(&self) {
         self.lock().ping_sent = None;
     }
+}
+
+#[cfg(test)]
+impl Link {
+    /// Capacities of the tables of streams, of those that are ready, and of queued frames.
+    pub(crate) fn room(&self) -> (usize, usize, usize) {
+        let state = self.lock();
+        (state.streams.capacity(), state.ready.capacity(), state.control.capacity())
+    }
+}
+
+fn too_large() -> Fault {
+    Fault::new(code::FLOW_CONTROL_ERROR, "a window above 2^31-1")
+}
+
+/// Where a stream is in its life (section 5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Never opened.
+    Idle,
+    /// The peer may send. `answered`: the headers that open its message came.
+    Open { answered: bool },
+    /// The peer has ended its side.
+    RemoteEnded,
+    /// Closed, and the peer had ended or reset it.
+    ClosedByPeer,
+    /// Closed by this side, or too long ago to tell.
+    Closed,
 }

@@ -1,0 +1,80 @@
+//! HTTP/2 (RFC 9113) and HPACK (RFC 7541), as much as gRPC needs, for both roles.
+//!
+//! ```text
+//!                 ┌──────────────── drive: owns the socket ───────────────┐
+//!   socket ──────▶│ Receiver: frames, header blocks, order ──▶ Handler    │
+//!          ◀──────│ Link::fill ◀── queues of the streams, in turn         │
+//!                 └────────────────────────▲──────────────────────────────┘
+//!                    any thread: Link::send, release, reset, finish
+//! ```
+//!
+//! Two needs rule out the well-kept crates: kube-apiserver puts a percent-encoded path into
+//! `:authority`, which they refuse, and a proxy decides itself when a window opens. Received
+//! bytes go to the [`Handler`] as they come; an idle connection holds no buffer.
+//!
+//! | file | part |
+//! |---|---|
+//! | `receive.rs`, `field.rs`, `limits.rs` | frames of the peer: their order, their headers, how many a second |
+//! | `link/` | streams, windows and queues |
+//! | `drive.rs` | the task of a connection |
+//! | `frame.rs`, `hpack/` | encoding |
+//!
+//! Locks: a [`Link`]'s is taken last and never while a [`Handler`] runs.
+
+mod clock;
+mod drive;
+mod field;
+mod frame;
+mod hpack;
+mod limits;
+mod link;
+mod receive;
+
+pub use clock::millis;
+pub use drive::{Handler, drive};
+pub use hpack::{Field, encode};
+pub use link::{Link, Settings};
+pub use receive::{Receiver, Role};
+
+/// A fault of the peer that ends the connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("http2: {text}")]
+pub struct Fault {
+    /// Error code (section 7).
+    pub code: u32,
+    /// What the peer did.
+    pub text: String,
+}
+
+impl Fault {
+    pub(crate) fn new(code: u32, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+/// Error codes (section 7).
+pub mod code {
+    /// Graceful end.
+    pub const NO_ERROR: u32 = 0;
+    /// Unspecific fault.
+    pub const PROTOCOL_ERROR: u32 = 1;
+    /// A window was exceeded.
+    pub const FLOW_CONTROL_ERROR: u32 = 3;
+    /// A frame on a stream that the peer had ended.
+    pub const STREAM_CLOSED: u32 = 5;
+    /// A frame of the wrong length.
+    pub const FRAME_SIZE_ERROR: u32 = 6;
+    /// The stream was refused before anything was done.
+    pub const REFUSED_STREAM: u32 = 7;
+    /// The stream is no longer needed.
+    pub const CANCEL: u32 = 8;
+    /// A header block that cannot be decoded.
+    pub const COMPRESSION_ERROR: u32 = 9;
+    /// Too much of something.
+    pub const ENHANCE_YOUR_CALM: u32 = 11;
+    /// TLS that is not good enough.
+    pub const INADEQUATE_SECURITY: u32 = 12;
+}
+
+#[cfg(test)]
+mod tests;
