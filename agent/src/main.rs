@@ -6,5 +6,5 @@ use agent::commands::Cli;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    Cli::parse().run()
+    Cli::parse_from(konnectivity::commands::arguments(std::env::args_os())).run()
 }

@@ -329,12 +329,39 @@ fn refused(args: &[&str]) -> (Option<i32>, String) {
 fn unusable_arguments_are_told_by_their_flags() {
     let server = "konnectivity-server";
     let certificate = ["--cluster-cert=/nowhere/a", "--cluster-key=/nowhere/b"];
-    let cases: [(&[&str], &str); 12] = [
+    let agent = "konnectivity-agent";
+    let cases: [(&[&str], &str); 21] = [
         (&[server, "--mode=udp"], "--mode: 'udp'"),
         (&[server, "--uds-name=/tmp/x"], "--cluster-cert: needed"),
-        (&[server, certificate[0], certificate[1]], "--server-ca-cert: needed"),
         (
-            &[server, certificate[0], certificate[1], "--uds-name=/tmp/x"],
+            &[server, certificate[0], certificate[1], "--cluster-ca-cert=/d"],
+            "--server-ca-cert: needed",
+        ),
+        (
+            &[server, certificate[0], certificate[1], "--uds-name=/tmp/x", "--server-port=0"],
+            "--allow-unauthenticated-agents accepts that",
+        ),
+        (
+            &[
+                server,
+                certificate[0],
+                certificate[1],
+                "--uds-name=/tmp/x",
+                "--server-port=0",
+                "--allow-unauthenticated-agents",
+            ],
+            "/nowhere/a: ",
+        ),
+        (&[server, "--enable-profiling"], "--enable-profiling: pprof is Go's"),
+        (&[server, "--enable_contention_profiling"], "needs --enable-profiling"),
+        (&[server, "--xfr-channel-size=-1"], "-1 is not greater than 0"),
+        (&[server, "--graceful-shutdown-timeout=-1s"], "'-1s'"),
+        (&[agent, "--logtostderr=false"], "--logtostderr=false: needs --log-file"),
+        (&[agent, "--log_dir=/tmp"], "--log-dir: not supported"),
+        (&[agent, "--kubeconfig=/nowhere/k"], "--kubeconfig: /nowhere/k: "),
+        (&[agent, "--health-server-port=0"], "--health-server-port: 0 is no port"),
+        (
+            &[server, certificate[0], certificate[1], "--cluster-ca-cert=/d", "--uds-name=/tmp/x"],
             "--server-port: has to be 0",
         ),
         (
@@ -342,15 +369,12 @@ fn unusable_arguments_are_told_by_their_flags() {
                 server,
                 certificate[0],
                 certificate[1],
+                "--cluster-ca-cert=/d",
                 "--uds-name=/x",
                 "--server-port=0",
                 "--server-cert=/a",
             ],
             "--server-cert: not with --uds-name",
-        ),
-        (
-            &[server, certificate[0], certificate[1], "--uds-name=/tmp/x", "--server-port=0"],
-            "/nowhere/a: ",
         ),
         (
             &[server, certificate[0], certificate[1], "--agent-namespace=kube-system"],

@@ -38,6 +38,14 @@ pub(crate) async fn unix(listener: &UnixListener) -> UnixStream {
     }
 }
 
+/// Resolves with an error when `first` has not happened within `limit`; else never.
+pub(crate) async fn silence(limit: Duration, first: impl Future<Output = ()>) -> io::Error {
+    match tokio::time::timeout(limit, first).await {
+        Ok(()) => std::future::pending().await,
+        Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("no request within {limit:?}")),
+    }
+}
+
 /// An address as people write it.
 pub(crate) fn name(address: SocketAddr) -> String {
     SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()

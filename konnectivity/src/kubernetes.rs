@@ -25,8 +25,10 @@ impl fmt::Debug for Cluster {
 pub struct LeaseOptions {
     /// Their namespace.
     pub namespace: String,
-    /// Their labels, `key=value`, separated by commas.
+    /// Labels of our own, `key=value`.
     pub labels: Vec<(String, String)>,
+    /// Label selector of all of them.
+    pub selector: String,
 }
 
 /// How long a lease lasts, and how often it is renewed and others are looked at.
@@ -52,13 +54,15 @@ impl LeaseOptions {
         if labels.is_empty() {
             return Err("lease labels: at least one is needed".to_owned());
         }
-        Ok(Self { namespace: namespace.to_owned(), labels })
+        let pairs: Vec<String> =
+            labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Ok(Self { namespace: namespace.to_owned(), labels, selector: pairs.join(",") })
     }
 
-    fn selector(&self) -> String {
-        let pairs: Vec<String> =
-            self.labels.iter().map(|(key, value)| format!("{key}%3D{value}")).collect();
-        pairs.join("%2C")
+    /// Leases to count, by a label selector such as `app=server,tier in (a, b),!old`, which the
+    /// API server parses.
+    pub fn selected(namespace: &str, selector: &str) -> Self {
+        Self { namespace: namespace.to_owned(), labels: Vec::new(), selector: selector.to_owned() }
     }
 }
 
@@ -146,7 +150,8 @@ impl Cluster {
         options: &LeaseOptions,
         observe: impl FnOnce(&Answered),
     ) -> Result<(usize, Vec<String>), String> {
-        let path = format!("{}?labelSelector={}", leases(&options.namespace), options.selector());
+        let selector = percent_encoded(&options.selector);
+        let path = format!("{}?labelSelector={selector}", leases(&options.namespace));
         let answer = observed(self.ask("GET", &path, None), observe).await?;
         let items = answer["items"].as_array().cloned().unwrap_or_default();
         let now = jiff::Timestamp::now();
@@ -237,6 +242,16 @@ async fn observed(
     result
 }
 
+/// A text as a query's value (RFC 3986, section 2.3).
+fn percent_encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let encode = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
 fn leases(namespace: &str) -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
 }
@@ -310,7 +325,8 @@ mod tests {
     #[test]
     fn labels() {
         let options = LeaseOptions::new("kube-system", "k8s-app=konnectivity-server,a=b").unwrap();
-        assert_eq!(options.selector(), "k8s-app%3Dkonnectivity-server%2Ca%3Db");
+        assert_eq!(options.selector, "k8s-app=konnectivity-server,a=b");
+        assert_eq!(percent_encoded("a in (b, c)"), "a%20in%20%28b%2C%20c%29");
         assert!(LeaseOptions::new("n", "nonsense").is_err());
         assert!(LeaseOptions::new("n", "").is_err());
     }

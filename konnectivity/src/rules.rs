@@ -13,7 +13,7 @@
 //!   action: deny                 # or allow
 //! ```
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -77,18 +77,19 @@ impl Rules {
         Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
     }
 
-    /// Asks about a target whose address is written out; a name is left to whoever resolves it.
+    /// Asks about a target whose address is written out, in any form that a resolver takes for
+    /// an address. A name is left to the agent, which resolves it.
     pub(crate) fn ask_literal(&self, target: &str) -> Result<(), String> {
-        match target.parse::<SocketAddr>() {
-            Ok(address) => self.ask(address),
-            Err(_) => Ok(()),
+        match literal(target) {
+            Some(address) => self.ask(address),
+            None => Ok(()),
         }
     }
 
     /// Asks about a target; the error names the rule that denies.
     pub(crate) fn ask(&self, target: SocketAddr) -> Result<(), String> {
         let table = self.current();
-        let target = SocketAddr::new(target.ip().to_canonical(), target.port());
+        let target = SocketAddr::new(reached(target.ip()), target.port());
         let connection = Connection {
             scope: Scope::Global,
             transport: Transport::Tcp,
@@ -120,6 +121,59 @@ impl Rules {
         }
         Arc::clone(&state.table)
     }
+}
+
+/// The address that a connection to `address` reaches: the kernel takes the unspecified one for
+/// loopback.
+fn reached(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(it) if it.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(it) if it.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        address => address,
+    }
+}
+
+/// Reads `host:port` if the host is an address: also IPv6 with a zone, and the short, octal and
+/// hexadecimal forms of IPv4 that inet_aton(3) takes, such as `0` and `127.1`. An empty host is
+/// loopback.
+fn literal(target: &str) -> Option<SocketAddr> {
+    let (host, port) = target.rsplit_once(':')?;
+    let port = port.parse().ok()?;
+    let address = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(host) => host.split('%').next()?.parse::<Ipv6Addr>().ok()?.into(),
+        None if host.is_empty() => Ipv4Addr::LOCALHOST.into(),
+        None => ipv4(host)?.into(),
+    };
+    Some(SocketAddr::new(address, port))
+}
+
+/// Reads one to four numbers; the last fills all bytes that are left.
+fn ipv4(host: &str) -> Option<Ipv4Addr> {
+    let number = |text: &str| {
+        let (digits, radix) = match text.as_bytes() {
+            [b'0', b'x' | b'X', ..] => (&text[2..], 16),
+            [b'0', _, ..] => (&text[1..], 8),
+            _ => (text, 10),
+        };
+        let digits = if digits.is_empty() && radix == 16 { "0" } else { digits };
+        digits.bytes().all(|it| it.is_ascii_alphanumeric()).then_some(())?;
+        u32::from_str_radix(digits, radix).ok()
+    };
+    let parts: Vec<&str> = host.split('.').collect();
+    let (last, first) = parts.split_last()?;
+    if first.len() > 3 {
+        return None;
+    }
+    let mut address = number(last)?;
+    let room = 32 - 8 * first.len() as u32;
+    if room < 32 && address >> room != 0 {
+        return None;
+    }
+    for (at, part) in first.iter().enumerate() {
+        let byte = number(part).filter(|it| *it <= 255)?;
+        address |= byte << (24 - 8 * at);
+    }
+    Some(address.into())
 }
 
 /// The address this host would dial from; the kernel is asked for its route, nothing is sent.
@@ -218,6 +272,49 @@ mod tests {
         assert!(denied.starts_with("dial tcp 127.0.0.1:82: denied by session rule"), "{denied}");
         assert!(denied.ends_with("[closed]"), "{denied}");
         assert!(rules.ask_literal("[::ffff:127.0.0.1]:82").is_err());
+    }
+
+    #[test]
+    fn no_spelling_of_loopback_passes() {
+        let folder = TempDir::new("rules");
+        let rules = rules(
+            &folder,
+            "rules:\n\
+             - {tag: four, local: 127.0.0.0/8, action: deny}\n\
+             - {tag: six, local: '::1', action: deny}\n",
+        )
+        .unwrap();
+        for target in [
+            "127.0.0.1:80",
+            "0.0.0.0:80",
+            "0:80",
+            "0x0:80",
+            "00.0:80",
+            "127.1:80",
+            "2130706433:80",
+            "0x7f000001:80",
+            "0177.0.0.1:80",
+            ":80",
+            "[::]:80",
+            "[::1]:80",
+            "[::1%lo]:80",
+            "[::ffff:0.0.0.0]:80",
+            "[::ffff:127.0.0.1]:80",
+        ] {
+            let denied = rules.ask_literal(target).expect_err(target);
+            assert!(denied.contains("denied by session rule"), "{target}: {denied}");
+        }
+        // Not addresses, or others.
+        for target in ["256.1.1.1:80", "1.2.3.4.5:80", "a.1:80", "0x:8", "+1:80", "10.1:80"] {
+            let result = rules.ask_literal(target);
+            assert!(result.is_ok() || target == "0x:8", "{target}: {result:?}");
+        }
+        assert_eq!(literal("10.1:80"), Some(([10, 0, 0, 1], 80).into()));
+        assert_eq!(literal("256.1.1.1:80"), None);
+        assert_eq!(literal("node1:80"), None);
+        // What a resolver makes of a name is asked about as well.
+        assert!(rules.ask("0.0.0.0:1".parse().unwrap()).is_err());
+        assert!(rules.ask("[::]:1".parse().unwrap()).is_err());
     }
 
     #[test]

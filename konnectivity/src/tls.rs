@@ -179,6 +179,36 @@ fn config(what: &str, why: &rustls::Error) -> TlsError {
     TlsError::Config { what: what.to_owned(), why: why.to_string() }
 }
 
+/// Says which side refused what, if a certificate is the reason why a connection ended.
+/// `peer` is the other side, such as `the server`.
+pub(crate) fn refusal(peer: &str, error: &std::io::Error) -> Option<String> {
+    use rustls::AlertDescription as Alert;
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::AlertReceived(alert) => {
+            let why = match alert {
+                Alert::UnknownCA => "it is from an authority unknown there",
+                Alert::CertificateExpired => "it has expired",
+                Alert::CertificateRevoked => "it is revoked",
+                Alert::CertificateRequired => "there was none",
+                Alert::BadCertificate
+                | Alert::CertificateUnknown
+                | Alert::UnsupportedCertificate
+                | Alert::AccessDenied
+                | Alert::DecryptError => "it is not valid there",
+                _ => return None,
+            };
+            Some(format!("{peer} refused our certificate: {why} ({alert:?})"))
+        }
+        rustls::Error::InvalidCertificate(why) => {
+            Some(format!("we refused the certificate of {peer}: {why}"))
+        }
+        rustls::Error::NoCertificatesPresented => {
+            Some(format!("we refused {peer}: it showed no certificate"))
+        }
+        _ => None,
+    }
+}
+
 /// The common name in a certificate's subject (RFC 5280, section 4.1.2.6), for logs: whoever
 /// shows it was checked before.
 pub(crate) fn common_name(certificate: &[u8]) -> Option<String> {
@@ -242,6 +272,73 @@ mod tests {
         for cut in 0..certificate.der().len() {
             common_name(&certificate.der()[..cut]);
         }
+    }
+
+    /// Certificate, key and authority, below a folder.
+    fn files(folder: &testkit::TempDir, name: &str) -> TlsFiles {
+        let write = |file: String, text: String| {
+            let path = folder.path().join(file);
+            std::fs::write(&path, text).unwrap();
+            Some(path)
+        };
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let authority = params.self_signed(&key).unwrap().pem();
+        let issuer = rcgen::Issuer::new(params, key);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["server".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap().pem();
+        TlsFiles {
+            cert: write(format!("{name}.crt"), certificate),
+            key: write(format!("{name}.key"), key.serialize_pem()),
+            ca: write(format!("{name}-ca.crt"), authority),
+        }
+    }
+
+    /// What client and server say of a connection between them.
+    async fn refusals(ours: &TlsFiles, theirs: &TlsFiles) -> [Option<String>; 2] {
+        use tokio::io::AsyncReadExt;
+        let client = tokio_rustls::TlsConnector::from(client(ours, &[]).unwrap());
+        let server = server(theirs, &TlsPolicy::default(), &["h2"]).unwrap();
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let served = tokio::spawn(async move {
+            let accepted = tokio_rustls::TlsAcceptor::from(server).accept(far).await;
+            accepted.err().and_then(|error| refusal("the agent", &error))
+        });
+        let name = rustls::pki_types::ServerName::try_from("server").unwrap();
+        let error = match client.connect(name, near).await {
+            Err(error) => error,
+            // In TLS 1.3 the server's refusal comes after the handshake.
+            Ok(mut stream) => stream.read(&mut [0]).await.unwrap_err(),
+        };
+        [refusal("the server", &error), served.await.unwrap()]
+    }
+
+    #[tokio::test]
+    async fn a_refused_certificate_is_told_with_the_side_that_refused() {
+        let folder = testkit::TempDir::new("refusal");
+        let (one, other) = (files(&folder, "one"), files(&folder, "other"));
+        // A client of the other authority that trusts the server's.
+        let stranger = TlsFiles { ca: one.ca.clone(), ..other.clone() };
+        let [client, server] = refusals(&stranger, &one).await;
+        let client = client.unwrap();
+        assert!(client.starts_with("the server refused our certificate: "), "{client}");
+        let server = server.unwrap();
+        assert!(server.starts_with("we refused the certificate of the agent: "), "{server}");
+        // No certificate at all.
+        let bare = TlsFiles { cert: None, key: None, ca: one.ca.clone() };
+        let [client, server] = refusals(&bare, &one).await;
+        let wanted = "the server refused our certificate: there was none (CertificateRequired)";
+        assert_eq!(client.as_deref(), Some(wanted));
+        assert_eq!(server.as_deref(), Some("we refused the agent: it showed no certificate"));
+        // A client that does not trust the server.
+        let wary = TlsFiles { ca: other.ca.clone(), ..one.clone() };
+        let [client, server] = refusals(&wary, &one).await;
+        let client = client.unwrap();
+        assert!(client.starts_with("we refused the certificate of the server: "), "{client}");
+        let server = server.unwrap();
+        assert!(server.starts_with("the agent refused our certificate: "), "{server}");
     }
 
     #[test]

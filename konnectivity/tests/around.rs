@@ -261,6 +261,12 @@ async fn agents_show_tokens() {
     let good = metadata("Bearer good");
     let _agent = soon(plain::agent(&world, server.agent_address(), &good)).await.unwrap();
     until("it", || server.agents() == 1).await;
+    // An agent reads its token from a file; the newline at the end is not part of it.
+    let mut options = world.agent_options(server.agent_address());
+    options.token = Some(world.path("token"));
+    std::fs::write(world.path("token"), "good\n").unwrap();
+    let _agent = Agent::start(options).unwrap();
+    until("the agent with a file", || server.agents() == 2).await;
 }
 
 async fn leases_of(api: &std::net::SocketAddr) -> String {

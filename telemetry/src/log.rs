@@ -1,11 +1,14 @@
 //! The log: one line an event on standard error, as text or as JSON.
 
+use std::fs::File;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::writer::MakeWriterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
@@ -38,6 +41,19 @@ const LIBRARIES: [&str; 7] = ["h2", "hyper", "kube", "mio", "rustls", "tokio", "
 pub fn start(level: Level, format: Format) {
     // It fails only if the process logs already.
     let _ = tracing::subscriber::set_global_default(subscriber(level, format, std::io::stderr));
+}
+
+/// Logs as [`start`] does, to a file, and with `also` to standard error too.
+pub fn start_in(file: File, also: bool, level: Level, format: Format) {
+    let file = Arc::new(file);
+    let _ = match also {
+        true => tracing::subscriber::set_global_default(subscriber(
+            level,
+            format,
+            file.and(std::io::stderr),
+        )),
+        false => tracing::subscriber::set_global_default(subscriber(level, format, file)),
+    };
 }
 
 fn subscriber<W>(level: Level, format: Format, writer: W) -> impl tracing::Subscriber

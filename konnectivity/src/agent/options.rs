@@ -63,7 +63,8 @@ pub struct Options {
     pub files: TlsFiles,
     /// Protocols offered in the TLS handshake besides `h2`.
     pub alpn: Vec<String>,
-    /// File with the token that is shown, as it stands there; read anew for each connection.
+    /// File with the token that is shown; read anew for each connection. Newlines at its end are
+    /// left out.
     pub token: Option<PathBuf>,
     /// This agent's name.
     pub agent_id: String,

@@ -275,7 +275,8 @@ impl Reader {
         }
     }
 
-    fn greet(&mut self, result: Result<Told, String>) {
+    /// Reports the server's answer, or why there is none; the first report counts.
+    pub(crate) fn greet(&mut self, result: Result<Told, String>) {
         if let Some(greeting) = self.greeting.take() {
             // Whoever waits for it may have given up.
             let _gone = greeting.send(result);
@@ -363,6 +364,7 @@ pub(crate) fn reason(result: io::Result<()>, over: Option<String>) -> String {
     match (over, result) {
         (Some(over), _) => over,
         (None, Ok(())) => "the server closed the connection".to_owned(),
-        (None, Err(error)) => crate::accept::reason(&error),
+        (None, Err(error)) => crate::tls::refusal("the server", &error)
+            .unwrap_or_else(|| crate::accept::reason(&error)),
     }
 }

@@ -20,6 +20,7 @@ use super::session::{Reader, Session, Told, reason};
 use crate::grpc::request;
 use crate::packet::Packet;
 use crate::server::{AGENT_PATH, AGENT_SETTINGS, WINDOW};
+use crate::tls;
 use http2::{Link, Role, drive};
 
 /// At least this often sessions are looked after.
@@ -41,7 +42,7 @@ enum Tried {
 }
 
 /// Connects, and connects again, for ever.
-pub(super) async fn run(shared: Arc<Shared>, tls: Arc<ClientConfig>) {
+pub(super) async fn run(shared: Arc<Shared>, config: Arc<ClientConfig>) {
     let options = &shared.options;
     let mut wait = options.sync_interval;
     let mut turn = 0;
@@ -54,7 +55,7 @@ pub(super) async fn run(shared: Arc<Shared>, tls: Arc<ClientConfig>) {
         shared.metrics.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
         let draining = shared.draining.load(Ordering::Relaxed);
         if !draining && (have < count || options.sync_forever) {
-            match try_all(&shared, &tls, &mut turn, &mut tasks).await {
+            match try_all(&shared, &config, &mut turn, &mut tasks).await {
                 Tried::Connected => {
                     wait = options.sync_interval;
                     // There may be more.
@@ -129,7 +130,7 @@ fn jittered(wait: Duration) -> Duration {
 /// Tries the addresses in turn, until one leads to a server that is new.
 async fn try_all(
     shared: &Arc<Shared>,
-    tls: &Arc<ClientConfig>,
+    config: &Arc<ClientConfig>,
     turn: &mut usize,
     tasks: &mut tokio::task::JoinSet<()>,
 ) -> Tried {
@@ -144,7 +145,7 @@ async fn try_all(
     for _ in 0..addresses.len() {
         let address = addresses[*turn % addresses.len()];
         *turn = turn.wrapping_add(1);
-        match connect(shared, tls, address, tasks).await {
+        match connect(shared, config, address, tasks).await {
             Tried::Connected => return Tried::Connected,
             tried @ Tried::Duplicate(_) => result = tried,
             tried => {
@@ -159,7 +160,7 @@ async fn try_all(
 
 async fn connect(
     shared: &Arc<Shared>,
-    tls: &Arc<ClientConfig>,
+    config: &Arc<ClientConfig>,
     address: SocketAddr,
     tasks: &mut tokio::task::JoinSet<()>,
 ) -> Tried {
@@ -176,20 +177,23 @@ async fn connect(
     let token = match &options.token {
         None => None,
         Some(path) => match tokio::fs::read_to_string(path).await {
-            Ok(token) => Some(format!("Bearer {token}")),
+            // Editors and `echo` end a file with a newline.
+            Ok(token) => Some(format!("Bearer {}", token.trim_end_matches(['\r', '\n']))),
             Err(error) => return Tried::Failed("token", format!("{}: {error}", path.display())),
         },
     };
     let shaken = async {
         let stream = TcpStream::connect(address).await.map_err(|error| ("connect", error))?;
         crate::accept::prepare(&stream);
-        let connector = TlsConnector::from(Arc::clone(tls));
+        let connector = TlsConnector::from(Arc::clone(config));
         connector.connect(name, stream).await.map_err(|error| ("tls", error))
     };
     let stream = match tokio::time::timeout(CONNECT, shaken).await {
         Ok(Ok(stream)) => stream,
         Ok(Err((kind, error))) => {
-            return Tried::Failed(kind, format!("{address}: {kind}: {error}"));
+            let why = tls::refusal("the server", &error);
+            let why = why.unwrap_or_else(|| format!("{kind}: {error}"));
+            return Tried::Failed(kind, format!("{address}: {why}"));
         }
         Err(_) => {
             return Tried::Failed(
@@ -219,6 +223,8 @@ async fn connect(
         let session = Arc::clone(&reader.session);
         let result = drive(stream, link, &mut reader).await;
         let why = reason(result, reader.over.take());
+        // For a connection that ends before the server has answered.
+        reader.greet(Err(why.clone()));
         session.end();
         if forget(&driven, &session) {
             tracing::warn!("server {} is gone: {why}", session.server());

@@ -11,10 +11,11 @@ use crate::server::StartError;
 use crate::{Identifiers, TlsFiles};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, run_role};
+use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, kubeconfig, run_role};
 
 /// What `podgate konnectivity-agent` takes.
 #[derive(Debug, clap::Args)]
+#[command(args_override_self = true, allow_negative_numbers = true)]
 #[command(
     after_help = "The flags are those of apiserver-network-proxy's proxy-agent, whose place it \
 takes: servers need not be told.
@@ -50,8 +51,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "")]
     service_account_token_path: String,
     /// This agent's name [default: made up]
-    #[arg(long, value_name = "NAME")]
-    agent_id: Option<String>,
+    #[arg(long, value_name = "NAME", env = "PROXY_AGENT_ID", default_value = "")]
+    agent_id: String,
     /// What it reaches: host=, ipv4=, ipv6=, cidr=, default-route=true, joined by '&'
     #[arg(long, value_name = "QUERY", default_value = "")]
     agent_identifiers: String,
@@ -79,18 +80,19 @@ pub struct Args {
     /// Namespace of the leases
     #[arg(long, value_name = "NAME", default_value = "kube-system")]
     lease_namespace: String,
-    /// Labels of the leases
-    #[arg(long, value_name = "LABELS", default_value = "k8s-app=konnectivity-server")]
-    lease_label: String,
-    /// How to reach the Kubernetes API, for leases [default: as a pod does]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    /// Label selector of the leases
+    #[arg(long, alias = "lease-label", value_name = "SELECTOR")]
+    #[arg(default_value = "k8s-app=konnectivity-server")]
+    lease_label_selector: String,
+    /// How to reach the Kubernetes API, for leases; empty: as a pod does
+    #[arg(long, value_name = "FILE", default_value = "")]
+    kubeconfig: String,
     /// Port for /healthz, /readyz and /metrics
     #[arg(long, value_name = "PORT", default_value_t = 8093)]
     health_server_port: u16,
-    /// Address for it; all if empty
-    #[arg(long, value_name = "ADDRESS", default_value = "")]
-    health_bind_address: String,
+    /// Address or host name for it; all if empty
+    #[arg(long, alias = "health-bind-address", value_name = "ADDRESS", default_value = "")]
+    health_server_host: String,
     /// Port with the same for administrators
     #[arg(long, value_name = "PORT", default_value_t = 8094)]
     admin_server_port: u16,
@@ -117,7 +119,7 @@ pub struct Args {
 
 /// Runs until a signal ends it.
 pub fn run(args: &Args) -> ExitCode {
-    run_role(&args.log, &args.own, serve(args))
+    run_role(&args.log, &args.spare, &args.own, serve(args))
 }
 
 async fn serve(args: &Args) -> Result<(), StartError> {
@@ -125,8 +127,7 @@ async fn serve(args: &Args) -> Result<(), StartError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let options = args.options().await?;
-    let health =
-        address("health-bind-address", &args.health_bind_address, args.health_server_port)?;
+    let health = address("health-server-host", &args.health_server_host, args.health_server_port)?;
     let admin = address("admin-bind-address", &args.admin_bind_address, args.admin_server_port)?;
     let name = options.agent_id.clone();
     let mut agent = Agent::start(options)?;
@@ -165,6 +166,14 @@ impl Args {
         if self.own.connection_buffer_bytes == 0 {
             return Err(input("--connection-buffer-bytes: 0 would let nothing through"));
         }
+        for (flag, port) in [
+            ("health-server-port", self.health_server_port),
+            ("admin-server-port", self.admin_server_port),
+        ] {
+            if port == 0 {
+                return Err(input(format!("--{flag}: 0 is no port")));
+            }
+        }
         let token = path(&self.service_account_token_path);
         if let Some(token) = &token
             && let Err(error) = std::fs::read(token)
@@ -186,9 +195,9 @@ impl Args {
                 key: path(&self.agent_key),
                 ca: path(&self.ca_cert),
             },
-            alpn: self.alpn_proto.clone(),
+            alpn: self.alpn_proto.iter().filter(|it| !it.is_empty()).cloned().collect(),
             token,
-            agent_id: self.agent_id.clone().unwrap_or_else(flags::uuid),
+            agent_id: flags::name_or_new(&self.agent_id),
             identifiers: self.agent_identifiers.clone(),
             sync_interval: self.sync_interval,
             sync_interval_cap: self.sync_interval_cap,
@@ -210,15 +219,15 @@ impl Args {
     }
 
     async fn server_count(&self) -> Result<ServerCount, StartError> {
+        let kubeconfig = kubeconfig(&self.kubeconfig)?;
         if self.count_server_leases {
-            let cluster = Cluster::connect(self.kubeconfig.as_deref()).await;
+            let cluster = Cluster::connect(kubeconfig.as_deref()).await;
             let cluster = cluster.map_err(|error| input(format!("--kubeconfig: {error}")))?;
-            let leases = LeaseOptions::new(&self.lease_namespace, &self.lease_label);
-            let leases = leases.map_err(|error| input(format!("--lease-label: {error}")))?;
+            let leases = LeaseOptions::selected(&self.lease_namespace, &self.lease_label_selector);
             return Ok(ServerCount::Leases(Arc::new(cluster), leases));
         }
         match self.server_count_source.as_str() {
-            "default" => Ok(ServerCount::Told),
+            "" | "default" => Ok(ServerCount::Told),
             "max" => Ok(ServerCount::Largest),
             other => Err(input(format!("--server-count-source: '{other}' is not default or max"))),
         }

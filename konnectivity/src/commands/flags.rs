@@ -2,8 +2,17 @@
 
 use std::time::Duration;
 
-/// Reads `1h`, `30s`, `1m30s`, `500ms`, `1.5s`, `0`.
+/// Reads `1h`, `30s`, `1m30s`, `500ms`, `1.5s`, `0`. A negative time counts as none, as it does in
+/// the original.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    match text.strip_prefix('-') {
+        Some(rest) => positive_duration(rest).map(|_| Duration::ZERO),
+        None => positive_duration(text.strip_prefix('+').unwrap_or(text)),
+    }
+}
+
+/// Reads a time that is not negative.
+pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     let fault = || format!("'{text}' is no time like 30s, 1m30s or 500ms");
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -42,8 +51,13 @@ pub(super) fn truth(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A name nobody else has (RFC 9562, version 4).
-pub(super) fn uuid() -> String {
+/// The given name, or a new one.
+pub(super) fn name_or_new(given: &str) -> String {
+    if given.is_empty() { uuid() } else { given.to_owned() }
+}
+
+/// A new name (RFC 9562, version 4).
+fn uuid() -> String {
     let mut bytes = [0_u8; 16];
     let read = std::fs::File::open("/dev/urandom")
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
@@ -77,8 +91,10 @@ mod tests {
         ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
-        for text in ["", "1", "s", "1x", "-1s", "1..2s", "9e99h"] {
-            assert!(duration(text).unwrap_err().contains(text), "{text}");
+        assert_eq!(duration("-1h30m"), Ok(Duration::ZERO));
+        assert!(positive_duration("-1s").is_err());
+        for text in ["", "1", "s", "1x", "1..2s", "9e99h", "--1s", "-"] {
+            assert!(duration(text).is_err(), "{text}");
         }
     }
 

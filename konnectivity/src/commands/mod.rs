@@ -6,8 +6,9 @@ mod check;
 mod flags;
 pub mod server;
 
-use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,17 +23,29 @@ use tracing::Level;
 
 use cli::{NO, UNUSABLE, fail};
 
-/// Flags of the original's logging library. All but the verbosity mean nothing here: the log
-/// goes to standard error.
+/// Flags of the original's logging library. Those that shape its lines or choose among its files
+/// are accepted and ignored.
 #[derive(Debug, clap::Args)]
 struct LogFlags {
-    /// Verbosity: 0 to 2 tells connections of agents and servers, 4 and more everything
+    /// Verbosity: up to 3 connections of agents and servers, 4 and 5 details, 6 and more everything
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0)]
-    verbosity: u8,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    logtostderr: Option<Option<String>>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    alsologtostderr: Option<Option<String>>,
+    verbosity: i32,
+    /// Whether the log goes to standard error; false needs --log-file
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true")]
+    #[arg(default_missing_value = "true", value_parser = flags::truth)]
+    logtostderr: bool,
+    /// File that gets the log, with --logtostderr=false
+    #[arg(long, value_name = "FILE", default_value = "")]
+    log_file: String,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value = "false")]
+    #[arg(default_missing_value = "true", value_parser = flags::truth)]
+    alsologtostderr: bool,
+    #[arg(long, hide = true, default_value = "")]
+    log_dir: String,
+    #[arg(long, hide = true, default_value = "")]
+    vmodule: String,
+    #[arg(long, hide = true, default_value = "")]
+    log_backtrace_at: String,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
     add_dir_header: Option<Option<String>>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
@@ -41,40 +54,87 @@ struct LogFlags {
     skip_headers: Option<Option<String>>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
     skip_log_headers: Option<Option<String>>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    legacy_stderr_threshold_behavior: Option<Option<String>>,
     #[arg(long, hide = true)]
     stderrthreshold: Option<String>,
     #[arg(long, hide = true)]
-    vmodule: Option<String>,
-    #[arg(long, hide = true)]
-    log_file: Option<String>,
+    alsologtostderrthreshold: Option<String>,
     #[arg(long, hide = true)]
     log_file_max_size: Option<String>,
-    #[arg(long, hide = true)]
-    log_dir: Option<String>,
-    #[arg(long, hide = true)]
-    log_backtrace_at: Option<String>,
     #[arg(long, hide = true)]
     log_flush_frequency: Option<String>,
 }
 
-/// Flags of the original that both roles take so that manifests need no change, and that mean
-/// nothing here.
+impl LogFlags {
+    /// Starts the log.
+    fn start(&self, format: Format) -> Result<(), StartError> {
+        for (flag, value) in [
+            ("log-dir", &self.log_dir),
+            ("vmodule", &self.vmodule),
+            ("log-backtrace-at", &self.log_backtrace_at),
+        ] {
+            // The original's own default for no position.
+            if !value.is_empty() && value != ":0" {
+                return Err(input(format!("--{flag}: not supported; leave it out")));
+            }
+        }
+        let level = match self.verbosity {
+            ..=3 => Level::INFO,
+            4..=5 => Level::DEBUG,
+            _ => Level::TRACE,
+        };
+        if self.logtostderr {
+            telemetry::log::start(level, format);
+            return Ok(());
+        }
+        if self.log_file.is_empty() {
+            return Err(input("--logtostderr=false: needs --log-file"));
+        }
+        let file = OpenOptions::new().create(true).append(true).open(&self.log_file);
+        let file =
+            file.map_err(|error| input(format!("--log-file: {}: {error}", self.log_file)))?;
+        telemetry::log::start_in(file, self.alsologtostderr, level, format);
+        Ok(())
+    }
+}
+
+/// Flags of the original for both roles that have no effect here, and profiling, which is refused.
 #[derive(Debug, clap::Args)]
 struct SpareFlags {
-    #[arg(long, hide = true)]
-    xfr_channel_size: Option<u32>,
+    #[arg(long, hide = true, default_value_t = 10)]
+    xfr_channel_size: i64,
     #[arg(long, hide = true)]
     kubeconfig_qps: Option<f32>,
     #[arg(long, hide = true)]
-    kubeconfig_burst: Option<u32>,
+    kubeconfig_burst: Option<i64>,
     #[arg(long, hide = true)]
     kube_api_content_type: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    enable_profiling: Option<Option<String>>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
-    enable_contention_profiling: Option<Option<String>>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value = "false")]
+    #[arg(default_missing_value = "true", value_parser = flags::truth)]
+    enable_profiling: bool,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value = "false")]
+    #[arg(default_missing_value = "true", value_parser = flags::truth)]
+    enable_contention_profiling: bool,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
     warn_on_channel_limit: Option<Option<String>>,
+}
+
+impl SpareFlags {
+    fn check(&self) -> Result<(), StartError> {
+        if self.xfr_channel_size <= 0 {
+            let size = self.xfr_channel_size;
+            return Err(input(format!("--xfr-channel-size: {size} is not greater than 0")));
+        }
+        if self.enable_contention_profiling && !self.enable_profiling {
+            return Err(input("--enable-contention-profiling: needs --enable-profiling"));
+        }
+        if self.enable_profiling {
+            let text = "--enable-profiling: pprof is Go's; this program is profiled with perf";
+            return Err(input(text));
+        }
+        Ok(())
+    }
 }
 
 /// Flags that are not the original's, for both roles.
@@ -137,15 +197,13 @@ impl OwnFlags {
 /// Runs a role until it has ended; the exit code says how.
 fn run_role(
     log: &LogFlags,
+    spare: &SpareFlags,
     own: &OwnFlags,
     role: impl Future<Output = Result<(), StartError>>,
 ) -> ExitCode {
-    let level = match log.verbosity {
-        0..=3 => Level::INFO,
-        4..=5 => Level::DEBUG,
-        _ => Level::TRACE,
-    };
-    telemetry::log::start(level, own.log_format);
+    if let Err(error) = spare.check().and_then(|()| log.start(own.log_format)) {
+        return fail(UNUSABLE, error);
+    }
     raise_file_limit();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = own.threads {
@@ -173,7 +231,8 @@ fn raise_file_limit() {
     }
 }
 
-/// An address to listen at; nothing is every address there is.
+/// The address to listen on: an IP address, a host name's first address, or, for an empty
+/// `host`, every address.
 fn address(flag: &str, host: &str, port: u16) -> Result<SocketAddr, StartError> {
     if host.is_empty() {
         // Of both families, unless the kernel knows only one.
@@ -182,12 +241,65 @@ fn address(flag: &str, host: &str, port: u16) -> Result<SocketAddr, StartError> 
             if both { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         return Ok((any, port).into());
     }
-    let host = if host == "localhost" { "127.0.0.1" } else { host };
-    host.parse::<IpAddr>()
-        .map(|host| (host, port).into())
-        .map_err(|_| StartError::Input(format!("--{flag}: '{host}' is no address")))
+    let host = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(host);
+    let found = (host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    let found = found.map_err(|error| input(format!("--{flag}: '{host}': {error}")))?;
+    // As the original's library: IPv4 first.
+    let first = found.iter().find(|it| it.is_ipv4()).or(found.first()).copied();
+    first.ok_or_else(|| input(format!("--{flag}: '{host}' has no address")))
+}
+
+/// The kubeconfig file; none stands for the pod's own service account.
+fn kubeconfig(text: &str) -> Result<Option<PathBuf>, StartError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match std::fs::metadata(text) {
+        Ok(_) => Ok(Some(text.into())),
+        Err(error) => Err(input(format!("--kubeconfig: {text}: {error}"))),
+    }
+}
+
+/// Spells a role's flags as they are defined: the original also takes underscores for hyphens.
+pub fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut given: Vec<OsString> = given.into_iter().collect();
+    let is_role = |it: &OsString| it.to_str().is_some_and(|it| it.starts_with("konnectivity-"));
+    if given.get(1).is_none_or(|it| !is_role(it)) {
+        return given;
+    }
+    for argument in &mut given[2..] {
+        let Some(text) = argument.to_str().filter(|it| it.starts_with("--")) else { continue };
+        let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+        *argument = (name.replace('_', "-") + value).into();
+    }
+    given
 }
 
 fn input(text: impl Into<String>) -> StartError {
     StartError::Input(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn underscores_in_flags_of_the_roles() {
+        let given = |words: &[&str]| arguments(words.iter().map(OsString::from));
+        assert_eq!(
+            given(&["podgate", "konnectivity-agent", "--log_file=a_b", "--agent_id", "c_d"]),
+            ["podgate", "konnectivity-agent", "--log-file=a_b", "--agent-id", "c_d"]
+        );
+        assert_eq!(given(&["podgate", "run", "--a_b"]), ["podgate", "run", "--a_b"]);
+    }
+
+    #[test]
+    fn bind_addresses() {
+        let bound = |host: &str| address("x", host, 1).map(|it| it.to_string()).unwrap();
+        assert_eq!(bound("127.0.0.2"), "127.0.0.2:1");
+        assert_eq!(bound("::1"), "[::1]:1");
+        assert_eq!(bound("[::1]"), "[::1]:1");
+        assert_eq!(bound("localhost"), "127.0.0.1:1");
+        assert!(address("x", "nobody.invalid", 1).unwrap_err().to_string().contains("--x"));
+    }
 }

@@ -11,11 +11,12 @@ use crate::{TlsFiles, TlsPolicy};
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{LogFlags, OwnFlags, SpareFlags, address, check, flags, input, run_role};
+use super::{LogFlags, OwnFlags, SpareFlags, address, check, flags, input, kubeconfig, run_role};
 
 /// What `podgate konnectivity-server` takes.
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, args_override_self = true)]
+#[command(allow_negative_numbers = true)]
 #[command(
     after_help = "The flags are those of apiserver-network-proxy's proxy-server, whose place \
 it takes: kube-apiserver and agents need not be told.
@@ -101,11 +102,11 @@ struct Flags {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     admin_bind_address: String,
     /// This server's name, unique among its peers [default: made up]
-    #[arg(long, value_name = "NAME", env = "PROXY_SERVER_ID")]
-    server_id: Option<String>,
+    #[arg(long, value_name = "NAME", env = "PROXY_SERVER_ID", default_value = "")]
+    server_id: String,
     /// How many servers there are
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    server_count: usize,
+    server_count: i64,
     /// How agents are chosen, in order: default, destHost, defaultRoute
     #[arg(long, value_name = "LIST", default_value = "default", value_delimiter = ',')]
     proxy_strategies: Vec<Strategy>,
@@ -118,9 +119,9 @@ struct Flags {
     /// Audience that agents' tokens must be for
     #[arg(long, value_name = "NAME", default_value = "")]
     authentication_audience: String,
-    /// How to reach the Kubernetes API, for tokens and leases [default: as a pod does]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    /// How to reach the Kubernetes API, for tokens and leases; empty: as a pod does
+    #[arg(long, value_name = "FILE", default_value = "")]
+    kubeconfig: String,
     /// Whether to tell of this server by a lease, and to count and collect those of others
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
@@ -135,10 +136,10 @@ struct Flags {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = flags::duration)]
     keepalive_time: Duration,
     /// For how long connections may go on after SIGTERM
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = flags::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = flags::positive_duration)]
     graceful_shutdown_timeout: Duration,
     /// For how long an agent may take to answer a dial; 0 for ever
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = flags::duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = flags::positive_duration)]
     backend_dial_timeout: Duration,
     /// Cipher suites of TLS 1.2
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -147,9 +148,14 @@ struct Flags {
     #[arg(long, value_name = "VERSION", default_value = "")]
     tls_min_version: String,
 
+    /// Whether agents need neither certificate nor token
+    #[arg(long, help_heading = "Not in the original", num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "false", default_missing_value = "true", value_parser = flags::truth)]
+    allow_unauthenticated_agents: bool,
+
     // Taken so that manifests need no change; other flags do their work here.
     #[arg(long, hide = true)]
-    frontend_write_channel_size: Option<u32>,
+    frontend_write_channel_size: Option<i64>,
     #[arg(long, hide = true, value_parser = flags::duration)]
     frontend_keepalive_time: Option<Duration>,
 
@@ -165,7 +171,7 @@ struct Flags {
 pub fn run(args: &Args) -> ExitCode {
     match &args.command {
         Some(Command::Check(args)) => check::run(args),
-        None => run_role(&args.flags.log, &args.flags.own, serve(&args.flags)),
+        None => run_role(&args.flags.log, &args.flags.spare, &args.flags.own, serve(&args.flags)),
     }
 }
 
@@ -212,10 +218,24 @@ impl Flags {
         let agent_files = files(&self.cluster_cert, &self.cluster_key, &self.cluster_ca_cert);
         pair("cluster", &self.cluster_cert, &self.cluster_key)?;
         let with_tokens = self.with_tokens()?;
+        if !with_tokens && self.cluster_ca_cert.is_empty() {
+            if !self.allow_unauthenticated_agents {
+                return Err(input(
+                    "--cluster-ca-cert: needed, or tokens (--agent-namespace and others), or every \
+                     peer that reaches the agent port is an agent; \
+                     --allow-unauthenticated-agents accepts that",
+                ));
+            }
+            tracing::warn!(
+                "AGENTS ARE NOT AUTHENTICATED: every peer that reaches the agent port is an agent \
+                 and gets the API server's connections"
+            );
+        }
+        let kubeconfig = kubeconfig(&self.kubeconfig)?;
         let cluster = match with_tokens || self.enable_lease_controller {
             false => None,
             true => {
-                let cluster = Cluster::connect(self.kubeconfig.as_deref()).await;
+                let cluster = Cluster::connect(kubeconfig.as_deref()).await;
                 let named = |error| input(format!("--kubeconfig: {error}"));
                 Some(Arc::new(cluster.map_err(named)?))
             }
@@ -243,8 +263,8 @@ impl Flags {
             agent_files,
             tls: self.tls()?,
             tokens,
-            server_id: self.server_id.clone().unwrap_or_else(flags::uuid),
-            server_count: self.server_count.max(1),
+            server_id: flags::name_or_new(&self.server_id),
+            server_count: usize::try_from(self.server_count).unwrap_or(1).max(1),
             leases,
             strategies: self.proxy_strategies.clone(),
             keepalive: self.keepalive_time,
@@ -320,7 +340,10 @@ impl Flags {
             }
             other => return Err(input(format!("--tls-min-version: '{other}' is unknown"))),
         };
-        Ok(TlsPolicy { only_1_3, ciphers: self.cipher_suites.clone() })
+        Ok(TlsPolicy {
+            only_1_3,
+            ciphers: self.cipher_suites.iter().filter(|it| !it.is_empty()).cloned().collect(),
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Agents: each opens one stream, and says who it is in the request's headers.
+//! Agents: each opens one stream, and authenticates in the request's headers.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,12 +6,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 use super::backend::Backend;
 use super::connection::Connection;
 use super::grpc_frontend::check_request;
 use super::options::TokenAuth;
 use super::proxy::Proxy;
+use crate::accept;
 use crate::grpc::{Assembler, Status, header, response, trailers};
 use crate::identifiers::Identifiers;
 use crate::kubernetes::is_service_account;
@@ -33,12 +36,22 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let link = Link::new(Role::Server, SETTINGS);
-    let mut handler =
-        AgentPort { proxy: Arc::clone(proxy), peer, streams: HashMap::new(), behind: None };
-    let result = drive(io, link, &mut handler).await;
+    let admitted = Arc::new(Notify::new());
+    let mut handler = AgentPort {
+        proxy: Arc::clone(proxy),
+        peer,
+        streams: HashMap::new(),
+        behind: None,
+        admitted: Arc::clone(&admitted),
+    };
+    let limit = proxy.options.limits.greeting;
+    let result = tokio::select! {
+        result = drive(io, link, &mut handler) => result,
+        error = accept::silence(limit, admitted.notified()) => Err(error),
+    };
     let why = match &result {
         Ok(()) => "it closed its connection".to_owned(),
-        Err(error) => crate::accept::reason(error),
+        Err(error) => accept::reason(error),
     };
     for (_, stream) in handler.streams.drain() {
         stream.end(proxy, &why);
@@ -53,23 +66,30 @@ struct AgentPort {
     proxy: Arc<Proxy>,
     peer: String,
     streams: HashMap<u32, Stream>,
-    /// Whose reader does not keep up, so that nothing is read.
+    /// The connection whose reader does not keep up, so that nothing is read.
     behind: Option<(Arc<Backend>, Arc<Connection>)>,
+    /// Notified when an agent is authenticated.
+    admitted: Arc<Notify>,
 }
 
 struct Stream {
     assembler: Assembler,
     backend: Arc<Entry>,
+    /// The TokenReview that has not ended.
+    review: Option<AbortHandle>,
 }
 
-/// The agent, once it is let in.
+/// The agent, once it is admitted.
 #[derive(Default)]
 struct Entry(OnceLock<Arc<Backend>>);
 
 impl Stream {
     fn end(self, proxy: &Proxy, why: &str) {
         proxy.metrics.connect_streams.add(-1);
-        // An agent that is let in only after this finds its stream gone.
+        if let Some(review) = self.review {
+            review.abort();
+        }
+        // An agent that is admitted only after this finds its stream gone.
         if let Some(backend) = self.backend.0.get() {
             tracing::info!("agent {} ({}) is gone: {why}", backend.agent, backend.peer);
             proxy.backends.remove(backend);
@@ -82,7 +102,7 @@ impl Handler for AgentPort {
     fn headers(&mut self, link: &Arc<Link>, stream: u32, fields: Vec<Field>, end: bool) {
         if self.streams.contains_key(&stream) {
             link.finish(stream, Some(trailers(Status::Ok, "", false)));
-            return self.over(stream, "it ended its stream");
+            return self.over(link, stream, "it ended its stream");
         }
         if let Err((status, text)) = check_request(&fields, PATH) {
             return link.finish(stream, Some(trailers(status, &text, true)));
@@ -91,7 +111,7 @@ impl Handler for AgentPort {
             Ok(wanted) => wanted,
             Err(text) => {
                 self.proxy.metrics.agents_refused.with_label_values(&["metadata"]).inc();
-                tracing::warn!("an agent at {} is not let in: {text}", self.peer);
+                tracing::warn!("an agent at {} is refused: {text}", self.peer);
                 return link.finish(stream, Some(trailers(Status::Unknown, &text, true)));
             }
         };
@@ -101,32 +121,39 @@ impl Handler for AgentPort {
         }
         self.proxy.metrics.connect_streams.add(1);
         let entry = Arc::new(Entry::default());
-        let state = Stream { assembler: Assembler::default(), backend: Arc::clone(&entry) };
-        self.streams.insert(stream, state);
-        let visit = Visit {
+        let pending = PendingAgent {
             proxy: Arc::clone(&self.proxy),
             link: Arc::clone(link),
             stream,
             peer: self.peer.clone(),
-            entry,
+            entry: Arc::clone(&entry),
+            admitted: Arc::clone(&self.admitted),
         };
-        match &self.proxy.options.tokens {
-            None => visit.let_in(wanted),
-            Some(tokens) => {
-                let tokens = tokens.clone();
-                let authorization: Vec<String> = fields
-                    .into_iter()
-                    .filter(|field| field.name == "authorization")
-                    .map(|field| field.value)
-                    .collect();
-                tokio::spawn(async move {
-                    match authenticate(&tokens, &authorization).await {
-                        Ok(()) => visit.let_in(wanted),
-                        Err(text) => visit.refuse(&wanted.agent, &text),
-                    }
-                });
+        let state = Stream { assembler: Assembler::default(), backend: entry, review: None };
+        let state = self.streams.entry(stream).or_insert(state);
+        let Some(tokens) = &self.proxy.options.tokens else { return pending.admit(wanted) };
+        let Ok(place) = Arc::clone(&self.proxy.waiting).try_acquire_owned() else {
+            return pending.refuse(&wanted.agent, "too many agents wait for their TokenReview");
+        };
+        let tokens = tokens.clone();
+        let authorization: Vec<String> = fields
+            .into_iter()
+            .filter(|field| field.name == "authorization")
+            .map(|field| field.value)
+            .collect();
+        // It ends with its stream (`Stream::end`).
+        let review = tokio::spawn(async move {
+            let _place = place;
+            let authenticated = {
+                let _turn = pending.proxy.reviews.acquire().await;
+                authenticate(&tokens, &authorization).await
+            };
+            match authenticated {
+                Ok(()) => pending.admit(wanted),
+                Err(text) => pending.refuse(&wanted.agent, &text),
             }
-        }
+        });
+        state.review = Some(review.abort_handle());
     }
 
     fn data(&mut self, link: &Arc<Link>, stream: u32, bytes: &[u8], end: bool) {
@@ -134,9 +161,9 @@ impl Handler for AgentPort {
         let Some(state) = self.streams.get_mut(&stream) else { return };
         let Some(backend) = state.backend.0.get() else {
             // It has to wait for our headers.
-            let text = "data before the agent was let in";
+            let text = "data before the agent was admitted";
             link.cut(stream, trailers(Status::Unauthenticated, text, true));
-            return self.over(stream, text);
+            return self.over(link, stream, text);
         };
         let (proxy, behind) = (&self.proxy, &mut self.behind);
         let result = state.assembler.push(bytes, |message| {
@@ -153,19 +180,19 @@ impl Handler for AgentPort {
             proxy.metrics.stream_errors.add("from_agent", error.status().name());
             tracing::warn!("agent {} ({}): {text}", backend.agent, backend.peer);
             link.cut(stream, trailers(error.status(), &text, false));
-            return self.over(stream, &text);
+            return self.over(link, stream, &text);
         }
         if end {
             link.finish(stream, Some(trailers(Status::Ok, "", false)));
-            self.over(stream, "it ended its stream");
+            self.over(link, stream, "it ended its stream");
         }
     }
 
-    fn reset(&mut self, _link: &Arc<Link>, stream: u32, reason: u32) {
+    fn reset(&mut self, link: &Arc<Link>, stream: u32, reason: u32) {
         if !matches!(reason, code::NO_ERROR | code::CANCEL) {
             self.proxy.metrics.stream_errors.add("from_agent", Status::of_reset(reason).name());
         }
-        self.over(stream, "it cancelled its stream");
+        self.over(link, stream, "it cancelled its stream");
     }
 
     fn paused(&mut self) -> bool {
@@ -186,9 +213,12 @@ impl Handler for AgentPort {
 }
 
 impl AgentPort {
-    fn over(&mut self, stream: u32, why: &str) {
+    fn over(&mut self, link: &Link, stream: u32, why: &str) {
         if let Some(state) = self.streams.remove(&stream) {
             state.end(&self.proxy, why);
+            if self.streams.is_empty() {
+                link.close(code::NO_ERROR, "");
+            }
         }
     }
 }
@@ -221,17 +251,18 @@ impl Wanted {
     }
 }
 
-/// An agent at the door.
-struct Visit {
+/// An agent that is not admitted yet.
+struct PendingAgent {
     proxy: Arc<Proxy>,
     link: Arc<Link>,
     stream: u32,
     peer: String,
     entry: Arc<Entry>,
+    admitted: Arc<Notify>,
 }
 
-impl Visit {
-    fn let_in(self, wanted: Wanted) {
+impl PendingAgent {
+    fn admit(self, wanted: Wanted) {
         let proxy = &self.proxy;
         let same = proxy.backends.all().into_iter().find(|it| it.agent == wanted.agent);
         if let Some(same) = same.filter(|it| it.peer != self.peer) {
@@ -254,6 +285,7 @@ impl Visit {
         }
         // Before the headers: the agent sends as soon as it has them.
         let entered = self.entry.0.set(Arc::clone(&backend)).is_ok();
+        self.admitted.notify_one();
         self.link.headers(self.stream, &response(&metadata));
         tracing::info!("agent {} ({}) is connected", backend.agent, backend.peer);
         proxy.backends.add(&backend);
@@ -266,8 +298,10 @@ impl Visit {
 
     fn refuse(self, agent: &str, text: &str) {
         self.proxy.metrics.agents_refused.with_label_values(&["token"]).inc();
-        tracing::warn!("agent {agent} ({}) is not let in: {text}", self.peer);
+        tracing::warn!("agent {agent} ({}) is refused: {text}", self.peer);
         self.link.finish(self.stream, Some(trailers(Status::Unknown, text, true)));
+        // An agent opens one stream; a refused peer has no use for its connection.
+        self.link.close(code::NO_ERROR, "");
     }
 }
 

@@ -5,9 +5,11 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 
 use super::connection::{Connection, Failure, Sink};
 use super::proxy::Proxy;
+use crate::accept::silence;
 use crate::grpc::{Assembler, Message, Status, header, message, response, trailers};
 use crate::packet::Packet;
 use http2::{Field, Handler, Link, Role, Settings, code, drive};
@@ -25,9 +27,18 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let link = Link::new(Role::Server, SETTINGS);
-    let mut handler =
-        Frontend { proxy: Arc::clone(proxy), who: who.into(), streams: HashMap::new() };
-    let result = drive(io, link, &mut handler).await;
+    let greeted = Arc::new(Notify::new());
+    let mut handler = Frontend {
+        proxy: Arc::clone(proxy),
+        who: who.into(),
+        streams: HashMap::new(),
+        greeted: Some(Arc::clone(&greeted)),
+    };
+    let limit = proxy.options.limits.greeting;
+    let result = tokio::select! {
+        result = drive(io, link, &mut handler) => result,
+        error = silence(limit, greeted.notified()) => Err(error),
+    };
     for (_, mut stream) in handler.streams.drain() {
         stream.end(proxy, "the client's connection ended");
     }
@@ -38,6 +49,8 @@ struct Frontend {
     proxy: Arc<Proxy>,
     who: Arc<str>,
     streams: HashMap<u32, Stream>,
+    /// Notified at the first request.
+    greeted: Option<Arc<Notify>>,
 }
 
 /// A stream of the API server.
@@ -62,6 +75,9 @@ impl Stream {
 
 impl Handler for Frontend {
     fn headers(&mut self, link: &Arc<Link>, stream: u32, fields: Vec<Field>, end: bool) {
+        if let Some(greeted) = self.greeted.take() {
+            greeted.notify_one();
+        }
         if self.streams.contains_key(&stream) {
             // Trailers: the client is done.
             return self.over(stream, "the client ended its stream");

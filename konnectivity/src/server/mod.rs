@@ -24,7 +24,7 @@ mod proxy;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -216,7 +216,23 @@ fn listen_unix(path: &Path, delete_existing: bool) -> Result<UnixListener, Start
         }
         std::fs::remove_file(path).map_err(|error| failed(&error))?;
     }
-    UnixListener::bind(path).map_err(|error| failed(&error))
+    bind_unix(path).map_err(|error| failed(&error))
+}
+
+/// Mode of the frontend's socket: its owner and group may connect, whatever the umask says.
+const SOCKET_MODE: u32 = 0o660;
+
+/// Binds a unix socket that never has more permissions than [`SOCKET_MODE`].
+fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before it has a path: the file gets this mode, less what the umask takes.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(SOCKET_MODE))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
+    rustix::net::listen(&socket, 1024)?;
+    UnixListener::from_std(socket.into())
 }
 
 async fn serve_frontend<I>(proxy: &Arc<Proxy>, io: I, who: String) -> std::io::Result<()>
@@ -287,7 +303,8 @@ async fn accept_tls<F, R>(
                         tokio::time::timeout(proxy.options.limits.handshake, acceptor.accept(stream));
                     let shaken = match shaken.await {
                         Ok(Ok(stream)) => Ok(stream),
-                        Ok(Err(error)) => Err(error.to_string()),
+                        Ok(Err(error)) => Err(tls::refusal("the peer", &error)
+                            .unwrap_or_else(|| error.to_string())),
                         Err(_) => Err("no handshake in time".to_owned()),
                     };
                     let stream = match shaken {

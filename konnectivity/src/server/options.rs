@@ -106,6 +106,11 @@ pub struct Limits {
     pub probe_timeout: Duration,
     /// For how long a TLS handshake or a CONNECT request may take.
     pub handshake: Duration,
+    /// For how long a connection may go without its first request, an agent's without being
+    /// authenticated.
+    pub greeting: Duration,
+    /// TokenReviews at a time.
+    pub reviews: usize,
 }
 
 impl Default for Limits {
@@ -118,6 +123,8 @@ impl Default for Limits {
             probe: Duration::from_secs(5),
             probe_timeout: Duration::from_secs(5),
             handshake: Duration::from_secs(10),
+            greeting: Duration::from_secs(20),
+            reviews: 16,
         }
     }
 }

@@ -3,9 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use tokio::sync::Semaphore;
+
 use super::backends::Backends;
 use super::metrics::Metrics;
 use super::options::Options;
+
+/// Agents that may wait for each TokenReview in progress.
+const WAITING: usize = 64;
 
 /// A server's state.
 #[derive(Debug)]
@@ -14,6 +19,10 @@ pub(crate) struct Proxy {
     pub(crate) backends: Backends,
     pub(crate) metrics: Metrics,
     server_count: AtomicUsize,
+    /// One permit a TokenReview.
+    pub(crate) reviews: Semaphore,
+    /// One permit an agent that waits for its TokenReview.
+    pub(crate) waiting: Arc<Semaphore>,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -23,6 +32,8 @@ impl Proxy {
             backends: Backends::new(options.strategies.clone()),
             metrics: Metrics::default(),
             server_count: AtomicUsize::new(options.server_count),
+            reviews: Semaphore::new(options.limits.reviews),
+            waiting: Arc::new(Semaphore::new(options.limits.reviews * WAITING)),
             stopping: AtomicBool::new(false),
             options,
         })
