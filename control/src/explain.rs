@@ -1,59 +1,28 @@
-//! Asking why: which policies select either end, which rule decides, who may reach whom.
+//! Names the policies that select a pod, and lists the rules of its tables in words.
 //!
-//! Every verdict comes out of the compiled tables of the view in force; the objects are
-//! looked at only to name what selects a pod.
+//! Rules come out of the compiled tables of the view in force. Verdicts do not come from here: the
+//! graph gives them.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{Action, Address, End, Key, PortRange, Rule};
+use acl::{Action, End, PortRange, Rule};
 use serde::Serialize;
 
 use crate::configurator::ClusterWide;
 use crate::model::{Direction, Namespaces, Selector};
 use crate::peers::{PeerSet, PodPeers};
-use crate::{Control, PodGate, PodKey, View};
+use crate::{Control, PodGate, PodKey};
 
-/// One end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// A pod.
-    Pod(PodKey),
-    /// An address, be it a pod's or not.
-    Address(IpAddr),
-}
+/// The origin of connections from a pod's own cluster node, which no policy denies.
+const OWN_NODE: &str = "own-node";
 
-/// Why a connection may be opened or not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Explanation {
-    /// Whether it may.
-    pub permits: bool,
-    /// What the opening pod's egress says; `None` if the source is no pod in scope.
-    pub egress: Option<Judged>,
-    /// What the receiving pod's ingress says; `None` if the destination is no pod in scope.
-    pub ingress: Option<Judged>,
-}
-
-/// What one gate says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Judged {
-    /// The pod whose gate it is.
-    pub pod: String,
-    /// Every policy that selects the pod and has a say in this direction, in their order.
-    pub selecting: Vec<String>,
-    /// Whether the gate lets the connection through.
-    pub permits: bool,
-    /// The rule that decided, or `default-allow`.
-    pub by: Arc<str>,
-}
-
-/// All that a pod may be reached by, and all it may reach, rule by rule.
+/// The rules of a pod's tables, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Walkthrough {
-    /// The rules of its ingress in their order; empty if everything may come.
+    /// The rules of its ingress in their order; empty if no policy selects it for ingress.
     pub ingress: Vec<Reach>,
-    /// The rules of its egress in their order; empty if it may go anywhere.
+    /// The rules of its egress in their order; empty if no policy selects it for egress.
     pub egress: Vec<Reach>,
 }
 
@@ -64,8 +33,10 @@ pub struct Reach {
     pub permits: bool,
     /// The other end, such as `pods app=web in namespace shop`.
     pub peer: String,
-    /// Pods that are meant at the moment; empty where no pods in particular are.
+    /// Pods that the peer selects at the moment; empty where the peer is no selector of pods.
     pub pods: Vec<String>,
+    /// Whether the peer is a selector of pods that selects none.
+    pub selects_nothing: bool,
     /// Protocol and ports, such as `TCP 80-90` or `everything`.
     pub ports: String,
     /// Where the rule comes from.
@@ -73,47 +44,7 @@ pub struct Reach {
 }
 
 impl Control {
-    /// Why a connection may be opened or not. A port stands for nothing with protocols that
-    /// have none; `protocol` is the IP protocol number.
-    ///
-    /// # Errors
-    /// When an end names a pod that has no tables, or the ends share no address family.
-    pub fn explain(
-        &self,
-        from: &Endpoint,
-        to: &Endpoint,
-        protocol: u8,
-        port: u16,
-    ) -> Result<Explanation, String> {
-        let view = self.view();
-        let (sources, targets) = (addresses(&view, from)?, addresses(&view, to)?);
-        let pair = sources.iter().flat_map(|source| targets.iter().map(move |to| (*source, *to)));
-        let (source, target) = pair
-            .into_iter()
-            .find(|(source, target)| source.is_ipv4() == target.is_ipv4())
-            .ok_or("the two ends have no addresses of one family")?;
-        let key = key(&view, source, target, protocol, port);
-        let judge = |address: IpAddr, direction: Direction| {
-            let mut pods = view.pods.iter();
-            let (name, pod) = pods.find(|(_, pod)| pod.addresses.contains(&address))?;
-            let gate = match direction {
-                Direction::Ingress => &pod.to_pod,
-                Direction::Egress => &pod.from_pod,
-            };
-            let (permits, by) = ask(gate, &key);
-            let selecting = self.selecting(name, direction);
-            Some(Judged { pod: name.to_string(), selecting, permits, by })
-        };
-        let (egress, ingress) = match source == target {
-            // A pod may always talk to itself.
-            true => (None, None),
-            false => (judge(source, Direction::Egress), judge(target, Direction::Ingress)),
-        };
-        let permits = egress.iter().chain(&ingress).all(|judged| judged.permits);
-        Ok(Explanation { permits, egress, ingress })
-    }
-
-    /// All that may reach a pod and all that it may reach; `None` if it has no tables.
+    /// Lists the rules of a pod's tables; `None` if it has no tables.
     pub fn walkthrough(&self, pod: &PodKey) -> Option<Walkthrough> {
         let view = self.view();
         let pod = view.pods.get(pod)?;
@@ -124,10 +55,26 @@ impl Control {
                 rules.map(|rule| self.reach(rule)).collect()
             }
         };
-        Some(Walkthrough { ingress: reaches(&pod.to_pod), egress: reaches(&pod.from_pod) })
+        let (mut ingress, egress) = (reaches(&pod.to_pod), reaches(&pod.from_pod));
+        if !ingress.is_empty() {
+            // The graph lets the kubelet in before it looks at a table.
+            ingress.insert(
+                0,
+                Reach {
+                    permits: true,
+                    peer: format!("its own cluster node {}", pod.node),
+                    pods: Vec::new(),
+                    selects_nothing: false,
+                    ports: "everything".into(),
+                    by: OWN_NODE.into(),
+                },
+            );
+        }
+        Some(Walkthrough { ingress, egress })
     }
 
-    fn selecting(&self, pod: &PodKey, direction: Direction) -> Vec<String> {
+    /// Names every policy that selects a pod and has rules for `direction`, in their order.
+    pub fn selecting(&self, pod: &PodKey, direction: Direction) -> Vec<String> {
         let Some(pod) = self.pod(pod) else { return Vec::new() };
         let policies = self.policies_of(pod);
         let cluster = |list: &[ClusterWide]| -> Vec<String> {
@@ -152,22 +99,21 @@ impl Control {
 
     fn reach(&self, rule: &Rule) -> Reach {
         let end = peer(rule);
-        let (peer, pods) = match end {
-            End::Any => ("anybody".to_owned(), Vec::new()),
-            End::Net(net) => (net.to_string(), Vec::new()),
+        let (peer, pods, is_of_pods) = match end {
+            End::Any => ("anybody".to_owned(), Vec::new(), false),
+            End::Net(net) => (net.to_string(), Vec::new(), false),
             End::Set(id) => {
                 let meaning = self.membership().meaning(id);
-                let pods = match meaning {
-                    Some(set) if set.is_of_pods() => self.membership().pods_of(id),
-                    _ => Vec::new(),
-                };
+                let is_of_pods = meaning.is_some_and(PeerSet::is_of_pods);
+                let pods = if is_of_pods { self.membership().pods_of(id) } else { Vec::new() };
                 let words = meaning.map_or_else(|| "nobody".to_owned(), |set| set.to_string());
-                (words, pods.iter().map(ToString::to_string).collect())
+                (words, pods.iter().map(ToString::to_string).collect(), is_of_pods)
             }
         };
         Reach {
             permits: rule.action == Action::Permit,
             peer,
+            selects_nothing: is_of_pods && pods.is_empty(),
             pods,
             ports: ports(rule),
             by: Arc::clone(&rule.origin),
@@ -177,47 +123,6 @@ impl Control {
 
 fn peer(rule: &Rule) -> End {
     if rule.source == End::Any { rule.destination } else { rule.source }
-}
-
-fn addresses(view: &View, end: &Endpoint) -> Result<Vec<IpAddr>, String> {
-    match end {
-        Endpoint::Address(address) => Ok(vec![*address]),
-        Endpoint::Pod(key) => match view.pods.get(key) {
-            Some(pod) => Ok(pod.addresses.clone()),
-            None => Err(format!(
-                "pod {key} has no tables: it is not known, not in scope, has no address, has \
-                 finished or is on the host network"
-            )),
-        },
-    }
-}
-
-fn key(view: &View, source: IpAddr, destination: IpAddr, protocol: u8, port: u16) -> Key {
-    let (source, destination) = (Address::from(source), Address::from(destination));
-    // Only echo requests open anything: type 8 or 128, code 0.
-    let (source_port, destination_port) = match protocol {
-        1 => (8, 0),
-        58 => (128, 0),
-        _ => (0, port),
-    };
-    Key {
-        source,
-        destination,
-        source_identity: view.addresses.lookup(source),
-        destination_identity: view.addresses.lookup(destination),
-        protocol,
-        source_port,
-        destination_port,
-        ..Key::default()
-    }
-}
-
-fn ask(gate: &PodGate, key: &Key) -> (bool, Arc<str>) {
-    let PodGate::Table(table) = gate else { return (true, "default-allow".into()) };
-    match table.lookup(key).and_then(|index| table.rules().get(index)) {
-        Some(rule) => (rule.action == Action::Permit, Arc::clone(&rule.origin)),
-        None => (false, "default-deny".into()),
-    }
 }
 
 fn ports(rule: &Rule) -> String {

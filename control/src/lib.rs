@@ -19,7 +19,7 @@
 //! | renderers | `render.rs`, `session_rules.rs` |
 //! | services and their endpoints | `services.rs` |
 //! | publish | `publish.rs`, [`View`] |
-//! | asking why | [`explain`] |
+//! | policies and rules in words | [`explain`] |
 //!
 //! A pod has two tables: one for what comes to it, one for what it opens. A connection opens
 //! if the table of the pod that opens it and the table of the pod it is for both let it, which
@@ -49,6 +49,6 @@ mod view;
 pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault};
 pub use objects::{Kind, Object, ObjectRef};
-pub use services::{ServiceEndpoint, ServiceView, slice_target};
+pub use services::{ServiceEndpoint, ServiceView};
 pub use session_rules::SessionRules;
 pub use view::{ClusterNode, PodGate, PodKey, PodView, View};

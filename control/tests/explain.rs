@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{ICMP, TCP, control, key};
+use common::{control, key};
 use control::Control;
-use control::explain::Endpoint;
+use control::model::Direction;
 use serde_json::{Value, json};
 
 fn pod(name: &str, address: &str, app: &str) -> Value {
@@ -33,45 +33,17 @@ fn shop() -> Control {
     ])
 }
 
-fn pod_end(name: &str) -> Endpoint {
-    Endpoint::Pod(key(name))
-}
-
 #[test]
-fn the_deciding_rule_and_all_that_select_are_named() {
+fn all_that_select_are_named_in_their_order() {
     let shop = shop();
-    let explain = |from: &Endpoint, protocol, port| {
-        shop.explain(from, &pod_end("shop/db"), protocol, port).unwrap()
-    };
-    let web = explain(&pod_end("shop/web"), TCP, 6379);
-    let ingress = web.ingress.unwrap();
-    assert!(web.permits && ingress.permits);
-    assert_eq!(&*ingress.by, "NetworkPolicy shop/db ingress[0]");
-    assert_eq!(ingress.selecting, ["ClusterNetworkPolicy no-jobs", "NetworkPolicy shop/db"]);
-    assert_eq!(&*web.egress.unwrap().by, "default-allow");
-    let job = explain(&pod_end("shop/job"), TCP, 6379);
-    assert_eq!(
-        (job.permits, &*job.ingress.unwrap().by),
-        (false, "ClusterNetworkPolicy no-jobs ingress[0]")
-    );
-    let outside = explain(&Endpoint::Address("192.0.2.1".parse().unwrap()), ICMP, 0);
-    assert_eq!((outside.permits, outside.egress), (true, None));
-    let excepted = explain(&Endpoint::Address("192.0.2.200".parse().unwrap()), TCP, 6379);
-    assert_eq!(&*excepted.ingress.unwrap().by, "default-deny of NetworkPolicy shop/db");
+    let ingress = shop.selecting(&key("shop/db"), Direction::Ingress);
+    assert_eq!(ingress, ["ClusterNetworkPolicy no-jobs", "NetworkPolicy shop/db"]);
+    assert_eq!(shop.selecting(&key("shop/db"), Direction::Egress), Vec::<String>::new());
+    assert_eq!(shop.selecting(&key("shop/none"), Direction::Ingress), Vec::<String>::new());
 }
 
 #[test]
-fn a_pod_to_itself_needs_no_policy_and_an_unknown_pod_is_an_error() {
-    let shop = shop();
-    assert!(shop.explain(&pod_end("shop/db"), &pod_end("shop/db"), TCP, 1).unwrap().permits);
-    let unknown = shop.explain(&pod_end("shop/none"), &pod_end("shop/db"), TCP, 1).unwrap_err();
-    assert!(unknown.contains("shop/none"), "{unknown}");
-    let other = Endpoint::Address("2001:db8::1".parse().unwrap());
-    assert!(shop.explain(&other, &pod_end("shop/db"), TCP, 1).is_err());
-}
-
-#[test]
-fn a_walkthrough_tells_each_rule_in_words() {
+fn a_walkthrough_lists_each_rule_in_words() {
     let walk = shop().walkthrough(&key("shop/db")).unwrap();
     let words: Vec<String> = walk
         .ingress
@@ -81,6 +53,7 @@ fn a_walkthrough_tells_each_rule_in_words() {
     assert_eq!(
         words,
         [
+            "true its own cluster node n1 [] everything",
             "false pods app=job in any namespace [shop/job] everything",
             "true pods app=web in namespace shop [shop/web] TCP 6379",
             "true 192.0.2.0/24 except 192.0.2.128/25 [] everything",
@@ -88,4 +61,24 @@ fn a_walkthrough_tells_each_rule_in_words() {
         ]
     );
     assert!(walk.egress.is_empty(), "it may go anywhere");
+}
+
+#[test]
+fn a_peer_that_selects_no_pod_is_marked() {
+    let mut objects = shop();
+    objects.apply(
+        match control::objects::read(json!({"apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy", "metadata": {"namespace": "shop", "name": "typo"},
+        "spec": {"podSelector": {"matchLabels": {"app": "job"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "wbe"}}}]}]}}))
+        {
+            control::objects::Read::Object(object, _) => object,
+            other => panic!("{other:?}"),
+        },
+    );
+    objects.commit();
+    let walk = objects.walkthrough(&key("shop/job")).unwrap();
+    let marked = walk.ingress.iter().filter(|it| it.selects_nothing);
+    let marked: Vec<&str> = marked.map(|it| it.peer.as_str()).collect();
+    assert_eq!(marked, ["pods app=wbe in namespace shop"]);
 }

@@ -5,10 +5,12 @@
 //! cases, captures ─────────────────────────▶ packets ─┴▶ the graph ─▶ verdicts
 //! ```
 //!
+//! - [`input`]: manifests as repositories and clusters have them,
 //! - [`probe`]: whether a connection may be opened,
-//! - [`replay`]: what becomes of a capture's packets,
+//! - [`replay`]: the verdict about each packet of a capture,
 //! - [`commands`]: the command line of both, and of explain and walkthrough.
 
 pub mod commands;
+pub mod input;
 pub mod probe;
 pub mod replay;

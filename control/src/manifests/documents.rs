@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::Adapt;
 use crate::objects::{self, Read};
 use crate::{Fault, FieldFault, Object};
 
@@ -25,8 +26,8 @@ pub(super) struct Content {
     pub(super) unclear: bool,
 }
 
-/// Reads the text of `file`.
-pub(super) fn read(file: &Path, text: &[u8]) -> Content {
+/// Reads the text of `file`; every object in it goes through `adapt` first.
+pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
     let blank = text.iter().all(u8::is_ascii_whitespace);
     let mut content = Content { whole: true, unclear: blank, ..Content::default() };
     let json = file.extension().is_some_and(|extension| extension == "json");
@@ -35,7 +36,7 @@ pub(super) fn read(file: &Path, text: &[u8]) -> Content {
         number += 1;
         match value {
             Ok(Value::Null) => {}
-            Ok(value) => document(value, file, number, &mut content),
+            Ok(value) => document(value, file, number, adapt, &mut content),
             Err(problem) => {
                 content.whole = false;
                 content.faults.push(Fault {
@@ -82,7 +83,13 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn document(value: Value, file: &Path, number: usize, content: &mut Content) {
+fn document(
+    value: Value,
+    file: &Path,
+    number: usize,
+    adapt: &mut Adapt<'_>,
+    content: &mut Content,
+) {
     let fault = |object: Option<objects::ObjectRef>, fault: FieldFault| Fault {
         file: Some(file.to_path_buf()),
         document: Some(number),
@@ -91,7 +98,9 @@ fn document(value: Value, file: &Path, number: usize, content: &mut Content) {
     };
     if let Some(items) = list_items(&value) {
         match items {
-            Ok(items) => items.into_iter().for_each(|item| document(item, file, number, content)),
+            Ok(items) => {
+                items.into_iter().for_each(|item| document(item, file, number, adapt, content));
+            }
             Err(problem) => {
                 content.unclear = true;
                 content.faults.push(fault(None, problem));
@@ -99,6 +108,7 @@ fn document(value: Value, file: &Path, number: usize, content: &mut Content) {
         }
         return;
     }
+    let Some(value) = adapt(file, number, value) else { return };
     let named = value.pointer("/metadata/name").is_some();
     match objects::read(value) {
         Read::Object(object, faults) => {
@@ -147,6 +157,10 @@ fn list_items(value: &Value) -> Option<Result<Vec<Value>, FieldFault>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(file: &Path, text: &[u8]) -> Content {
+        super::read(file, text, &mut |_, _, value| Some(value))
+    }
 
     fn yaml(text: &str) -> Content {
         read(Path::new("f.yaml"), text.as_bytes())

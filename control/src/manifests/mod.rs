@@ -16,7 +16,10 @@ mod watcher;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 pub use source::Source;
 pub use watcher::Watcher;
@@ -38,6 +41,43 @@ pub struct Loaded {
 /// Reads `paths` once.
 pub fn load(paths: &[PathBuf]) -> Loaded {
     Source::new(paths).load()
+}
+
+/// Changes an object before it is read, by its file and the number of its document; `None` leaves
+/// it out.
+pub type Adapt<'a> = dyn FnMut(&Path, usize, Value) -> Option<Value> + 'a;
+
+/// Reads `paths` once, every object going through `adapt` first. The path `-` is standard input.
+pub fn load_adapted(paths: &[PathBuf], adapt: &mut Adapt<'_>) -> Loaded {
+    let (stdin, paths): (Vec<PathBuf>, Vec<PathBuf>) =
+        paths.iter().cloned().partition(|path| path.as_os_str() == "-");
+    let (mut files, faults) = files(&paths);
+    files.extend(stdin);
+    let mut loaded = Loaded { faults, ..Loaded::default() };
+    let mut known = BTreeMap::new();
+    for file in files {
+        let text = match file.as_os_str() == "-" {
+            true => {
+                let mut text = Vec::new();
+                io::stdin().lock().read_to_end(&mut text).map(|_| text)
+            }
+            false => fs::read(&file),
+        };
+        let content = match text {
+            Ok(text) => documents::read(&file, &text, adapt),
+            Err(error) => {
+                loaded.faults.push(unreadable(&file, &error));
+                continue;
+            }
+        };
+        loaded.faults.extend(content.faults);
+        for (kind, count) in content.skipped {
+            *loaded.skipped.entry(kind).or_default() += count;
+        }
+        known.insert(file, content.objects);
+    }
+    loaded.objects = source::merge(&known, &mut loaded.faults);
+    loaded
 }
 
 /// The files that `paths` stand for, sorted, and the paths that cannot be read.

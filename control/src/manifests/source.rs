@@ -36,7 +36,7 @@ impl Source {
         let mut known = BTreeMap::new();
         for file in files {
             let content = match fs::read(&file) {
-                Ok(text) => documents::read(&file, &text),
+                Ok(text) => documents::read(&file, &text, &mut |_, _, value| Some(value)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => {
                     Content { faults: vec![unreadable(&file, &error)], ..Content::default() }
@@ -105,7 +105,10 @@ fn keep_missing(
 }
 
 /// The objects of all files, the later definition counting; definitions that differ are a fault.
-fn merge(known: &BTreeMap<PathBuf, Vec<(Object, usize)>>, faults: &mut Vec<Fault>) -> Vec<Object> {
+pub(super) fn merge(
+    known: &BTreeMap<PathBuf, Vec<(Object, usize)>>,
+    faults: &mut Vec<Fault>,
+) -> Vec<Object> {
     let mut at: HashMap<ObjectRef, (usize, &PathBuf, usize)> = HashMap::new();
     let mut objects: Vec<Object> = Vec::new();
     for (file, content) in known {

@@ -73,6 +73,24 @@ pub struct ServicePort {
     pub affinity_s: Option<u32>,
 }
 
+impl ServicePort {
+    fn with_one_backend(&self, nth: usize) -> Self {
+        let one = |backends: &Backends| {
+            let list = backends.list();
+            Backends::new(
+                list.iter().cycle().skip(nth % list.len().max(1)).take(1).copied().collect(),
+            )
+        };
+        Self {
+            internal: one(&self.internal),
+            any: one(&self.any),
+            external: one(&self.external),
+            affinity_s: None,
+            ..self.clone()
+        }
+    }
+}
+
 /// How a client gets to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Way {
@@ -132,6 +150,16 @@ impl Services {
         self.node_ports.entry((v6, protocol, port)).or_insert(entry);
     }
 
+    /// The same services with one backend for each choice: the one at place `nth` of its list,
+    /// counting round where the list is shorter.
+    pub fn with_one_backend(&self, nth: usize) -> Self {
+        let mut narrowed = self.clone();
+        for entry in narrowed.entries.values_mut().chain(narrowed.node_ports.values_mut()) {
+            entry.port = Arc::new(entry.port.with_one_backend(nth));
+        }
+        narrowed
+    }
+
     /// Whether there are no services.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.node_ports.is_empty()
@@ -178,5 +206,35 @@ impl Services {
     pub fn node_ports(&self) -> impl Iterator<Item = (bool, u8, u16, &Entry)> {
         let ports = self.node_ports.iter();
         ports.map(|((v6, protocol, port), entry)| (*v6, *protocol, *port, entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_backend_at_a_time_visits_every_one_of_each_list() {
+        let backend = |n: u16| Backend { address: Address::from_v4_bits(7), port: n };
+        let of = |ports: &[u16]| Backends::new(ports.iter().map(|n| backend(*n)).collect());
+        let port = ServicePort {
+            internal: of(&[1, 2, 3]),
+            any: of(&[4]),
+            affinity_s: Some(9),
+            ..ServicePort::default()
+        };
+        let at = Address::from_v4_bits(1);
+        let mut services = Services::default();
+        services.claim(at);
+        services.add(at, 6, 80, Entry { port: Arc::new(port), way: Way::Cluster });
+        let flow = Flow { destination: at, destination_port: 80, protocol: 6, ..Flow::default() };
+        for nth in 0..5 {
+            let narrowed = services.with_one_backend(nth);
+            assert!(narrowed.is_claimed(at));
+            let port = &narrowed.find(&flow).unwrap().port;
+            assert_eq!(port.internal.list(), [backend(nth as u16 % 3 + 1)]);
+            assert_eq!(port.any.list(), [backend(4)]);
+            assert!(port.external.is_empty() && port.affinity_s.is_none());
+        }
     }
 }

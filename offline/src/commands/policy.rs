@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::explain;
-use super::input::{objects, refuse};
+use super::input::{manifests, refuse};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
 use cli::{NO, UNUSABLE, fail};
 
-/// What `podgate policy` takes.
+/// Arguments of `podgate policy`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -21,11 +21,11 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Ask whether connections may be opened, between all pods or case by case
+    /// Whether connections may be opened, between all pods or case by case
     Probe(Probe),
-    /// Tell which policies select the ends of a connection, and which rule decides
+    /// Which policies select the ends of a connection, and which rule decides
     Explain(explain::Explain),
-    /// List all that may reach a pod and all it may reach, rule by rule
+    /// The rules of a pod: what may reach it and what it may reach
     Walkthrough(explain::Walk),
 }
 
@@ -35,7 +35,7 @@ macro_rules! examples {
         "Examples:
   podgate policy probe --manifests cluster/ --protocol TCP --port 6379
   podgate policy probe --manifests cluster/ --cases cases.yaml -o json
-  kubectl get ns,node,po,svc,endpointslice,netpol -A -o yaml > now.yaml
+  kubectl get ns,node,po,svc,endpointslice,netpol,clusternetworkpolicy,clusteregressfirewall -A -o yaml > now.yaml
   podgate policy probe --manifests now.yaml --cases - <<< \\
     '{\"from\":\"default/web\",\"to\":\"default/db\",\"protocol\":\"TCP\",\"port\":6379,\"expect\":\"allow\"}'
 
@@ -43,14 +43,14 @@ Ends with 0; 1 if a verdict is not what its case expects; 2 if the input cannot 
     };
 }
 
-/// What `podgate policy probe` takes.
+/// Arguments of `podgate policy probe`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples!(), after_long_help = LONG_HELP)]
 pub struct Probe {
     /// File or folder of Kubernetes objects; may be repeated
     #[arg(long, value_name = "PATH", required = true)]
     manifests: Vec<PathBuf>,
-    /// File of cases, or - for stdin; without it every pod is asked about every pod
+    /// File of cases, or - for stdin; without it, a grid of all pods
     #[arg(long, value_name = "FILE")]
     cases: Option<PathBuf>,
     /// Without cases: the protocol
@@ -90,7 +90,7 @@ its cluster node, else from a private network (10.244.0.0/16 unless that is in u
     examples!()
 );
 
-/// Does what was asked for.
+/// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
     let probe = match &args.command {
         Command::Probe(probe) => probe,
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 impl Probe {
     fn run(&self, out: &mut impl Write) -> io::Result<ExitCode> {
-        let objects = objects(&self.manifests);
+        let objects = manifests(&self.manifests);
         let cases = self.cases.as_deref().map(read_cases).transpose();
         let (objects, cases) = match (objects, cases) {
             (Ok(objects), Ok(cases)) => (objects, cases),
@@ -144,7 +144,7 @@ impl Probe {
         if !unknown.is_empty() {
             return Ok(refuse(unknown));
         }
-        let answers = prober.ask(cases.iter().map(Case::question));
+        let answers = prober.answer(cases.iter().map(Case::question));
         written(self.write(cases, &answers, out).and_then(|()| out.flush()))?;
         match report::failed(cases, &answers) {
             0 => Ok(ExitCode::SUCCESS),
@@ -172,7 +172,7 @@ impl Probe {
     }
 }
 
-/// That whoever reads has seen enough is no failure and changes no verdict.
+/// A reader that closes the pipe is no failure and changes no verdict.
 fn written(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 
 use dataplane::wire::vxlan::Vxlan;
 
-use super::input::{objects, refuse};
+use super::input::{manifests, refuse};
 use crate::probe::report::plain;
 use crate::replay::{Failure, Output, Speed, replay};
 use cli::Underlay;
 use cli::{NO, UNUSABLE, fail};
 
-/// Sends a capture through the switch of one cluster node and tells each packet's verdict.
+/// Sends a capture through the switch of one cluster node and prints each packet's verdict.
 ///
 /// The entry port is the pcapng interface name (`ns/pod`, `uplink`, `host`), else the port that
 /// owns the source address, else the uplink. Time is the capture's time: sessions age by it.
@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Speed::Max)]
     pub(crate) speed: Speed,
 
-    /// Tell what each node of the graph decided about each packet
+    /// Print the decision of each node of the graph about each packet
     #[arg(long)]
     pub(crate) trace: bool,
 
@@ -69,7 +69,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// How the uplink is to be understood.
+    /// The form of packets on the uplink.
     pub(crate) fn underlay(&self) -> dataplane::Underlay {
         match self.underlay {
             Underlay::Routed => dataplane::Underlay::Plain,
@@ -84,8 +84,8 @@ impl Args {
 
 /// Replays, printing to standard output and error.
 pub fn run(args: &Args) -> ExitCode {
-    let objects = match objects(&args.manifests) {
-        Ok(objects) => objects,
+    let objects = match manifests(&args.manifests) {
+        Ok(manifests) => manifests.objects,
         Err(faults) => return refuse(faults),
     };
     let mut stdout = BufWriter::new(io::stdout().lock());

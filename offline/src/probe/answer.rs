@@ -1,8 +1,11 @@
-//! What comes of a question, and how several answers make one.
+//! The answer to a question, and how several answers make one.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
+
+use dataplane::Outcome;
 
 /// Whether a connection may be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +32,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Reasons of answers that no switch had to be asked for.
+/// Reasons beside the outcomes of the dataplane.
 pub mod reason {
     /// A pod reaches itself without leaving its network namespace.
     pub const SAME_POD: &str = "same-pod";
@@ -78,8 +81,8 @@ impl Answer {
     /// One answer out of several that must all allow; `difference` names what it is that the
     /// labelled answers differ by.
     ///
-    /// Where some allow and some deny, the answer is deny, the reason tells of all of them, and
-    /// `by` of those that deny.
+    /// Where some allow and some deny, the answer is deny, the reason names all of them, and
+    /// `by` the rules of those that deny.
     pub fn all(difference: &'static str, answers: Vec<(String, Self)>) -> Option<Self> {
         let denied = answers.iter().filter(|(_, it)| it.verdict == Verdict::Deny).count();
         let differ = denied > 0 && denied < answers.len();
@@ -101,12 +104,61 @@ impl Answer {
     }
 }
 
-/// Answers that a reason tells one by one; of more it tells the number.
-const TOLD: usize = 4;
+/// The answer about one connection, and its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The answer.
+    pub answer: Answer,
+    /// The switches on the way, in order.
+    pub path: Vec<Passage>,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self { answer, path: Vec::new() }
+    }
+}
+
+/// What one switch decided about the packet that opens a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// The cluster node.
+    pub node: Arc<str>,
+    /// The port it entered by.
+    pub input: Arc<str>,
+    /// The port it left by.
+    pub output: Option<Arc<str>>,
+    /// Its source as it came in.
+    pub source: IpAddr,
+    /// Its destination as it came in.
+    pub destination: IpAddr,
+    /// How it ended here.
+    pub outcome: Outcome,
+    /// Origins of the rules that decided.
+    pub by: Vec<Arc<str>>,
+    /// The decision of the egress rules of the pod that opens the connection.
+    pub egress: Option<Decision>,
+    /// The decision of the ingress rules of the pod that it is opened to.
+    pub ingress: Option<Decision>,
+}
+
+/// What the rules of one pod say about one direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The pod, as `ns/pod`.
+    pub pod: Arc<str>,
+    /// Whether they permit the connection.
+    pub permits: bool,
+    /// The rule that decided; `None` where the other end denies and this one only permits.
+    pub by: Option<Arc<str>>,
+}
+
+/// Answers that a reason lists one by one; of more it gives the number.
+const LISTED: usize = 4;
 
 fn difference_in_words(what: &str, answers: &[(String, Answer)], denied: usize) -> String {
     let one = |(label, answer): &(String, Answer)| format!("{label} {}", answer.reason);
-    if answers.len() <= TOLD {
+    if answers.len() <= LISTED {
         let all: Vec<String> = answers.iter().map(one).collect();
         return format!("{what}: {}", all.join(", "));
     }

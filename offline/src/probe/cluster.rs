@@ -1,25 +1,31 @@
 //! All cluster nodes of the manifests, each with a switch, and the packets between them.
+//!
+//! Every switch has the snapshot that a running one would have: tables, services, and the other
+//! cluster nodes, so that it knows which clients are outside. What leaves by an uplink enters the
+//! cluster node that has the destination, as a router would deliver it.
 
 use std::collections::HashMap;
-use std::iter;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use control::{PodKey, View};
-use dataplane::{DEFAULT_ALLOW, Memory, Outcome, PortId};
+use dataplane::services::{Backends, Services};
+use dataplane::wire::{self, Flow};
+use dataplane::{DEFAULT_ALLOW, Outcome, Peer, PortId, Routes};
+use ipnet::IpNet;
+use renderer::{NodePort, ServiceMaker, Surroundings};
 
-use super::answer::reason;
-use super::opening::{LARGEST, Opening};
+use super::answer::{Passage, Reply, reason};
+use super::opening::Opening;
 use super::switch::{self, BATCH, HOST, Step, Switch, UPLINK};
-use super::world::{Spot, World};
+use super::world::{Location, World};
 use super::{Answer, Protocol, Verdict};
-use renderer::Surroundings;
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Who it is.
-    pub spot: Spot,
+    /// Where it is.
+    pub location: Location,
     /// The address it uses.
     pub address: IpAddr,
 }
@@ -27,22 +33,40 @@ pub struct End {
 /// A connection in question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Who opens it.
+    /// The end that opens it.
     pub from: End,
-    /// Whom it is for; an address of the same family.
-    pub to: End,
+    /// The address it is opened to, of the same family: an end's or a service's.
+    pub to: IpAddr,
     /// The protocol.
     pub protocol: Protocol,
-    /// The port at the target; of no meaning for ICMP.
+    /// The port at that address; of no meaning for ICMP.
     pub port: u16,
+    /// The cluster node whose uplink the packet enters by, where it comes from outside.
+    pub entry: Option<Arc<str>>,
+    /// The endpoint that a service chooses, by its place in the list that it chooses from.
+    pub backend: usize,
 }
 
 /// The switches of all cluster nodes.
 pub struct Cluster {
-    switches: Vec<Switch>,
+    view: Arc<View>,
+    routes: Arc<Routes>,
+    sites: Vec<Site>,
     nodes: HashMap<Arc<str>, usize>,
     pods: HashMap<PodKey, (usize, PortId)>,
     source_port: u16,
+}
+
+/// One cluster node.
+struct Site {
+    name: Arc<str>,
+    ports: Vec<NodePort>,
+    /// Made with the first packet that comes here.
+    switch: Option<Switch>,
+    /// Makes the services, and what the kernel redirects to the switch for its own processes.
+    services: ServiceMaker,
+    /// The backend that the switch's services choose.
+    backend: usize,
 }
 
 /// Source ports that openings take turns with (RFC 6335, section 6: the dynamic ports).
@@ -55,111 +79,252 @@ impl Cluster {
     ///
     /// # Errors
     /// When there are more pods on a cluster node than a switch has ports.
-    pub fn new(view: &View) -> Result<Self, String> {
+    pub fn new(view: Arc<View>) -> Result<Self, String> {
         let mut nodes: HashMap<Arc<str>, usize> = HashMap::new();
         let mut pods_of: Vec<Vec<(&PodKey, Vec<IpAddr>)>> = Vec::new();
+        let mut names: Vec<Arc<str>> = Vec::new();
         for name in view.nodes.keys().chain(view.pods.values().map(|pod| &pod.node)) {
             if !nodes.contains_key(name) {
-                nodes.insert(Arc::clone(name), pods_of.len());
+                nodes.insert(Arc::clone(name), names.len());
+                names.push(Arc::clone(name));
                 pods_of.push(Vec::new());
             }
         }
         for (key, pod) in view.pods.iter() {
             pods_of[nodes[&pod.node]].push((key, pod.addresses.clone()));
         }
-        let mut names = vec![""; pods_of.len()];
-        nodes.iter().for_each(|(name, n)| names[*n] = name);
-        let frame_size = dataplane::frame::XDP_HEADROOM + LARGEST;
-        let (memory, mut frames) = Memory::heap(frame_size, (BATCH * names.len().max(1)) as u32);
-        let (mut switches, mut pods) = (Vec::new(), HashMap::new());
-        for (n, (name, on_it)) in names.iter().zip(pods_of).enumerate() {
+        let routes = Arc::new(routes(&view, &names, &pods_of));
+        let (mut sites, mut pods) = (Vec::new(), HashMap::new());
+        for (n, (name, on_it)) in names.into_iter().zip(pods_of).enumerate() {
             let keys: Vec<PodKey> = on_it.iter().map(|(key, _)| (*key).clone()).collect();
             let ports = switch::ports(on_it)
                 .ok_or_else(|| format!("Node {name}: has more pods than a switch has ports"))?;
-            // Which endpoint of a service is asked about is the question's business.
-            let alone = Surroundings::default();
-            let generation = view.generation.max(1);
-            let snapshot = renderer::snapshot(view, name, alone, generation, &ports);
             let pod_ports =
                 ports.iter().map(|port| port.id).filter(|id| ![HOST, UPLINK].contains(id));
             pods.extend(keys.into_iter().zip(pod_ports.map(|id| (n, id))));
-            let mine = frames.split_off(frames.len() - BATCH);
-            switches.push(Switch::new(snapshot, ports.len(), &memory, mine));
+            let services = ServiceMaker::with_own_processes();
+            sites.push(Site { name, ports, switch: None, services, backend: 0 });
         }
-        Ok(Self { switches, nodes, pods, source_port: *SOURCE_PORTS.start() })
+        Ok(Self { view, routes, sites, nodes, pods, source_port: *SOURCE_PORTS.start() })
     }
 
-    /// Opens every connection and tells what came of it, in order.
-    pub fn open(&mut self, world: &World, connections: &[Connection]) -> Vec<Answer> {
+    /// The connections that one to a service's address may become, with a name for each: every
+    /// endpoint, and for a client outside every cluster node that it may enter by. Any other
+    /// connection comes back alone, without a name.
+    pub fn alternatives(
+        &mut self,
+        world: &World,
+        connection: &Connection,
+    ) -> Vec<(Option<String>, Connection)> {
+        let outside = connection.from.location == Location::Outside;
+        let entries: Vec<Option<usize>> = match outside {
+            true if world.service_at(connection.to).is_some() => {
+                (0..self.sites.len()).map(Some).collect()
+            }
+            true => vec![self.node_of(world, connection.to)],
+            false => vec![self.node_of(world, connection.from.address)],
+        };
+        let mut found = Vec::new();
+        for entry in &entries {
+            let name = entry.filter(|_| outside).map(|node| Arc::clone(&self.sites[node].name));
+            let backends = entry.and_then(|node| {
+                let here = self.backends(node, connection, outside);
+                // A port of another cluster node's address is that node's to translate.
+                here.or_else(|| {
+                    let there = self.node_of(world, connection.to).filter(|it| *it != node)?;
+                    self.backends(there, connection, outside)
+                })
+            });
+            let connection =
+                |backend| Connection { entry: name.clone(), backend, ..connection.clone() };
+            let Some(backends) = backends else {
+                found.push((None, connection(0)));
+                continue;
+            };
+            for (nth, backend) in backends.list().iter().enumerate() {
+                let address = backend.address.to_ip();
+                let mut label = match world.location(address) {
+                    Location::Pod(key) => key.to_string(),
+                    _ => address.to_string(),
+                };
+                if let Some(name) = name.as_ref().filter(|_| entries.len() > 1) {
+                    label = format!("{label} via {name}");
+                }
+                found.push((Some(label), connection(nth)));
+            }
+        }
+        if found.is_empty() {
+            // No cluster node has an endpoint: one answer is enough.
+            let entry = entries.first().copied().flatten().filter(|_| outside);
+            let entry = entry.map(|node| Arc::clone(&self.sites[node].name));
+            found.push((None, Connection { entry, ..connection.clone() }));
+        }
+        found
+    }
+
+    /// What a service at a connection's destination chooses from, as a cluster node sees it.
+    fn backends(
+        &mut self,
+        node: usize,
+        connection: &Connection,
+        outside: bool,
+    ) -> Option<Backends> {
+        let flow = Flow {
+            source: connection.from.address.into(),
+            destination: connection.to.into(),
+            destination_port: connection.port,
+            protocol: connection.protocol.number(connection.to.is_ipv6()),
+            ..Flow::default()
+        };
+        let services = self.services(node);
+        let entry = services.find(&flow).or_else(|| {
+            let site = &self.sites[node];
+            let own = self.view.nodes.get(&site.name);
+            let is_own = own.is_some_and(|node| node.addresses.contains(&connection.to));
+            services.find_node_port(&flow).filter(|_| is_own)
+        })?;
+        Some(entry.backends(outside).clone())
+    }
+
+    fn services(&mut self, node: usize) -> Arc<Services> {
+        let site = &mut self.sites[node];
+        site.services.services(&self.view, &site.name)
+    }
+
+    /// The address and port that the kernel of a cluster node sends its own processes' packets
+    /// to: one of the switch's for services beside cluster addresses.
+    fn redirected(&mut self, node: usize, connection: &Connection) -> (IpAddr, u16) {
+        let Connection { to, port, .. } = *connection;
+        let protocol = connection.protocol.number(to.is_ipv6());
+        self.services(node);
+        let site = &self.sites[node];
+        let redirects = site.services.redirects();
+        let own = self.view.nodes.get(&site.name);
+        let is_own = own.is_some_and(|own| own.addresses.contains(&to));
+        let of_node =
+            redirects.node_ports.iter().filter(|_| is_own).find(|(its, number, target)| {
+                (*its, *number, target.is_ipv6()) == (protocol, port, to.is_ipv6())
+            });
+        let target = of_node.map(|(_, _, target)| target);
+        let target = target.or_else(|| redirects.addresses.get(&(to, protocol, port)));
+        target.map_or((to, port), |target| (target.ip(), target.port()))
+    }
+
+    fn node_of(&self, world: &World, address: IpAddr) -> Option<usize> {
+        world.node_of(address).and_then(|name| self.nodes.get(name)).copied()
+    }
+
+    /// The switch of a cluster node, its services choosing one backend.
+    fn switch(&mut self, node: usize, backend: usize) -> &mut Switch {
+        let services = self.services(node);
+        let site = &mut self.sites[node];
+        let is_made = site.switch.is_some() && site.backend == backend;
+        if !is_made {
+            let surroundings = Surroundings {
+                services: Arc::new(services.with_one_backend(backend)),
+                routes: Arc::clone(&self.routes),
+                ..Surroundings::default()
+            };
+            let generation = self.view.generation.max(1) + backend as u64;
+            let snapshot =
+                renderer::snapshot(&self.view, &site.name, surroundings, generation, &site.ports);
+            match &site.switch {
+                Some(switch) => switch.publish(snapshot),
+                None => site.switch = Some(Switch::new(snapshot, site.ports.len())),
+            }
+            site.backend = backend;
+        }
+        site.switch.as_mut().expect("made above")
+    }
+
+    /// Opens every connection and returns what came of it, in order.
+    pub fn open(&mut self, world: &World, connections: &[Connection]) -> Vec<Reply> {
         connections.chunks(UNDER_WAY).flat_map(|some| self.open_some(world, some)).collect()
     }
 
-    fn open_some(&mut self, world: &World, connections: &[Connection]) -> Vec<Answer> {
-        let mut answers: Vec<Option<Answer>> = vec![None; connections.len()];
+    fn open_some(&mut self, world: &World, connections: &[Connection]) -> Vec<Reply> {
+        let mut replies: Vec<Option<Reply>> = vec![None; connections.len()];
         let mut under_way = Vec::new();
         for (n, connection) in connections.iter().enumerate() {
-            match self.set_out(world, connection) {
+            match self.first_hop(world, connection) {
                 Ok((node, port, frame)) => {
-                    under_way.push(Trip { n, node, port, frame, so_far: Vec::new() });
+                    let backend = connection.backend;
+                    let path = Vec::new();
+                    under_way.push(InFlight { n, node, backend, port, frame, path });
                 }
-                Err(answer) => answers[n] = Some(answer),
+                Err(answer) => replies[n] = Some(answer.into()),
             }
         }
         while !under_way.is_empty() {
             let mut going_on = Vec::new();
-            under_way.sort_by_key(|trip| (trip.node, trip.port));
-            for together in under_way.chunk_by(|a, b| (a.node, a.port) == (b.node, b.port)) {
-                for batch in together.chunks(BATCH) {
-                    let frames = batch.iter().map(|trip| trip.frame.clone()).collect();
-                    let steps = self.switches[batch[0].node].send(batch[0].port, frames);
-                    let steps = steps.into_iter().map(Some).chain(iter::repeat(None));
-                    for (trip, step) in batch.iter().zip(steps) {
-                        match self.follow(world, trip, step, &connections[trip.n]) {
-                            Ok(further) => going_on.push(further),
-                            Err(answer) => answers[trip.n] = Some(answer),
+            let place = |packet: &InFlight| (packet.node, packet.backend, packet.port);
+            under_way.sort_by_key(place);
+            for together in under_way.chunk_by_mut(|a, b| place(a) == place(b)) {
+                let (node, backend, port) = place(&together[0]);
+                for batch in together.chunks_mut(BATCH) {
+                    let frames =
+                        batch.iter_mut().map(|packet| std::mem::take(&mut packet.frame)).collect();
+                    let steps = self.switch(node, backend).send(port, frames);
+                    let steps = steps.into_iter().map(Some).chain(std::iter::repeat(None));
+                    for (packet, step) in batch.iter_mut().zip(steps) {
+                        match self.next_hop(world, packet, step, &connections[packet.n]) {
+                            Ok(next) => going_on.push(next),
+                            Err(answer) => {
+                                let path = std::mem::take(&mut packet.path);
+                                replies[packet.n] = Some(Reply { answer, path });
+                            }
                         }
                     }
                 }
             }
             under_way = going_on;
         }
-        let lost = || Answer::deny(reason::MISDELIVERED);
-        answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
+        let lost = || Answer::deny(reason::MISDELIVERED).into();
+        replies.into_iter().map(|reply| reply.unwrap_or_else(lost)).collect()
     }
 
-    /// Where a connection's first packet enters which switch; or the answer, where none is
-    /// needed.
-    fn set_out(
+    /// The switch and port that a connection's first packet enters by, or the answer where no
+    /// packet leaves its network namespace.
+    fn first_hop(
         &mut self,
         world: &World,
         connection: &Connection,
     ) -> Result<(usize, PortId, Vec<u8>), Answer> {
-        let Connection { from, to, protocol, port } = connection;
-        match (&from.spot, &to.spot) {
-            (Spot::Pod(a), Spot::Pod(b)) if a == b => return Err(Answer::allow(reason::SAME_POD)),
-            (Spot::Node(a), Spot::Node(b)) if a == b => {
-                return Err(Answer::allow(reason::SAME_NODE));
+        let Connection { from, to, protocol, .. } = connection;
+        match (&from.location, world.location(*to)) {
+            (Location::Pod(a), Location::Pod(b)) if *a == b => {
+                return Err(Answer::allow(reason::SAME_POD));
+            }
+            (Location::Node(a), Location::Node(b)) if *a == b => {
+                let node = self.nodes.get(a).copied();
+                if node.and_then(|node| self.backends(node, connection, false)).is_none() {
+                    return Err(Answer::allow(reason::SAME_NODE));
+                }
             }
             _ => {}
         }
-        if world.is_contested(from.address) || world.is_contested(to.address) {
+        if world.is_contested(from.address) || world.is_contested(*to) {
             return Err(Answer::deny(reason::ADDRESS_CONFLICT));
         }
         let closed = || Answer::deny(Outcome::Closed.name());
-        let (node, entry) = match &from.spot {
-            Spot::Pod(key) => *self.pods.get(key).ok_or_else(closed)?,
-            Spot::Node(name) => (*self.nodes.get(name).ok_or_else(closed)?, HOST),
-            Spot::Elsewhere => {
-                let node = world.node_of(to.address).and_then(|name| self.nodes.get(name));
+        let (node, entry) = match &from.location {
+            Location::Pod(key) => *self.pods.get(key).ok_or_else(closed)?,
+            Location::Node(name) => (*self.nodes.get(name).ok_or_else(closed)?, HOST),
+            Location::Outside => {
+                let node = connection.entry.as_ref().and_then(|name| self.nodes.get(name));
                 (*node.ok_or_else(|| Answer::allow(reason::NO_POLICY))?, UPLINK)
             }
         };
+        let (destination, destination_port) = match entry {
+            HOST => self.redirected(node, connection),
+            _ => (*to, connection.port),
+        };
         let opening = Opening {
             source: from.address,
-            destination: to.address,
+            destination,
             protocol: *protocol,
             source_port: self.next_source_port(),
-            destination_port: *port,
+            destination_port,
         };
         let frame = opening.frame().ok_or_else(|| Answer::deny(reason::NO_COMMON_FAMILY))?;
         Ok((node, entry, frame))
@@ -171,69 +336,118 @@ impl Cluster {
         port
     }
 
-    /// What a switch's step leads to: the next one, or the answer.
+    /// The switch that a packet enters next, or the answer.
     ///
     /// Only an outcome that opens a connection lets a packet on; that it passed as part of a
     /// connection opened before would say nothing about the policies.
-    fn follow(
+    fn next_hop(
         &self,
         world: &World,
-        trip: &Trip,
+        packet: &mut InFlight,
         step: Option<Step>,
         connection: &Connection,
-    ) -> Result<Trip, Answer> {
+    ) -> Result<InFlight, Answer> {
         let lost = || Answer::deny(reason::MISDELIVERED);
-        let Step { outcome, out_port, by, frame } = step.ok_or_else(lost)?;
+        let Step { passage, out_port, frame } = step.ok_or_else(lost)?;
+        let mut path = std::mem::take(&mut packet.path);
+        let node = Arc::clone(&self.sites[packet.node].name);
+        path.push(Passage { node, ..passage });
+        let ends = |answer: Answer, packet: &mut InFlight, path| {
+            packet.path = path;
+            Err(answer)
+        };
+        let Some(Passage { outcome, by, .. }) = path.last() else { return Err(lost()) };
         if !matches!(outcome, Outcome::PolicyAllowed | Outcome::OwnNode | Outcome::NoPolicy) {
-            let reason = outcome.name().into();
-            return Err(Answer { verdict: Verdict::Deny, reason, by });
-        }
-        let frame = frame.ok_or_else(lost)?;
-        let mut so_far = trip.so_far.clone();
-        so_far.push((outcome, by));
-        let arrived = |arrived: bool| if arrived { allowed(&so_far) } else { lost() };
-        let to = &connection.to;
-        if out_port != UPLINK {
-            let expected = match &to.spot {
-                Spot::Pod(key) => self.pods.get(key) == Some(&(trip.node, out_port)),
-                Spot::Node(name) => (self.nodes.get(name), out_port) == (Some(&trip.node), HOST),
-                Spot::Elsewhere => false,
+            let reason = match outcome {
+                Outcome::NoEndpoint => reason::NO_ENDPOINTS,
+                other => other.name(),
             };
-            return Err(arrived(expected));
+            let answer = Answer { verdict: Verdict::Deny, reason: reason.into(), by: by.clone() };
+            return ends(answer, packet, path);
         }
-        match world.node_of(to.address).and_then(|name| self.nodes.get(name)) {
-            None => Err(arrived(to.spot == Spot::Elsewhere)),
-            Some(node) if *node == trip.node => Err(lost()),
-            Some(node) => Ok(Trip { n: trip.n, node: *node, port: UPLINK, frame, so_far }),
+        let left = frame.and_then(|frame| Some((wire::parse(&frame).ok()?, frame)));
+        let Some((headers, frame)) = left else { return ends(lost(), packet, path) };
+        let destination = headers.flow.destination.to_ip();
+        let location = world.location(destination);
+        if world.is_contested(destination) {
+            return ends(Answer::deny(reason::ADDRESS_CONFLICT), packet, path);
         }
+        let next = self.node_of(world, destination);
+        let arrived = match (&location, out_port == UPLINK) {
+            (Location::Pod(key), false) => self.pods.get(key) == Some(&(packet.node, out_port)),
+            (Location::Node(_), false) => out_port == HOST && next == Some(packet.node),
+            (Location::Outside, false) => false,
+            (_, true) => match next {
+                None => location == Location::Outside,
+                Some(node) if node != packet.node => {
+                    let (n, backend) = (packet.n, packet.backend);
+                    return Ok(InFlight { n, node, backend, port: UPLINK, frame, path });
+                }
+                Some(_) => false,
+            },
+        };
+        let answer = match arrived {
+            true if matches!(location, Location::Pod(_))
+                && location == connection.from.location =>
+            {
+                Answer::allow(reason::SAME_POD)
+            }
+            true => allowed(&path),
+            false => lost(),
+        };
+        ends(answer, packet, path)
     }
 }
 
+/// All cluster nodes with the networks and pods behind them. (The underlay is plain: routes only
+/// tell who is in the cluster.)
+fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)>]) -> Routes {
+    let peer = |(name, pods): (&Arc<str>, &Vec<(&PodKey, Vec<IpAddr>)>)| {
+        let node = view.nodes.get(name)?;
+        let pods = pods.iter().flat_map(|(_, addresses)| addresses);
+        let apart = pods.filter(|it| !node.pod_cidrs.iter().any(|net| net.contains(*it)));
+        Some(Peer {
+            name: name.to_string(),
+            addresses: node.addresses.iter().map(|address| (*address).into()).collect(),
+            networks: node
+                .pod_cidrs
+                .iter()
+                .copied()
+                .chain(apart.map(|it| IpNet::from(*it)))
+                .collect(),
+            endpoint: (*node.addresses.first()?).into(),
+            next_hop: None,
+        })
+    };
+    Routes::new(names.iter().zip(pods_of).filter_map(peer).collect())
+}
+
 /// A packet about to enter a switch.
-struct Trip {
+struct InFlight {
     /// The connection's place in the list.
     n: usize,
     node: usize,
+    backend: usize,
     port: PortId,
     frame: Vec<u8>,
-    /// What the switches before said.
-    so_far: Vec<(Outcome, Vec<Arc<str>>)>,
+    /// The decisions of the switches before.
+    path: Vec<Passage>,
 }
 
-/// The answer about a packet that every switch on its way let through.
-fn allowed(steps: &[(Outcome, Vec<Arc<str>>)]) -> Answer {
+/// The answer about a packet that every switch on its way forwarded.
+fn allowed(path: &[Passage]) -> Answer {
     let outcomes = [Outcome::PolicyAllowed, Outcome::OwnNode];
-    let said = outcomes.into_iter().find(|it| steps.iter().any(|(outcome, _)| outcome == it));
+    let decided = outcomes.into_iter().find(|it| path.iter().any(|step| step.outcome == *it));
     let mut by: Vec<Arc<str>> = Vec::new();
-    for origin in steps.iter().flat_map(|(_, by)| by) {
+    for origin in path.iter().flat_map(|step| &step.by) {
         if !by.contains(origin) {
             by.push(Arc::clone(origin));
         }
     }
-    // That no rule stood at one end is only worth telling if none did at the other.
+    // `default-allow` of one end is of interest only if no rule decided at the other.
     if by.iter().any(|origin| &**origin != DEFAULT_ALLOW) {
         by.retain(|origin| &**origin != DEFAULT_ALLOW);
     }
-    let reason = said.unwrap_or(Outcome::NoPolicy).name().into();
+    let reason = decided.unwrap_or(Outcome::NoPolicy).name().into();
     Answer { verdict: Verdict::Allow, reason, by }
 }

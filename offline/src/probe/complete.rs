@@ -1,16 +1,20 @@
-//! Fills in what manifests written by hand leave out, so that pods with nothing but labels can
-//! be asked about.
+//! Fills in what manifests written by hand leave out, so that questions about pods with nothing
+//! but labels have answers.
 //!
 //! - A pod without `spec.nodeName` is placed on an invented cluster node, [`UNSCHEDULED`], which
 //!   it shares with all others like it. Those on the host network are on another one,
-//!   [`UNSCHEDULED_HOST`]: who is on a pod's own cluster node is always let in, and nothing says
-//!   that they would be.
+//!   [`UNSCHEDULED_HOST`]: a pod's own cluster node is always let in, and nothing says that they
+//!   would share one.
 //! - A cluster node that pods mention exists. One without addresses has those of the
 //!   host-network pods on it, else one from [`NODE_NETWORKS`].
 //! - A pod without addresses has one out of every pod network of its cluster node, else one
 //!   from [`POD_NETWORKS`]: private addresses, as pods have in practice, so that a policy for
 //!   "everything but private networks" means what it means there. Such a pod is of the
 //!   families that the other pods are of, or IPv4 where there is none.
+//! - A service that the API server would give a cluster address has one from
+//!   [`SERVICE_NETWORKS`].
+//! - A service with a selector and no endpoint slice has the pods that it selects as endpoints.
+//! - An endpoint without `nodeName` is on the cluster node of the pod that has its address.
 //!
 //! Addresses are given in the order of names and never one that is mentioned anywhere else, so
 //! the same manifests and cases always get the same ones. Pods that have finished get none.
@@ -22,6 +26,9 @@ use std::sync::Arc;
 use control::Object;
 use control::model::{Labels, Node, Pod};
 use ipnet::IpNet;
+
+use super::endpoints;
+use crate::input::Manifests;
 
 /// The cluster node of pods that are on none; no cluster node can have this name.
 pub const UNSCHEDULED: &str = "(unscheduled)";
@@ -37,14 +44,19 @@ pub const POD_NETWORKS: [&str; 5] =
 pub const NODE_NETWORKS: [&str; 4] =
     ["172.18.0.0/16", "192.168.0.0/16", "fc00:f853:ccd::/64", "fc00:f853:cce::/64"];
 
-/// Fills in cluster nodes and addresses; `mentioned` are addresses that cases name.
+/// Networks that invented cluster addresses of services come from.
+pub const SERVICE_NETWORKS: [&str; 4] =
+    ["10.96.0.0/16", "172.31.0.0/16", "fd00:10:96::/112", "fd00:10:97::/112"];
+
+/// Fills in cluster nodes, addresses and endpoints; `mentioned` are addresses that cases name.
 ///
 /// # Errors
 /// When there are more pods than addresses.
 pub fn complete(
-    objects: &mut Vec<Object>,
+    manifests: &mut Manifests,
     mentioned: impl IntoIterator<Item = IpAddr>,
 ) -> Result<(), String> {
+    let objects = &mut manifests.objects;
     for object in objects.iter_mut() {
         if let Object::Pod(pod) = object {
             let invented = if pod.host_network { UNSCHEDULED_HOST } else { UNSCHEDULED };
@@ -55,7 +67,18 @@ pub fn complete(
     let mut pool = Pool::new(objects, mentioned);
     let families = families(objects);
     give_nodes_addresses(objects, &families, &mut pool)?;
-    give_pods_addresses(objects, &families, &mut pool)
+    give_pods_addresses(objects, &families, &mut pool)?;
+    for object in objects.iter_mut() {
+        if let Object::Service(service) = object
+            && manifests.without_address.contains(&service.key)
+        {
+            let addresses = families.iter().map(|v4| pool.for_service(*v4));
+            let none = || format!("Service {}: no address is left to give it", service.key);
+            service.cluster_ips = addresses.collect::<Option<_>>().ok_or_else(none)?;
+        }
+    }
+    endpoints::complete(objects, &manifests.selectors);
+    Ok(())
 }
 
 fn add_mentioned_nodes(objects: &mut Vec<Object>) {
@@ -168,7 +191,7 @@ fn pods(objects: &[Object]) -> impl Iterator<Item = &Pod> {
     })
 }
 
-/// Addresses that nobody has yet.
+/// Addresses that are free.
 struct Pool {
     taken: HashSet<IpAddr>,
     /// Those of [`POD_NETWORKS`] that are apart from all pod networks of cluster nodes, where
@@ -176,6 +199,8 @@ struct Pool {
     for_pods: Vec<IpNet>,
     /// The same of [`NODE_NETWORKS`].
     for_nodes: Vec<IpNet>,
+    /// The same of [`SERVICE_NETWORKS`].
+    for_services: Vec<IpNet>,
     /// Addresses of each network that were looked at.
     tried: HashMap<IpNet, u128>,
 }
@@ -208,7 +233,8 @@ impl Pool {
             networks.filter(|net| !pod_networks.iter().any(|other| touch(net, other))).collect()
         };
         let (for_pods, for_nodes) = (apart(&POD_NETWORKS), apart(&NODE_NETWORKS));
-        Self { taken, for_pods, for_nodes, tried: HashMap::new() }
+        let for_services = apart(&SERVICE_NETWORKS);
+        Self { taken, for_pods, for_nodes, for_services, tried: HashMap::new() }
     }
 
     /// An address of this family for a pod.
@@ -220,6 +246,12 @@ impl Pool {
     /// An address of this family for a cluster node.
     fn for_node(&mut self, v4: bool) -> Option<IpAddr> {
         let networks = self.for_nodes.clone();
+        networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
+    }
+
+    /// An address of this family for a service.
+    fn for_service(&mut self, v4: bool) -> Option<IpAddr> {
+        let networks = self.for_services.clone();
         networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
     }
 
@@ -272,9 +304,11 @@ mod tests {
     }
 
     /// `pod NODE ADDRESS…` and `node ADDRESS…` by name.
-    fn completed(mut objects: Vec<Object>, mentioned: &[&str]) -> Vec<String> {
+    fn completed(objects: Vec<Object>, mentioned: &[&str]) -> Vec<String> {
         let mentioned = mentioned.iter().map(|ip| ip.parse().unwrap());
-        complete(&mut objects, mentioned).unwrap();
+        let mut manifests = Manifests::from(objects);
+        complete(&mut manifests, mentioned).unwrap();
+        let objects = manifests.objects;
         let text = |addresses: &[IpAddr]| {
             addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };

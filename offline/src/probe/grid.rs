@@ -25,7 +25,7 @@ impl Grid {
     fn answers(&self, prober: &mut Prober, row: usize) -> Vec<Answer> {
         let from = Endpoint::Pod(self.pods[row].clone());
         let targets: Vec<Endpoint> = self.pods.iter().cloned().map(Endpoint::Pod).collect();
-        prober.ask(targets.iter().map(|to| Question {
+        prober.answer(targets.iter().map(|to| Question {
             from: &from,
             to,
             protocol: self.protocol,

@@ -1,28 +1,29 @@
-//! Asks the compiled tables whether a connection may be opened.
+//! Answers whether a connection may be opened.
 //!
 //! ```text
 //! manifests ─▶ complete ─▶ control ─▶ view ─▶ cluster: one switch for each cluster node
 //! cases ─▶ case ─▶ plan ─▶ opening packet ─▶ switch ─▶ uplink ─▶ switch ─▶ answer
 //! ```
 //!
-//! Nothing here interprets a policy. For every connection in question the packet that would
-//! open it is put into the sender's port of a real switch and followed, from cluster node to
-//! cluster node, to where it ends; the answer is what the switches said about it.
+//! Nothing here interprets a policy or a service. For every connection in question the packet that
+//! opens it enters the sender's port of a real switch and is followed, from cluster node to
+//! cluster node, to where it ends; the answer is the switches' own.
 //!
-//! - [`cases`] and [`case`]: what is asked, as written by users,
-//! - [`complete`]: gives addresses to pods and cluster nodes that have none,
-//! - [`world`]: who is who in the manifests,
-//! - [`plan`]: the connections that a case asks about,
+//! - [`cases`] and [`case`]: questions as users write them,
+//! - [`complete`] and `endpoints`: addresses and endpoints that manifests leave out,
+//! - [`world`]: the objects by name and by address,
+//! - [`plan`]: the connections that a question is about,
 //! - [`opening`]: the packets that open them,
-//! - [`switch`] and [`cluster`]: where they are sent through,
-//! - [`answer`]: what comes of it,
-//! - [`report`] and [`grid`]: how it is told.
+//! - [`switch`] and [`cluster`]: the switches that they are sent through,
+//! - [`answer`]: the answer,
+//! - [`report`] and [`grid`]: its output.
 
 pub mod answer;
 pub mod case;
 pub mod cases;
 pub mod cluster;
 pub mod complete;
+mod endpoints;
 pub mod grid;
 pub mod opening;
 pub mod plan;

@@ -6,7 +6,7 @@ use control::model;
 use dataplane::{SWITCH_MAC, wire};
 use etherparse::{IpNumber, PacketBuilder};
 
-/// The protocols that can be asked about.
+/// The protocols that a question may be about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 #[value(rename_all = "UPPER")]
 pub enum Protocol {
@@ -39,6 +39,17 @@ impl Protocol {
         Self::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 
+    /// The IP protocol number; ICMPv6 is the one of IPv6.
+    pub const fn number(self, v6: bool) -> u8 {
+        match self {
+            Self::Tcp => wire::protocol::TCP,
+            Self::Udp => wire::protocol::UDP,
+            Self::Sctp => wire::protocol::SCTP,
+            Self::Icmp if v6 => wire::protocol::ICMPV6,
+            Self::Icmp => wire::protocol::ICMP,
+        }
+    }
+
     /// The protocol as policies and services know it; `None` for ICMP, which has no ports.
     pub const fn with_ports(self) -> Option<model::Protocol> {
         match self {
@@ -53,9 +64,9 @@ impl Protocol {
 /// A connection about to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// Who opens it.
+    /// The address that opens it.
     pub source: IpAddr,
-    /// Whom it is for; of the same family.
+    /// The address it is opened to, of the same family.
     pub destination: IpAddr,
     /// The protocol.
     pub protocol: Protocol,

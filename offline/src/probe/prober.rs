@@ -1,56 +1,76 @@
-//! A cluster that can be asked.
+//! A cluster in memory that answers questions.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use control::{Control, Object, PodKey, Scope};
+use control::{Control, PodKey, Scope, View};
 
+use super::answer::{Reply, reason};
 use super::case::Fault;
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Connection};
 use super::complete::complete;
-use super::plan::{Plan, Question, plan};
-use super::world::{Spot, World};
+use super::plan::{Question, plan};
+use super::world::{Location, World};
 use super::{Answer, Case, Endpoint};
+use crate::input::Manifests;
 
-/// The switches of a cluster, with what is needed to ask them.
+/// The switches of a cluster, and the objects that they come from.
 pub struct Prober {
     world: World,
+    control: Control,
+    view: Arc<View>,
     cluster: Cluster,
 }
 
 impl Prober {
     /// The cluster that these objects, each of which is there once, describe. `mentioned` are
-    /// the addresses that cases will name.
+    /// the addresses that cases name.
     ///
     /// # Errors
     /// When there are more pods than addresses or ports for them.
     pub fn new(
-        mut objects: Vec<Object>,
+        manifests: impl Into<Manifests>,
         mentioned: impl IntoIterator<Item = IpAddr>,
     ) -> Result<Self, String> {
-        complete(&mut objects, mentioned)?;
-        let world = World::new(&objects);
+        let mut manifests = manifests.into();
+        complete(&mut manifests, mentioned)?;
+        let world = World::new(&manifests.objects);
         let mut control = Control::new(Scope::All);
-        control.resync(objects);
+        control.resync(manifests.objects);
         control.commit();
-        let cluster = Cluster::new(&control.view())?;
-        Ok(Self { world, cluster })
+        let view = control.view();
+        let cluster = Cluster::new(Arc::clone(&view))?;
+        Ok(Self { world, control, view, cluster })
+    }
+
+    /// The policies behind the tables.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The objects by name and by address.
+    pub fn world(&self) -> &World {
+        &self.world
     }
 
     /// What case `number` names that does not exist.
     pub fn check(&self, number: usize, case: &Case) -> Vec<Fault> {
         let unknown = |field, endpoint: &Endpoint| {
-            let problem = match endpoint {
-                Endpoint::Pod(key) if self.world.pod(key).is_none() => format!("Pod {key}"),
-                Endpoint::Node(name) if self.world.node(name).is_none() => format!("Node {name}"),
-                Endpoint::Service(key) if self.world.service(key).is_none() => {
-                    format!("Service {key}")
-                }
-                _ => return None,
-            };
-            let problem = format!("{problem} is not in the manifests");
+            let problem = self.unknown(endpoint)?;
             Some(Fault { case: Some(number), field, problem })
         };
         [unknown("from", &case.from), unknown("to", &case.to)].into_iter().flatten().collect()
+    }
+
+    /// The object that an endpoint names, in words, if it does not exist.
+    pub fn unknown(&self, endpoint: &Endpoint) -> Option<String> {
+        let object = match endpoint {
+            Endpoint::Pod(key) if self.world.pod(key).is_none() => format!("Pod {key}"),
+            Endpoint::Node(name) if self.world.node(name).is_none() => format!("Node {name}"),
+            Endpoint::Service(key) if self.world.service(key).is_none() => format!("Service {key}"),
+            _ => return None,
+        };
+        Some(format!("{object} is not in the manifests"))
     }
 
     /// The pods that have not finished, in order.
@@ -61,48 +81,89 @@ impl Prober {
     /// Addresses that more than one object claims, as a line each; connections from or to them
     /// are denied.
     pub fn contested(&self) -> Vec<String> {
-        let name = |spot: &Spot| match spot {
-            Spot::Pod(key) => format!("Pod {key}"),
-            Spot::Node(name) => format!("Node {name}"),
-            Spot::Elsewhere => "others".to_owned(),
+        let name = |location: &Location| match location {
+            Location::Pod(key) => format!("Pod {key}"),
+            Location::Node(name) => format!("Node {name}"),
+            Location::Outside => "others".to_owned(),
         };
-        let line = |(address, spots): (IpAddr, &std::collections::BTreeSet<Spot>)| {
-            let claimants: Vec<String> = spots.iter().map(name).collect();
+        let line = |(address, locations): (IpAddr, &std::collections::BTreeSet<Location>)| {
+            let claimants: Vec<String> = locations.iter().map(name).collect();
             format!("{address} is claimed by {}", claimants.join(" and "))
         };
         self.world.contested().into_iter().map(line).collect()
     }
 
     /// Answers questions, in order.
-    pub fn ask<'a>(&mut self, questions: impl IntoIterator<Item = Question<'a>>) -> Vec<Answer> {
-        let plans: Vec<Plan> =
-            questions.into_iter().map(|question| plan(&self.world, &question)).collect();
-        let connections: Vec<_> = plans
-            .iter()
-            .filter_map(|plan| match plan {
-                Plan::Ask(_, asked) => Some(asked.iter().map(|(_, connection)| connection.clone())),
-                Plan::Settled(_) => None,
-            })
-            .flatten()
-            .collect();
-        let mut answers = self.cluster.open(&self.world, &connections).into_iter();
-        plans
-            .into_iter()
-            .map(|plan| match plan {
-                Plan::Settled(answer) => answer,
-                Plan::Ask(difference, asked) => {
-                    let labels = asked.into_iter().map(|(label, _)| label);
-                    let labelled = labels.zip(answers.by_ref()).collect();
-                    let nothing = || Answer::deny(super::answer::reason::NO_ENDPOINTS);
-                    Answer::all(difference, labelled).unwrap_or_else(nothing)
-                }
-            })
-            .collect()
+    pub fn answer<'a>(&mut self, questions: impl IntoIterator<Item = Question<'a>>) -> Vec<Answer> {
+        let combined = |(difference, replies): (&'static str, Vec<(String, Reply)>)| {
+            let answers = replies.into_iter().map(|(label, reply)| (label, reply.answer)).collect();
+            Answer::all(difference, answers).unwrap_or_else(|| Answer::deny(reason::NO_ENDPOINTS))
+        };
+        self.replies(questions).into_iter().map(combined).collect()
+    }
+
+    /// Opens the connections of questions: for each question what its connections differ by, and
+    /// the reply about each with a name for it.
+    pub fn replies<'a>(
+        &mut self,
+        questions: impl IntoIterator<Item = Question<'a>>,
+    ) -> Vec<(&'static str, Vec<(String, Reply)>)> {
+        let mut connections = Vec::new();
+        let mut plans = Vec::new();
+        for question in questions {
+            plans.push(self.connections(&question).map(|(difference, named)| {
+                let (labels, found): (Vec<String>, Vec<Connection>) = named.into_iter().unzip();
+                connections.extend(found);
+                (difference, labels)
+            }));
+        }
+        let mut replies = self.cluster.open(&self.world, &connections).into_iter();
+        let mut reply = |plan| match plan {
+            Err(answer) => ("", vec![(String::new(), Reply::from(answer))]),
+            Ok((difference, labels)) => {
+                let labels: Vec<String> = labels;
+                (difference, labels.into_iter().zip(replies.by_ref()).collect())
+            }
+        };
+        plans.into_iter().map(&mut reply).collect()
+    }
+
+    /// The connections that a question is about, each with a name, and what they differ by.
+    #[allow(clippy::type_complexity, reason = "used once")]
+    fn connections(
+        &mut self,
+        question: &Question<'_>,
+    ) -> Result<(&'static str, Vec<(String, Connection)>), Answer> {
+        let planned = plan(&self.world, &self.view.services, question)?;
+        let to_endpoints = matches!(question.to, Endpoint::Service(_));
+        let mut found = Vec::new();
+        for connection in planned {
+            found.extend(self.cluster.alternatives(&self.world, &connection));
+        }
+        let chooses = found.iter().any(|(label, _)| label.is_some());
+        if chooses {
+            // An address of a family without endpoints is no way to the service.
+            found.retain(|(label, _)| label.is_some());
+        }
+        let name = |(label, connection): (Option<String>, Connection)| {
+            let label = label.unwrap_or_else(|| match self.world.location(connection.to) {
+                Location::Pod(key) if to_endpoints => key.to_string(),
+                _ if to_endpoints => connection.to.to_string(),
+                _ if connection.to.is_ipv4() => "IPv4".to_owned(),
+                _ => "IPv6".to_owned(),
+            });
+            (label, connection)
+        };
+        let difference = match chooses || to_endpoints {
+            true => "backends-differ",
+            false => "families-differ",
+        };
+        Ok((difference, found.into_iter().map(name).collect()))
     }
 }
 
 impl Case {
-    /// What it asks.
+    /// The question it stands for.
     pub fn question(&self) -> Question<'_> {
         Question {
             from: &self.from,

@@ -8,7 +8,10 @@ use dataplane::orders::Order;
 use dataplane::port::memory::Wire;
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::worker::Inspect;
-use dataplane::{Frame, Memory, Now, Outcome, Packet, PortId, Snapshot, Worker};
+use dataplane::{DEFAULT_ALLOW, Deciders, Memory, Now, Outcome, Packet, PortId, Snapshot, Worker};
+
+use super::answer::{Decision, Passage};
+use super::opening::LARGEST;
 
 use renderer::{LeadsTo, NodePort};
 
@@ -21,23 +24,21 @@ const STEP: Duration = Duration::from_secs(10);
 pub const HOST: PortId = PortId(0);
 /// The port towards other cluster nodes.
 pub const UPLINK: PortId = PortId(1);
-/// Ports from here on lead to pods.
+/// The number of the first pod port.
 const FIRST_POD: u16 = 2;
 
-/// What became of one packet.
+/// The switch's decision about one packet.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// Where it left, if it did.
+    /// How it ended, and why; the cluster node is left to the caller.
+    pub passage: Passage,
+    /// The port it left by, if it did.
     pub out_port: PortId,
-    /// Origins of the rules that decided.
-    pub by: Vec<Arc<str>>,
     /// The frame as it left.
     pub frame: Option<Vec<u8>>,
 }
 
-/// A switch of one core that is asked and forgets.
+/// A switch of one core; its sessions end with each batch.
 pub struct Switch {
     worker: Worker,
     wires: Vec<Wire>,
@@ -63,8 +64,9 @@ pub fn ports<'a>(
 }
 
 impl Switch {
-    /// A switch with `ports` ports that decides by `snapshot`; it wants [`BATCH`] frames.
-    pub fn new(snapshot: Snapshot, ports: usize, memory: &Arc<Memory>, frames: Vec<Frame>) -> Self {
+    /// A switch with `ports` ports that decides by `snapshot`.
+    pub fn new(snapshot: Snapshot, ports: usize) -> Self {
+        let (memory, frames) = Memory::heap(dataplane::frame::XDP_HEADROOM + LARGEST, BATCH as u32);
         let soon = Duration::from_secs(1);
         let timeouts = Timeouts {
             tcp_established: soon,
@@ -77,7 +79,7 @@ impl Switch {
         let sessions = Sessions::new(2 * BATCH as u32, 1, timeouts);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let inspect = Recorder { seen: Arc::clone(&seen) };
-        let worker = Worker::alone(Arc::clone(memory), frames, sessions, Some(Box::new(inspect)));
+        let worker = Worker::alone(memory, frames, sessions, Some(Box::new(inspect)));
         let wires: Vec<Wire> = (0..ports).map(|_| Wire::default()).collect();
         for (n, wire) in wires.iter().enumerate() {
             let id = PortId(n as u16);
@@ -87,10 +89,15 @@ impl Switch {
         Self { worker, wires, seen, now: Duration::ZERO }
     }
 
-    /// Sends up to [`BATCH`] frames in at a port and tells what became of each, in order.
+    /// Decides by another snapshot from now on.
+    pub fn publish(&self, snapshot: Snapshot) {
+        self.worker.orders().give(Order::Snapshot(Arc::new(snapshot)));
+    }
+
+    /// Sends up to [`BATCH`] frames in at a port and returns the decision about each, in order.
     ///
     /// No packet finds what an earlier batch left: its sessions have timed out and are swept.
-    /// A frame about which nothing is told never came through.
+    /// A frame without a decision never came through.
     pub fn send(&mut self, port: PortId, frames: Vec<Vec<u8>>) -> Vec<Step> {
         debug_assert!(frames.len() <= BATCH);
         let Some(wire) = self.wires.get(usize::from(port.0)) else { return Vec::new() };
@@ -108,7 +115,7 @@ impl Switch {
     }
 }
 
-/// Writes down how packets end.
+/// Records how packets end.
 struct Recorder {
     seen: Arc<Mutex<Vec<Step>>>,
 }
@@ -118,8 +125,58 @@ impl Inspect for Recorder {
         // Every packet behind the graph has an outcome; one without would count as refused.
         let outcome = packet.outcome.unwrap_or(Outcome::Closed);
         let out_port = if packet.leaves() { packet.out_port } else { PortId::NONE };
-        let by = packet.by.origins(snapshot, outcome);
-        let step = Step { outcome, out_port, by, frame: None };
+        let name = |id| snapshot.port(id).map(|port| Arc::clone(&port.name));
+        let passage = Passage {
+            node: Arc::default(),
+            input: name(packet.in_port).unwrap_or_default(),
+            output: name(out_port),
+            source: packet.headers.flow.source.to_ip(),
+            destination: packet.headers.flow.destination.to_ip(),
+            outcome,
+            by: packet.by.origins(snapshot, outcome),
+            egress: egress(packet, snapshot, outcome),
+            ingress: ingress(packet, snapshot, outcome, out_port),
+        };
+        let step = Step { passage, out_port, frame: None };
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(step);
+    }
+}
+
+/// What the egress rules of the pod that sent the packet say.
+fn egress(packet: &Packet, snapshot: &Snapshot, outcome: Outcome) -> Option<Decision> {
+    let pod = Arc::clone(&snapshot.pod(packet.in_port)?.name);
+    let rule = Deciders { from_pod: packet.by.from_pod, to_pod: None };
+    let by = rule.origins(snapshot, Outcome::PolicyDenied).pop();
+    match outcome {
+        // Ingress is only looked at where egress lets the packet pass.
+        Outcome::PolicyDenied if packet.by.to_pod.is_some() => {
+            Some(Decision { pod, permits: true, by })
+        }
+        Outcome::PolicyDenied => Some(Decision { pod, permits: false, by }),
+        Outcome::PolicyAllowed => {
+            Some(Decision { pod, permits: true, by: by.or_else(|| Some(DEFAULT_ALLOW.into())) })
+        }
+        _ => None,
+    }
+}
+
+/// What the ingress rules of the pod that the packet is for say.
+fn ingress(
+    packet: &Packet,
+    snapshot: &Snapshot,
+    outcome: Outcome,
+    out_port: PortId,
+) -> Option<Decision> {
+    let rule = Deciders { from_pod: None, to_pod: packet.by.to_pod };
+    let by = rule.origins(snapshot, Outcome::PolicyDenied).pop();
+    let port = packet.by.to_pod.map_or(out_port, |at| at.port);
+    let pod = Arc::clone(&snapshot.pod(port)?.name);
+    match outcome {
+        Outcome::PolicyDenied => Some(Decision { pod, permits: false, by }),
+        Outcome::PolicyAllowed => {
+            Some(Decision { pod, permits: true, by: by.or_else(|| Some(DEFAULT_ALLOW.into())) })
+        }
+        Outcome::OwnNode => Some(Decision { pod, permits: true, by: Some(outcome.name().into()) }),
+        _ => None,
     }
 }

@@ -1,22 +1,22 @@
-//! Who is who in the manifests.
+//! The objects of the manifests, by name and by address.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::model::{EndpointSlice, Key, Node, Pod, Protocol, Service, ServicePort};
+use control::model::{Key, Node, Pod, Service};
 use control::{Object, PodKey};
 use ipnet::IpNet;
 
 /// Where an address is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Spot {
+pub enum Location {
     /// A pod with a network of its own.
     Pod(PodKey),
     /// A cluster node, or a pod on its network.
     Node(Arc<str>),
-    /// Nobody that the manifests know.
-    Elsewhere,
+    /// An address that no object of the manifests has.
+    Outside,
 }
 
 /// The objects of the manifests by name and by address.
@@ -25,10 +25,8 @@ pub struct World {
     pods: BTreeMap<PodKey, Pod>,
     nodes: BTreeMap<Arc<str>, Node>,
     services: BTreeMap<Key, Service>,
-    /// Endpoint slices by the service they belong to.
-    slices: BTreeMap<Key, Vec<EndpointSlice>>,
-    owners: HashMap<IpAddr, Spot>,
-    conflicts: HashMap<IpAddr, BTreeSet<Spot>>,
+    owners: HashMap<IpAddr, Location>,
+    conflicts: HashMap<IpAddr, BTreeSet<Location>>,
     virtual_addresses: HashMap<IpAddr, Key>,
     /// Networks of pods with the cluster nodes they are on, longest prefix first.
     pod_networks: Vec<(IpNet, Arc<str>)>,
@@ -43,12 +41,8 @@ impl World {
                 Object::Pod(pod) => world.add_pod(pod),
                 Object::Node(node) => world.add_node(node),
                 Object::Service(service) => world.add_service(service),
-                Object::EndpointSlice(slice) => world.add_slice(slice),
                 _ => {}
             }
-        }
-        for slices in world.slices.values_mut() {
-            slices.sort_by(|a, b| a.key.cmp(&b.key));
         }
         world.pod_networks.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
         world
@@ -57,7 +51,7 @@ impl World {
     fn add_pod(&mut self, pod: &Pod) {
         if pod.is_on_pod_network() {
             for address in &pod.addresses {
-                self.claim(*address, Spot::Pod(pod.key.clone()));
+                self.claim(*address, Location::Pod(pod.key.clone()));
             }
         }
         self.pods.insert(pod.key.clone(), pod.clone());
@@ -65,7 +59,7 @@ impl World {
 
     fn add_node(&mut self, node: &Node) {
         for address in &node.addresses {
-            self.claim(*address, Spot::Node(Arc::clone(&node.name)));
+            self.claim(*address, Location::Node(Arc::clone(&node.name)));
         }
         let networks = node.pod_cidrs.iter().map(|net| (*net, Arc::clone(&node.name)));
         self.pod_networks.extend(networks);
@@ -80,24 +74,16 @@ impl World {
         self.services.insert(service.key.clone(), service.clone());
     }
 
-    fn add_slice(&mut self, slice: &EndpointSlice) {
-        if let Some(name) = &slice.service {
-            let namespace = Arc::clone(&slice.key.namespace);
-            let service = Key { namespace, name: Arc::clone(name) };
-            self.slices.entry(service).or_default().push(slice.clone());
-        }
-    }
-
-    fn claim(&mut self, address: IpAddr, spot: Spot) {
+    fn claim(&mut self, address: IpAddr, location: Location) {
         match self.owners.get(&address) {
-            Some(other) if *other != spot => {
+            Some(other) if *other != location => {
                 let claimants = self.conflicts.entry(address).or_default();
                 claimants.insert(other.clone());
-                claimants.insert(spot);
+                claimants.insert(location);
             }
             Some(_) => {}
             None => {
-                self.owners.insert(address, spot);
+                self.owners.insert(address, location);
             }
         }
     }
@@ -107,9 +93,19 @@ impl World {
         self.pods.get(key)
     }
 
+    /// All services, in order.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.values()
+    }
+
     /// All pods, in order.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods.values()
+    }
+
+    /// All cluster nodes, in order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
     }
 
     /// A cluster node by name.
@@ -122,30 +118,17 @@ impl World {
         self.services.get(key)
     }
 
-    /// The endpoint slices of a service, in order.
-    pub fn slices(&self, service: &Key) -> &[EndpointSlice] {
-        self.slices.get(service).map_or(&[], Vec::as_slice)
-    }
-
     /// Where an address is.
-    pub fn owner(&self, address: IpAddr) -> Spot {
-        self.owners.get(&address).cloned().unwrap_or(Spot::Elsewhere)
+    pub fn location(&self, address: IpAddr) -> Location {
+        self.owners.get(&address).cloned().unwrap_or(Location::Outside)
     }
 
-    /// The service that has this address, if nobody real has it.
+    /// The service that has this address, unless a pod or cluster node has it.
     pub fn service_at(&self, address: IpAddr) -> Option<&Service> {
         if self.owners.contains_key(&address) {
             return None;
         }
         self.services.get(self.virtual_addresses.get(&address)?)
-    }
-
-    /// The service that a port of every cluster node's addresses leads to.
-    pub fn node_port(&self, protocol: Protocol, port: u16) -> Option<(&Service, &ServicePort)> {
-        let is_it = |it: &&ServicePort| it.protocol == protocol && it.node_port == Some(port);
-        self.services
-            .values()
-            .find_map(|service| Some((service, service.ports.iter().find(is_it)?)))
     }
 
     /// Whether more than one claims this address.
@@ -154,17 +137,17 @@ impl World {
     }
 
     /// Addresses that more than one claims, with the claimants.
-    pub fn contested(&self) -> BTreeMap<IpAddr, &BTreeSet<Spot>> {
-        self.conflicts.iter().map(|(address, spots)| (*address, spots)).collect()
+    pub fn contested(&self) -> BTreeMap<IpAddr, &BTreeSet<Location>> {
+        self.conflicts.iter().map(|(address, locations)| (*address, locations)).collect()
     }
 
     /// The cluster node that packets to (or from) this address pass: its owner's, else the one
     /// with its pod network.
     pub fn node_of(&self, address: IpAddr) -> Option<&Arc<str>> {
         match self.owners.get(&address) {
-            Some(Spot::Pod(key)) => self.pods.get(key)?.node.as_ref(),
-            Some(Spot::Node(name)) => Some(name),
-            Some(Spot::Elsewhere) | None => {
+            Some(Location::Pod(key)) => self.pods.get(key)?.node.as_ref(),
+            Some(Location::Node(name)) => Some(name),
+            Some(Location::Outside) | None => {
                 let found = self.pod_networks.iter().find(|(net, _)| net.contains(&address));
                 found.map(|(_, node)| node)
             }

@@ -1,5 +1,6 @@
-//! Answers of the probe: policies (`verdicts`), cluster-wide ones (`firewalls`), `services`.
+//! Answers of the probe: `agreement` with the switch, policies (`verdicts`), cluster-wide ones (`firewalls`), `services`.
 
+mod agreement;
 mod firewalls;
 mod services;
 mod verdicts;
@@ -28,7 +29,7 @@ impl Cluster {
         for (n, case) in cases.iter().enumerate() {
             assert_eq!(self.0.check(n, case), []);
         }
-        self.0.ask(cases.iter().map(Case::question))
+        self.0.answer(cases.iter().map(Case::question))
     }
 
     /// Each line is a question, `FROM TO PROTOCOL PORT`, and behind a colon its answer,

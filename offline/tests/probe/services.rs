@@ -61,7 +61,7 @@ fn no_endpoints() {
     Cluster::new(&(pods() + &service(PORTS) + &elsewhere)).says(&[none]);
     let six = slice("s-1", "IPv6", "{addresses: ['fd00::1']}", TARGET);
     Cluster::new(&(pods() + &service(PORTS) + &six)).says(&[
-        "a/x service/a/s TCP 80: deny no-common-family",
+        "a/x service/a/s TCP 80: deny no-endpoints",
         // The service's IPv4 address leads to no IPv6 endpoint.
         "a/x 10.96.0.1 TCP 80: deny no-endpoints",
     ]);
@@ -147,4 +147,54 @@ fn endpoints_that_end_serve_where_none_is_ready() {
     let slice = slice("s-1", "IPv4", &format!("{ending}, {gone}"), TARGET);
     Cluster::new(&(pods() + &service(PORTS) + &slice))
         .says(&["a/x service/a/s TCP 80: allow policy-allowed | default-allow"]);
+}
+
+fn nodes() -> String {
+    crate::node("n1", "192.0.2.1", "10.1.1.0/24") + &crate::node("n2", "192.0.2.2", "10.1.2.0/24")
+}
+
+/// The endpoint lets one client outside in. Where its packet enters another cluster node, the
+/// switch there gives it its own address, as it does when it runs.
+#[test]
+fn a_client_outside_comes_by_every_cluster_node_with_the_address_that_it_has_there() {
+    let spec = |more: &str| {
+        service(&format!(
+            "{more}clusterIP: 10.96.0.1, externalIPs: [203.0.113.7], \
+             ports: [{{name: web, port: 80, targetPort: 8080, nodePort: 30080}}]"
+        ))
+    };
+    let manifests = |more: &str| {
+        nodes()
+            + &pod("a/good", "app: good", "n2", "10.1.2.1", "")
+            + &policy(
+                "client",
+                "podSelector: {matchLabels: {app: good}}, ingress: [{from: [{ipBlock: \
+                 {cidr: 198.51.100.0/24}}]}]",
+            )
+            + &spec(more)
+            + &slice("s-1", "IPv4", "{addresses: [10.1.2.1], nodeName: n2}", TARGET)
+    };
+    Cluster::new(&manifests("")).says(&[
+        "198.51.100.9 203.0.113.7 TCP 80: deny backends-differ: a/good via n1 policy-denied, \
+         a/good via n2 policy-allowed | default-deny of NetworkPolicy a/client",
+        "198.51.100.9 192.0.2.1 TCP 30080: deny policy-denied | default-deny of NetworkPolicy a/client",
+        "198.51.100.9 192.0.2.2 TCP 30080: allow policy-allowed | NetworkPolicy a/client ingress[0]",
+    ]);
+    // With the policy Local a load balancer sends only to cluster nodes with endpoints.
+    Cluster::new(&manifests("externalTrafficPolicy: Local, ")).says(&[
+        "198.51.100.9 203.0.113.7 TCP 80: allow policy-allowed | NetworkPolicy a/client ingress[0]",
+        "198.51.100.10 service/a/s TCP 80: allow policy-allowed | NetworkPolicy a/client ingress[0]",
+        "203.0.113.200 service/a/s TCP 80: deny policy-denied | default-deny of NetworkPolicy a/client",
+    ]);
+}
+
+/// What the switch keeps for a client of `sessionAffinity` hides no other endpoint.
+#[test]
+fn every_endpoint_counts_where_clients_keep_theirs() {
+    let endpoints = "{addresses: [10.1.2.1]}, {addresses: [10.1.2.2]}";
+    let spec = format!("sessionAffinity: ClientIP, {PORTS}");
+    Cluster::new(&(pods() + &service(&spec) + &slice("s-1", "IPv4", endpoints, TARGET))).says(&[
+        "a/x service/a/s TCP 80: deny backends-differ: a/good policy-allowed, a/bad policy-denied | \
+         default-deny of NetworkPolicy a/closed",
+    ]);
 }

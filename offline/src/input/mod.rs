@@ -1,0 +1,216 @@
+//! Manifests as repositories and clusters have them.
+//!
+//! Beside the objects that the switch itself reads, workloads count: each becomes one pod with
+//! the labels and ports of its template. What the model of a service leaves out is kept beside
+//! the objects: its selector, and whether the API server would give it an address.
+
+mod workloads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use control::model::Key;
+use control::{Object, PodKey, manifests};
+use serde_json::Value;
+
+use workloads::Workloads;
+
+/// Objects, and what is known about them beyond the model.
+#[derive(Clone, Debug, Default)]
+pub struct Manifests {
+    /// The objects, each once.
+    pub objects: Vec<Object>,
+    /// Selectors of services that have one.
+    pub selectors: BTreeMap<Key, BTreeMap<String, String>>,
+    /// Services that the API server would give a cluster address.
+    pub without_address: BTreeSet<Key>,
+    /// Names of the workloads that pods belong to.
+    pub workloads: BTreeMap<PodKey, String>,
+    /// Input that was left out, in words.
+    pub skipped: Vec<String>,
+}
+
+impl From<Vec<Object>> for Manifests {
+    fn from(objects: Vec<Object>) -> Self {
+        Self { objects, ..Self::default() }
+    }
+}
+
+impl Manifests {
+    /// Reads files and folders; `-` is standard input.
+    ///
+    /// # Errors
+    /// All faults; half-read policies give no verdicts.
+    pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<String>> {
+        let mut found = Self::default();
+        let mut workloads = Workloads::default();
+        let loaded = manifests::load_adapted(paths, &mut |file, _, value| {
+            if is_foreign(&value) && !paths.iter().any(|path| path == file) {
+                found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
+                return None;
+            }
+            found.note_service(&value);
+            Some(workloads.adapt(value))
+        });
+        if !loaded.faults.is_empty() {
+            return Err(loaded.faults.iter().map(ToString::to_string).collect());
+        }
+        if !loaded.skipped.is_empty() {
+            let kinds = loaded.skipped.iter().map(|(kind, n)| format!("{n} {kind}"));
+            let kinds: Vec<String> = kinds.collect();
+            found.skipped.push(format!("skipped objects of other kinds: {}", kinds.join(", ")));
+        }
+        if loaded.objects.is_empty() {
+            let nothing = |path: &PathBuf| format!("{}: holds no objects", name(path));
+            return Err(paths.iter().map(nothing).collect());
+        }
+        found.objects = loaded.objects;
+        found.workloads = workloads.finish(&mut found.objects);
+        Ok(found)
+    }
+
+    /// The name of the workload that a pod belongs to, or the pod's own.
+    pub fn workload(&self, pod: &PodKey) -> String {
+        let name = self.workloads.get(pod).map_or(&*pod.name, String::as_str);
+        format!("{}/{name}", pod.namespace)
+    }
+
+    fn note_service(&mut self, value: &Value) {
+        if value["kind"] != "Service" || value["apiVersion"] != "v1" {
+            return;
+        }
+        let Some(name) = value["metadata"]["name"].as_str() else { return };
+        let namespace = value["metadata"]["namespace"].as_str().unwrap_or("default");
+        let key = Key { namespace: namespace.into(), name: name.into() };
+        let spec = &value["spec"];
+        let selector: BTreeMap<String, String> = pairs(&spec["selector"]);
+        if !selector.is_empty() {
+            self.selectors.insert(key.clone(), selector);
+        }
+        let is_absent = |field: &str| match &spec[field] {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            _ => false,
+        };
+        let waits =
+            spec["type"] != "ExternalName" && is_absent("clusterIP") && is_absent("clusterIPs");
+        if waits {
+            self.without_address.insert(key);
+        }
+    }
+}
+
+/// A path as messages name it.
+pub fn name(path: &Path) -> String {
+    if path.as_os_str() == "-" { "stdin".into() } else { path.display().to_string() }
+}
+
+/// Whether a document of YAML is something else than a Kubernetes object.
+fn is_foreign(value: &Value) -> bool {
+    value.get("kind").is_none() && value.get("apiVersion").is_none()
+}
+
+/// The fields of an object that are text.
+fn pairs(value: &Value) -> BTreeMap<String, String> {
+    let fields = value.as_object().into_iter().flatten();
+    fields.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPOSITORY: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, ports: [{name: http, containerPort: 8080}]}]}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: report, namespace: shop}
+spec: {schedule: '@daily', jobTemplate: {spec: {template: {metadata: {labels: {app: report}}}}}}
+---
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: web-5d4f, namespace: shop, ownerReferences: [{controller: true, name: web, kind: Deployment}]}
+spec: {template: {metadata: {labels: {app: web}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+";
+
+    fn load(files: &[(&str, &str)]) -> Result<Manifests, Vec<String>> {
+        let folder = testkit::TempDir::new("input");
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        Manifests::load(&[folder.path().to_path_buf()])
+    }
+
+    fn pods(manifests: &Manifests) -> Vec<String> {
+        let names = manifests.objects.iter().filter_map(|object| match object {
+            Object::Pod(pod) => Some(format!("{} of {}", pod.key, manifests.workload(&pod.key))),
+            _ => None,
+        });
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_workload_is_one_pod() {
+        let found = load(&[("all.yaml", REPOSITORY)]).unwrap();
+        assert_eq!(pods(&found), ["shop/report of shop/report", "shop/web of shop/web"]);
+        let key = Key { namespace: "shop".into(), name: "web".into() };
+        assert_eq!(found.selectors[&key]["app"], "web");
+        assert!(found.without_address.contains(&key));
+    }
+
+    #[test]
+    fn a_workload_with_pods_of_its_own_is_those_pods() {
+        let pod = "{apiVersion: v1, kind: Pod, metadata: {name: web-5d4f-x, namespace: shop, labels: \
+                   {app: web, pod-template-hash: 5d4f}, ownerReferences: [{controller: true, kind: \
+                   ReplicaSet, name: web-5d4f}]}}";
+        let found = load(&[("all.yaml", REPOSITORY), ("pod.yaml", pod)]).unwrap();
+        assert_eq!(pods(&found), ["shop/report of shop/report", "shop/web-5d4f-x of shop/web"]);
+    }
+
+    #[test]
+    fn two_workloads_of_one_name_are_told_apart_by_kind() {
+        let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: web, namespace: shop}, \
+                   spec: {template: {metadata: {labels: {app: job}}}}}";
+        let found = load(&[("all.yaml", REPOSITORY), ("job.yaml", job)]).unwrap();
+        assert_eq!(
+            pods(&found),
+            [
+                "shop/report of shop/report",
+                "shop/web.deployment of shop/web.deployment",
+                "shop/web.job of shop/web.job"
+            ]
+        );
+    }
+
+    #[test]
+    fn other_yaml_in_a_folder_is_skipped_with_a_warning() {
+        let other = [
+            ("all.yaml", REPOSITORY),
+            ("values.yaml", "replicas: 3\n"),
+            ("play.yml", "- hosts: all\n"),
+        ];
+        let found = load(&other).unwrap();
+        assert_eq!(found.skipped.len(), 2, "{:?}", found.skipped);
+        assert!(found.skipped.iter().all(|note| note.contains("skipped: no Kubernetes object")));
+        // A policy that lost its kind is no other YAML.
+        let broken = "apiVersion: networking.k8s.io/v1\nmetadata: {name: x}\n";
+        assert!(load(&[("all.yaml", REPOSITORY), ("policy.yaml", broken)]).is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! Workloads become pods: one for each, made of its template.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use control::{Object, PodKey};
+use serde_json::{Value, json};
+
+use super::pairs;
+
+/// The workloads and the pods of a workload that were read.
+#[derive(Debug, Default)]
+pub(super) struct Workloads {
+    /// Pods made of templates, by the name they are read with: `NAME.KIND`.
+    made: BTreeMap<PodKey, Made>,
+    /// Names of the workloads that pods say they belong to.
+    owners: BTreeMap<PodKey, String>,
+}
+
+#[derive(Debug)]
+struct Made {
+    name: String,
+    labels: BTreeMap<String, String>,
+}
+
+/// The kinds, with their API groups and the path of the pod template.
+const KINDS: [(&str, &str, &str); 7] = [
+    ("apps/v1", "Deployment", "/spec/template"),
+    ("apps/v1", "StatefulSet", "/spec/template"),
+    ("apps/v1", "DaemonSet", "/spec/template"),
+    ("apps/v1", "ReplicaSet", "/spec/template"),
+    ("batch/v1", "Job", "/spec/template"),
+    ("batch/v1", "CronJob", "/spec/jobTemplate/spec/template"),
+    ("v1", "ReplicationController", "/spec/template"),
+];
+
+impl Workloads {
+    /// Turns a workload into a pod; any other object stays.
+    pub(super) fn adapt(&mut self, value: Value) -> Value {
+        if value["kind"] == "Pod" {
+            self.note_owner(&value);
+            return value;
+        }
+        let known = KINDS
+            .iter()
+            .find(|(version, kind, _)| value["apiVersion"] == *version && value["kind"] == *kind);
+        let (Some((_, kind, path)), Some(key)) = (known, key(&value)) else { return value };
+        let Some(template) = value.pointer(path).filter(|it| it.is_object()) else { return value };
+        let labels = pairs(&template["metadata"]["labels"]);
+        let name = key.name.to_string();
+        let read_as = format!("{name}.{}", kind.to_lowercase());
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": read_as,
+                "namespace": &*key.namespace,
+                "labels": &template["metadata"]["labels"],
+            },
+            "spec": &template["spec"],
+        });
+        if controller(&value).is_some() {
+            // The one that made it stands for it, or its pods do.
+            return json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
+        }
+        let key = PodKey { namespace: key.namespace, name: read_as.into() };
+        self.made.insert(key, Made { name, labels });
+        pod
+    }
+
+    fn note_owner(&mut self, value: &Value) {
+        let (Some(key), Some((kind, name))) = (key(value), controller(value)) else { return };
+        let hash = value["metadata"]["labels"]["pod-template-hash"].as_str();
+        // A Deployment's pods belong to a ReplicaSet that is named after it and a hash.
+        let of_deployment = hash.filter(|_| kind == "ReplicaSet");
+        let suffix = of_deployment.map(|hash| format!("-{hash}"));
+        let name = suffix.and_then(|suffix| name.strip_suffix(&suffix)).unwrap_or(name);
+        self.owners.insert(key, name.to_owned());
+    }
+
+    /// Leaves out the pods made for workloads whose own pods are there, and gives the others
+    /// their workloads' names where these are free.
+    pub(super) fn finish(self, objects: &mut Vec<Object>) -> BTreeMap<PodKey, String> {
+        let Self { made, owners } = self;
+        let mut real: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
+        let mut taken = BTreeSet::new();
+        for object in objects.iter() {
+            if let Object::Pod(pod) = object
+                && !made.contains_key(&pod.key)
+            {
+                taken.insert(pod.key.clone());
+                real.entry(Arc::clone(&pod.key.namespace))
+                    .or_default()
+                    .push(Arc::clone(&pod.labels));
+            }
+        }
+        let has_pods = |key: &PodKey, made: &Made| {
+            let mut pods = real.get(&key.namespace).into_iter().flatten();
+            !made.labels.is_empty()
+                && pods.any(|labels| {
+                    made.labels.iter().all(|(name, value)| labels.value(name) == Some(value))
+                })
+        };
+        let mut names: BTreeMap<PodKey, usize> = BTreeMap::new();
+        for (key, it) in &made {
+            *names.entry(named(key, &it.name)).or_default() += 1;
+        }
+        objects.retain_mut(|object| {
+            let Object::Pod(pod) = object else { return true };
+            let Some(it) = made.get(&pod.key) else { return true };
+            if has_pods(&pod.key, it) {
+                return false;
+            }
+            let own = named(&pod.key, &it.name);
+            if names.get(&own) == Some(&1) && !taken.contains(&own) {
+                pod.key = own;
+            }
+            true
+        });
+        owners
+    }
+}
+
+fn named(key: &PodKey, name: &str) -> PodKey {
+    PodKey { namespace: Arc::clone(&key.namespace), name: name.into() }
+}
+
+fn key(value: &Value) -> Option<PodKey> {
+    let metadata = &value["metadata"];
+    let namespace = metadata["namespace"].as_str().unwrap_or("default");
+    Some(PodKey { namespace: namespace.into(), name: metadata["name"].as_str()?.into() })
+}
+
+/// Kind and name of the object that controls this one.
+fn controller(value: &Value) -> Option<(&str, &str)> {
+    let owners = value["metadata"]["ownerReferences"].as_array()?;
+    let owner = owners.iter().find(|owner| owner["controller"] == true)?;
+    Some((owner["kind"].as_str()?, owner["name"].as_str()?))
+}

@@ -1,0 +1,75 @@
+//! Endpoints of services that manifests leave to the cluster.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::Object;
+use control::model::{Endpoint, EndpointSlice, Key, Pod};
+
+/// Gives services with a selector and no endpoint slice the pods that they select, and endpoints
+/// the cluster nodes that they are on.
+pub(super) fn complete(
+    objects: &mut Vec<Object>,
+    selectors: &BTreeMap<Key, BTreeMap<String, String>>,
+) {
+    let mut nodes: HashMap<IpAddr, Arc<str>> = HashMap::new();
+    let mut node_addresses: HashMap<Arc<str>, Vec<IpAddr>> = HashMap::new();
+    let mut pods: HashMap<Arc<str>, Vec<&Pod>> = HashMap::new();
+    let mut have_slices = HashSet::new();
+    for object in objects.iter() {
+        match object {
+            Object::Pod(pod) if !pod.finished => {
+                let node = pod.node.iter().cloned();
+                nodes.extend(pod.addresses.iter().copied().zip(node.cycle()));
+                pods.entry(Arc::clone(&pod.key.namespace)).or_default().push(pod);
+            }
+            Object::Node(node) => {
+                node_addresses.insert(Arc::clone(&node.name), node.addresses.clone());
+            }
+            Object::EndpointSlice(slice) => {
+                have_slices.extend(slice.service.iter().map(|name| Key {
+                    namespace: Arc::clone(&slice.key.namespace),
+                    name: Arc::clone(name),
+                }));
+            }
+            _ => {}
+        }
+    }
+    let mut slices = Vec::new();
+    for (service, selector) in selectors.iter().filter(|(key, _)| !have_slices.contains(*key)) {
+        let selects =
+            |pod: &&&Pod| selector.iter().all(|(key, value)| pod.labels.value(key) == Some(value));
+        let selected = pods.get(&service.namespace).into_iter().flatten().filter(selects);
+        let endpoints = selected.flat_map(|pod| {
+            let of_node = pod.node.as_ref().and_then(|node| node_addresses.get(node));
+            let own = Some(&pod.addresses).filter(|own| !own.is_empty());
+            let addresses = own.or(of_node.filter(|_| pod.host_network));
+            let addresses = addresses.map_or(&[][..], Vec::as_slice);
+            [true, false].into_iter().filter_map(|v4| {
+                let address = addresses.iter().find(|address| address.is_ipv4() == v4)?;
+                Some(Endpoint {
+                    addresses: vec![*address],
+                    ready: true,
+                    serving: true,
+                    terminating: false,
+                    node: pod.node.clone(),
+                })
+            })
+        });
+        slices.push(Object::EndpointSlice(EndpointSlice {
+            // No object can have this name.
+            key: Key { name: format!("({})", service.name).into(), ..service.clone() },
+            service: Some(Arc::clone(&service.name)),
+            endpoints: endpoints.collect(),
+            ports: Vec::new(),
+        }));
+    }
+    for object in objects.iter_mut() {
+        let Object::EndpointSlice(slice) = object else { continue };
+        for endpoint in slice.endpoints.iter_mut().filter(|it| it.node.is_none()) {
+            endpoint.node = endpoint.addresses.iter().find_map(|it| nodes.get(it)).cloned();
+        }
+    }
+    objects.extend(slices);
+}
