@@ -94,7 +94,7 @@ pub use address_map::{
 pub use class_bench::parse_class_bench;
 pub use key::Key;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
-pub use table::{Report, Table};
+pub use table::{Report, Structure, Table};
 pub use text::parse_rules;
 pub use words::ParseError;
 

@@ -1,28 +1,30 @@
 //! Compiled rule sets.
 //!
 //! ```text
-//!            service class ---------.
-//! key  <  source: net, identity -> rows ----> first one-sided rule ---.
-//!         destination: the same -> rows ----> first one-sided rule ----> first of all
-//!                 \  tuples of both ends -> pairs -> first two-sided --'
+//!       transport class ----------------------------.----------------.
+//! key   source: network, identity -> record -> list of one end -.    |
+//!       destination: likewise     -> record -> list of one end --> first rule
+//!             \ tuples and classes of both -> list of both ends -'
 //! ```
 
+mod bits;
+mod crossed;
+mod ends;
+mod field;
+mod lists;
 mod lookup;
-mod pairs;
-mod rows;
-mod service;
-mod side;
-mod state;
+mod plan;
+mod report;
+mod scan;
+mod transport;
+mod tuples;
 
-use std::fmt;
 use std::sync::Arc;
 
-use crate::{Action, AddressMap, Key, Rule};
-use pairs::Pairs;
-use rows::{NONE, Rows};
-use service::Services;
-use side::Side;
-use state::State;
+use crate::{Action, AddressMap, Rule};
+use lists::NONE;
+use plan::{ByEnds, Parts};
+pub use report::{Report, Structure};
 
 /// A compiled, immutable rule set.
 #[derive(Debug)]
@@ -31,28 +33,7 @@ pub struct Table {
     /// A bit for each rule that permits: a rule itself takes two cache lines.
     permits: Box<[u64]>,
     addresses: Arc<AddressMap>,
-    services: Arc<Services>,
-    rows: Arc<Rows>,
-    uses_rows: bool,
-    sides: [Arc<Side>; 2],
-    pairs: Arc<Pairs>,
-    /// Entries in the rows.
-    in_rows: usize,
-}
-
-/// What the compiler found in a rule set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Report {
-    /// Rules in the set.
-    pub rules: usize,
-    /// Groups of rules with the same shape.
-    pub tuples: usize,
-    /// Entries over all groups.
-    pub entries: usize,
-    /// Entries of the largest group.
-    pub largest: usize,
-    /// Memory of the compiled form.
-    pub bytes: usize,
+    parts: Parts,
 }
 
 impl Table {
@@ -61,30 +42,17 @@ impl Table {
 
     /// Compiles `rules` for the identities of `addresses`.
     pub fn compile(rules: Arc<[Rule]>, addresses: &Arc<AddressMap>) -> Self {
-        let mut state = State::new(&rules, addresses);
-        let [source, destination] = &mut state.sides;
-        let sides = [source.version(), destination.version()];
         Self {
             permits: permits(&rules),
+            parts: plan::compile(&rules, addresses),
             rules,
             addresses: Arc::clone(addresses),
-            services: Arc::clone(&state.rows.services),
-            rows: Arc::clone(&state.rows.rows),
-            uses_rows: state.uses_rows,
-            sides,
-            pairs: Arc::clone(&state.pairs.pairs),
-            in_rows: state.rows.entries + state.any(),
         }
     }
 
     /// The rules in order; a lookup returns an index into them.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
-    }
-
-    /// Whether a rule matches, by definition.
-    fn rule_matches(&self, rule: u32, key: &Key) -> bool {
-        self.rules.get(rule as usize).is_some_and(|rule| rule.matches(key, &self.addresses))
     }
 
     /// Whether a lookup found a rule that permits: of [`NONE`](Self::NONE) and of an index that
@@ -98,29 +66,15 @@ impl Table {
     /// identity nobody asks for needs none.
     #[inline]
     pub fn asks_identities(&self) -> [bool; 2] {
-        let asks = |side: &Side| side.of_identities.has_rows || side.of_identities.has_tuples;
-        [asks(&self.sides[0]), asks(&self.sides[1])]
+        match &self.parts.ends {
+            ByEnds::Crossed(crossed) => crossed.fields.each_ref().map(|field| field.by_identity),
+            ByEnds::Pruned(pruned) => pruned.fields.each_ref().map(|field| field.identities > 0),
+        }
     }
 
     /// What the compiler found.
     pub fn report(&self) -> Report {
-        let (tuples, entries, largest) = self.pairs.entries();
-        Report {
-            rules: self.rules.len(),
-            tuples: tuples + usize::from(self.in_rows > 0),
-            entries: entries + self.in_rows,
-            largest: largest.max(self.in_rows),
-            bytes: self.bytes(),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        size_of::<Self>()
-            + self.services.bytes()
-            + self.rows.bytes()
-            + self.sides.iter().map(|side| side.bytes()).sum::<usize>()
-            + self.pairs.bytes()
-            + size_of_val(&*self.permits)
+        Report::new(&self.parts, &self.rules, size_of::<Self>() + size_of_val(&*self.permits))
     }
 }
 
@@ -133,20 +87,10 @@ fn permits(rules: &[Rule]) -> Box<[u64]> {
     rules.chunks(64).map(word).collect()
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} rules: {} tuples, {} entries, largest {}, {} bytes",
-            self.rules, self.tuples, self.entries, self.largest, self.bytes
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Action, AddressMapBuilder, Block, End, PeerSetId, PortRange};
+    use crate::{Action, AddressMapBuilder, Block, End, Key, PeerSetId, PortRange};
 
     #[test]
     fn permits_what_rules_permit() {
@@ -187,7 +131,7 @@ mod tests {
         ];
         let report = Table::compile(rules.into(), &Arc::new(builder.build())).report();
         let text = report.to_string();
-        assert!(text.starts_with("4 rules: 2 tuples, 4 entries, largest 3, "), "{text}");
+        assert!(text.starts_with("4 rules, found: 4 transport classes"), "{text}");
         assert!(report.bytes > 0);
     }
 }

@@ -1,28 +1,40 @@
-//! Services: protocol, ports and flags of a key in one small number.
+//! Transport classes: protocol, ports and flags of a key in one small number.
 //!
 //! The rules of a table ask for few distinct combinations of protocol, port ranges and flags.
-//! Keys that fall into the same ones form a *class*. Each axis is cut where a range begins or
-//! ends; the classes of the axes are crossed beforehand, so that a key's class is a few loads
+//! Keys that match the same ones form an equivalence class. Each axis is cut where a range begins
+//! or ends; the classes of the axes are crossed beforehand, so that a key's class is a few loads
 //! from small arrays (recursive flow classification: Gupta and McKeown, SIGCOMM 1999).
 
 use std::collections::HashMap;
 
 use ahash::RandomState;
 
+use super::bits::ones;
 use crate::{Key, PortRange, Rule, TcpFlags};
 
 /// What a rule asks of everything but the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Service {
-    protocol: Option<u8>,
-    source_ports: PortRange,
-    destination_ports: PortRange,
-    tcp_flags: TcpFlags,
+pub(super) struct Transport {
+    pub(super) protocol: Option<u8>,
+    pub(super) source_ports: PortRange,
+    pub(super) destination_ports: PortRange,
+    pub(super) tcp_flags: TcpFlags,
 }
 
-/// The classes of keys, numbered from 0 (which no service matches).
+impl Transport {
+    pub(super) fn of(rule: &Rule) -> Self {
+        Self {
+            protocol: rule.protocol,
+            source_ports: rule.source_ports,
+            destination_ports: rule.destination_ports,
+            tcp_flags: rule.tcp_flags,
+        }
+    }
+}
+
+/// Gives a key its class; class 0 matches nothing that rules ask for.
 #[derive(Clone, Debug)]
-pub(super) struct Services {
+pub(super) struct TransportClasses {
     /// By protocol: which ports count.
     groups: [u8; 256],
     destination: Ports,
@@ -44,41 +56,45 @@ struct Ports {
     pages: Vec<[u16; 256]>,
 }
 
-/// More services, or classes of them, than arrays by class are good for.
+/// More distinct demands, or classes of them, than arrays by class are good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
-/// Most services; more are left to the pairs.
-const SERVICES: usize = 1024;
+/// Most distinct demands.
+const MOST: usize = 1024;
 /// Most cells in the cross product of the axes, and most classes.
 const CELLS: usize = 1 << 16;
 /// Most cuts on one axis over all protocols, each of which may need a page.
 const CUTS: usize = 4096;
 
-/// The services that a class of keys matches.
-type Bits = [u64; SERVICES / 64];
+/// The demands that a class of keys matches.
+type Bits = [u64; MOST / 64];
 
-/// Numbers services and makes [`Services`] of them. Classes keep their numbers.
-#[derive(Clone, Debug)]
-pub(super) struct ServiceIndex {
-    known: HashMap<Service, u32, RandomState>,
-    list: Vec<Service>,
-    classes: HashMap<Bits, u16, RandomState>,
-    bits: Vec<Bits>,
+/// The classes that match each demand.
+#[derive(Debug)]
+pub(super) struct Matching {
+    pub(super) by_demand: Vec<Vec<u16>>,
+    /// Classes there are.
+    pub(super) classes: usize,
 }
 
-impl Service {
-    pub(super) fn of(rule: &Rule) -> Self {
-        Self {
-            protocol: rule.protocol,
-            source_ports: rule.source_ports,
-            destination_ports: rule.destination_ports,
-            tcp_flags: rule.tcp_flags,
+impl TransportClasses {
+    /// The classes for these distinct demands.
+    pub(super) fn new(demands: &[Transport]) -> Result<(Self, Matching), TooMany> {
+        if demands.len() > MOST {
+            return Err(TooMany);
         }
+        let none = Bits::default();
+        let index = Index { demands };
+        let mut interner = Interner { known: HashMap::from_iter([(none, 0)]), bits: vec![none] };
+        let classes = index.classes(&mut interner)?;
+        let mut by_demand = vec![Vec::new(); demands.len()];
+        for (class, bits) in interner.bits.iter().enumerate() {
+            ones(bits).for_each(|demand| by_demand[demand].push(class as u16));
+        }
+        Ok((classes, Matching { by_demand, classes: interner.bits.len() }))
     }
-}
 
-impl Services {
     /// The class of a key.
     #[inline(always)]
     pub(super) fn class(&self, key: &Key) -> usize {
@@ -179,47 +195,33 @@ struct Axis {
     classes: Vec<Bits>,
 }
 
-impl ServiceIndex {
-    pub(super) fn new() -> Self {
-        let none = Bits::default();
-        Self {
-            known: HashMap::default(),
-            list: Vec::new(),
-            classes: HashMap::from_iter([(none, 0)]),
-            bits: vec![none],
+/// Numbers classes by what they match.
+struct Interner {
+    known: HashMap<Bits, u16, RandomState>,
+    bits: Vec<Bits>,
+}
+
+impl Interner {
+    fn class(&mut self, bits: Bits) -> Result<u16, TooMany> {
+        if let Some(class) = self.known.get(&bits) {
+            return Ok(*class);
         }
+        let class = u16::try_from(self.bits.len()).map_err(|_| TooMany)?;
+        self.known.insert(bits, class);
+        self.bits.push(bits);
+        Ok(class)
     }
+}
 
-    /// The number of a service, and whether it is new; then [`services`](Self::services)
-    /// must be made anew.
-    pub(super) fn add(&mut self, service: Service) -> Result<(u32, bool), TooMany> {
-        if let Some(number) = self.known.get(&service) {
-            return Ok((*number, false));
-        }
-        if self.list.len() == SERVICES {
-            return Err(TooMany);
-        }
-        let number = self.list.len() as u32;
-        self.known.insert(service, number);
-        self.list.push(service);
-        Ok((number, true))
-    }
+struct Index<'a> {
+    demands: &'a [Transport],
+}
 
-    /// Classes there are.
-    pub(super) fn classes(&self) -> usize {
-        self.bits.len()
-    }
-
-    /// Whether keys of `class` match `service`.
-    pub(super) fn matches(&self, class: usize, service: u32) -> bool {
-        bit(&self.bits[class], service as usize)
-    }
-
-    /// The classes for all services added so far; old ones keep their numbers.
-    pub(super) fn services(&mut self) -> Result<Services, TooMany> {
+impl Index<'_> {
+    fn classes(&self, interner: &mut Interner) -> Result<TransportClasses, TooMany> {
         let mut protocols: Vec<Option<u8>> = vec![None];
         let mut groups = [0; 256];
-        for protocol in self.list.iter().filter_map(|service| service.protocol) {
+        for protocol in self.demands.iter().filter_map(|demand| demand.protocol) {
             if groups[usize::from(protocol)] != 0 {
                 continue;
             }
@@ -231,12 +233,12 @@ impl ServiceIndex {
                 protocols.push(Some(protocol));
             }
         }
-        let mut destination = self.axis(&protocols, |service| service.destination_ports)?;
-        let mut source = self.axis(&protocols, |service| service.source_ports)?;
-        let any_source = self.list.iter().all(|service| service.source_ports == PortRange::ANY);
+        let mut destination = self.axis(&protocols, |demand| demand.destination_ports)?;
+        let mut source = self.axis(&protocols, |demand| demand.source_ports)?;
+        let any_source = self.demands.iter().all(|demand| demand.source_ports == PortRange::ANY);
         if any_source {
             // The destination's classes tell the protocols apart.
-            source.classes = vec![[u64::MAX; SERVICES / 64]];
+            source.classes = vec![[u64::MAX; MOST / 64]];
         }
         let (flags, flag_classes) = self.flags();
         let cells = destination.classes.len() * source.classes.len() * flag_classes.len();
@@ -248,7 +250,7 @@ impl ServiceIndex {
             for source in &source.classes {
                 for flags in &flag_classes {
                     let bits = std::array::from_fn(|at| destination[at] & source[at] & flags[at]);
-                    cross.push(self.intern(bits)?);
+                    cross.push(interner.class(bits)?);
                 }
             }
         }
@@ -258,7 +260,7 @@ impl ServiceIndex {
                 *class = cross[usize::from(*class)];
             }
         }
-        Ok(Services {
+        Ok(TransportClasses {
             groups,
             destination: Ports::new(&destination.groups),
             source: (!any_source).then(|| Ports::new(&source.groups)),
@@ -269,55 +271,30 @@ impl ServiceIndex {
         })
     }
 
-    /// The classes for no services: all keys are in class 0.
-    pub(super) fn nothing(&self) -> Services {
-        Services {
-            groups: [0; 256],
-            destination: Ports::new(&[vec![(0, 0)]]),
-            source: None,
-            flags: None,
-            cross: Vec::new(),
-            sources: 1,
-            flag_classes: 1,
-        }
-    }
-
-    fn intern(&mut self, bits: Bits) -> Result<u16, TooMany> {
-        if let Some(class) = self.classes.get(&bits) {
-            return Ok(*class);
-        }
-        let class = u16::try_from(self.bits.len()).map_err(|_| TooMany)?;
-        self.classes.insert(bits, class);
-        self.bits.push(bits);
-        Ok(class)
-    }
-
     fn axis(
         &self,
         protocols: &[Option<u8>],
-        ports: impl Fn(&Service) -> PortRange,
+        ports: impl Fn(&Transport) -> PortRange,
     ) -> Result<Axis, TooMany> {
         let mut axis = Axis { groups: Vec::new(), classes: Vec::new() };
         let mut known: HashMap<Bits, u16, RandomState> = HashMap::default();
         let mut cuts = 0;
         for protocol in protocols {
-            // Where services begin and end to match.
+            // Where demands begin and end to match.
             let mut turns: Vec<(u32, usize)> = Vec::new();
-            for (number, service) in self.list.iter().enumerate() {
-                if service.protocol.is_none() || service.protocol == *protocol {
-                    let range = ports(service);
-                    if range.first <= range.last {
-                        turns.push((range.first.into(), number));
-                        turns.push((u32::from(range.last) + 1, number));
-                    }
+            for (number, demand) in self.demands.iter().enumerate() {
+                if demand.protocol.is_none() || demand.protocol == *protocol {
+                    let range = ports(demand);
+                    turns.push((range.first.into(), number));
+                    turns.push((u32::from(range.last) + 1, number));
                 }
             }
-            turns.push((0, SERVICES));
+            turns.push((0, MOST));
             turns.sort_unstable();
             let mut bits = Bits::default();
             let mut ranges = Vec::new();
             for same in turns.chunk_by(|a, b| a.0 == b.0) {
-                for (_, number) in same.iter().filter(|(_, number)| *number < SERVICES) {
+                for (_, number) in same.iter().filter(|(_, number)| *number < MOST) {
                     bits[number / 64] ^= 1 << (number % 64);
                 }
                 let Ok(first) = u16::try_from(same[0].0) else { break };
@@ -334,15 +311,15 @@ impl ServiceIndex {
     }
 
     fn flags(&self) -> (Option<Box<[u16; 256]>>, Vec<Bits>) {
-        if self.list.iter().all(|service| service.tcp_flags == TcpFlags::ANY) {
-            return (None, vec![[u64::MAX; SERVICES / 64]]);
+        if self.demands.iter().all(|demand| demand.tcp_flags == TcpFlags::ANY) {
+            return (None, vec![[u64::MAX; MOST / 64]]);
         }
         let mut classes: Vec<Bits> = Vec::new();
         let mut by_flags = Box::new([0; 256]);
         for (flags, class) in by_flags.iter_mut().enumerate() {
             let mut bits = Bits::default();
-            for (number, service) in self.list.iter().enumerate() {
-                if service.tcp_flags.matches(flags as u8) {
+            for (number, demand) in self.demands.iter().enumerate() {
+                if demand.tcp_flags.matches(flags as u8) {
                     bits[number / 64] |= 1 << (number % 64);
                 }
             }
@@ -354,8 +331,4 @@ impl ServiceIndex {
         }
         (Some(by_flags), classes)
     }
-}
-
-fn bit(bits: &Bits, number: usize) -> bool {
-    bits[number / 64] >> (number % 64) & 1 == 1
 }

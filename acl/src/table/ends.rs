@@ -1,0 +1,242 @@
+//! The distinct ends that rules name in one field (source or destination), and what lies inside
+//! each.
+//!
+//! A key's end is known as an *element*: the longest of these networks around its address, or its
+//! identity. A network covers itself and the networks inside it; a peer set covers identities.
+
+use std::collections::{HashMap, HashSet};
+
+use ahash::RandomState;
+
+use crate::lpm::{self, Lpm};
+use crate::prefix::Prefix;
+use crate::{AddressMap, End, PeerSetId, Rule};
+
+/// How a rule names an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// By a network; elements are the numbers of networks, 0 for an address in none.
+    Net,
+    /// By a peer set; elements are identities.
+    Set,
+    /// Not at all; there is one element.
+    Any,
+}
+
+/// An end that rules name, by its number among those of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct EndId {
+    pub(super) kind: Kind,
+    /// For networks counted from 1, as elements are.
+    pub(super) number: u32,
+}
+
+impl EndId {
+    pub(super) const ANY: Self = Self { kind: Kind::Any, number: 0 };
+}
+
+/// The ends of one field.
+#[derive(Debug)]
+pub(super) struct Ends {
+    /// Networks, each before those inside it.
+    pub(super) nets: Vec<Prefix>,
+    /// By network number: the one next around, or 0.
+    around: Vec<u32>,
+    /// Peer sets that rules name.
+    sets: u32,
+    /// By identity: the named sets it is in, ascending. Empty if no rule names a set.
+    members: Vec<Vec<u32>>,
+}
+
+/// Equivalence classes of a field's elements for the ends of some rules: elements that the same
+/// ones of these ends cover are of one class.
+#[derive(Debug)]
+pub(super) struct Classes {
+    /// By element: its class, or 0 if none of the ends covers it.
+    pub(super) of: Vec<u32>,
+    /// By end's number: the classes it covers, for ends in use.
+    pub(super) covered: Covered,
+}
+
+/// The classes that each end covers.
+#[derive(Debug)]
+pub(super) enum Covered {
+    /// Those of networks follow each other: the first one and how many.
+    Runs(Vec<(u32, u32)>),
+    /// Those of peer sets do not.
+    Lists(Vec<Vec<u32>>),
+}
+
+impl Covered {
+    /// The classes that end `number` covers.
+    pub(super) fn by(&self, number: u32) -> impl Iterator<Item = u32> + Clone + '_ {
+        let (first, count, list): (u32, u32, &[u32]) = match self {
+            Self::Runs(runs) => (runs[number as usize].0, runs[number as usize].1, &[]),
+            Self::Lists(lists) => (0, 0, &lists[number as usize]),
+        };
+        (first..first + count).chain(list.iter().copied())
+    }
+}
+
+impl Ends {
+    /// The ends of `rules` as `end` picks them, and for each rule which it names.
+    pub(super) fn of(
+        rules: &[(u32, &Rule)],
+        end: impl Fn(&Rule) -> End,
+        addresses: &AddressMap,
+    ) -> (Self, Vec<EndId>) {
+        let mut named = vec![EndId::ANY; rules.len()];
+        let mut by_net = Vec::new();
+        let mut sets: HashMap<PeerSetId, u32, RandomState> = HashMap::default();
+        for (at, (_, rule)) in rules.iter().enumerate() {
+            match end(rule) {
+                End::Any => {}
+                End::Net(net) => by_net.extend(Prefix::new(&net).map(|prefix| (prefix, at))),
+                End::Set(set) => {
+                    let fresh = sets.len() as u32;
+                    let number = *sets.entry(set).or_insert(fresh);
+                    named[at] = EndId { kind: Kind::Set, number };
+                }
+            }
+        }
+        by_net.sort_unstable_by_key(|(prefix, at)| (prefix.order(), *at));
+        let mut nets: Vec<Prefix> = Vec::new();
+        for (prefix, at) in by_net {
+            if nets.last() != Some(&prefix) {
+                nets.push(prefix);
+            }
+            named[at] = EndId { kind: Kind::Net, number: nets.len() as u32 };
+        }
+        let mut around = vec![0; nets.len() + 1];
+        let mut open: Vec<u32> = Vec::new();
+        for (number, net) in (1..).zip(&nets) {
+            while open.pop_if(|outer| !nets[*outer as usize - 1].covers(*net)).is_some() {}
+            around[number as usize] = open.last().copied().unwrap_or(0);
+            open.push(number);
+        }
+        let members = match sets.is_empty() {
+            true => Vec::new(),
+            false => addresses
+                .identities()
+                .map(|identity| {
+                    let named = addresses.members(identity).iter().filter_map(|set| sets.get(set));
+                    let mut named: Vec<u32> = named.copied().collect();
+                    named.sort_unstable();
+                    named
+                })
+                .collect(),
+        };
+        (Self { nets, around, sets: sets.len() as u32, members }, named)
+    }
+
+    /// Whether rules name peer sets.
+    pub(super) fn has_sets(&self) -> bool {
+        self.sets > 0
+    }
+
+    /// The longest-prefix match of the networks, if rules name any.
+    pub(super) fn lpm(&self) -> Option<Lpm> {
+        let mut editor = lpm::Editor::default();
+        (0..).zip(&self.nets).for_each(|(number, net)| editor.set(*net, Some(number)));
+        (!self.nets.is_empty()).then(|| editor.version())
+    }
+
+    /// Elements of a kind.
+    pub(super) fn elements(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Net => self.nets.len() + 1,
+            Kind::Set => self.members.len(),
+            Kind::Any => 1,
+        }
+    }
+
+    /// One more than the largest number of an end of a kind.
+    pub(super) fn numbers(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Net => self.nets.len() + 1,
+            Kind::Set => self.sets as usize,
+            Kind::Any => 1,
+        }
+    }
+
+    /// The network next around another, or 0.
+    pub(super) fn around(&self, net: u32) -> u32 {
+        self.around[net as usize]
+    }
+
+    /// The named sets that an identity is in.
+    pub(super) fn members(&self, identity: u32) -> &[u32] {
+        &self.members[identity as usize]
+    }
+
+    /// By end's number: how many [classes](Self::classes) each covers if only the ends in `used`
+    /// were there.
+    pub(super) fn fan_out(&self, kind: Kind, used: &[bool]) -> Vec<u32> {
+        let mut counts: Vec<u32> = used.iter().map(|used| u32::from(*used)).collect();
+        match kind {
+            Kind::Any => {}
+            Kind::Net => {
+                for net in (1..counts.len()).rev() {
+                    let inside = counts[net];
+                    counts[self.around[net] as usize] += inside;
+                }
+            }
+            Kind::Set => {
+                counts.fill(0);
+                let mut known: HashSet<Vec<u32>, RandomState> = HashSet::default();
+                for members in &self.members {
+                    let class: Vec<u32> = used_of(members, used).collect();
+                    if !known.contains(&class) {
+                        class.iter().for_each(|set| counts[*set as usize] += 1);
+                        known.insert(class);
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    /// The classes for the ends in `used`, numbered from `next` on, which moves behind them.
+    pub(super) fn classes(&self, kind: Kind, used: &[bool], next: &mut u32) -> Classes {
+        match kind {
+            Kind::Any => {
+                *next += 1;
+                Classes { of: vec![*next - 1], covered: Covered::Runs(vec![(*next - 1, 1)]) }
+            }
+            Kind::Net => {
+                let mut runs = vec![(0, 0); used.len()];
+                let mut of = vec![0; used.len()];
+                for net in 1..used.len() {
+                    of[net] = of[self.around[net] as usize];
+                    if used[net] {
+                        (of[net], runs[net].0) = (*next, *next);
+                        *next += 1;
+                    }
+                }
+                for (run, count) in runs.iter_mut().zip(self.fan_out(kind, used)) {
+                    run.1 = count;
+                }
+                Classes { of, covered: Covered::Runs(runs) }
+            }
+            Kind::Set => {
+                let mut lists = vec![Vec::new(); used.len()];
+                let mut known: HashMap<Vec<u32>, u32, RandomState> = HashMap::default();
+                known.insert(Vec::new(), 0);
+                let class = |members: &Vec<u32>| {
+                    let class: Vec<u32> = used_of(members, used).collect();
+                    *known.entry(class).or_insert_with_key(|class| {
+                        class.iter().for_each(|set| lists[*set as usize].push(*next));
+                        *next += 1;
+                        *next - 1
+                    })
+                };
+                let of = self.members.iter().map(class).collect();
+                Classes { of, covered: Covered::Lists(lists) }
+            }
+        }
+    }
+}
+
+fn used_of<'a>(members: &'a [u32], used: &'a [bool]) -> impl Iterator<Item = u32> + 'a {
+    members.iter().copied().filter(|set| used[*set as usize])
+}

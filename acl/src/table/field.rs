@@ -1,0 +1,125 @@
+//! One field of the rules, source or destination: what is known of each element.
+//!
+//! An element has a record: the list of one-sided rules that it matches, the tuples that hold
+//! rules over both ends which fit it, and its class in each of these. All of it includes what the
+//! networks around an element, or the sets an identity is in, bring along, so one longest-prefix
+//! match or one identity tells everything.
+//!
+//! ```text
+//! record:  list (2 words) | mask of tuples | class in tuple 0 | class in tuple 1 ...
+//! ```
+
+#![allow(unsafe_code)]
+
+use super::ends::{Ends, Kind};
+use super::lists::ListId;
+use crate::lpm::Lpm;
+
+/// The records of one field.
+#[derive(Debug)]
+pub(super) struct Field {
+    /// Networks, numbered from 1 in [`Lpm::lookup`]'s terms; `None` if no rule names one.
+    pub(super) nets: Option<Lpm>,
+    records: Box<[u32]>,
+    /// Words of a record.
+    stride: u32,
+    /// Where the records of identities begin.
+    identities_at: u32,
+    /// Identities covered; larger ones are in no set that counts. 0 if no rule names a set.
+    pub(super) identities: u32,
+    /// The record of rules that name no end.
+    pub(super) any: u32,
+    /// Whether elements of each [kind](Kind) have lists, and tuples.
+    pub(super) has_lists: [bool; 3],
+    pub(super) has_tuples: [bool; 3],
+}
+
+/// Words of a record before its classes.
+const CLASSES: u32 = 3;
+const MASK: u32 = 2;
+
+impl Field {
+    /// Empty records for the elements of these ends, with room for so many tuples.
+    pub(super) fn new(ends: &Ends, tuples: usize) -> Self {
+        let stride = CLASSES + tuples as u32;
+        let [of_nets, of_identities] =
+            [Kind::Net, Kind::Set].map(|kind| ends.elements(kind) as u32);
+        let any = stride * (of_nets + of_identities);
+        Self {
+            nets: ends.lpm(),
+            records: vec![0; (any + stride) as usize].into(),
+            stride,
+            identities_at: stride * of_nets,
+            identities: of_identities,
+            any,
+            has_lists: [false; 3],
+            has_tuples: [false; 3],
+        }
+    }
+
+    /// Where the record of a network is.
+    #[inline(always)]
+    pub(super) fn of_net(&self, number: u32) -> u32 {
+        self.stride * number
+    }
+
+    /// Where the record of an element is.
+    fn record(&self, kind: Kind, element: u32) -> u32 {
+        match kind {
+            Kind::Net => self.stride * element,
+            Kind::Set => self.identities_at + self.stride * element,
+            Kind::Any => self.any,
+        }
+    }
+
+    /// Where the record of an identity is.
+    #[inline(always)]
+    pub(super) fn of_identity(&self, identity: u32) -> u32 {
+        // Identity 0 is in no set.
+        let identity = if identity < self.identities { identity } else { 0 };
+        self.identities_at + self.stride * identity
+    }
+
+    pub(super) fn set_list(&mut self, kind: Kind, element: u32, list: ListId) {
+        let at = self.record(kind, element) as usize;
+        (self.records[at], self.records[at + 1]) = (list.cells, list.rules);
+        self.has_lists[kind as usize] |= list != ListId::EMPTY;
+    }
+
+    /// Notes the class of an element in a tuple.
+    pub(super) fn set_class(&mut self, kind: Kind, element: u32, tuple: usize, class: u32) {
+        let at = self.record(kind, element) as usize;
+        self.records[at + MASK as usize] |= u32::from(class != 0) << tuple;
+        self.records[at + CLASSES as usize + tuple] = class;
+        self.has_tuples[kind as usize] |= class != 0;
+    }
+
+    #[inline(always)]
+    pub(super) fn list(&self, record: u32) -> ListId {
+        ListId { cells: self.word(record), rules: self.word(record + 1) }
+    }
+
+    #[inline(always)]
+    fn word(&self, at: u32) -> u32 {
+        debug_assert!((at as usize) < self.records.len());
+        // SAFETY: a record is one that this field told the place of, for a network that its match
+        // knows or an identity that it covers, and all words of these are there.
+        unsafe { *self.records.get_unchecked(at as usize) }
+    }
+
+    /// The tuples that have a rule for an element.
+    #[inline(always)]
+    pub(super) fn mask(&self, record: u32) -> u32 {
+        self.word(record + MASK)
+    }
+
+    #[inline(always)]
+    pub(super) fn class(&self, record: u32, tuple: usize) -> u32 {
+        debug_assert!((tuple as u32) < self.stride - CLASSES);
+        self.word(record + CLASSES + tuple as u32)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.nets.as_ref().map_or(0, Lpm::bytes) + size_of_val(&*self.records)
+    }
+}

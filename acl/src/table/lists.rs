@@ -1,0 +1,150 @@
+//! Lists of rules, decided by a key's transport class.
+//!
+//! What the ends of a key leave is a list of rules in order. Which of them is the first to match
+//! depends on the key's [transport class](super::transport) alone and is read from a row of cells,
+//! however long the list is. Lists that ask for the same in the same order share one row.
+//!
+//! ```text
+//! list ->  cells:  transport class ->  place in the list (0: none)
+//!          rules:  place           ->  rule
+//! ```
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+
+use ahash::RandomState;
+
+use super::transport::{Matching, TooMany};
+use crate::Key;
+
+/// No rule.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A list: where its parts begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ListId {
+    pub(super) cells: u32,
+    pub(super) rules: u32,
+}
+
+impl ListId {
+    /// Holds no rule.
+    pub(super) const EMPTY: Self = Self { cells: 0, rules: 0 };
+
+    /// The same with a mask of all ones, [`EMPTY`](Self::EMPTY) with zero.
+    #[inline(always)]
+    pub(super) fn masked(self, mask: u32) -> Self {
+        Self { cells: self.cells & mask, rules: self.rules & mask }
+    }
+}
+
+/// Finds the first rule of a list that matches.
+pub(super) trait Lists: Copy {
+    /// The first rule of `list` that a key of `class` matches, or [`NONE`]; a rule that is not
+    /// before `best` need not be found.
+    fn first(self, list: ListId, class: u16, key: &Key, best: u32) -> u32;
+}
+
+/// Makes lists.
+pub(super) trait MakeLists {
+    /// The list of these rules, which ascend, each with the number of what it asks for.
+    fn list(&mut self, rules: &[(u32, u32)]) -> Result<ListId, TooMany>;
+}
+
+/// Lists decided by class.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    cells: Vec<u16>,
+    rules: Vec<u32>,
+    /// Cells in a row.
+    classes: usize,
+}
+
+impl Rows {
+    /// Transport classes there are.
+    pub(super) fn classes(&self) -> usize {
+        self.classes
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.cells.len() * 2 + self.rules.len() * 4
+    }
+}
+
+impl Lists for &Rows {
+    #[inline(always)]
+    fn first(self, list: ListId, class: u16, _: &Key, _: u32) -> u32 {
+        let cell = list.cells as usize + usize::from(class);
+        debug_assert!(cell < self.cells.len());
+        // SAFETY: a list is one that the builder of these rows made, which added a cell for every
+        // class, and classes are those that the builder was given.
+        let place = unsafe { *self.cells.get_unchecked(cell) };
+        let rule = list.rules as usize + usize::from(place);
+        debug_assert!(rule < self.rules.len());
+        // SAFETY: the builder added so many rules as the cells of a list have places, or more.
+        unsafe { *self.rules.get_unchecked(rule) }
+    }
+}
+
+/// Makes [`Rows`].
+#[derive(Debug)]
+pub(super) struct RowsBuilder<'a> {
+    rows: Rows,
+    matching: &'a Matching,
+    /// Rows by what their lists ask for.
+    shapes: HashMap<Box<[u32]>, u32, RandomState>,
+    lists: HashMap<Box<[u32]>, ListId, RandomState>,
+    most_cells: usize,
+}
+
+impl<'a> RowsBuilder<'a> {
+    /// Rows of so many cells at most.
+    pub(super) fn new(matching: &'a Matching, most_cells: usize) -> Self {
+        let classes = matching.classes;
+        let rows = Rows { cells: vec![0; classes], rules: vec![NONE], classes };
+        Self { rows, matching, shapes: HashMap::default(), lists: HashMap::default(), most_cells }
+    }
+
+    pub(super) fn finish(self) -> Rows {
+        self.rows
+    }
+
+    fn row(&mut self, shape: Box<[u32]>) -> Result<u32, TooMany> {
+        if let Some(row) = self.shapes.get(&shape) {
+            return Ok(*row);
+        }
+        let first = self.rows.cells.len();
+        if first > self.most_cells {
+            return Err(TooMany);
+        }
+        self.rows.cells.resize(first + self.matching.classes, 0);
+        let cells = &mut self.rows.cells[first..];
+        // Backwards, so that the first of the rules that match stays.
+        for (place, demand) in shape.iter().enumerate().rev() {
+            for class in &self.matching.by_demand[*demand as usize] {
+                cells[usize::from(*class)] = place as u16 + 1;
+            }
+        }
+        self.shapes.insert(shape, first as u32);
+        Ok(first as u32)
+    }
+}
+
+impl MakeLists for RowsBuilder<'_> {
+    fn list(&mut self, rules: &[(u32, u32)]) -> Result<ListId, TooMany> {
+        if rules.is_empty() {
+            return Ok(ListId::EMPTY);
+        }
+        let numbers: Box<[u32]> = rules.iter().map(|(rule, _)| *rule).collect();
+        if let Some(list) = self.lists.get(&numbers) {
+            return Ok(*list);
+        }
+        let cells = self.row(rules.iter().map(|(_, demand)| *demand).collect())?;
+        let list = ListId { cells, rules: self.rows.rules.len() as u32 };
+        self.rows.rules.push(NONE);
+        self.rows.rules.extend(&numbers);
+        self.lists.insert(numbers, list);
+        Ok(list)
+    }
+}

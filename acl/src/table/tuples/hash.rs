@@ -1,0 +1,170 @@
+//! A hash table without collisions over keys that are known when it is made (Belazzougui,
+//! Botelho and Dietzfelbinger, ESA 2009: compress, hash, displace).
+//!
+//! ```text
+//! key -> bucket -> displacement \
+//!     -> hash and step ----------+-> slot: one key and its value
+//! ```
+//!
+//! Every lookup costs two loads, whatever keys it is asked for, so no sender can choose keys that
+//! cost more.
+
+#![allow(unsafe_code)]
+
+use crate::table::lists::ListId;
+
+/// Lists by pair of classes.
+#[derive(Debug)]
+pub(super) struct Cells {
+    /// Their number is a power of two.
+    cells: Box<[Cell]>,
+    /// Of buckets, whose number is a power of two.
+    displacements: Box<[u16]>,
+    /// How far a hash is shifted right for its bucket.
+    shift: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(16))]
+struct Cell {
+    key: u64,
+    list: ListId,
+}
+
+/// No key: classes are below 2^31.
+const FREE: u64 = u64::MAX;
+
+/// Keys in a bucket on average, at most.
+const BUCKET: usize = 4;
+
+/// The golden ratio's fraction: bits without a pattern.
+const FRACTION: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Cells {
+    /// From distinct keys.
+    pub(super) fn new(entries: &[(u64, ListId)]) -> Self {
+        let mut slots = (entries.len() * 3 / 2).next_power_of_two().max(1);
+        loop {
+            match Self::with(entries, slots) {
+                Some(cells) => return cells,
+                None => slots *= 2,
+            }
+        }
+    }
+
+    fn with(entries: &[(u64, ListId)], slots: usize) -> Option<Self> {
+        let buckets = entries.len().div_ceil(BUCKET).next_power_of_two().max(2);
+        let shift = u64::BITS - buckets.trailing_zeros();
+        let mut cells = Self {
+            cells: vec![Cell { key: FREE, list: ListId::EMPTY }; slots].into(),
+            displacements: vec![0; buckets].into(),
+            shift,
+        };
+        // Entries by bucket, the fullest buckets first.
+        let mut ends = vec![0_u32; buckets + 1];
+        entries.iter().for_each(|(key, _)| ends[(hash(*key) >> shift) as usize + 1] += 1);
+        let largest = ends.iter().copied().max().unwrap_or(0);
+        (1..=buckets).for_each(|bucket| ends[bucket] += ends[bucket - 1]);
+        let mut at = ends.clone();
+        let mut sorted = vec![0_u32; entries.len()];
+        for (number, (key, _)) in (0..).zip(entries) {
+            let place = &mut at[(hash(*key) >> shift) as usize];
+            sorted[*place as usize] = number;
+            *place += 1;
+        }
+        let mut by_size = vec![Vec::new(); largest as usize + 1];
+        for bucket in 0..buckets {
+            by_size[(ends[bucket + 1] - ends[bucket]) as usize].push(bucket);
+        }
+        for bucket in by_size.into_iter().skip(1).rev().flatten() {
+            let here = &sorted[ends[bucket] as usize..ends[bucket + 1] as usize];
+            let displacement = (0..=u16::MAX).find(|displacement| {
+                let slot = |n: &u32| cells.slot(hash(entries[*n as usize].0), *displacement);
+                here.iter().enumerate().all(|(at, n)| {
+                    let slot_of = slot(n);
+                    cells.cells[slot_of].key == FREE
+                        && here[..at].iter().all(|other| slot(other) != slot_of)
+                })
+            })?;
+            cells.displacements[bucket] = displacement;
+            for n in here {
+                let (key, list) = entries[*n as usize];
+                let slot = cells.slot(hash(key), displacement);
+                cells.cells[slot] = Cell { key, list };
+            }
+        }
+        Some(cells)
+    }
+
+    #[inline(always)]
+    fn slot(&self, hash: u64, displacement: u16) -> usize {
+        let step = (hash >> 20) as u32 | 1;
+        let slot = (hash as u32).wrapping_add(u32::from(displacement).wrapping_mul(step));
+        slot as usize & (self.cells.len() - 1)
+    }
+
+    #[inline(always)]
+    fn cell(&self, place: u32) -> &Cell {
+        let slot = place as usize & (self.cells.len() - 1);
+        // SAFETY: there is a cell at least, and a power of two of them, so that what the mask
+        // leaves is below their number.
+        unsafe { self.cells.get_unchecked(slot) }
+    }
+
+    /// Where the list of a pair of classes would be.
+    #[inline(always)]
+    pub(super) fn place(&self, key: u64) -> u32 {
+        let hash = hash(key);
+        // SAFETY: buckets are 2^(64 - shift) by construction, so that many bits are left.
+        let displacement =
+            unsafe { *self.displacements.get_unchecked((hash >> self.shift) as usize) };
+        self.slot(hash, displacement) as u32
+    }
+
+    /// Asks for the memory at a place.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, place: u32) {
+        crate::simd::prefetch(self.cell(place));
+    }
+
+    /// The list at a place if it is that of `key`, else the empty one.
+    #[inline(always)]
+    pub(super) fn list(&self, place: u32, key: u64) -> ListId {
+        let cell = self.cell(place);
+        // Whether it is there cannot be guessed.
+        let mask = u32::from(cell.key == key).wrapping_neg();
+        cell.list.masked(mask)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.cells) + size_of_val(&*self.displacements)
+    }
+}
+
+/// Both halves of a 128-bit product, so that every bit counts.
+#[inline(always)]
+fn hash(key: u64) -> u64 {
+    let product = u128::from(key) * u128::from(FRACTION);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_it_was_made_of() {
+        for count in [0_u32, 1, 2, 3, 100, 5000] {
+            let key = |n: u32| u64::from(n / 50 + 1) << 32 | u64::from(n % 50 + 1);
+            let list = |n| ListId { cells: n + 1, rules: n + 2 };
+            let entries: Vec<(u64, ListId)> = (0..count).map(|n| (key(n), list(n))).collect();
+            let cells = Cells::new(&entries);
+            for n in 0..count {
+                assert_eq!(cells.list(cells.place(key(n)), key(n)), list(n));
+            }
+            for n in count..count + 100 {
+                assert_eq!(cells.list(cells.place(key(n)), key(n)), ListId::EMPTY);
+            }
+        }
+    }
+}

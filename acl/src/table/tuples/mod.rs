@@ -1,0 +1,196 @@
+//! Rules over both ends: a two-dimensional tuple space with tuple pruning.
+//!
+//! Rules are parted into a few *tuples* (Srinivasan, Suri and Varghese, SIGCOMM 1999), merged
+//! where that copies few rules (Daly and others, TupleMerge, ToN 2019). Within a tuple each end has
+//! an equivalence class, and a hash table leads from the pair of classes to the list of rules over
+//! both. Each end of a key knows which tuples have a rule that it fits; only tuples that both ends
+//! agree on are probed, that with the best rule first, and none that cannot beat the rule in hand.
+//!
+//! How many tuples there are, and what a probe costs, does not depend on the order of the rules.
+
+mod hash;
+mod merge;
+
+use std::collections::HashMap;
+
+use ahash::RandomState;
+
+use super::ends::{EndId, Ends, Kind};
+use super::field::Field;
+use super::lists::{ListId, MakeLists};
+use super::plan::Distinct;
+use super::transport::TooMany;
+use hash::Cells;
+use merge::{MOST, Pair};
+
+/// The tuples of a table, that with the best rule first.
+#[derive(Debug)]
+pub(super) struct Tuples {
+    count: usize,
+    /// By tuple: its first rule.
+    best: [u32; u32::BITS as usize],
+    /// By tuple: the kinds of its ends.
+    kinds: [[Kind; 2]; u32::BITS as usize],
+    cells: Cells,
+    /// Whether all rules name both ends by networks.
+    pub(super) are_of_nets: bool,
+    /// Pairs of classes with a list.
+    pub(super) pairs: usize,
+    /// Rules of the tuple that has most.
+    pub(super) largest: usize,
+    /// Rules that no tuple takes, which are tried one by one.
+    pub(super) rest: Box<[u32]>,
+}
+
+/// A rule over both ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TwoSided {
+    pub(super) rule: u32,
+    /// The number of what it asks of the transport header.
+    pub(super) demand: u32,
+    pub(super) ends: [EndId; 2],
+}
+
+impl Tuples {
+    /// Of these rules, which ascend, with the records of both fields.
+    pub(super) fn new(
+        rules: &[TwoSided],
+        ends: &[Ends; 2],
+        lists: &mut impl MakeLists,
+        distinct: &mut Distinct,
+    ) -> Result<(Self, [Field; 2]), TooMany> {
+        let mut pairs: Vec<Pair> = Vec::new();
+        let mut known: HashMap<[EndId; 2], u32, RandomState> = HashMap::default();
+        let mut pair_of = Vec::with_capacity(rules.len());
+        let mut best = Vec::new();
+        for rule in rules {
+            let pair = *known.entry(rule.ends).or_insert_with(|| {
+                pairs.push((rule.ends, 0));
+                best.push(rule.rule);
+                pairs.len() as u32 - 1
+            });
+            pairs[pair as usize].1 += 1;
+            pair_of.push(pair);
+        }
+        let (mut merged, left) = merge::merge(&pairs, ends);
+        let best_of = |tuple: &Vec<u32>| {
+            tuple.iter().map(|pair| best[*pair as usize]).min().unwrap_or(u32::MAX)
+        };
+        merged.sort_by_key(best_of);
+        let count =
+            |tuple: &Vec<u32>| tuple.iter().map(|pair| pairs[*pair as usize].1).sum::<u32>();
+        let largest = merged.iter().map(count).max().unwrap_or(0) as usize;
+
+        let mut fields = [0, 1].map(|field: usize| Field::new(&ends[field], merged.len()));
+        let mut best_in = [u32::MAX; u32::BITS as usize];
+        let mut kinds_of = [[Kind::Net; 2]; u32::BITS as usize];
+        let mut tuple_of = vec![MOST; pairs.len()];
+        let mut next = [1, 1];
+        let mut classes = Vec::new();
+        for (number, tuple) in merged.iter().enumerate() {
+            let kinds = pairs[tuple[0] as usize].0.map(|end| end.kind);
+            (best_in[number], kinds_of[number]) = (best_of(tuple), kinds);
+            tuple.iter().for_each(|pair| tuple_of[*pair as usize] = number);
+            classes.push([0, 1].map(|field: usize| {
+                let (ends, kind) = (&ends[field], kinds[field]);
+                let used = merge::used(&pairs, tuple, field, ends);
+                let classes = ends.classes(kind, &used, &mut next[field]);
+                for (element, class) in (0..).zip(&classes.of).filter(|(_, class)| **class != 0) {
+                    fields[field].set_class(kind, element, number, *class);
+                }
+                classes.covered
+            }));
+        }
+        // Every pair of classes with every rule over it.
+        let mut entries: Vec<(u64, u32)> = Vec::with_capacity(2 * rules.len());
+        for ((at, rule), pair) in (0..).zip(rules).zip(&pair_of) {
+            let Some([sources, destinations]) = classes.get(tuple_of[*pair as usize]) else {
+                continue;
+            };
+            let [source, destination] = rule.ends;
+            for source in sources.by(source.number) {
+                let destinations = destinations.by(destination.number);
+                entries.extend(destinations.map(|destination| (join(source, destination), at)));
+            }
+        }
+        entries.sort_unstable();
+        let mut cells: Vec<(u64, ListId)> = Vec::new();
+        for same in entries.chunk_by(|a, b| a.0 == b.0) {
+            let rules = same.iter().map(|(_, at)| &rules[*at as usize]);
+            let list = distinct.of(rules.map(|rule| (rule.rule, rule.demand)));
+            cells.push((same[0].0, lists.list(list)?));
+        }
+        let is_left = |pair: &u32| left.binary_search(pair).is_ok();
+        let rest = rules.iter().zip(&pair_of).filter(|(_, pair)| is_left(pair));
+        let tuples = Self {
+            are_of_nets: kinds_of == [[Kind::Net; 2]; u32::BITS as usize],
+            count: merged.len(),
+            best: best_in,
+            kinds: kinds_of,
+            cells: Cells::new(&cells),
+            pairs: cells.len(),
+            largest,
+            rest: rest.map(|(rule, _)| rule.rule).collect(),
+        };
+        Ok((tuples, fields))
+    }
+
+    /// Tuples there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether one of the tuples in `mask` may have a rule before `best`; those that come later
+    /// promise less.
+    #[inline(always)]
+    pub(super) fn may_beat(&self, mask: u32, best: u32) -> bool {
+        (mask != 0) & (self.best[first(mask)] < best)
+    }
+
+    /// The pair of classes in the first tuple of `mask`, which is not empty, and the place where
+    /// its list would be. `record` tells where a field's record of a kind is.
+    #[inline(always)]
+    pub(super) fn probe(
+        &self,
+        mask: u32,
+        fields: &[Field; 2],
+        record: impl Fn(usize, Kind) -> u32,
+    ) -> (u64, u32) {
+        let tuple = first(mask);
+        let class = |at: usize| fields[at].class(record(at, self.kinds[tuple][at]), tuple);
+        let pair = join(class(0), class(1));
+        (pair, self.cells.place(pair))
+    }
+
+    #[inline(always)]
+    pub(super) fn prefetch(&self, place: u32) {
+        self.cells.prefetch(place);
+    }
+
+    /// The list of a pair of classes, which would be at `place`; else the empty one.
+    #[inline(always)]
+    pub(super) fn list(&self, pair: u64, place: u32) -> ListId {
+        self.cells.list(place, pair)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.cells.bytes() + size_of_val(&*self.rest)
+    }
+}
+
+/// The first tuple of a mask that is not empty.
+#[inline(always)]
+fn first(mask: u32) -> usize {
+    // Without the bound nothing else would tell that arrays are long enough.
+    mask.trailing_zeros() as usize % u32::BITS as usize
+}
+
+/// A pair of classes in one number. Classes differ from tuple to tuple, so it names the tuple too.
+#[inline(always)]
+fn join(source: u32, destination: u32) -> u64 {
+    u64::from(source) << 32 | u64::from(destination)
+}
