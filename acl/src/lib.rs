@@ -70,6 +70,9 @@
 //! compiled for AVX2 beside the portable form, the trie's last two steps are also there with
 //! AVX-512's gathers, and what the processor has is picked at run time.
 
+#[cfg(test)]
+extern crate self as acl;
+
 mod address;
 mod address_map;
 mod class_bench;

@@ -22,8 +22,8 @@ use super::ends::{EndId, Ends, Kind};
 use super::field::Field;
 use super::lists::{ListId, MakeLists, Rows, RowsBuilder};
 use super::scan::{Scans, ScansBuilder};
-use super::transport::{TooMany, Transport, TransportClasses};
-use super::tuples::{Tuples, TwoSided};
+use super::transport::{Matching, TooMany, Transport, TransportClasses};
+use super::tuples::{MOST, Tuples, TwoSided};
 use crate::prefix::Prefix;
 use crate::{AddressMap, End, Rule};
 
@@ -65,28 +65,18 @@ pub(super) enum Decide {
 
 /// Compiles these rules.
 pub(super) fn compile(rules: &[Rule], addresses: &AddressMap) -> Parts {
-    let rules: Vec<(u32, &Rule)> = (0..).zip(rules).filter(|(_, rule)| can_match(rule)).collect();
-    let input = Input::new(&rules, addresses);
-    if let Ok((classes, matching)) = TransportClasses::new(&input.demands) {
-        if input.is_two_sided() {
-            let mut rows = RowsBuilder::new(&matching, CELLS_CROSSED);
-            let mut distinct = Distinct::new(input.demands.len());
-            let crossed = Crossed::new(&input.rules, &input.ends, &mut rows, &mut distinct);
-            if let Some(crossed) = crossed {
-                let lists = Decide::Rows(Box::new(classes), rows.finish());
-                return Parts { lists, ends: ByEnds::Crossed(crossed) };
-            }
-        }
-        let mut rows = RowsBuilder::new(&matching, 64 * rules.len() + CELLS_MORE);
-        if let Ok(pruned) = input.build(&mut rows) {
-            let lists = Decide::Rows(Box::new(classes), rows.finish());
-            return Parts { lists, ends: ByEnds::Pruned(Box::new(pruned)) };
-        }
-    }
-    let mut scans = ScansBuilder::new(&input.demands);
-    let pruned = input.build(&mut scans);
-    let pruned = pruned.unwrap_or_else(|TooMany| unreachable!("scans are not limited"));
-    Parts { lists: Decide::Scans(scans.finish()), ends: ByEnds::Pruned(Box::new(pruned)) }
+    let input = Input::new(rules, addresses);
+    let crossed = || if input.is_two_sided() { input.crossed() } else { None };
+    crossed().or_else(|| input.pruned(MOST)).unwrap_or_else(|| input.pruned_by_cuts(MOST))
+}
+
+/// Every structure that can hold these rules, be it chosen for them or not.
+#[cfg(test)]
+pub(super) fn all(rules: &[Rule], addresses: &AddressMap) -> Vec<Parts> {
+    let input = Input::new(rules, addresses);
+    let by_cuts = [0, 1, 2, MOST].map(|most| input.pruned_by_cuts(most));
+    let by_class = [0, 1, 2, MOST].into_iter().filter_map(|most| input.pruned(most));
+    by_class.chain(by_cuts).chain(input.crossed()).collect()
 }
 
 /// Cells of rows in a crossed table, and in another beyond what is linear in its rules.
@@ -95,15 +85,18 @@ const CELLS_MORE: usize = 1 << 23;
 
 /// Rules that can match, with what they ask for in numbers.
 struct Input {
+    transport: Result<(TransportClasses, Matching), TooMany>,
     rules: Vec<TwoSided>,
     demands: Vec<Transport>,
     ends: [Ends; 2],
 }
 
 impl Input {
-    fn new(rules: &[(u32, &Rule)], addresses: &AddressMap) -> Self {
-        let (sources, source) = Ends::of(rules, |rule| rule.source, addresses);
-        let (destinations, destination) = Ends::of(rules, |rule| rule.destination, addresses);
+    fn new(rules: &[Rule], addresses: &AddressMap) -> Self {
+        let rules: Vec<(u32, &Rule)> =
+            (0..).zip(rules).filter(|(_, rule)| can_match(rule)).collect();
+        let (sources, source) = Ends::of(&rules, |rule| rule.source, addresses);
+        let (destinations, destination) = Ends::of(&rules, |rule| rule.destination, addresses);
         let mut demands = Vec::new();
         let mut known: HashMap<Transport, u32, RandomState> = HashMap::default();
         let numbered = rules.iter().zip(source.into_iter().zip(destination));
@@ -115,7 +108,37 @@ impl Input {
             }),
             ends: [source, destination],
         });
-        Self { rules: rules.collect(), demands, ends: [sources, destinations] }
+        let rules = rules.collect();
+        let transport = TransportClasses::new(&demands);
+        Self { transport, rules, demands, ends: [sources, destinations] }
+    }
+
+    /// With both fields' classes crossed, if they are few.
+    fn crossed(&self) -> Option<Parts> {
+        let (classes, matching) = self.transport.as_ref().ok()?;
+        let mut rows = RowsBuilder::new(matching, CELLS_CROSSED);
+        let mut distinct = Distinct::new(self.demands.len());
+        let crossed = Crossed::new(&self.rules, &self.ends, &mut rows, &mut distinct)?;
+        let lists = Decide::Rows(Box::new(classes.clone()), rows.finish());
+        Some(Parts { lists, ends: ByEnds::Crossed(crossed) })
+    }
+
+    /// With lists for each end, and so many tuples at most, if transport classes are few.
+    fn pruned(&self, tuples: usize) -> Option<Parts> {
+        let (classes, matching) = self.transport.as_ref().ok()?;
+        let mut rows = RowsBuilder::new(matching, 64 * self.rules.len() + CELLS_MORE);
+        let pruned = self.build(&mut rows, tuples).ok()?;
+        let lists = Decide::Rows(Box::new(classes.clone()), rows.finish());
+        Some(Parts { lists, ends: ByEnds::Pruned(Box::new(pruned)) })
+    }
+
+    /// The same with lists cut by ports, whatever the rules.
+    fn pruned_by_cuts(&self, tuples: usize) -> Parts {
+        let mut scans = ScansBuilder::new(&self.demands);
+        let pruned = self.build(&mut scans, tuples);
+        let pruned = pruned.unwrap_or_else(|TooMany| unreachable!("cuts have no limit"));
+        let ends = ByEnds::Pruned(Box::new(pruned));
+        Parts { lists: Decide::Scans(scans.finish()), ends }
     }
 
     /// Whether any rule looks at both ends.
@@ -123,8 +146,8 @@ impl Input {
         self.rules.iter().any(|rule| rule.ends.iter().all(|end| end.kind != Kind::Any))
     }
 
-    /// With lists for each end, and tuples.
-    fn build(&self, lists: &mut impl MakeLists) -> Result<Pruned, TooMany> {
+    /// Lists for each end, and so many tuples at most.
+    fn build(&self, lists: &mut impl MakeLists, most: usize) -> Result<Pruned, TooMany> {
         let mut distinct = Distinct::new(self.demands.len());
         let wide = [0, 1].map(|at| self.wide(at));
         let in_list = |rule: &&TwoSided| match rule.ends {
@@ -137,7 +160,7 @@ impl Input {
         let any = lists.list(distinct.of(any.map(|rule| (rule.rule, rule.demand))))?;
         let in_tuples: Vec<TwoSided> =
             self.rules.iter().filter(|rule| !in_list(rule)).copied().collect();
-        let (tuples, mut fields) = Tuples::new(&in_tuples, &self.ends, lists, &mut distinct)?;
+        let (tuples, mut fields) = Tuples::new(&in_tuples, &self.ends, lists, &mut distinct, most)?;
         for (at, (ends, field)) in self.ends.iter().zip(&mut fields).enumerate() {
             let mut own = [Kind::Net, Kind::Set].map(|kind| vec![Vec::new(); ends.numbers(kind)]);
             for rule in self.rules.iter().filter(in_list) {

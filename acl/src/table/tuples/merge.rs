@@ -9,7 +9,7 @@
 use crate::table::ends::{EndId, Ends, Kind};
 
 /// Most tuples: as many as bits in a mask.
-pub(super) const MOST: usize = 24;
+pub(in crate::table) const MOST: usize = 24;
 
 /// Entries that a tuple may have for each pair of ends in it, and beyond; more are granted if the
 /// tuples would be too many.
@@ -21,28 +21,26 @@ const ENTRIES_MOST: u64 = 1 << 22;
 /// The pairs of ends of some rules, each with so many rules.
 pub(super) type Pair = ([EndId; 2], u32);
 
-/// Parts pairs into tuples; those that are left over would need too many.
-pub(super) fn merge(pairs: &[Pair], fields: &[Ends; 2]) -> (Vec<Vec<u32>>, Vec<u32>) {
-    let mut best = (Vec::new(), (0..pairs.len() as u32).collect());
+/// Parts pairs into so many tuples at most; those in none would need more.
+pub(super) fn merge(pairs: &[Pair], fields: &[Ends; 2], most: usize) -> Vec<Vec<u32>> {
+    let mut tuples = Vec::new();
     for each in ENTRIES_EACH {
-        let mut tuples = Vec::new();
-        let mut left = Vec::new();
+        tuples.clear();
+        let mut left = 0;
         for source in [Kind::Net, Kind::Set, Kind::Any] {
             for destination in [Kind::Net, Kind::Set, Kind::Any] {
                 let kinds = [source, destination];
                 let of_kinds = |at: &u32| pairs[*at as usize].0.map(|end| end.kind) == kinds;
                 let rest = (0..pairs.len() as u32).filter(of_kinds).collect();
-                let merger = Merger { pairs, fields, kinds, each };
-                left.extend(merger.merge(rest, &mut tuples));
+                let merger = Merger { pairs, fields, kinds, each, most };
+                left += merger.merge(rest, &mut tuples).len();
             }
         }
-        let done = left.is_empty();
-        best = (tuples, left);
-        if done {
+        if left == 0 {
             break;
         }
     }
-    best
+    tuples
 }
 
 /// Merges pairs whose ends are of the same kinds.
@@ -51,11 +49,12 @@ struct Merger<'a> {
     fields: &'a [Ends; 2],
     kinds: [Kind; 2],
     each: u64,
+    most: usize,
 }
 
 impl Merger<'_> {
     fn merge(&self, mut rest: Vec<u32>, tuples: &mut Vec<Vec<u32>>) -> Vec<u32> {
-        while !rest.is_empty() && tuples.len() < MOST {
+        while !rest.is_empty() && tuples.len() < self.most {
             let fan_out = self.fan_out(&rest);
             if self.fits(&rest, &fan_out) {
                 tuples.push(std::mem::take(&mut rest));

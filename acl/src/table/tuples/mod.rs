@@ -21,7 +21,8 @@ use super::lists::{ListId, MakeLists};
 use super::plan::Distinct;
 use super::transport::TooMany;
 use hash::Cells;
-use merge::{MOST, Pair};
+pub(super) use merge::MOST;
+use merge::Pair;
 
 /// The tuples of a table, that with the best rule first.
 #[derive(Debug)]
@@ -52,12 +53,13 @@ pub(super) struct TwoSided {
 }
 
 impl Tuples {
-    /// Of these rules, which ascend, with the records of both fields.
+    /// So many at most of these rules, which ascend, with the records of both fields.
     pub(super) fn new(
         rules: &[TwoSided],
         ends: &[Ends; 2],
         lists: &mut impl MakeLists,
         distinct: &mut Distinct,
+        most: usize,
     ) -> Result<(Self, [Field; 2]), TooMany> {
         let mut pairs: Vec<Pair> = Vec::new();
         let mut known: HashMap<[EndId; 2], u32, RandomState> = HashMap::default();
@@ -72,7 +74,7 @@ impl Tuples {
             pairs[pair as usize].1 += 1;
             pair_of.push(pair);
         }
-        let (mut merged, left) = merge::merge(&pairs, ends);
+        let mut merged = merge::merge(&pairs, ends, most);
         let best_of = |tuple: &Vec<u32>| {
             tuple.iter().map(|pair| best[*pair as usize]).min().unwrap_or(u32::MAX)
         };
@@ -120,8 +122,8 @@ impl Tuples {
             let list = distinct.of(rules.map(|rule| (rule.rule, rule.demand)));
             cells.push((same[0].0, lists.list(list)?));
         }
-        let is_left = |pair: &u32| left.binary_search(pair).is_ok();
-        let rest = rules.iter().zip(&pair_of).filter(|(_, pair)| is_left(pair));
+        let is_left = |pair: u32| tuple_of[pair as usize] == MOST;
+        let rest = rules.iter().zip(&pair_of).filter(|(_, pair)| is_left(**pair));
         let tuples = Self {
             are_of_nets: kinds_of == [[Kind::Net; 2]; u32::BITS as usize],
             count: merged.len(),

@@ -1,0 +1,187 @@
+//! What tables find, whatever structure is chosen for them.
+
+use super::*;
+use crate::{Action, Address, AddressMapBuilder, Block, End, Key, PeerSetId, PortRange, linear};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests of the public interface")]
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+fn compiled(rules: &Arc<[Rule]>, addresses: &Arc<AddressMap>, parts: Parts) -> Table {
+    let (rules, addresses) = (Arc::clone(rules), Arc::clone(addresses));
+    Table { permits: permits(&rules), rules, addresses, parts }
+}
+
+/// Compares a table with the scan that defines it.
+fn check(table: &Table, keys: &[Key]) {
+    let mut found = vec![0; keys.len()];
+    table.lookup_vector(keys, &mut found);
+    for (key, found) in keys.iter().zip(found) {
+        let expected = linear::lookup(table.rules(), &table.addresses, key);
+        assert_eq!(table.lookup(key), expected, "{key:?} in {}", table.report());
+        assert_eq!(found, expected.map_or(NONE, |at| at as u32), "{key:?} in {}", table.report());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_structure_is_linear(
+        blocks in common::sets(),
+        rules in vec(common::rule(), 0..40),
+        keys in vec(common::key(), 1..60),
+    ) {
+        let map = Arc::new(common::map(&blocks));
+        let identities = |key: Key| Key {
+            source_identity: map.lookup(key.source),
+            destination_identity: map.lookup(key.destination),
+            ..key
+        };
+        let keys: Vec<Key> = keys.into_iter().map(identities).collect();
+        let rules: Arc<[Rule]> = rules.into();
+        for parts in plan::all(&rules, &map) {
+            check(&compiled(&rules, &map, parts), &keys);
+        }
+    }
+}
+
+/// Rules over networks nested in each other on both ends, each with ports of its own.
+fn nested(count: u32, v4: bool) -> Vec<Rule> {
+    let end = |number: u32| {
+        let (bits, length) = (number.wrapping_mul(0x9e37_79b1), number % 25 + 8);
+        let net = match v4 {
+            true => ipnet::Ipv4Net::new_assert((bits & 0xff3f_0f07).into(), length as u8).into(),
+            false => {
+                let bits = 0x2001_0db8 << 96 | u128::from(bits & 0xff3f_0f07) << 40;
+                ipnet::IpNet::V6(ipnet::Ipv6Net::new_assert(bits.into(), 24 + 2 * length as u8))
+            }
+        };
+        End::Net(net.trunc())
+    };
+    (0..count)
+        .map(|number| {
+            let first = (number * 37 % 50_000) as u16;
+            Rule::new(Action::Deny, "")
+                .source(end(number))
+                .destination(end(number.wrapping_mul(7) + 3))
+                .protocol(if number % 3 == 0 { 17 } else { 6 })
+                .destination_ports(PortRange { first, last: first + (number % 4 * 300) as u16 })
+        })
+        .collect()
+}
+
+/// A key inside each rule, and one beside it.
+fn keys_of(rules: &[Rule]) -> Vec<Key> {
+    let inside = |end: &End, number: usize| match end {
+        End::Net(net) => {
+            let low = (number as u128 * 0x9e37) & 0xff;
+            let low = low
+                & (crate::prefix::mask(128 - (net.max_prefix_len() - net.prefix_len()))
+                    ^ u128::MAX);
+            Address::from_bits(Address::from(net.network()).bits() | low)
+        }
+        _ => Address::from_v4_bits(number as u32),
+    };
+    let keys = rules.iter().enumerate().flat_map(|(number, rule)| {
+        let key = Key {
+            source: inside(&rule.source, number),
+            destination: inside(&rule.destination, number),
+            protocol: rule.protocol.unwrap_or(6),
+            destination_port: rule.destination_ports.first,
+            ..Key::default()
+        };
+        [key, Key { destination_port: key.destination_port ^ 1, ..key }]
+    });
+    keys.collect()
+}
+
+#[test]
+fn structure_is_that_of_any_order() {
+    for (count, v4) in [(300, true), (300, false), (4000, true), (4000, false)] {
+        let sorted = nested(count, v4);
+        let keys = &keys_of(&sorted)[..600];
+        let map = Arc::new(AddressMap::default());
+        let first = Table::compile(sorted.clone().into(), &map);
+        check(&first, keys);
+        let reversed: Vec<Rule> = sorted.iter().rev().cloned().collect();
+        let mut shuffled = sorted;
+        (0..shuffled.len()).for_each(|at| shuffled.swap(at, at * 7919 % count as usize));
+        for rules in [reversed, shuffled] {
+            let table = Table::compile(rules.into(), &map);
+            check(&table, keys);
+            assert_eq!(table.report().structure, first.report().structure);
+            assert_eq!(table.report().loads, first.report().loads);
+        }
+    }
+}
+
+#[test]
+fn many_ranges_are_cut() {
+    let range = |number: u16| PortRange { first: number * 20, last: number * 20 + number % 90 };
+    let rules: Arc<[Rule]> = (0..3000)
+        .map(|number| {
+            let rule = Rule::new(Action::Permit, "").protocol(6);
+            rule.destination_ports(range(number)).source_ports(range(3000 - number))
+        })
+        .collect();
+    let table = Table::compile(Arc::clone(&rules), &Arc::new(AddressMap::default()));
+    assert_eq!(table.report().transport_classes, None);
+    assert!(table.report().loads < 30, "{}", table.report());
+    let keys: Vec<Key> = rules
+        .iter()
+        .step_by(7)
+        .map(|rule| Key {
+            protocol: 6,
+            source_port: rule.source_ports.last,
+            destination_port: rule.destination_ports.first,
+            ..Key::default()
+        })
+        .collect();
+    check(&table, &keys);
+}
+
+#[test]
+fn permits_what_rules_permit() {
+    let action = |number| if number % 3 == 0 { Action::Permit } else { Action::Deny };
+    let rules: Arc<[Rule]> = (0..130).map(|number| Rule::new(action(number), "")).collect();
+    let table = Table::compile(rules, &Arc::new(AddressMap::default()));
+    for number in 0..130 {
+        assert_eq!(table.permits(number), number % 3 == 0, "{number}");
+    }
+    assert!(!table.permits(132) && !table.permits(1 << 20) && !table.permits(Table::NONE));
+}
+
+#[test]
+fn tells_all_protocols_apart() {
+    let rules: Arc<[Rule]> =
+        (0..=255).rev().map(|number| Rule::new(Action::Deny, "").protocol(number)).collect();
+    let table = Table::compile(rules, &Arc::new(AddressMap::default()));
+    for protocol in 0..=255 {
+        let key = Key { protocol, ..Key::default() };
+        assert_eq!(table.lookup(&key), Some(255 - usize::from(protocol)), "{protocol}");
+    }
+}
+
+#[test]
+fn says_what_it_found() {
+    let mut builder = AddressMapBuilder::default();
+    for net in ["10.0.0.1/32", "10.0.0.2/32"] {
+        builder.add(PeerSetId(1), [Block { net: net.parse().unwrap(), except: vec![] }]);
+    }
+    let permit = Rule::new(Action::Permit, "a").protocol(6);
+    let peers = End::Set(PeerSetId(1));
+    let net = End::Net("10.0.0.0/8".parse().unwrap());
+    let rules = [
+        permit.clone().source(peers).destination_ports(PortRange::one(80)),
+        permit.clone().source(peers).destination_ports(PortRange::one(443)),
+        permit.clone().source(net),
+        permit.source(peers).destination(net),
+    ];
+    let report = Table::compile(rules.into(), &Arc::new(builder.build())).report();
+    let text = report.to_string();
+    assert!(text.starts_with("4 rules, found: 4 transport classes"), "{text}");
+    assert!(report.bytes > 0);
+}
