@@ -173,6 +173,7 @@ fn the_running_switch_takes_an_uplink_and_gives_it_back() {
         let config = UmemConfig { frames: 256, hugepages: false };
         let (umem, _memory, _frames) = Umem::create(&config).unwrap();
         let mut interfaces = KernelInterfaces::new(umem, 64).unwrap();
+        let mut network = interfaces.host_network().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         interfaces.watch(Box::new(move |event| drop(tell.send(event)))).unwrap();
 
@@ -186,10 +187,10 @@ fn the_running_switch_takes_an_uplink_and_gives_it_back() {
         let filter = UplinkFilter { vxlan_port: Some(4789), ..UplinkFilter::default() };
         interfaces.set_uplink_filter(&filter).unwrap();
         // The kernel goes on with what is its own: the neighbour is found through the program.
-        assert_eq!(interfaces.next_hop(ip("192.0.2.2")).unwrap().mac, None);
+        assert_eq!(network.next_hop(ip("192.0.2.2")).unwrap().mac, None);
         let found = InterfaceEvent::Neighbour(rig.wire, ip("192.0.2.2"), ROUTER.map(|mac| mac.0));
         while told.recv_timeout(PATIENCE).expect("the neighbour is told") != found {}
-        assert_eq!(interfaces.next_hop(ip("192.0.2.2")).unwrap().mac, ROUTER);
+        assert_eq!(network.next_hop(ip("192.0.2.2")).unwrap().mac, ROUTER);
         interfaces.release_uplink().unwrap();
         assert!(!shown().contains("xdp"));
     });

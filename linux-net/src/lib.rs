@@ -31,6 +31,7 @@ mod offload;
 mod queue;
 pub mod redirect;
 mod route;
+mod ruleset;
 mod sys;
 pub mod sysctl;
 mod veth;

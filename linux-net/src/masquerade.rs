@@ -20,25 +20,41 @@ pub struct Rules {
 /// Name of the table.
 const TABLE: &str = "podgate";
 
-/// Brings the kernel into this state, forwarding included.
-///
-/// # Errors
-/// In words, with what `nft` says.
-pub fn set_up(rules: &Rules) -> Result<(), String> {
-    for family in [Family::V4, Family::V6] {
-        if rules.pods.iter().any(|net| Family::of(net.addr()) == family) {
-            sysctl::switch_forwarding_on(family).map_err(|error| error.to_string())?;
-        }
-    }
-    nft::run(&script(rules))
+/// The kernel's table, as it was written last.
+#[derive(Debug)]
+pub struct Masquerader {
+    table: nft::Table,
+    rules: Option<Rules>,
 }
 
-/// Takes it back.
-///
-/// # Errors
-/// In words, with what `nft` says.
-pub fn remove() -> Result<(), String> {
-    nft::run(&format!("add table inet {TABLE}\ndelete table inet {TABLE}\n"))
+impl Default for Masquerader {
+    fn default() -> Self {
+        Self { table: nft::Table::new(TABLE), rules: None }
+    }
+}
+
+impl Masquerader {
+    /// Brings the kernel into this state, forwarding included. Called again with the same rules it
+    /// writes only what somebody else has changed.
+    ///
+    /// # Errors
+    /// In words, with what `nft` says.
+    pub fn set(&mut self, rules: &Rules) -> Result<(), String> {
+        for family in [Family::V4, Family::V6] {
+            if rules.pods.iter().any(|net| Family::of(net.addr()) == family) {
+                sysctl::switch_forwarding_on(family).map_err(|error| error.to_string())?;
+            }
+        }
+        if self.rules.as_ref() == Some(rules) && self.table.is_intact()? {
+            return Ok(());
+        }
+        if self.rules.take().as_ref() == Some(rules) {
+            log::warn!("masquerade: table {TABLE} was changed by somebody else; it is restored");
+        }
+        self.table.change(&script(rules))?;
+        self.rules = Some(rules.clone());
+        Ok(())
+    }
 }
 
 /// The table as `nft` reads it: replaced in one transaction.

@@ -1,31 +1,179 @@
 //! Runs `nft`: a script is one transaction, which is done as a whole or not at all.
+//!
+//! ```text
+//!   Table::replace ─ script ─▶ nft ─▶ kernel      remembers what the kernel lists afterwards
+//!   Table::is_intact ─ generation of the ruleset, and if it moved, the listing ─▶ same as then?
+//! ```
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// Has `nft` carry out a script.
+use super::error::Error;
+use super::ruleset::Ruleset;
+
+/// `nft` is killed after this time.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which the end of `nft` is looked for.
+const POLL: Duration = Duration::from_millis(2);
+/// Replacements of a table that somebody else changes at the same moment.
+const ATTEMPTS: usize = 3;
+
+/// A table of family `inet` that belongs to Podgate alone.
+#[derive(Debug)]
+pub(super) struct Table {
+    name: &'static str,
+    ruleset: Option<Ruleset>,
+    /// What `nft` listed after the last change, and the ruleset's generation at which it did.
+    known: Option<(String, u32)>,
+}
+
+impl Table {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self { name, ruleset: None, known: None }
+    }
+
+    /// Runs a script that changes the table, and remembers what the table contains afterwards.
+    ///
+    /// # Errors
+    /// In words, with what `nft` says.
+    pub(super) fn change(&mut self, script: &str) -> Result<(), String> {
+        self.known = None;
+        run(script)?;
+        for _ in 0..ATTEMPTS {
+            let before = self.generation()?;
+            let listing = self.list()?;
+            if self.generation()? == before {
+                self.known = Some((listing, before));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the table still is what [`change`](Self::change) made of it. The generation of the
+    /// ruleset answers without `nft` while nothing at all has changed.
+    ///
+    /// # Errors
+    /// In words, if the kernel does not answer.
+    pub(super) fn is_intact(&mut self) -> Result<bool, String> {
+        let Some((listing, generation)) = self.known.take() else { return Ok(false) };
+        let now = self.generation()?;
+        let is_intact = now == generation || self.list().is_ok_and(|it| it == listing);
+        if is_intact {
+            self.known = Some((listing, now));
+        }
+        Ok(is_intact)
+    }
+
+    fn list(&self) -> Result<String, String> {
+        nft(&["list", "table", "inet", self.name], "")
+    }
+
+    fn generation(&mut self) -> Result<u32, String> {
+        let words = |error: Error| error.to_string();
+        let ruleset = match &mut self.ruleset {
+            Some(ruleset) => ruleset,
+            none => none.insert(Ruleset::open().map_err(words)?),
+        };
+        ruleset.generation().map_err(words)
+    }
+}
+
+/// Runs a script.
 ///
 /// # Errors
 /// In words, with what `nft` says.
 pub(super) fn run(script: &str) -> Result<(), String> {
+    nft(&["-f", "-"], script).map(drop)
+}
+
+/// Runs `nft` with this input; what it printed.
+fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
+    run_within("nft", arguments, input, TIMEOUT)
+}
+
+fn run_within(
+    program: &str,
+    arguments: &[&str],
+    input: &str,
+    timeout: Duration,
+) -> Result<String, String> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            "nft is not there; install Debian's package nftables".into()
+            format!("{program} is not there; install Debian's package nftables")
         }
-        _ => format!("nft: {error}"),
+        _ => format!("{program}: {error}"),
     };
-    let mut nft = Command::new("nft")
-        .args(["-f", "-"])
+    let mut child = Command::new(program)
+        .args(arguments)
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // What it says about a script that it does not read to its end counts more than that.
-    let written = nft.stdin.take().map_or(Ok(()), |mut input| input.write_all(script.as_bytes()));
-    let output = nft.wait_with_output().map_err(failed)?;
-    match output.status.success() {
-        true => written.map_err(failed),
-        false => Err(format!("nft: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        // What it says about a script that it does not read to its end counts more than that.
+        let written = scope.spawn(|| stdin.map_or(Ok(()), |mut it| it.write_all(input.as_bytes())));
+        let said = scope.spawn(|| text(stdout));
+        let complained = scope.spawn(|| text(stderr));
+        // A killed process closes its ends of the pipes, which ends the threads.
+        let status = wait_within(&mut child, timeout).map_err(failed);
+        let (written, said, complained) = (written.join(), said.join(), complained.join());
+        match status?.success() {
+            true => {
+                written.unwrap_or(Ok(())).map_err(failed)?;
+                Ok(said.unwrap_or_default())
+            }
+            false => Err(format!("{program}: {}", complained.unwrap_or_default().trim())),
+        }
+    })
+}
+
+fn text(pipe: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    // What was read until an error counts.
+    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn wait_within(child: &mut Child, timeout: Duration) -> std::io::Result<std::process::ExitStatus> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            let text = format!("no answer within {timeout:?}; killed");
+            return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_hangs_is_killed_in_time() {
+        let began = Instant::now();
+        let wait = Duration::from_millis(50);
+        let error = run_within("sleep", &["600"], "", wait).unwrap_err();
+        assert!(error.contains("no answer within 50ms"), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn output_and_errors_come_back() {
+        let wait = Duration::from_secs(60);
+        assert_eq!(run_within("cat", &["-"], "a script", wait).unwrap(), "a script");
+        let error = run_within("sh", &["-c", "echo no >&2; exit 1"], "", wait).unwrap_err();
+        assert_eq!(error, "sh: no");
+        let large = "x".repeat(1 << 20);
+        assert_eq!(run_within("cat", &["-"], &large, wait).unwrap().len(), large.len());
     }
 }

@@ -30,11 +30,18 @@ pub struct Redirects {
     pub addresses: BTreeMap<(IpAddr, u8, u16), SocketAddr>,
 }
 
-/// The kernel's table as far as we made it.
-#[derive(Debug, Default)]
+/// The kernel's table, as it was written last.
+#[derive(Debug)]
 pub struct Redirector {
+    table: nft::Table,
     /// Its elements; `None` if they are not known.
     elements: Option<Elements>,
+}
+
+impl Default for Redirector {
+    fn default() -> Self {
+        Self { table: nft::Table::new(TABLE), elements: None }
+    }
 }
 
 /// The value of each element, by its set and key; sets without values have empty ones.
@@ -57,21 +64,27 @@ enum Kind {
 const TABLE: &str = "podgate-services";
 
 impl Redirector {
-    /// Brings the kernel into this state, in one transaction; what is different alone is told.
+    /// Brings the kernel into this state, in one transaction with what is different alone. Called
+    /// again with the same redirects it writes only what somebody else has changed.
     ///
     /// # Errors
-    /// In words, with what `nft` says; everything is told again the next time.
+    /// In words, with what `nft` says; the whole table is written the next time.
     pub fn set(&mut self, wanted: &Redirects) -> Result<(), String> {
         let wanted = elements(wanted);
-        let known = self.elements.take();
-        if known.as_ref() == Some(&wanted) {
-            self.elements = known;
-            return Ok(());
-        }
-        // Others may have changed the table, so that the difference cannot be applied.
-        let changed = known.is_some_and(|known| nft::run(&difference(&known, &wanted)).is_ok());
-        if !changed {
-            nft::run(&whole(&wanted))?;
+        let known = match self.elements.take() {
+            Some(known) if self.table.is_intact()? => Some(known),
+            Some(_) => {
+                log::warn!("table {TABLE} was changed by somebody else; it is restored");
+                None
+            }
+            None => None,
+        };
+        if known.as_ref() != Some(&wanted) {
+            let is_changed =
+                known.is_some_and(|known| self.table.change(&difference(&known, &wanted)).is_ok());
+            if !is_changed {
+                self.table.change(&whole(&wanted))?;
+            }
         }
         self.elements = Some(wanted);
         Ok(())

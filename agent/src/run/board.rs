@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::{PortId, Snapshot, Switch};
 
+use super::kernel::Programming;
 use super::source::SourceInfo;
 use crate::config::Config;
 use observe::verdicts::Hub;
@@ -56,6 +57,8 @@ pub struct State {
     pub faults_count: usize,
     /// Where objects come from.
     pub source: SourceInfo,
+    /// How far the kernel's configuration follows.
+    pub(super) programming: Vec<Programming>,
 }
 
 /// A port as people see it.

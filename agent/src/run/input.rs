@@ -16,7 +16,7 @@ pub struct Input {
     pub(super) reading: Option<Reading>,
     /// Where the source tells what it knows, and all others what happens.
     pub(super) events: Sender<Event>,
-    pub(super) heard: Receiver<Event>,
+    pub(super) received: Receiver<Event>,
 }
 
 impl Input {
@@ -25,7 +25,7 @@ impl Input {
     /// # Errors
     /// [`StartError::Input`] for what cannot be used, with its place.
     pub fn read(config: Config) -> Result<Self, StartError> {
-        let (events, heard) = channel();
+        let (events, received) = channel();
         let tell = events.clone();
         let mut reading = None;
         let source = match (&config.api_server, config.manifests.is_empty()) {
@@ -43,6 +43,6 @@ impl Input {
                 Source::Manifests(manifests)
             }
         };
-        Ok(Self { config, source, reading, events, heard })
+        Ok(Self { config, source, reading, events, received })
     }
 }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Only the control loop changes anything, so there is no order of locks to keep. It never
-//! waits for anybody: an attachment that is not in force yet is noted and looked at again.
+//! waits: an attachment that is not in force yet is noted and looked at again, and the kernel's
+//! network configuration is programmed by threads of its own.
 //!
 //! The order of the start keeps everything closed until it is judged:
 //!
@@ -25,14 +26,14 @@
 //! - `input`: what the switch is given, read before anything else,
 //! - `control_loop`: the loop and what it does for each event,
 //! - `pods`, `records`: the attached pods, in memory and on disk,
-//! - `interfaces`: the way to the kernel, replaced in tests,
+//! - `kernel`: the way to the kernel, replaced in tests, and the threads that program it,
 //! - `source`: where objects come from,
 //! - `board`: what others may know; `status` and `show` put it into words.
 
 mod board;
 mod control_loop;
 mod input;
-mod interfaces;
+mod kernel;
 mod pods;
 mod records;
 mod session_rules;
@@ -52,6 +53,7 @@ use std::time::Duration;
 use control::{PodKey, SessionRules};
 use dataplane::session::Sessions;
 use dataplane::switch;
+use dataplane::wire::Mac;
 use dataplane::{Frame, Memory, Switch};
 
 use crate::config::Config;
@@ -61,7 +63,7 @@ use observe::verdicts::Hub;
 
 pub use board::{Board, LostPort, PortInfo, State};
 pub use input::Input;
-pub use interfaces::{InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
+pub use kernel::{HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
 pub(crate) use show::show;
 pub use show::{TABLES, Table};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
@@ -90,6 +92,10 @@ pub(crate) enum Event {
     SessionRules(Option<PodKey>, Sender<Option<SessionRules>>),
     /// Something happened to interfaces.
     Interface(InterfaceEvent),
+    /// The host port was made or verified; the MAC address of the kernel's end.
+    HostPort(Mac),
+    /// First hops that are new or different.
+    NextHops(Vec<(kernel::Destination, kernel::Hop)>),
     /// The end.
     Stop,
 }
@@ -109,6 +115,15 @@ pub struct Running {
 /// How long the first snapshot may take to be in force.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
+/// How long the start waits for the kernel's configuration; it is tried again afterwards.
+const FIRST_PROGRAMMING: Duration = Duration::from_secs(3);
+
+impl StartError {
+    pub(crate) fn thread(error: std::io::Error) -> Self {
+        Self::Failed(format!("start a thread: {error}"))
+    }
+}
+
 /// Starts a switch whose frames stand in `memory`.
 ///
 /// # Errors
@@ -119,7 +134,7 @@ pub fn start(
     memory: &Arc<Memory>,
     frames: Vec<Frame>,
 ) -> Result<Running, StartError> {
-    let Input { config, source, reading, events, heard } = input;
+    let Input { config, source, reading, events, received } = input;
     let lock = lock_folder(&config.state_dir)?;
     let listener = http::listen(config.listen)
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
@@ -134,8 +149,9 @@ pub fn start(
     let board = Arc::new(Board::new(config, Arc::new(switch), Arc::clone(&hub)));
     let http = http::Server::start(listener, Arc::clone(&board))
         .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
+    let channel = (events.clone(), received);
     let mut control_loop =
-        control_loop::ControlLoop::new(Arc::clone(&board), interfaces, source, heard)?;
+        control_loop::ControlLoop::new(Arc::clone(&board), interfaces, source, channel)?;
     if let Some(reading) = reading {
         control_loop.take_manifests(reading);
     }
@@ -143,10 +159,12 @@ pub fn start(
         control_loop.take_saved();
     }
     control_loop.first_snapshot(FIRST_SNAPSHOT)?;
+    control_loop.start_programming()?;
     control_loop.set_up_host_port()?;
     control_loop.set_up_uplink()?;
     control_loop.take_up_pods()?;
-    let failed = |error| StartError::Failed(format!("start a thread: {error}"));
+    control_loop.wait_for_kernel(FIRST_PROGRAMMING);
+    let failed = StartError::thread;
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let control_loop = thread("control").spawn(move || control_loop.run()).map_err(failed)?;
     let fetcher = Arc::clone(&hub);

@@ -212,7 +212,10 @@ impl ClusterNode {
         self.eventually("the change", || {
             let status = self.status();
             let in_force = status["generation"] == status["generation_in_force"];
-            (in_force && known(&status) != before).then_some(())
+            let kernel = status["kernel"].as_array().unwrap();
+            let in_sync =
+                kernel.iter().all(|part| part["in_sync"] == true || !part["error"].is_null());
+            (in_force && in_sync && known(&status) != before).then_some(())
         });
     }
 

@@ -97,6 +97,7 @@ fn web(lan: &Lan, node: &str, endpoints: &[String]) {
         node,
         endpoints,
         json!({
+        "type": "LoadBalancer",
         "externalIPs": ["203.0.113.7", "2001:db8:99::7", "192.0.2.1"],
         "ports": [
             {"name": "http", "port": 80, "targetPort": 8080, "nodePort": 30080, "protocol": "TCP"},
@@ -168,7 +169,7 @@ fn endpoints_may_be_the_cluster_node_itself() {
         "api",
         "node1",
         &["192.0.2.1".to_owned()],
-        json!({"clusterIPs": ["10.96.0.20"],
+        json!({"type": "NodePort", "clusterIPs": ["10.96.0.20"],
         "ports": [{"port": 443, "targetPort": 8080, "nodePort": 30443, "protocol": "TCP"}]}),
     );
     let here = one.namespace.path();
@@ -205,7 +206,7 @@ fn sctp_is_led_to_the_switch_too() {
         "sctp",
         "node1",
         &[pod.v4().to_string()],
-        json!({
+        json!({"type": "NodePort",
         "ports": [{"port": 1, "targetPort": 9132, "nodePort": 30132, "protocol": "SCTP"}]}),
     );
     one.namespace.exec(["python3", "-c", SCTP_CLIENT]);
@@ -250,4 +251,31 @@ fn what_stays_when_the_switch_ends_leads_nowhere_wrong() {
     drop((server, client, listener));
     let deleted = std::process::Command::new("ip").args(["netns", "delete", &name]).status();
     assert!(deleted.unwrap().success());
+}
+
+/// Whoever reloads a firewall flushes the whole ruleset; others clean up routes.
+#[test]
+fn what_somebody_flushes_is_restored() {
+    requires_the_machine!("python3", "nft", "ip");
+    let lan = Lan::start(&[]);
+    let one = &lan.nodes[0];
+    let pod = one.pod("web", "web");
+    let _mirror = mirror(&pod.namespace);
+    web(&lan, "node1", &pod.addresses.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let here = one.namespace.path();
+    let direct = format!("{}:8080", pod.v4());
+    assert!(seen_as(here, "192.0.2.1:30080").is_ok() && seen_as(here, &direct).is_ok());
+    one.namespace.exec(["nft", "flush", "ruleset"]);
+    one.eventually("the redirects", || seen_as(here, "192.0.2.1:30080").ok());
+    one.namespace.exec(["nft", "flush", "chain", "inet", "podgate-services", "output"]);
+    one.eventually("the redirects' rules", || seen_as(here, "192.0.2.1:30080").ok());
+    let table = || one.namespace.exec(["nft", "list", "table", "inet", "podgate"]);
+    one.eventually("the masquerading", || table().contains("masquerade").then_some(()));
+    one.namespace.exec(["ip", "route", "flush", "dev", "podgate-host"]);
+    one.eventually("the routes", || seen_as(here, &direct).ok());
+    one.namespace.exec(["ip", "address", "flush", "dev", "podgate-host"]);
+    one.eventually("the addresses", || seen_as(here, &direct).ok());
+    one.namespace.exec(["ip", "link", "delete", "podgate-host"]);
+    one.eventually("the host port", || seen_as(here, &direct).ok());
+    assert!(one.is_well());
 }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use agent::run::{InterfaceEvent, Interfaces, Opened, OpenedUplink};
+use agent::run::{HostNetwork, InterfaceEvent, Interfaces, Opened, OpenedUplink};
 use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use linux_net::host_port::HostPortConfig;
@@ -15,7 +15,7 @@ use crate::node::Pod;
 
 /// The kernel's interfaces.
 #[derive(Clone, Default)]
-pub(crate) struct Kernel(Arc<Mutex<State>>);
+pub(crate) struct Kernel(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
 struct State {
@@ -23,6 +23,10 @@ struct State {
     made: u32,
     tell: Option<Box<dyn Fn(InterfaceEvent) + Send>>,
     redirects: Option<Redirects>,
+    /// Whether no call about the network's configuration returns.
+    hangs: bool,
+    /// So many of the next redirects fail.
+    failures: usize,
 }
 
 struct Interface {
@@ -75,8 +79,29 @@ impl Kernel {
         Pod { wire: self.lock().interfaces[name].wire.clone() }
     }
 
+    /// From now on no call about the network's configuration returns, or all do again.
+    pub(crate) fn hang(&self, hangs: bool) {
+        self.lock().hangs = hangs;
+        self.0.1.notify_all();
+    }
+
+    /// The next redirects fail.
+    pub(crate) fn fail_redirects(&self, count: usize) {
+        self.lock().failures = count;
+    }
+
+    /// Forgets the redirects, as `nft flush ruleset` does.
+    pub(crate) fn flush(&self) {
+        self.lock().redirects = None;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no test panics under this lock")
+        self.0.0.lock().expect("no test panics under this lock")
+    }
+
+    /// The same once nothing hangs.
+    fn answering(&self) -> MutexGuard<'_, State> {
+        self.0.1.wait_while(self.lock(), |state| state.hangs).expect("no test panics under it")
     }
 }
 
@@ -100,13 +125,6 @@ impl Interfaces for Kernel {
         Ok(self.lock().interfaces.get(interface).map(|found| found.index))
     }
 
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<[u8; 6], String> {
-        if self.index(&config.switch_interface)?.is_none() {
-            self.add(&config.switch_interface);
-        }
-        Ok(HOST_MAC)
-    }
-
     fn release_host_port(&mut self, _interface: &str) -> Result<(), String> {
         Ok(())
     }
@@ -119,20 +137,6 @@ impl Interfaces for Kernel {
         Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2] })
     }
 
-    fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
-        self.lock().redirects = Some(redirects.clone());
-        Ok(())
-    }
-
-    fn release_redirects(&mut self) -> Result<(), String> {
-        self.lock().redirects = None;
-        Ok(())
-    }
-
     fn set_uplink_filter(&mut self, _filter: &UplinkFilter) -> Result<(), String> {
         Ok(())
     }
@@ -141,13 +145,47 @@ impl Interfaces for Kernel {
         Ok(())
     }
 
-    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
-        Err(format!("there is no way to {address}"))
-    }
-
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
         self.lock().tell = Some(tell);
         Ok(())
+    }
+
+    fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl HostNetwork for Kernel {
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<[u8; 6], String> {
+        drop(self.answering());
+        if self.index(&config.switch_interface)?.is_none() {
+            self.add(&config.switch_interface);
+        }
+        Ok(HOST_MAC)
+    }
+
+    fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {
+        drop(self.answering());
+        Ok(())
+    }
+
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
+        let mut state = self.answering();
+        if state.failures > 0 {
+            state.failures -= 1;
+            return Err("the kernel refuses".to_owned());
+        }
+        state.redirects = Some(redirects.clone());
+        Ok(())
+    }
+
+    fn release_redirects(&mut self) -> Result<(), String> {
+        self.answering().redirects = None;
+        Ok(())
+    }
+
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
+        Err(format!("there is no way to {address}"))
     }
 }
 

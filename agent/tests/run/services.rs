@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 
-use crate::node::{Node, NodeFiles, cluster, until};
+use testkit::packet;
+
+use crate::node::{Node, NodeFiles, POLICY, cluster, until};
+use crate::{DB, WEB, syn};
 
 fn service(name: &str, node_port: u16) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: default}}\nspec: \
-         {{externalIPs: [203.0.113.7], ports: [{{port: {node_port}, nodePort: {node_port}}}]}}\n"
+         {{type: NodePort, externalIPs: [203.0.113.7], ports: [{{port: {node_port}, nodePort: {node_port}}}]}}\n"
     )
 }
 
@@ -17,7 +20,7 @@ fn own_processes_are_led_to_services_that_have_node_ports_and_external_addresses
     files.manifest("cluster.yaml", &cluster(&[]));
     files.manifest("one.yaml", &service("one", 30080));
     let node = Node::start(&files);
-    let told = || node.kernel.redirects().expect("the kernel was told");
+    let told = || node.kernel.redirects().expect("the kernel was programmed");
     let to = |text: &str| text.parse::<SocketAddr>().unwrap();
     let [v4, v6] = ["169.254.1.2:30080", "[fd70:6f64:6761:7465::1]:30080"].map(to);
     assert_eq!(told().node_ports, [(6, 30080, v4), (6, 30080, v6)].into());
@@ -34,4 +37,54 @@ fn own_processes_are_led_to_services_that_have_node_ports_and_external_addresses
     // An end leaves nothing that leads to a switch that is not there.
     let kernel = node.stop();
     assert_eq!(kernel.redirects(), None);
+}
+
+/// Whether the kernel has what this part of the switch wants, and why not.
+fn programming(node: &Node, part: &str) -> (bool, Option<String>) {
+    let parts = node.status().kernel;
+    let found = parts.into_iter().find(|it| it.part == part).expect("the switch programs it");
+    (found.in_sync, found.error)
+}
+
+#[test]
+fn a_kernel_that_hangs_delays_no_policy_and_no_pod() {
+    let files = NodeFiles::new("hangs");
+    files.manifest("cluster.yaml", &cluster(&["db", "web", "far"]));
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 6379));
+    db.expects(&syn(WEB, DB, 6379), DB);
+    node.kernel.hang(true);
+    files.manifest("one.yaml", &service("one", 30080));
+    // A pod outside of the pod network needs a route.
+    let _far = node.attach("far", "10.9.0.5");
+    let waits = |part| programming(&node, part) == (false, None);
+    until(|| waits("redirects") && waits("host-port"));
+    let before = node.status().generation;
+    files.manifest("policy.yaml", POLICY);
+    until(|| node.status().generation_in_force > before);
+    web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:6379").data(b"x"));
+    let denied = node.wait_for_event(|event| event.reason == "policy-denied");
+    assert_eq!(denied.to.port, Some(6379));
+    assert!(waits("redirects"), "the kernel still hangs");
+    node.kernel.hang(false);
+    until(|| node.kernel.redirects().is_some_and(|it| !it.node_ports.is_empty()));
+    until(|| node.status().kernel.iter().all(|part| part.in_sync));
+}
+
+#[test]
+fn what_the_kernel_refused_is_tried_again_and_what_it_lost_is_restored() {
+    let files = NodeFiles::new("refuses");
+    files.manifest("cluster.yaml", &cluster(&[]));
+    let node = Node::start(&files);
+    until(|| programming(&node, "redirects") == (true, None));
+    node.kernel.fail_redirects(2);
+    files.manifest("one.yaml", &service("one", 30080));
+    until(|| programming(&node, "redirects").1.is_some_and(|why| why.contains("refuses")));
+    assert!(node.status().to_string().contains("redirects: the kernel refuses"));
+    let has_service = || node.kernel.redirects().is_some_and(|it| !it.node_ports.is_empty());
+    until(has_service);
+    until(|| programming(&node, "redirects") == (true, None));
+    node.kernel.flush();
+    until(has_service);
 }

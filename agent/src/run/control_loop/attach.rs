@@ -148,11 +148,12 @@ impl ControlLoop {
     /// Whether somebody waits for workers to take over a snapshot.
     pub(super) fn is_publishing(&self) -> bool {
         let waiting = self.pods.iter().filter_map(|attached| attached.waiting.as_ref());
-        waiting.into_iter().any(|waiting| waiting.published.is_some())
+        !self.to_bring_up.is_empty()
+            || waiting.into_iter().any(|waiting| waiting.published.is_some())
     }
 
     /// Brings attachments that wait one stage further, or to their end.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn reconcile_attachments(&mut self) {
         let view = self.control.view();
         let (in_force, generation) = (self.switch.generation(), self.generation);
         let mut done = Vec::new();

@@ -1,9 +1,10 @@
 //! The control loop: everything that changes the switch happens here, one thing after the other.
 
 mod attach;
-mod host;
-mod own_processes;
+mod host_port;
+mod masquerade;
 mod ports;
+mod redirects;
 mod reports;
 mod source;
 mod telling;
@@ -15,18 +16,17 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use control::{Control, Scope};
+use control::{Control, Scope, View};
 use dataplane::port::PortGone;
 use dataplane::{PortId, Switch};
 
 use super::board::{Board, LostPort};
-use super::interfaces::Interfaces;
+use super::kernel::{InterfaceEvent, Interfaces, Programming};
 use super::pods::{PodPort, Pods};
 use super::records::Records;
 use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
-use linux_net::host_port::HostPortConfig;
-use linux_net::masquerade;
+use crate::config::Masquerade;
 use local_api::{Answer, ApiError, AttachPod, ErrorKind, Request};
 use renderer::{LeadsTo, NodePort, ServiceMaker, snapshot};
 
@@ -35,7 +35,8 @@ pub(super) struct ControlLoop {
     board: Arc<Board>,
     switch: Arc<Switch>,
     interfaces: Box<dyn Interfaces>,
-    heard: Receiver<Event>,
+    events: Sender<Event>,
+    received: Receiver<Event>,
     control: Control,
     services: ServiceMaker,
     /// Tells for as long as the loop lives.
@@ -49,11 +50,12 @@ pub(super) struct ControlLoop {
     pods: Pods,
     /// Attachments that nothing was done for yet.
     asked_for: VecDeque<(AttachPod, Sender<Answer>)>,
-    host: Option<HostPort>,
+    host: Option<host_port::HostPort>,
     uplink: Option<uplink::UplinkPort>,
-    /// What the kernel was told to masquerade, and the cluster nodes that follows from.
-    masquerade: Option<(Arc<uplink::Nodes>, masquerade::Rules)>,
-    redirected: own_processes::Redirected,
+    masquerade: Option<masquerade::MasqueradeReconciler>,
+    redirects: Option<redirects::RedirectReconciler>,
+    /// Interfaces to switch on once this generation is in force.
+    to_bring_up: Vec<(u64, String)>,
     /// Of the last snapshot published.
     generation: u64,
     /// Reports of workers that were fetched but not handled yet.
@@ -65,15 +67,6 @@ pub(super) struct ControlLoop {
     faults: source::Faults,
     workers: Vec<WorkerCheck>,
     next_check: Instant,
-}
-
-/// The port towards the kernel.
-struct HostPort {
-    config: HostPortConfig,
-    /// The cluster nodes that `config` follows from.
-    made_for: Option<Arc<uplink::Nodes>>,
-    mac: dataplane::wire::Mac,
-    port: PodPort,
 }
 
 /// When a worker was last seen to go round.
@@ -98,13 +91,15 @@ const LONGEST_TAKING: Duration = Duration::from_millis(20);
 const LONGEST_ATTACHING: Duration = Duration::from_millis(5);
 /// Lost ports remembered for people.
 const LOST: usize = 16;
+/// How long one is remembered that does not come back.
+const LOST_FOR: Duration = Duration::from_secs(600);
 
 impl ControlLoop {
     pub(super) fn new(
         board: Arc<Board>,
         interfaces: Box<dyn Interfaces>,
         source: Source,
-        heard: Receiver<Event>,
+        (events, received): (Sender<Event>, Receiver<Event>),
     ) -> Result<Self, StartError> {
         let config = &board.config;
         let mut source_info = SourceInfo::default();
@@ -132,7 +127,8 @@ impl ControlLoop {
             switch,
             board,
             interfaces,
-            heard,
+            events,
+            received,
             source,
             source_info,
             initial_sync: asks.then(source::Initial::default),
@@ -144,7 +140,8 @@ impl ControlLoop {
             host: None,
             uplink: None,
             masquerade: None,
-            redirected: own_processes::Redirected::default(),
+            redirects: None,
+            to_bring_up: Vec::new(),
             generation: 0,
             gone: VecDeque::new(),
             lost: VecDeque::new(),
@@ -181,7 +178,7 @@ impl ControlLoop {
                 true => SHORT_TICK,
                 false => TICK,
             };
-            let mut next = match self.heard.recv_timeout(rest) {
+            let mut next = match self.received.recv_timeout(rest) {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -209,12 +206,15 @@ impl ControlLoop {
                     Event::Interface(event) => {
                         self.path_event(&event);
                         self.interface_event(&event);
+                        self.verify_kernel(&event);
                     }
+                    Event::HostPort(mac) => self.host_port_event(mac),
+                    Event::NextHops(hops) => self.next_hops_event(hops),
                     Event::Stop => stop = true,
                 }
                 // What is worked in is not to wait for what comes all the time.
                 next = match began.elapsed() < LONGEST_TAKING {
-                    true => self.heard.try_recv().ok(),
+                    true => self.received.try_recv().ok(),
                     false => None,
                 };
             }
@@ -237,9 +237,11 @@ impl ControlLoop {
                 self.next_check = Instant::now() + CHECK;
                 self.check_workers();
                 self.open_failed_ports();
+                self.forget_losses();
             }
-            self.refresh_next_hops();
-            self.settle();
+            self.bring_up_ports();
+            self.reconcile_attachments();
+            self.tell_programming();
         }
         self.end();
     }
@@ -261,17 +263,13 @@ impl ControlLoop {
         if made_for.is_some_and(|known| Arc::ptr_eq(known, &nodes)) {
             return;
         }
-        if let Err(error) = self.update_host_port() {
-            log::error!("host port: {error}");
-        }
+        self.update_host_port();
     }
 
     /// Works in what happened, and publishes although only ports may be different.
     fn commit_ports(&mut self) {
         self.control.commit();
-        if let Err(error) = self.update_host_port() {
-            log::error!("host port: {error}");
-        }
+        self.update_host_port();
         self.publish();
     }
 
@@ -304,10 +302,59 @@ impl ControlLoop {
         self.switch.publish(&snapshot);
         // What it now knows how to handle.
         self.set_uplink_filter(&services);
-        self.update_masquerade();
-        self.redirect_own_processes();
+        self.program_kernel(&view);
         log::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.tell_with(snapshot);
+    }
+
+    /// Starts the threads that program the kernel. The host port's is started with the host port.
+    pub(super) fn start_programming(&mut self) -> Result<(), StartError> {
+        if !self.board.config.host_port {
+            return Ok(());
+        }
+        let network = || self.interfaces.host_network().map_err(StartError::Failed);
+        if self.board.config.network.masquerade == Masquerade::Kernel {
+            self.masquerade = Some(masquerade::MasqueradeReconciler::start(network()?)?);
+        }
+        self.redirects = Some(redirects::RedirectReconciler::start(network()?)?);
+        Ok(())
+    }
+
+    /// Waits until everything the kernel needs was tried once, so that the start ends with it.
+    pub(super) fn wait_for_kernel(&self, timeout: Duration) {
+        self.host.iter().for_each(|it| it.programmer.wait(timeout));
+        self.masquerade.iter().for_each(|it| it.wait(timeout));
+        self.redirects.iter().for_each(|it| it.wait(timeout));
+    }
+
+    /// Hands the kernel's side what follows from the objects; this never waits.
+    fn program_kernel(&mut self, view: &View) {
+        if let Some(masquerade) = &mut self.masquerade {
+            masquerade.reconcile(view, &self.board.config.node_name);
+        }
+        let own = self.own_addresses();
+        if let (Some(redirects), Some(_)) = (&mut self.redirects, &self.host) {
+            redirects.reconcile(self.services.redirects(), own);
+        }
+    }
+
+    /// Has the host port looked at after interfaces or routes changed.
+    fn verify_kernel(&self, event: &InterfaceEvent) {
+        let concerns = matches!(
+            event,
+            InterfaceEvent::Gone(_) | InterfaceEvent::Routes | InterfaceEvent::Missed
+        );
+        if let Some(host) = self.host.as_ref().filter(|_| concerns) {
+            host.programmer.verify();
+        }
+    }
+
+    /// How far the kernel follows.
+    fn programming(&self) -> Vec<Programming> {
+        let host = self.host.iter().map(|it| it.programmer.programming());
+        let masquerade = self.masquerade.iter().map(|it| it.programming());
+        let redirects = self.redirects.iter().map(|it| it.programming());
+        host.chain(masquerade).chain(redirects).collect()
     }
 
     /// The cluster node's addresses beyond those of its object.
@@ -363,8 +410,8 @@ impl ControlLoop {
     }
 
     fn end(mut self) {
-        if let Err(error) = self.interfaces.release_redirects() {
-            log::warn!("services for own processes: {error}");
+        if let Some(redirects) = self.redirects.take() {
+            redirects.release();
         }
         if let Err(error) = self.interfaces.release_uplink() {
             log::warn!("uplink: {error}");

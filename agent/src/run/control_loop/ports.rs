@@ -5,10 +5,10 @@ use std::time::{Instant, SystemTime};
 
 use dataplane::PortId;
 
-use super::{AGAIN, ControlLoop, LOST};
+use super::{AGAIN, ControlLoop, LOST, LOST_FOR};
 use crate::run::StartError;
 use crate::run::board::LostPort;
-use crate::run::interfaces::{InterfaceEvent, Opened};
+use crate::run::kernel::{InterfaceEvent, Opened};
 use crate::run::pods::{PodPort, key_of};
 use local_api::Attachment;
 use renderer::HOST;
@@ -50,12 +50,24 @@ impl ControlLoop {
         let served = self.pods.iter().filter(|attached| attached.port_id().is_some());
         let interfaces: Vec<String> =
             served.map(|attached| attached.pod.host_interface.clone()).collect();
-        for interface in interfaces {
+        self.to_bring_up.extend(interfaces.into_iter().map(|it| (self.generation, it)));
+        self.bring_up_ports();
+        Ok(())
+    }
+
+    /// Switches an interface on as soon as every worker knows its port.
+    pub(super) fn bring_up_when_in_force(&mut self, interface: String) {
+        self.to_bring_up.push((self.generation, interface));
+    }
+
+    /// Switches interfaces on whose ports every worker knows.
+    pub(super) fn bring_up_ports(&mut self) {
+        let in_force = self.switch.generation();
+        for (_, interface) in self.to_bring_up.extract_if(.., |(wanted, _)| *wanted <= in_force) {
             if let Err(error) = self.interfaces.bring_up(&interface) {
                 log::warn!("{error}");
             }
         }
-        Ok(())
     }
 
     /// Opens a port and gives it to workers; frames pass once a snapshot knows it.
@@ -153,6 +165,7 @@ impl ControlLoop {
             if let Some(host) = &mut self.host {
                 let again_at = Instant::now();
                 host.port = PodPort::Failed { why: why.to_owned(), again_at };
+                host.programmer.verify();
                 let interface = host.config.switch_interface.clone();
                 self.note_loss(HOST.to_owned(), interface, why);
             }
@@ -190,6 +203,20 @@ impl ControlLoop {
         self.lost.push_back(LostPort { name, interface, when, why: why.to_owned() });
     }
 
+    /// Forgets losses of a while ago, and those of ports that are served again.
+    pub(super) fn forget_losses(&mut self) {
+        let board = self.board.state();
+        let is_served = |lost: &LostPort| {
+            board.ports.iter().any(|port| port.name == lost.name && port.id.is_some())
+        };
+        let is_recent = |lost: &LostPort| lost.when.elapsed().is_ok_and(|it| it < LOST_FOR);
+        let before = self.lost.len();
+        self.lost.retain(|lost| is_recent(lost) && !is_served(lost));
+        if self.lost.len() != before {
+            self.tell();
+        }
+    }
+
     /// Tries ports again that failed a while ago.
     pub(super) fn open_failed_ports(&mut self) {
         self.open_failed_uplink();
@@ -203,10 +230,11 @@ impl ControlLoop {
             .map(|it| (it.pod.attachment(), it.pod.host_interface.clone(), it.key.to_string()))
             .collect();
         let host = self.host.as_ref().filter(|host| due(&host.port));
-        let host = host.map(|host| host.config.clone());
+        let host = host.map(|host| host.config.switch_interface.clone());
         if pods.is_empty() && host.is_none() {
             return;
         }
+        let mut opened = Vec::new();
         for (attachment, interface, name) in pods {
             if matches!(self.interfaces.index(&interface), Ok(None)) {
                 self.drop_pod(&attachment, &format!("interface {interface} is gone"));
@@ -215,29 +243,22 @@ impl ControlLoop {
             let port = self.open_port_or_later(&interface);
             log_port(&name, &interface, &port);
             if let Some(attached) = self.pods.find_mut(&attachment) {
+                // An attachment that waits is switched on when it is in force.
+                let is_attached = attached.waiting.is_none();
+                opened.extend(port.id().filter(|_| is_attached).map(|_| interface));
                 attached.port = port;
             }
-            if let Err(error) = self.interfaces.bring_up(&interface) {
-                log::warn!("{error}");
-            }
         }
-        if let Some(config) = host {
-            let port = match self.interfaces.set_up_host_port(&config) {
-                Ok(mac) => {
-                    self.host.iter_mut().for_each(|host| host.mac = mac);
-                    self.open_port_or_later(&config.switch_interface)
-                }
-                Err(why) => PodPort::Failed { why, again_at: Instant::now() + AGAIN },
-            };
-            log_port(HOST, &config.switch_interface, &port);
+        if let Some(interface) = host {
+            let port = self.open_port_or_later(&interface);
+            log_port(HOST, &interface, &port);
+            opened.extend(port.id().map(|_| interface));
             if let Some(host) = &mut self.host {
                 host.port = port;
             }
-            if let Err(error) = self.bring_up_host_port() {
-                log::warn!("{error}");
-            }
         }
         self.publish();
+        opened.into_iter().for_each(|interface| self.bring_up_when_in_force(interface));
     }
 }
 

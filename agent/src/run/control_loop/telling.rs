@@ -18,6 +18,13 @@ impl ControlLoop {
         self.tell_with(Arc::clone(&self.board.state().snapshot));
     }
 
+    /// Tells the others how far the kernel follows, if that is different.
+    pub(super) fn tell_programming(&self) {
+        if self.board.state().programming != self.programming() {
+            self.tell();
+        }
+    }
+
     pub(super) fn tell_with(&self, snapshot: Arc<dataplane::Snapshot>) {
         let told = self.initial_sync.is_none();
         let mut names = Names::new();
@@ -70,6 +77,7 @@ impl ControlLoop {
             faults,
             faults_count,
             source: self.source_info.clone(),
+            programming: self.programming(),
         });
         self.board.set_deciding(self.source_info.decides());
     }

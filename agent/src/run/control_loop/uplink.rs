@@ -2,9 +2,8 @@
 //! interface that stays the kernel's as well.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use acl::Address;
 use control::{ClusterNode, View};
@@ -16,10 +15,9 @@ use dataplane::{PortId, Routes, Underlay};
 use super::ports::log_port;
 use super::{AGAIN, ControlLoop};
 use crate::config::Masquerade;
-use crate::run::StartError;
-use crate::run::interfaces::InterfaceEvent;
+use crate::run::kernel::{Destination, Hop, InterfaceEvent, NextHops};
 use crate::run::pods::PodPort;
-use linux_net::masquerade;
+use crate::run::{Event, StartError};
 use renderer::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK, peers};
 
 /// The port towards other cluster nodes.
@@ -27,34 +25,17 @@ pub(super) struct UplinkPort {
     pub(super) interface: String,
     pub(super) port: PodPort,
     mac: Mac,
-    /// First steps towards other cluster nodes, by their endpoints.
-    hops: HashMap<IpAddr, Hop>,
-    /// First step towards the world.
-    gateway: Option<Hop>,
+    next_hops: NextHops,
+    /// First hops towards other cluster nodes and the world.
+    hops: HashMap<Destination, Hop>,
     /// The routes as last made, and the cluster nodes they were made for.
     routes: Arc<Routes>,
     made_for: Option<Arc<Nodes>>,
     /// What the filter was last made of.
     filters: Option<(Arc<Services>, Option<Arc<ClusterNode>>)>,
-    ask_again: Instant,
 }
 
 pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Hop {
-    link: u32,
-    neighbour: IpAddr,
-    mac: Option<Mac>,
-}
-
-/// How often the kernel is asked for all next hops: it takes those for stale that only the switch
-/// talks to.
-const REFRESH: Duration = Duration::from_secs(15);
-/// How soon again while one is missing.
-const SOON: Duration = Duration::from_secs(1);
-/// Addresses of the world (RFC 5737, RFC 3849): the way to them is the default route.
-const WORLD: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
 
 impl ControlLoop {
     /// Opens the uplink, if there is to be one. Until a filter is set it takes nothing.
@@ -67,16 +48,22 @@ impl ControlLoop {
             interface = self.interfaces.find_uplink(&own).map_err(failed)?;
         }
         let (port, mac) = self.open_uplink(&interface).map_err(failed)?;
+        let network = self.interfaces.host_network().map_err(failed)?;
+        let events = self.events.clone();
+        let report = move |hops| {
+            // The loop may have ended.
+            let _ = events.send(Event::NextHops(hops));
+        };
+        let next_hops = NextHops::start(network, report).map_err(StartError::thread)?;
         self.uplink = Some(UplinkPort {
             interface,
             port,
             mac,
+            next_hops,
             hops: HashMap::new(),
-            gateway: None,
             routes: Arc::default(),
             made_for: None,
             filters: None,
-            ask_again: Instant::now(),
         });
         self.publish();
         Ok(())
@@ -124,7 +111,7 @@ impl ControlLoop {
             Ok((port, mac)) => {
                 (uplink.port, uplink.mac) = (port, mac);
                 uplink.filters = None;
-                uplink.ask_again = Instant::now();
+                uplink.next_hops.refresh();
                 self.publish();
             }
             Err(why) => {
@@ -136,7 +123,7 @@ impl ControlLoop {
     /// The uplink as a port of the snapshot.
     pub(super) fn uplink_port(&self) -> Option<NodePort> {
         let uplink = self.uplink.as_ref()?;
-        let mac = uplink.gateway.and_then(|gateway| gateway.mac);
+        let mac = uplink.gateway();
         Some(NodePort {
             mac,
             own_mac: Some(uplink.mac),
@@ -162,10 +149,8 @@ impl ControlLoop {
             surroundings.routes = self.routes(view, &node);
             surroundings.underlay = underlay;
             // Without a gateway the kernel knows best where the world is.
-            surroundings.masquerade = direct
-                && self.uplink.as_ref().is_some_and(|uplink| {
-                    uplink.gateway.is_some_and(|gateway| gateway.mac.is_some())
-                });
+            let gateway = self.uplink.as_ref().and_then(UplinkPort::gateway);
+            surroundings.masquerade = direct && gateway.is_some();
         }
         surroundings
     }
@@ -176,15 +161,11 @@ impl ControlLoop {
         if uplink.made_for.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view.nodes)) {
             return Arc::clone(&uplink.routes);
         }
-        let mut hops = HashMap::new();
-        let peers = peers(view, node, |endpoint| {
-            let known = uplink.hops.get(&endpoint).copied();
-            let hop = known.or_else(|| ask(&mut *self.interfaces, endpoint));
-            hops.extend(hop.map(|hop| (endpoint, hop)));
-            hop.and_then(|hop| hop.mac)
-        });
-        uplink.hops = hops;
+        let hops = &uplink.hops;
+        let peers = peers(view, node, |endpoint| hops.get(&Destination::Peer(endpoint))?.mac);
         uplink.routes = Arc::new(Routes::new(peers));
+        let peers = uplink.routes.peers().iter().map(|peer| peer.endpoint.to_ip());
+        uplink.next_hops.set_peers(peers.collect());
         uplink.made_for = Some(Arc::clone(&view.nodes));
         Arc::clone(&uplink.routes)
     }
@@ -235,76 +216,36 @@ impl ControlLoop {
         }
     }
 
-    /// Has the kernel masquerade what pods send to the world, if it is to.
-    pub(super) fn update_masquerade(&mut self) {
-        if self.board.config.network.masquerade != Masquerade::Kernel || self.host.is_none() {
-            return;
-        }
-        let view = self.control.view();
-        let known = self.masquerade.as_ref();
-        if known.is_some_and(|(nodes, _)| Arc::ptr_eq(nodes, &view.nodes)) {
-            return;
-        }
-        let own = self.own_object().map_or_else(Vec::new, |node| node.pod_cidrs.clone());
-        let cluster = view.nodes.values().flat_map(|node| &node.pod_cidrs).copied();
-        let wanted = masquerade::Rules { pods: own, cluster: cluster.collect() };
-        let is_same = self.masquerade.as_ref().is_some_and(|(_, rules)| *rules == wanted);
-        let done = if is_same { Ok(()) } else { self.interfaces.masquerade(&wanted) };
-        match done {
-            Ok(()) => self.masquerade = Some((Arc::clone(&view.nodes), wanted)),
-            Err(error) => log::error!("masquerade: {error}"),
-        }
+    /// Takes over first hops that are new or different.
+    pub(super) fn next_hops_event(&mut self, hops: Vec<(Destination, Hop)>) {
+        let Some(uplink) = &mut self.uplink else { return };
+        uplink.hops.extend(hops);
+        uplink.made_for = None;
+        self.publish();
     }
 
     /// Takes what the kernel says about neighbours and routes.
     pub(super) fn path_event(&mut self, event: &InterfaceEvent) {
         let Some(uplink) = &mut self.uplink else { return };
         match event {
-            InterfaceEvent::Neighbour(link, address, mac) => {
-                // One that is gone is asked for again, and its last known address used meanwhile.
-                let Some(mac) = mac else {
-                    uplink.ask_again = Instant::now();
-                    return;
-                };
-                let hops = uplink.hops.values_mut().chain(&mut uplink.gateway);
+            // The last known address is used until there is another one.
+            InterfaceEvent::Neighbour(link, address, None) => {
+                uplink.next_hops.lost(*link, *address);
+            }
+            InterfaceEvent::Neighbour(link, address, Some(mac)) => {
                 let mut changed = false;
-                for hop in hops.filter(|hop| hop.link == *link && hop.neighbour == *address) {
-                    changed |= hop.mac.replace(*mac) != Some(*mac);
+                for hop in uplink.hops.values_mut() {
+                    if (hop.link, hop.neighbour) == (*link, *address) {
+                        changed |= hop.mac.replace(*mac) != Some(*mac);
+                    }
                 }
                 if changed {
                     uplink.made_for = None;
                     self.publish();
                 }
             }
-            InterfaceEvent::Routes | InterfaceEvent::Missed => uplink.ask_again = Instant::now(),
+            InterfaceEvent::Routes | InterfaceEvent::Missed => uplink.next_hops.refresh(),
             InterfaceEvent::Gone(_) => {}
-        }
-    }
-
-    /// Asks for next hops when it is time.
-    pub(super) fn refresh_next_hops(&mut self) {
-        let Some(uplink) = &mut self.uplink else { return };
-        if Instant::now() < uplink.ask_again {
-            return;
-        }
-        let mut changed = false;
-        let endpoints = uplink.routes.peers().iter().map(|peer| peer.endpoint.to_ip());
-        for endpoint in endpoints.collect::<Vec<_>>() {
-            let Some(hop) = ask(&mut *self.interfaces, endpoint) else { continue };
-            let known = uplink.hops.entry(endpoint).or_insert(hop);
-            changed |= renew(known, hop);
-        }
-        let mut world = WORLD.iter().map(|text| text.parse().expect("an address"));
-        if let Some(hop) = world.find_map(|address| ask(&mut *self.interfaces, address)) {
-            changed |= uplink.gateway.is_none();
-            changed |= renew(uplink.gateway.get_or_insert(hop), hop);
-        }
-        let missing = uplink.hops.values().any(|hop| hop.mac.is_none())
-            || uplink.hops.len() < uplink.routes.peers().len();
-        uplink.ask_again = Instant::now() + if missing { SOON } else { REFRESH };
-        if changed {
-            uplink.made_for = None;
-            self.publish();
         }
     }
 
@@ -314,22 +255,9 @@ impl ControlLoop {
     }
 }
 
-/// Takes over what the kernel says now; it may not know a MAC address any more that still is the
-/// right one.
-fn renew(known: &mut Hop, now: Hop) -> bool {
-    let same_way = (known.link, known.neighbour) == (now.link, now.neighbour);
-    let now = Hop { mac: now.mac.or(known.mac.filter(|_| same_way)), ..now };
-    std::mem::replace(known, now) != now
-}
-
-fn ask(interfaces: &mut dyn crate::run::Interfaces, address: IpAddr) -> Option<Hop> {
-    match interfaces.next_hop(address) {
-        Ok(hop) => {
-            Some(Hop { link: hop.link, neighbour: hop.neighbour, mac: hop.mac.map(|mac| mac.0) })
-        }
-        Err(error) => {
-            log::debug!("uplink: {error}");
-            None
-        }
+impl UplinkPort {
+    /// The MAC address of the first hop towards the world.
+    fn gateway(&self) -> Option<Mac> {
+        self.hops.get(&Destination::World)?.mac
     }
 }

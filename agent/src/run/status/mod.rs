@@ -10,6 +10,7 @@ use dataplane::{Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::board::Board;
+use super::kernel::Programming;
 use observe::time::utc;
 use renderer::UPLINK;
 
@@ -62,6 +63,9 @@ pub struct Status {
     pub ports_lost: u64,
     /// Verdicts that no observer could be told of.
     pub verdicts_lost: u64,
+    /// The parts of the kernel's network configuration that the switch keeps.
+    #[serde(default)]
+    pub kernel: Vec<KernelStatus>,
 }
 
 /// One worker.
@@ -146,6 +150,24 @@ pub struct WaitingStatus {
     pub reason: String,
 }
 
+/// A part of the kernel's configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelStatus {
+    /// `host-port`, `masquerade` or `redirects`.
+    pub part: String,
+    /// Whether the kernel has the desired state.
+    pub in_sync: bool,
+    /// Why it has not.
+    pub error: Option<String>,
+}
+
+impl KernelStatus {
+    fn of(programming: &Programming) -> Self {
+        let Programming { name, in_sync, error } = programming;
+        Self { part: (*name).to_owned(), in_sync: *in_sync, error: error.clone() }
+    }
+}
+
 /// A port whose interface vanished.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostStatus {
@@ -210,6 +232,7 @@ impl Status {
                 .collect(),
             ports_lost: board.ports_lost.load(Ordering::Relaxed),
             verdicts_lost: board.hub.lost(),
+            kernel: state.programming.iter().map(KernelStatus::of).collect(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::{PartStatus, PortStatus, Status};
+use super::{KernelStatus, PartStatus, PortStatus, Status};
 use crate::run::show::Table;
 use observe::time::uptime;
 
@@ -47,9 +47,6 @@ impl fmt::Display for Status {
             packet("drop"),
             packet("consume")
         )?;
-        if self.ports_lost > 0 {
-            writeln!(f, "Lost ports: {}", self.ports_lost)?;
-        }
         if self.verdicts_lost > 0 {
             writeln!(f, "Verdicts not observable: {}", self.verdicts_lost)?;
         }
@@ -69,6 +66,8 @@ impl fmt::Display for Status {
             .iter()
             .map(|lost| format!("{} {} ({}): {}", lost.when, lost.name, lost.interface, lost.why));
         list("Ports lost", lost.collect())?;
+        let failing = |it: &KernelStatus| Some(format!("{}: {}", it.part, it.error.as_ref()?));
+        list("Kernel not configured", self.kernel.iter().filter_map(failing).collect())?;
         list("Source", self.source.troubles())?;
         list("Faults in objects", self.faults.clone())
     }
@@ -194,6 +193,7 @@ mod tests {
             lost: vec![],
             ports_lost: 0,
             verdicts_lost: 0,
+            kernel: vec![],
         };
         let text = status.to_string();
         let expected = "\

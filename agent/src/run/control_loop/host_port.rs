@@ -2,14 +2,33 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use control::{Control, PodKey};
+use dataplane::wire::Mac;
 
+use super::ControlLoop;
 use super::ports::log_port;
-use super::{ControlLoop, HostPort};
-use crate::run::StartError;
+use super::uplink::Nodes;
+use crate::run::kernel::{HostNetwork, Programmer};
+use crate::run::pods::PodPort;
+use crate::run::{Event, StartError};
 use linux_net::host_port::{self, HostPortConfig};
 use renderer::{HOST, SWITCH_ADDRESSES};
+
+/// Interval at which a missing address, route or setting is noticed that no event reported.
+const VERIFY: Duration = Duration::from_secs(5);
+
+/// The port towards the kernel, and the kernel's end of it.
+pub(super) struct HostPort {
+    pub(super) config: HostPortConfig,
+    /// The cluster nodes that `config` follows from.
+    pub(super) made_for: Option<Arc<Nodes>>,
+    pub(super) mac: Mac,
+    pub(super) port: PodPort,
+    pub(super) programmer: Programmer<HostPortConfig>,
+}
 
 impl ControlLoop {
     /// Makes the host port, if there is to be one.
@@ -19,29 +38,37 @@ impl ControlLoop {
         }
         let failed = |error| StartError::Failed(format!("host port: {error}"));
         let config = self.wanted_host_port();
-        let mac = self.interfaces.set_up_host_port(&config).map_err(failed)?;
+        let mut network = self.interfaces.host_network().map_err(failed)?;
+        let mac = network.set_up_host_port(&config).map_err(failed)?;
         let port = self.open_port(&config.switch_interface).map_err(failed)?;
         log_port(HOST, &config.switch_interface, &port);
-        self.host = Some(HostPort { config, made_for: None, mac, port });
-        // What an earlier process left may lead elsewhere; nobody serves the host port yet.
-        self.redirect_own_processes();
+        let interface = config.switch_interface.clone();
+        let programmer = programmer(network, self.events.clone())?;
+        self.host = Some(HostPort { config, made_for: None, mac, port, programmer });
         self.publish();
-        self.bring_up_host_port().map_err(failed)
+        self.bring_up_when_in_force(interface);
+        Ok(())
     }
 
     /// Brings the host port in line with pod networks and pods.
-    pub(super) fn update_host_port(&mut self) -> Result<(), String> {
+    pub(super) fn update_host_port(&mut self) {
         let wanted = self.wanted_host_port();
         let nodes = Arc::clone(&self.control.view().nodes);
-        let Some(host) = &mut self.host else { return Ok(()) };
-        // What fails is tried again at the next change.
-        host.made_for = None;
-        if host.config != wanted {
-            host.mac = self.interfaces.set_up_host_port(&wanted)?;
-            host.config = wanted;
-        }
+        let Some(host) = &mut self.host else { return };
+        host.programmer.set(wanted.clone());
+        host.config = wanted;
         host.made_for = Some(nodes);
-        Ok(())
+    }
+
+    /// The host port was made or restored; its kernel's end has this MAC address.
+    pub(super) fn host_port_event(&mut self, mac: Mac) {
+        let Some(host) = &mut self.host else { return };
+        if let PodPort::Failed { again_at, .. } = &mut host.port {
+            *again_at = Instant::now();
+        }
+        if std::mem::replace(&mut host.mac, mac) != mac {
+            self.publish();
+        }
     }
 
     fn wanted_host_port(&self) -> HostPortConfig {
@@ -59,13 +86,20 @@ impl ControlLoop {
         let beyond = beyond.into_iter().chain(config.network.service_networks.iter().copied());
         host_port_config(&self.control, &config.node_name, config.mtu, &attached, beyond)
     }
+}
 
-    pub(super) fn bring_up_host_port(&mut self) -> Result<(), String> {
-        match &self.host {
-            Some(host) => self.interfaces.bring_up(&host.config.switch_interface),
-            None => Ok(()),
-        }
-    }
+/// Keeps the kernel's end in the desired state, and reports its MAC address.
+fn programmer(
+    mut network: Box<dyn HostNetwork>,
+    events: Sender<Event>,
+) -> Result<Programmer<HostPortConfig>, StartError> {
+    let apply = move |config: &HostPortConfig| {
+        let mac = network.set_up_host_port(config)?;
+        // The loop may have ended.
+        let _ = events.send(Event::HostPort(mac));
+        Ok(())
+    };
+    Programmer::start("host-port", VERIFY, apply).map_err(StartError::thread)
 }
 
 /// The host port that follows from the cluster node's pod networks, the pods attached, and the

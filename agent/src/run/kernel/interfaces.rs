@@ -1,5 +1,6 @@
-//! What the running switch needs from the kernel: one trait, so that the whole of it can run
-//! without root over ports that tests hold in their hands.
+//! What the running switch needs from the kernel, as two traits, so that the whole of it can run
+//! without root over ports that tests hold in their hands: [`Interfaces`] opens ports, and
+//! [`HostNetwork`] configures the cluster node's own network from threads of its own.
 
 use std::net::IpAddr;
 
@@ -10,7 +11,7 @@ use dataplane::port::af_xdp::{
 use dataplane::wire::Mac;
 
 use linux_net::host_port::{self, HostPortConfig};
-use linux_net::masquerade;
+use linux_net::masquerade::{self, Masquerader};
 use linux_net::redirect::{Redirector, Redirects};
 use linux_net::{
     Error, Event, Events, Link, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
@@ -70,12 +71,6 @@ pub trait Interfaces: Send {
     /// If the kernel does not answer.
     fn index(&mut self, interface: &str) -> Result<Option<u32>, String>;
 
-    /// Makes the host port, or brings it into this state; the MAC address of the kernel's end.
-    ///
-    /// # Errors
-    /// In words.
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String>;
-
     /// Takes the switch's program off the host port's interface: the switch ends.
     ///
     /// # Errors
@@ -108,37 +103,53 @@ pub trait Interfaces: Send {
     /// In words, with the interface.
     fn release_uplink(&mut self) -> Result<(), String>;
 
-    /// Where packets to `address` go first. If the neighbour's MAC address is not known, the
-    /// kernel is asked to find it out, and an event tells it. Asking again now and then keeps
-    /// the answer fresh: what the switch sends, the kernel does not see.
-    ///
-    /// # Errors
-    /// In words, with the address, if there is no way there.
-    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
-
-    /// Has the kernel masquerade what pods send to the world.
-    ///
-    /// # Errors
-    /// In words.
-    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
-
-    /// Has the kernel lead to the switch what the cluster node's own processes send to services.
-    ///
-    /// # Errors
-    /// In words.
-    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
-
-    /// Leads no new connection of theirs to the switch any more.
-    ///
-    /// # Errors
-    /// In words.
-    fn release_redirects(&mut self) -> Result<(), String>;
-
     /// Calls `tell` for whatever happens from now on.
     ///
     /// # Errors
     /// In words.
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String>;
+
+    /// The configuration of the same network, for another thread.
+    ///
+    /// # Errors
+    /// In words, if the kernel gives no socket.
+    fn host_network(&self) -> Result<Box<dyn HostNetwork>, String>;
+}
+
+/// The network configuration of the cluster node itself. Each call brings one part of it into a
+/// state, whatever it is in, and may wait for the kernel.
+pub trait HostNetwork: Send {
+    /// Makes the host port, or restores it; the MAC address of the kernel's end.
+    ///
+    /// # Errors
+    /// In words.
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String>;
+
+    /// Masquerades what pods send to the world.
+    ///
+    /// # Errors
+    /// In words.
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
+
+    /// Redirects to the switch what the cluster node's own processes send to services.
+    ///
+    /// # Errors
+    /// In words.
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
+
+    /// Redirects no new connection of theirs any more.
+    ///
+    /// # Errors
+    /// In words.
+    fn release_redirects(&mut self) -> Result<(), String>;
+
+    /// The neighbour that packets to `address` go to first. If its MAC address is not known, the
+    /// kernel resolves it, and an event reports it. Asking again now and then keeps the answer
+    /// fresh: the kernel does not see what the switch sends.
+    ///
+    /// # Errors
+    /// In words, with the address, if there is no way there.
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
 }
 
 /// The real ones: AF_XDP ports over one UMEM, configured through netlink.
@@ -147,6 +158,12 @@ pub struct KernelInterfaces {
     frames_per_port: u32,
     netlink: Netlink,
     uplink: Option<OpenUplink>,
+}
+
+/// The real configuration, through netlink and `nft`, as one thread sees it.
+struct KernelNetwork {
+    netlink: Netlink,
+    masquerader: Masquerader,
     redirector: Redirector,
 }
 
@@ -164,8 +181,7 @@ impl KernelInterfaces {
     /// If the kernel gives no netlink socket.
     pub fn new(umem: Umem, frames_per_port: u32) -> Result<Self, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
-        let redirector = Redirector::default();
-        Ok(Self { umem, frames_per_port, netlink, uplink: None, redirector })
+        Ok(Self { umem, frames_per_port, netlink, uplink: None })
     }
 }
 
@@ -187,12 +203,6 @@ impl Interfaces for KernelInterfaces {
     fn index(&mut self, interface: &str) -> Result<Option<u32>, String> {
         let link = self.netlink.find_link(interface).map_err(|error| error.to_string())?;
         Ok(link.map(|link| link.index))
-    }
-
-    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String> {
-        let port = host_port::set_up(config).map_err(|error| error.to_string())?;
-        let mac = port.host.mac.ok_or_else(|| format!("{} has no MAC", port.host.name))?;
-        Ok(mac.0)
     }
 
     fn release_host_port(&mut self, interface: &str) -> Result<(), String> {
@@ -234,22 +244,6 @@ impl Interfaces for KernelInterfaces {
         }
     }
 
-    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
-        self.netlink.next_hop(address).map_err(|error| error.to_string())
-    }
-
-    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
-        masquerade::set_up(rules)
-    }
-
-    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
-        self.redirector.set(redirects)
-    }
-
-    fn release_redirects(&mut self) -> Result<(), String> {
-        self.redirector.release()
-    }
-
     fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
         let links = LinkEvents::open().map_err(|error| error.to_string())?;
         let paths = PathEvents::open().map_err(|error| error.to_string())?;
@@ -268,6 +262,36 @@ impl Interfaces for KernelInterfaces {
                 PathEvent::Missed => InterfaceEvent::Missed,
             })
         })
+    }
+
+    fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {
+        let netlink = Netlink::open().map_err(|error| error.to_string())?;
+        let (masquerader, redirector) = (Masquerader::default(), Redirector::default());
+        Ok(Box::new(KernelNetwork { netlink, masquerader, redirector }))
+    }
+}
+
+impl HostNetwork for KernelNetwork {
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String> {
+        let port = host_port::set_up(config).map_err(|error| error.to_string())?;
+        let mac = port.host.mac.ok_or_else(|| format!("{} has no MAC", port.host.name))?;
+        Ok(mac.0)
+    }
+
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
+        self.masquerader.set(rules)
+    }
+
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
+        self.redirector.set(redirects)
+    }
+
+    fn release_redirects(&mut self) -> Result<(), String> {
+        self.redirector.release()
+    }
+
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
+        self.netlink.next_hop(address).map_err(|error| error.to_string())
     }
 }
 

@@ -1,0 +1,48 @@
+//! The world outside for pods, through the kernel's masquerading.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::View;
+
+use super::uplink::Nodes;
+use crate::run::StartError;
+use crate::run::kernel::{HostNetwork, Programmer, Programming};
+use linux_net::masquerade::Rules;
+
+/// Interval at which a table that somebody else has changed is noticed.
+const VERIFY: Duration = Duration::from_secs(1);
+
+/// Keeps the kernel's masquerading in line with the cluster's pod networks.
+pub(super) struct MasqueradeReconciler {
+    programmer: Programmer<Rules>,
+    /// The cluster nodes that the last rules follow from.
+    made_for: Option<Arc<Nodes>>,
+}
+
+impl MasqueradeReconciler {
+    pub(super) fn start(mut network: Box<dyn HostNetwork>) -> Result<Self, StartError> {
+        let apply = move |rules: &Rules| network.masquerade(rules);
+        let programmer = Programmer::start("masquerade", VERIFY, apply);
+        Ok(Self { programmer: programmer.map_err(StartError::thread)?, made_for: None })
+    }
+
+    /// Masquerades what pods of cluster node `node` send outside of the cluster.
+    pub(super) fn reconcile(&mut self, view: &View, node: &str) {
+        if self.made_for.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view.nodes)) {
+            return;
+        }
+        let own = view.nodes.get(node).map_or_else(Vec::new, |node| node.pod_cidrs.clone());
+        let cluster = view.nodes.values().flat_map(|node| &node.pod_cidrs).copied();
+        self.programmer.set(Rules { pods: own, cluster: cluster.collect() });
+        self.made_for = Some(Arc::clone(&view.nodes));
+    }
+
+    pub(super) fn programming(&self) -> Programming {
+        self.programmer.programming()
+    }
+
+    pub(super) fn wait(&self, timeout: Duration) {
+        self.programmer.wait(timeout);
+    }
+}

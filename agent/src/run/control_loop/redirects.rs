@@ -1,0 +1,64 @@
+//! Services for processes of the cluster node itself: the kernel redirects what they send to node
+//! ports and external addresses to the host port.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::run::StartError;
+use crate::run::kernel::{HostNetwork, Programmer, Programming};
+use linux_net::redirect::Redirects;
+
+/// Interval at which a table that somebody else has changed is noticed.
+const VERIFY: Duration = Duration::from_secs(1);
+
+/// Keeps the kernel's redirects in line with the services.
+pub(super) struct RedirectReconciler {
+    /// `None` redirects nothing more: the switch ends.
+    programmer: Programmer<Option<Redirects>>,
+    /// What the last ones follow from.
+    made_of: Option<(Arc<Redirects>, Vec<IpAddr>)>,
+}
+
+impl RedirectReconciler {
+    pub(super) fn start(mut network: Box<dyn HostNetwork>) -> Result<Self, StartError> {
+        let apply = move |wanted: &Option<Redirects>| match wanted {
+            None => network.release_redirects(),
+            Some(wanted) => network.redirect(wanted).or_else(|error| {
+                let is_nothing = wanted.node_ports.is_empty() && wanted.addresses.is_empty();
+                // Without such services nothing is missing.
+                if is_nothing { Ok(()) } else { Err(error) }
+            }),
+        };
+        let programmer = Programmer::start("redirects", VERIFY, apply);
+        Ok(Self { programmer: programmer.map_err(StartError::thread)?, made_of: None })
+    }
+
+    /// Redirects what `services` say at the cluster node's addresses. Endpoints that change cost
+    /// nothing here.
+    pub(super) fn reconcile(&mut self, services: &Arc<Redirects>, node: Vec<IpAddr>) {
+        let is_same = |known: &(Arc<Redirects>, Vec<IpAddr>)| {
+            Arc::ptr_eq(&known.0, services) && known.1 == node
+        };
+        if self.made_of.as_ref().is_some_and(is_same) {
+            return;
+        }
+        let mut wanted = Redirects::clone(services);
+        wanted.node = node.iter().copied().collect();
+        self.programmer.set(Some(wanted));
+        self.made_of = Some((Arc::clone(services), node));
+    }
+
+    /// Redirects nothing any more; open connections go on.
+    pub(super) fn release(self) {
+        self.programmer.set(None);
+    }
+
+    pub(super) fn programming(&self) -> Programming {
+        self.programmer.programming()
+    }
+
+    pub(super) fn wait(&self, timeout: Duration) {
+        self.programmer.wait(timeout);
+    }
+}

@@ -1,0 +1,22 @@
+//! What the switch needs from the kernel's network configuration.
+//!
+//! ```text
+//!   control loop ─ set(desired) ─▶ Programmer (thread) ─▶ HostNetwork ─▶ nft, netlink
+//!                                   │ retries, verifies
+//!   control loop ◀── Event::… ──────┘
+//! ```
+//!
+//! - `interfaces`: the traits, replaced in tests, and the kernel behind them,
+//! - `programmer`: one part of the configuration, kept in the desired state by a thread of its own,
+//! - `next_hops`: the neighbours that packets to other cluster nodes go to first.
+
+mod interfaces;
+mod next_hops;
+mod programmer;
+
+pub use interfaces::{
+    HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink,
+};
+pub(super) use next_hops::NextHops;
+pub(crate) use next_hops::{Destination, Hop};
+pub(super) use programmer::{Programmer, Programming};

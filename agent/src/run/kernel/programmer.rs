@@ -1,0 +1,270 @@
+//! One part of the kernel's configuration, kept in the desired state by a thread of its own.
+//!
+//! Whoever sets the desired state never waits. The thread applies the newest one, tries again
+//! after a failure with growing pauses, and applies it anew at intervals and after reports of
+//! changes: applying is idempotent, so this restores what somebody else has changed.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Pause after the first failure; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Least time between two verifications.
+const BETWEEN: Duration = Duration::from_millis(500);
+
+/// The thread, and the state it keeps. Dropping it applies what was set last, and ends the thread.
+pub(in crate::run) struct Programmer<D> {
+    name: &'static str,
+    shared: Arc<Shared<D>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How far the kernel follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::run) struct Programming {
+    /// Which part of the configuration.
+    pub(in crate::run) name: &'static str,
+    /// Whether the kernel has the desired state.
+    pub(in crate::run) in_sync: bool,
+    /// Why it has not, if the last attempt failed.
+    pub(in crate::run) error: Option<String>,
+}
+
+struct Shared<D> {
+    state: Mutex<State<D>>,
+    changed: Condvar,
+}
+
+struct State<D> {
+    desired: Option<D>,
+    /// Number of the desired state, and of the one that was tried last.
+    version: u64,
+    tried: u64,
+    verify: bool,
+    stop: bool,
+    error: Option<String>,
+}
+
+/// What the thread does next.
+enum Next<D> {
+    Apply(D, u64),
+    Wait(Option<Duration>),
+    Stop,
+}
+
+/// When the thread acts, as a function of time.
+struct Timer {
+    verify_every: Duration,
+    last: Option<Instant>,
+    pause: Option<Duration>,
+}
+
+impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
+    /// Starts the thread. `apply` brings the kernel into a state, whatever it is in.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub(in crate::run) fn start(
+        name: &'static str,
+        verify_every: Duration,
+        apply: impl FnMut(&D) -> Result<(), String> + Send + 'static,
+    ) -> io::Result<Self> {
+        let state =
+            State { desired: None, version: 0, tried: 0, verify: false, stop: false, error: None };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let timer = Timer { verify_every, last: None, pause: None };
+        let theirs = Arc::clone(&shared);
+        let run = move || run(name, &theirs, timer, apply);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Self { name, shared, thread: Some(thread) })
+    }
+
+    /// Sets the desired state; the thread applies it at once if it is another one.
+    pub(in crate::run) fn set(&self, desired: D) {
+        let mut state = self.shared.lock();
+        if state.desired.as_ref() != Some(&desired) {
+            state.desired = Some(desired);
+            state.version += 1;
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// Something in the kernel changed: the state is applied anew soon.
+    pub(in crate::run) fn verify(&self) {
+        self.shared.lock().verify = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// How far the kernel follows.
+    pub(in crate::run) fn programming(&self) -> Programming {
+        let state = self.shared.lock();
+        let in_sync = state.tried == state.version && state.error.is_none();
+        Programming { name: self.name, in_sync, error: state.error.clone() }
+    }
+
+    /// Waits until the desired state was tried, for `timeout` at most.
+    pub(in crate::run) fn wait(&self, timeout: Duration) {
+        let state = self.shared.lock();
+        let is_open = |state: &mut State<D>| state.tried != state.version;
+        drop(self.shared.changed.wait_timeout_while(state, timeout, is_open));
+    }
+}
+
+impl<D> Drop for Programmer<D> {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<D> Shared<D> {
+    /// Nothing that can fail runs under this lock.
+    fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Clone> State<D> {
+    fn next(&self, timer: &Timer, now: Instant) -> Next<D> {
+        let Some(desired) = self.desired.clone() else {
+            return if self.stop { Next::Stop } else { Next::Wait(None) };
+        };
+        if self.tried != self.version {
+            return Next::Apply(desired, self.version);
+        }
+        if self.stop {
+            return Next::Stop;
+        }
+        match timer.due(self.verify).checked_duration_since(now) {
+            Some(wait) if !wait.is_zero() => Next::Wait(Some(wait)),
+            _ => Next::Apply(desired, self.version),
+        }
+    }
+}
+
+impl Timer {
+    fn due(&self, verify: bool) -> Instant {
+        let last = self.last.unwrap_or_else(Instant::now);
+        match self.pause {
+            Some(pause) => last + pause,
+            None if verify => last + BETWEEN.min(self.verify_every),
+            None => last + self.verify_every,
+        }
+    }
+
+    fn applied(&mut self, is_ok: bool, now: Instant) {
+        self.last = Some(now);
+        self.pause = match (is_ok, self.pause) {
+            (true, _) => None,
+            (false, None) => Some(FIRST_PAUSE),
+            (false, Some(pause)) => Some((pause * 2).min(LONGEST_PAUSE)),
+        };
+    }
+}
+
+fn run<D: Clone>(
+    name: &str,
+    shared: &Shared<D>,
+    mut timer: Timer,
+    mut apply: impl FnMut(&D) -> Result<(), String>,
+) {
+    let mut state = shared.lock();
+    loop {
+        state = match state.next(&timer, Instant::now()) {
+            Next::Stop => return,
+            Next::Wait(None) => shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Next::Wait(Some(wait)) => {
+                let woken = shared.changed.wait_timeout(state, wait);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+            Next::Apply(desired, version) => {
+                state.verify = false;
+                drop(state);
+                let result = apply(&desired);
+                timer.applied(result.is_ok(), Instant::now());
+                let mut state = shared.lock();
+                let error = result.err();
+                match (&error, &state.error) {
+                    (Some(new), old) if Some(new) != old.as_ref() => log::error!("{name}: {new}"),
+                    (None, Some(_)) => log::info!("{name}: in sync again"),
+                    _ => {}
+                }
+                (state.tried, state.error) = (version, error);
+                shared.changed.notify_all();
+                state
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A programmer whose attempts arrive here; those of odd numbers fail the first time.
+    fn programmer(verify_every: Duration) -> (Programmer<u32>, Receiver<u32>) {
+        let (attempts, attempted) = channel();
+        let mut failed = false;
+        let apply = move |desired: &u32| {
+            attempts.send(*desired).unwrap();
+            let fails = desired % 2 == 1 && !failed;
+            failed |= fails;
+            if fails { Err("odd".to_owned()) } else { Ok(()) }
+        };
+        (Programmer::start("test", verify_every, apply).unwrap(), attempted)
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_and_said_meanwhile() {
+        let (programmer, attempted) = programmer(LONG);
+        programmer.set(1);
+        programmer.wait(LONG);
+        let programming = programmer.programming();
+        assert_eq!((programming.in_sync, programming.error.as_deref()), (false, Some("odd")));
+        assert_eq!(attempted.recv_timeout(LONG), Ok(1));
+        assert_eq!(attempted.recv_timeout(LONG), Ok(1), "after a pause");
+        while !programmer.programming().in_sync {
+            std::thread::yield_now();
+        }
+        // A failure does not hold up what is wanted next.
+        programmer.set(2);
+        assert_eq!(attempted.recv_timeout(LONG), Ok(2));
+        drop(programmer);
+        assert!(attempted.recv().is_err(), "nothing is done twice");
+    }
+
+    #[test]
+    fn the_state_is_applied_anew_at_intervals_and_when_something_changed() {
+        let (often, attempted) = programmer(Duration::from_millis(1));
+        often.set(2);
+        for _ in 0..3 {
+            assert_eq!(attempted.recv_timeout(LONG), Ok(2));
+        }
+        drop(often);
+        let (seldom, attempted) = programmer(LONG);
+        seldom.set(2);
+        assert_eq!(attempted.recv_timeout(LONG), Ok(2));
+        seldom.verify();
+        assert_eq!(attempted.recv_timeout(LONG), Ok(2));
+    }
+
+    #[test]
+    fn what_was_set_last_is_applied_at_the_end() {
+        let (programmer, attempted) = programmer(LONG);
+        programmer.set(2);
+        programmer.set(4);
+        drop(programmer);
+        assert_eq!(attempted.iter().last(), Some(4));
+    }
+}
