@@ -97,7 +97,7 @@ fn web(lan: &Lan, node: &str, endpoints: &[String]) {
         node,
         endpoints,
         json!({
-        "type": "LoadBalancer",
+        "type": "LoadBalancer", "clusterIPs": ["10.96.0.10"],
         "externalIPs": ["203.0.113.7", "2001:db8:99::7", "192.0.2.1"],
         "ports": [
             {"name": "http", "port": 80, "targetPort": 8080, "nodePort": 30080, "protocol": "TCP"},
@@ -206,7 +206,7 @@ fn sctp_is_led_to_the_switch_too() {
         "sctp",
         "node1",
         &[pod.v4().to_string()],
-        json!({"type": "NodePort",
+        json!({"type": "NodePort", "clusterIPs": ["10.96.0.30"],
         "ports": [{"port": 1, "targetPort": 9132, "nodePort": 30132, "protocol": "SCTP"}]}),
     );
     one.namespace.exec(["python3", "-c", SCTP_CLIENT]);

@@ -8,9 +8,11 @@ use crate::node::{Node, NodeFiles, POLICY, cluster, until};
 use crate::{DB, WEB, syn};
 
 fn service(name: &str, node_port: u16) -> String {
+    let last = node_port % 100;
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: default}}\nspec: \
-         {{type: NodePort, externalIPs: [203.0.113.7], ports: [{{port: {node_port}, nodePort: {node_port}}}]}}\n"
+         {{type: NodePort, clusterIPs: [10.96.0.{last}], externalIPs: [203.0.113.7], ports: [{{port: {node_port}, \
+         nodePort: {node_port}}}]}}\n"
     )
 }
 
