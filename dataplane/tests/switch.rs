@@ -5,9 +5,12 @@ use std::time::{Duration, Instant};
 
 use acl::{Action, AddressMap, PortRange, Rule, Table};
 use dataplane::port::memory::Wire;
+use dataplane::port::{Lent, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::protocol;
-use dataplane::{Gate, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch};
+use dataplane::{
+    Frame, Gate, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
+};
 use testkit::packet::{tcp, udp};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -231,4 +234,122 @@ fn a_port_that_is_given_up_gives_its_number_back() {
     rig.publish(&snapshot(1, vec![None, pod("default/b", "10.1.0.3", Gate::Open, Gate::Open)]));
     rig.wires[1].send(udp("10.1.0.3:53", "10.1.0.2:4000").build());
     eventually("the refusal", || (rig.ended_as(Outcome::NoRoute) == 1).then_some(()));
+}
+
+/// A port over nothing; closing it takes until the test lets it.
+struct SlowToClose {
+    begins: std::sync::mpsc::Sender<()>,
+    may_end: std::sync::mpsc::Receiver<()>,
+}
+
+impl Port for SlowToClose {
+    fn receive(
+        &mut self,
+        _lent: &mut Lent<'_>,
+        _most: usize,
+        _frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
+        Ok(())
+    }
+
+    fn send(&mut self, _lent: &mut Lent<'_>, _frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        Ok(())
+    }
+
+    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {
+        self.begins.send(()).unwrap();
+        self.may_end.recv_timeout(PATIENCE).unwrap();
+    }
+}
+
+/// The kernel closes an AF_XDP socket when all processors have passed a point of rest.
+#[test]
+fn packets_pass_while_a_port_is_closed() {
+    let rig = Rig::new(1, 2);
+    let (begins, has_begun) = std::sync::mpsc::channel();
+    let (end, may_end) = std::sync::mpsc::channel();
+    let id = rig.switch.free_port_id().unwrap();
+    rig.switch.add_port(id, Box::new(SlowToClose { begins, may_end }));
+    rig.publish(&snapshot(
+        1,
+        vec![
+            pod("default/a", "10.1.0.2", Gate::Open, Gate::Open),
+            pod("default/b", "10.1.0.3", Gate::Open, Gate::Open),
+        ],
+    ));
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| {
+            rig.switch.remove_port(id);
+            rig.switch.finish_closing();
+        });
+        has_begun.recv_timeout(PATIENCE).expect("the port is being closed");
+        for n in 0..100 {
+            rig.wires[0].send(udp("10.1.0.2:4000", "10.1.0.3:53").payload(&[n]).build());
+            let arrived = eventually("a packet's arrival", || rig.wires[1].receive());
+            assert!(arrived.ends_with(&[n]));
+        }
+        end.send(()).unwrap();
+        removal.join().unwrap();
+    });
+}
+
+/// The next pod with an address gets nothing of the sessions that touch it, whichever end opened them.
+#[test]
+fn sessions_end_with_the_pod_that_had_their_address() {
+    let mut rig = Rig::new(2, 2);
+    let ports = |server: &str| {
+        vec![
+            pod("default/client", "10.1.0.2", Gate::Open, Gate::Open),
+            pod(server, "10.1.0.3", Gate::Open, Gate::Open),
+        ]
+    };
+    rig.publish(&snapshot(1, ports("default/old")));
+    let there = tcp("10.1.0.2:4000", "10.1.0.3:80");
+    rig.wires[0].send(there.clone().syn().build());
+    eventually("a connection to the pod", || rig.wires[1].receive());
+    rig.wires[1].send(udp("10.1.0.3:4000", "10.1.0.2:53").payload(b"?").build());
+    eventually("a packet of the pod", || rig.wires[0].receive());
+    assert_eq!(rig.switch.sessions().used(), 2);
+
+    rig.switch.remove_port(PortId(1));
+    let client_alone = ports("default/old").into_iter().take(1).collect();
+    rig.publish(&snapshot(2, client_alone));
+    eventually("the end of all sessions", || (rig.switch.sessions().used() == 0).then_some(()));
+
+    rig.wires[1] = Wire::default();
+    let id = eventually("a number", || rig.switch.free_port_id());
+    assert_eq!(id, PortId(1));
+    rig.switch.add_port(id, rig.wires[1].port());
+    rig.publish(&snapshot(3, ports("default/new")));
+    let before = rig.ended_as(Outcome::NoSession);
+    rig.wires[0].send(there.data(b"for the old one").build());
+    eventually("a refusal", || (rig.ended_as(Outcome::NoSession) > before).then_some(()));
+    assert!(rig.wires[1].receive().is_none());
+}
+
+/// Pods of other cluster nodes come and go without a port; the control side says when.
+#[test]
+fn sessions_end_with_a_pod_elsewhere() {
+    let rig = Rig::new(1, 2);
+    let ports = || {
+        let uplink = Some(PortState::new("uplink", PortKind::Uplink));
+        vec![pod("default/a", "10.1.0.2", Gate::Open, Gate::Open), uplink]
+    };
+    rig.publish(&snapshot(1, ports()));
+    let packet = |from: &str, to: &str| udp(from, to).payload(b"x").build();
+    for n in 2..4 {
+        rig.wires[0].send(packet("10.1.0.2:4000", &format!("10.2.0.{n}:53")));
+        eventually("a packet's arrival", || rig.wires[1].receive());
+    }
+    let address: std::net::IpAddr = "10.2.0.2".parse().unwrap();
+    rig.switch.depart([address.into()]);
+    rig.publish(&snapshot(2, ports()));
+    eventually("the session's end", || (rig.switch.sessions().used() == 1).then_some(()));
+    // What the next pod of the address opens is its own, and lives.
+    rig.wires[0].send(packet("10.1.0.2:4000", "10.2.0.2:53"));
+    eventually("a packet's arrival", || rig.wires[1].receive());
+    rig.publish(&snapshot(3, ports()));
+    rig.wires[1].send(packet("10.2.0.2:53", "10.1.0.2:4000"));
+    eventually("an answer", || rig.wires[0].receive());
+    assert_eq!(rig.switch.sessions().used(), 2);
 }

@@ -47,6 +47,8 @@ pub struct Control {
     dirty: BTreeSet<PodKey>,
     nodes_changed: bool,
     revision: u64,
+    departed: BTreeSet<IpAddr>,
+    any_departed: bool,
     services: services::Pending,
     pub(crate) view: Arc<View>,
 }
@@ -86,6 +88,8 @@ impl Control {
             dirty: BTreeSet::new(),
             nodes_changed: false,
             revision: 0,
+            departed: BTreeSet::new(),
+            any_departed: false,
             services: services::Pending::default(),
             view: Arc::new(View::default()),
         }
@@ -93,9 +97,15 @@ impl Control {
 
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
-        let before = self.addresses_before(&object.reference());
+        let reference = object.reference();
+        let before = self.addresses_before(&reference);
+        let uid = self.uid_of(&reference);
         let change = self.cache.apply(object);
         self.process(change, &before);
+        // Another pod of the same name and address: its end and its beginning came as one.
+        if uid.is_some() && uid != self.uid_of(&reference) {
+            self.note_departed(before);
+        }
     }
 
     /// Removes an object, if it is known.
@@ -183,7 +193,8 @@ impl Control {
             false => Arc::clone(&self.view.nodes),
         };
         let services = self.services.work_out(&self.cache, &self.view.services);
-        let same = Arc::ptr_eq(&addresses, &self.view.addresses)
+        let same = !std::mem::take(&mut self.any_departed)
+            && Arc::ptr_eq(&addresses, &self.view.addresses)
             && Arc::ptr_eq(&pods, &self.view.pods)
             && Arc::ptr_eq(&nodes, &self.view.nodes)
             && Arc::ptr_eq(&services, &self.view.services);
@@ -255,6 +266,23 @@ impl Control {
     /// The networks of every peer set.
     pub(crate) fn nets_of_sets(&self) -> HashMap<PeerSetId, Nets, RandomState> {
         self.membership.nets()
+    }
+
+    /// Addresses that were a pod's and are so no longer, or are another pod's, since this was last
+    /// called: no connection goes on with the next pod. [`Self::commit`] has a view for them.
+    pub fn take_departed(&mut self) -> BTreeSet<IpAddr> {
+        std::mem::take(&mut self.departed)
+    }
+
+    fn note_departed(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        let known = self.departed.len();
+        self.departed.extend(addresses);
+        self.any_departed |= self.departed.len() > known;
+    }
+
+    fn uid_of(&self, reference: &ObjectRef) -> Option<Arc<str>> {
+        let namespace = reference.namespace.clone().filter(|_| reference.kind == Kind::Pod)?;
+        self.cache.pod(&PodKey { namespace, name: Arc::clone(&reference.name) })?.uid.clone()
     }
 
     /// The addresses that a pod has before it is changed; none for other objects.

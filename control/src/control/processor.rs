@@ -31,7 +31,16 @@ impl Control {
             }
             Change::Pod(key) => {
                 self.services.pod_changed();
+                let owned = |address: &IpAddr| Some((*address, self.pod_at(*address)?.clone()));
+                let owners: Vec<(IpAddr, PodKey)> = addresses_before
+                    .iter()
+                    .chain(self.cache.addresses(&key))
+                    .filter_map(owned)
+                    .collect();
                 self.membership.pod_changed(&self.cache, &key, addresses_before);
+                let departed = owners.into_iter().filter(|(it, pod)| self.pod_at(*it) != Some(pod));
+                let departed: Vec<IpAddr> = departed.map(|(address, _)| address).collect();
+                self.note_departed(departed);
                 if self.local.contains_key(&key) || self.is_local(&key) {
                     self.dirty.insert(key);
                 }

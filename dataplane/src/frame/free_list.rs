@@ -57,6 +57,14 @@ impl FreeList {
         }
     }
 
+    /// Leaves its own frames to all.
+    pub(crate) fn share_all(&mut self) {
+        for frame in self.own.drain(..) {
+            // The shared list has room for every frame there is.
+            let _ = self.shared.push(frame);
+        }
+    }
+
     /// Free frames this worker can reach.
     pub fn len(&self) -> usize {
         self.own.len() + self.shared.len()
@@ -70,9 +78,7 @@ impl FreeList {
 
 impl Drop for FreeList {
     fn drop(&mut self) {
-        for frame in self.own.drain(..) {
-            let _ = self.shared.push(frame);
-        }
+        self.share_all();
     }
 }
 

@@ -1,5 +1,6 @@
 //! The switch: workers on their cores, and the handle the control side holds them by.
 
+mod housekeeper;
 mod ports;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use acl::Address;
+use ahash::AHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::exchange::{Bell, Exchange};
@@ -15,7 +18,9 @@ use crate::orders::{Order, Orders};
 use crate::port::{Port, PortGone, Queues};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
-use crate::{Counters, Frame, FreeList, Memory, Now, PortId, Snapshot};
+use crate::{Counters, Frame, FreeList, Memory, Now, PortId, PortKind, Snapshot};
+use housekeeper::Housekeeper;
+pub(crate) use housekeeper::Task;
 pub use ports::PortPart;
 use ports::Ports;
 
@@ -77,8 +82,12 @@ pub struct Switch {
     stop: Arc<AtomicBool>,
     clock: Clock,
     ports: Mutex<Ports>,
-    /// Of the last snapshot published.
+    /// Generation of the last snapshot published.
     published: AtomicU64,
+    /// Addresses of pods in it, with their ports.
+    pods: Mutex<AHashMap<Address, PortId>>,
+    // Ends after the workers.
+    housekeeper: Housekeeper,
 }
 
 struct Handle {
@@ -112,6 +121,9 @@ impl Switch {
         let free = FreeList::new(memory, frames);
         let stop = Arc::new(AtomicBool::new(false));
         let clock = Clock::start();
+        let orders: Vec<Arc<Orders>> =
+            (0..count).map(|number| Orders::with_bell(exchange.bell(number))).collect();
+        let housekeeper = Housekeeper::start(memory, free.share(), &sessions, orders.clone())?;
         let mut switch = Self {
             workers: Vec::new(),
             exchange: Arc::clone(&exchange),
@@ -120,10 +132,11 @@ impl Switch {
             clock,
             ports: Mutex::new(Ports::new(config.ports)),
             published: AtomicU64::new(0),
+            pods: Mutex::default(),
+            housekeeper,
         };
-        for number in 0..count {
+        for (number, orders) in orders.into_iter().enumerate() {
             let bell = exchange.bell(number);
-            let orders = Orders::with_bell(Arc::clone(&bell));
             let counters = Arc::new(Counters::default());
             let worker = Worker::new(Parts {
                 number,
@@ -133,6 +146,7 @@ impl Switch {
                 counters: Arc::clone(&counters),
                 orders: Arc::clone(&orders),
                 exchange: Arc::clone(&exchange),
+                housekeeper: switch.housekeeper.tasks(),
                 inspect: inspect(number),
             });
             let (stop, mode, core) =
@@ -150,13 +164,38 @@ impl Switch {
     }
 
     /// Hands every worker this snapshot. It is in force for a worker from its next vector on.
+    ///
+    /// Sessions that touch the address of a pod whose port is not in it any more end.
     pub fn publish(&self, snapshot: &Arc<Snapshot>) {
+        self.note_pods(snapshot);
         self.sessions.set_ports(snapshot.ports().count(), snapshot.uplink().is_some());
         self.published.store(snapshot.generation, Ordering::Release);
         for worker in &self.workers {
             worker.orders.give(Order::Snapshot(Arc::clone(snapshot)));
             worker.orders.free_retired();
         }
+        self.housekeeper.give(Task::EndDeparted);
+    }
+
+    /// Ends every session that touches one of these addresses, with the next snapshot: their pods
+    /// have them no longer.
+    pub fn depart(&self, addresses: impl IntoIterator<Item = Address>) {
+        self.sessions.depart(addresses, self.published.load(Ordering::Acquire) + 1);
+    }
+
+    /// Remembers the pods of a snapshot, and ends the sessions of those that are not in it any more.
+    fn note_pods(&self, snapshot: &Snapshot) {
+        let ports = snapshot.ports().filter(|(_, port)| port.kind == PortKind::Pod);
+        let pods: AHashMap<Address, PortId> = ports
+            .flat_map(|(id, port)| port.addresses.iter().map(move |address| (*address, id)))
+            .collect();
+        let mut known = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let departed = known.iter().filter(|(address, id)| pods.get(address) != Some(id));
+        let departed: Vec<Address> = departed.map(|(address, _)| *address).collect();
+        if !departed.is_empty() {
+            self.sessions.depart(departed, snapshot.generation);
+        }
+        *known = pods;
     }
 
     /// Has every worker follow packets, or follow them no more.
@@ -220,8 +259,10 @@ impl Switch {
         }
     }
 
-    /// Has a port given up, by all workers that serve a part of it; returns once its interface is
-    /// free again. The connections that it opened end with it.
+    /// Takes a port from all workers that serve a part of it. The connections that it opened end.
+    ///
+    /// Its sockets are closed after that, by another thread ([`Self::finish_closing`]): the kernel
+    /// takes its time.
     pub fn remove_port(&self, id: PortId) {
         let parts = self.ports().remove(id, self.published.load(Ordering::Acquire));
         self.exchange.set_owners(id, &[]);
@@ -239,6 +280,11 @@ impl Switch {
             let _ = are_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         }
         self.sessions.end_of(id);
+    }
+
+    /// Waits until the interfaces of all ports that were removed are free again.
+    pub fn finish_closing(&self) {
+        self.housekeeper.finish();
     }
 
     /// Ports that workers gave up because their interfaces vanished.

@@ -14,12 +14,14 @@ mod handoff;
 mod slots;
 
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use crate::exchange::Exchange;
 use crate::orders::{Order, Orders};
 use crate::port::{Lent, MOST_FRAMES, Port};
 use crate::session::Sessions;
+use crate::switch::Task;
 use crate::{
     Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR,
 };
@@ -62,6 +64,8 @@ pub struct Worker {
     slots: Slots,
     orders: Arc<Orders>,
     exchange: Arc<Exchange>,
+    /// Closes the ports that are given up; without one the worker does.
+    housekeeper: Option<Sender<Task>>,
     inspect: Option<Box<dyn Inspect>>,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
@@ -82,6 +86,7 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<Counters>,
     pub(crate) orders: Arc<Orders>,
     pub(crate) exchange: Arc<Exchange>,
+    pub(crate) housekeeper: Option<Sender<Task>>,
     pub(crate) inspect: Option<Box<dyn Inspect>>,
 }
 
@@ -100,6 +105,7 @@ impl Worker {
             slots: Slots::default(),
             orders: parts.orders,
             exchange: parts.exchange,
+            housekeeper: parts.housekeeper,
             inspect: parts.inspect,
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
@@ -126,6 +132,7 @@ impl Worker {
             counters: Arc::default(),
             orders: Orders::new(),
             exchange: Exchange::new(1, 0),
+            housekeeper: None,
             inspect,
         })
     }
@@ -323,11 +330,24 @@ impl Worker {
     }
 
     fn remove_port(&mut self, id: PortId) {
-        if let Some(slot) = self.slots.remove(id) {
-            slot.leaving.into_iter().for_each(|frame| self.free.put(frame));
-            slot.port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
+        if let Some(Slot { port, leaving, .. }) = self.slots.remove(id) {
+            self.give_up(port, leaving);
             self.graph.forget_port(id);
             self.end_waiting();
+        }
+    }
+
+    /// Leaves a port to the housekeeper: closing its sockets takes the kernel milliseconds, in which
+    /// no packet would pass here.
+    fn give_up(&mut self, port: Box<dyn Port>, leaving: Vec<Frame>) {
+        let task = Task::Close(port, leaving);
+        let back = match &self.housekeeper {
+            Some(housekeeper) => housekeeper.send(task).err().map(|error| error.0),
+            None => Some(task),
+        };
+        if let Some(Task::Close(port, leaving)) = back {
+            leaving.into_iter().for_each(|frame| self.free.put(frame));
+            port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
         }
     }
 
@@ -344,9 +364,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        for slot in self.slots.take_all() {
-            slot.leaving.into_iter().for_each(|frame| self.free.put(frame));
-            slot.port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
+        // Nobody waits for this worker any more.
+        self.housekeeper = None;
+        for Slot { port, leaving, .. } in self.slots.take_all() {
+            self.give_up(port, leaving);
         }
         self.packets.drain(..).for_each(|packet| self.free.put(packet.frame));
         self.graph.take_waiting().for_each(|packet| self.free.put(packet.frame));

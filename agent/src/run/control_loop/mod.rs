@@ -299,6 +299,8 @@ impl ControlLoop {
         let surroundings = self.surroundings(&view);
         let services = Arc::clone(&surroundings.services);
         let snapshot = Arc::new(snapshot(&view, &node, surroundings, self.generation, &ports));
+        let departed = self.control.take_departed();
+        self.switch.depart(departed.into_iter().map(Into::into));
         self.switch.publish(&snapshot);
         // What it now knows how to handle.
         self.set_uplink_filter(&services);

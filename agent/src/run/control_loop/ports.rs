@@ -28,6 +28,7 @@ impl ControlLoop {
             match self.interfaces.index(&interface) {
                 Ok(None) => {
                     log::info!("pod {key}: interface {interface} is gone; it is forgotten");
+                    self.switch.depart(pod.addresses.iter().map(|it| (*it).into()));
                     self.forget_record(&attachment);
                     continue;
                 }

@@ -359,3 +359,30 @@ fn a_session_ended_while_it_is_opened_leaves_no_trace() {
     assert_eq!((sessions.used(), sessions.used_by(PortId(0))), (0, 0));
     assert_eq!(sessions.index.in_use(), 0, "slots that lead nowhere");
 }
+
+#[test]
+fn a_session_of_a_departed_address_is_known_until_it_has_ended() {
+    let sessions = Sessions::new(16, 1, Timeouts::default());
+    open_one(&sessions, &flow(1), 0).unwrap();
+    sessions.open(&service(2), &opening(0), 0).unwrap();
+    let other = Flow { destination: acl::Address::from_v4_bits(7), ..flow(3) };
+    open_one(&sessions, &other, 0).unwrap();
+    let departed = [flow(1).destination, service(2).receiver.destination];
+    let is_departed = |flow: &Flow| {
+        let found = find(&sessions, flow, 0).unwrap();
+        sessions.has_departed(&found, &sessions.views(&found).unwrap())
+    };
+    assert!(!is_departed(&flow(1)));
+    sessions.depart(departed, 5);
+    assert!(is_departed(&flow(1)) && is_departed(&service(2).opener) && !is_departed(&other));
+    // A worker that decides by generation 4 may still make sessions of the pod that is gone.
+    assert!(sessions.end_departed(4));
+    assert_eq!(sessions.used(), 3);
+    // One that generation 5 allowed is the next pod's.
+    let next = Opening { generation: 5, ..opening(0) };
+    sessions.open(&Views::plain(flow(4)), &next, 0).unwrap();
+    assert!(!is_departed(&flow(4)));
+    assert!(!sessions.end_departed(5));
+    assert_eq!(sessions.used(), 2);
+    assert!(find(&sessions, &other, 0).is_some() && find(&sessions, &flow(4), 0).is_some());
+}

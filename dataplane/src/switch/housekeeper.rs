@@ -1,0 +1,105 @@
+//! A thread for what would hold workers up, or the control side: the kernel takes tens of milliseconds
+//! to close a socket, and the session table is large.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::orders::Orders;
+use crate::port::{Lent, Port};
+use crate::session::Sessions;
+use crate::{Frame, FreeList, Memory};
+
+/// What is to be done.
+pub(crate) enum Task {
+    /// Close a port that a worker has given up, and free the frames that were to leave by it.
+    Close(Box<dyn Port>, Vec<Frame>),
+    /// End the sessions of departed addresses once no worker makes any more.
+    EndDeparted,
+    /// Answer once everything before is done.
+    Answer(Sender<()>),
+}
+
+pub(super) struct Housekeeper {
+    /// `None` once it is to end.
+    tasks: Option<Sender<Task>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How often workers are asked whether they have taken a snapshot up.
+const AGAIN: Duration = Duration::from_millis(10);
+
+impl Housekeeper {
+    pub(super) fn start(
+        memory: &Arc<Memory>,
+        free: FreeList,
+        sessions: &Arc<Sessions>,
+        workers: Vec<Arc<Orders>>,
+    ) -> std::io::Result<Self> {
+        let (tasks, waiting) = channel();
+        let (memory, sessions) = (Arc::clone(memory), Arc::clone(sessions));
+        let thread = std::thread::Builder::new()
+            .name("housekeeper".to_owned())
+            .spawn(move || run(&waiting, &memory, free, &sessions, &workers))?;
+        Ok(Self { tasks: Some(tasks), thread: Some(thread) })
+    }
+
+    pub(super) fn tasks(&self) -> Option<Sender<Task>> {
+        self.tasks.clone()
+    }
+
+    pub(super) fn give(&self, task: Task) {
+        if let Some(tasks) = &self.tasks {
+            // The thread ends with the last sender.
+            let _ = tasks.send(task);
+        }
+    }
+
+    /// Waits until every port that was given up before is closed.
+    pub(super) fn finish(&self) {
+        let (done, is_done) = channel();
+        self.give(Task::Answer(done));
+        let _ = is_done.recv();
+    }
+}
+
+impl Drop for Housekeeper {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    waiting: &Receiver<Task>,
+    memory: &Memory,
+    mut free: FreeList,
+    sessions: &Sessions,
+    workers: &[Arc<Orders>],
+) {
+    let mut departed = false;
+    loop {
+        let next = match departed {
+            true => waiting.recv_timeout(AGAIN),
+            false => waiting.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match next {
+            Ok(Task::Close(port, leaving)) => {
+                leaving.into_iter().for_each(|frame| free.put(frame));
+                port.close(&mut Lent { memory, free: &mut free });
+                free.share_all();
+            }
+            Ok(Task::EndDeparted) => departed = true,
+            Ok(Task::Answer(done)) => drop(done.send(())),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if departed {
+            let in_force = workers.iter().map(|worker| worker.generation()).min();
+            departed = sessions.end_departed(in_force.unwrap_or(u64::MAX));
+        }
+    }
+}
