@@ -96,6 +96,50 @@ fn a_recreated_pod_keeps_nothing_of_its_predecessor() {
     }
 }
 
+/// What the switch ends connections by.
+#[test]
+fn addresses_that_change_their_pod_are_told_once() {
+    let made = |name: &str, address: &str, uid: &str| {
+        let mut pod = pod(name, address, json!({}));
+        pod["metadata"]["uid"] = json!(uid);
+        object(pod)
+    };
+    let reference =
+        |name: &str| ObjectRef { kind: Kind::Pod, namespace: Some("x".into()), name: name.into() };
+    let mut control = Control::new(Scope::Node("n1".into()));
+    let departed = |control: &mut Control| {
+        let view = control.commit();
+        let departed: Vec<String> =
+            control.take_departed().iter().map(|address| address.to_string()).collect();
+        assert!(departed.is_empty() || view.is_some(), "a view for them");
+        departed
+    };
+    control.apply(made("x/a", "10.0.0.1", "1"));
+    control.apply(made("x/b", "10.0.0.2", "1"));
+    assert!(departed(&mut control).is_empty(), "they have just come");
+    // The same pod, told again.
+    control.apply(made("x/a", "10.0.0.1", "1"));
+    assert!(departed(&mut control).is_empty());
+    // Another one of that name and address, whose predecessor's end was missed.
+    control.apply(made("x/a", "10.0.0.1", "2"));
+    assert_eq!(departed(&mut control), ["10.0.0.1"]);
+    assert!(departed(&mut control).is_empty());
+    // Another address; and the end.
+    control.apply(made("x/b", "10.0.0.3", "1"));
+    assert_eq!(departed(&mut control), ["10.0.0.2"]);
+    control.delete(&reference("b"));
+    assert_eq!(departed(&mut control), ["10.0.0.3"]);
+    // A pod that has finished has its address no longer; nor has one that was bound to another.
+    let mut finished = pod("x/a", "10.0.0.1", json!({}));
+    finished["metadata"]["uid"] = json!("2");
+    finished["status"]["phase"] = json!("Succeeded");
+    control.apply(object(finished));
+    assert_eq!(departed(&mut control), ["10.0.0.1"]);
+    control.apply(made("x/c", "10.0.0.4", "1"));
+    control.bind_address(key("x/c"), None, vec!["10.0.0.5".parse().unwrap()]);
+    assert_eq!(departed(&mut control), ["10.0.0.4"]);
+}
+
 #[test]
 fn a_pod_made_again_under_its_name_is_not_judged_as_its_predecessor() {
     let made = |uid: &str, labels: Value| {

@@ -5,14 +5,12 @@ pub mod memory;
 pub mod pcap;
 mod queues;
 mod recorded;
-mod tap;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
 pub use queues::Queues;
 pub use recorded::{Recorded, Recording};
-pub use tap::TapPort;
 
 use crate::frame::Chain;
 use crate::{Frame, FreeList, Memory};
