@@ -22,7 +22,7 @@ pub mod worker;
 pub use clock::Now;
 pub use counters::Counters;
 pub use frame::{Frame, FreeList, Memory};
-pub use graph::{Graph, SWITCH_MAC};
+pub use graph::Graph;
 pub use outcome::{OUTCOMES, Outcome, Verdict};
 pub use packet::{Packet, VECTOR};
 pub use policy::{DEFAULT_ALLOW, Deciders, Judgement, RuleAt, judge};
@@ -30,4 +30,5 @@ pub use snapshot::{
     Gate, Hop, Leads, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay,
 };
 pub use switch::Switch;
+pub use wire::SWITCH_MAC;
 pub use worker::Worker;

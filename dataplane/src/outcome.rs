@@ -94,6 +94,12 @@ outcomes! {
     UnknownEthertype = Drop "unknown-ethertype",
     /// An address that cannot be on this wire.
     Martian = Drop "martian",
+    /// An IPv4 source route or an IPv6 routing header that may lead past the destination.
+    SourceRoute = Drop "source-route",
+    /// An IPv4 address of the reserved class E (240.0.0.0/4).
+    ReservedAddress = Drop "reserved-address",
+    /// A link-local destination, which no router forwards to.
+    LinkLocal = Drop "link-local",
     /// The source MAC address is not the pod's.
     SpoofedMac = Drop "spoofed-mac",
     /// The source address does not belong behind the port it came from.
@@ -120,8 +126,11 @@ outcomes! {
     NoTranslationPort = Drop "no-translation-port",
     /// The next hop towards another cluster node is not known (yet).
     NoNeighbour = Drop "no-neighbour",
-    /// A tunnel packet that no other cluster node of the overlay can have sent.
+    /// A tunnel packet that no other cluster node of the overlay can have sent, or that would
+    /// leave outside of a tunnel.
     TunnelRefused = Drop "tunnel-refused",
+    /// A tunnel packet marked for congestion around one that cannot carry the mark.
+    CongestionLost = Drop "congestion-lost",
     /// Every session of the table is taken.
     SessionTableFull = Drop "session-table-full",
     /// The pod that opens the connection has used up its share of the sessions.

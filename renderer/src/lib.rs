@@ -12,7 +12,11 @@ use std::sync::Arc;
 use control::{ClusterNode, PodGate, PodKey, View};
 use dataplane::services::Services;
 use dataplane::wire::Mac;
+use dataplane::wire::vxlan::HOP_LIMIT;
 use dataplane::{Gate, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
+use ipnet::IpNet;
+
+use linux_net::host_port;
 
 pub use services::ServiceMaker;
 pub use switch_ports::SWITCH_ADDRESSES;
@@ -99,19 +103,17 @@ pub fn snapshot(
         states[usize::from(port.id.0)] = Some(state(view, port));
     }
     let cluster_node = view.nodes.get(node);
-    let mut own: Vec<IpAddr> = Vec::new();
-    // Known first by what its object says, in that order.
-    let object = cluster_node.iter().flat_map(|node| &node.addresses);
-    for address in object.chain(&surroundings.node_addresses) {
-        if !own.contains(address) {
-            own.push(*address);
-        }
-    }
     Snapshot::new(Parts {
         generation,
         ports: states,
         addresses: Arc::clone(&view.addresses),
-        node_addresses: own,
+        node_addresses: cluster_node.map_or_else(Vec::new, |node| node.addresses.clone()),
+        more_node_addresses: cluster_node
+            .into_iter()
+            .flat_map(|node| gateways(&node.pod_cidrs))
+            .chain(surroundings.node_addresses)
+            .collect(),
+        switch_addresses: SWITCH_ADDRESSES.to_vec(),
         local_networks: cluster_node.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
         services: surroundings.services,
         routes: surroundings.routes,
@@ -121,28 +123,43 @@ pub fn snapshot(
     })
 }
 
+/// The next hop towards another cluster node.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NextHop {
+    /// Its MAC address, where it is known.
+    pub mac: Option<Mac>,
+    /// Whether the other cluster node is the next hop itself: no router stands in between.
+    pub is_neighbour: bool,
+}
+
 /// The cluster nodes beside `node`, as far as they have an address to be reached by; `next_hop`
-/// tells the MAC address of the first step to one.
-pub fn peers(
-    view: &View,
-    node: &str,
-    mut next_hop: impl FnMut(IpAddr) -> Option<Mac>,
-) -> Vec<Peer> {
+/// finds the next hop towards one.
+pub fn peers(view: &View, node: &str, mut next_hop: impl FnMut(IpAddr) -> NextHop) -> Vec<Peer> {
     let own = view.nodes.get(node);
     let has_v4 = own.is_some_and(|own| own.addresses.first().is_some_and(IpAddr::is_ipv4));
     let others = view.nodes.iter().filter(|(name, _)| &***name != node);
     let peer = |(name, other): (&Arc<str>, &Arc<ClusterNode>)| {
         // Tunnels are of the family that the cluster nodes are known by first.
         let endpoint = other.addresses.iter().find(|it| it.is_ipv4() == has_v4)?;
+        let hop = next_hop(*endpoint);
         Some(Peer {
             name: name.to_string(),
             addresses: other.addresses.iter().map(|address| (*address).into()).collect(),
+            more_addresses: gateways(&other.pod_cidrs).map(Into::into).collect(),
             networks: other.pod_cidrs.clone(),
             endpoint: (*endpoint).into(),
-            next_hop: next_hop(*endpoint),
+            next_hop: hop.mac,
+            least_hop_limit: if hop.is_neighbour { HOP_LIMIT } else { 0 },
         })
     };
     others.filter_map(peer).collect()
+}
+
+/// Addresses of a cluster node's kernel on its host port that other cluster nodes have a way to: its
+/// processes are reached at them.
+pub fn gateways(pod_networks: &[IpNet]) -> impl Iterator<Item = IpAddr> {
+    let has_networks = !pod_networks.is_empty();
+    has_networks.then(|| host_port::gateways(pod_networks)).into_iter().flatten()
 }
 
 fn state(view: &View, port: &NodePort) -> PortState {

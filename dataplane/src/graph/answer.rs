@@ -6,7 +6,7 @@
 use super::{Context, Next, Node};
 use crate::packet::Packet;
 use crate::wire::answer::{self, LONGEST, Notice};
-use crate::{Hop, Now, Outcome, PortId};
+use crate::{Hop, Now, Outcome, PortId, PortKind};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let outcome = packet.outcome.unwrap_or(Outcome::NoRoute);
@@ -19,10 +19,14 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     };
     packet.out_port = PortId::NONE;
     let flow = packet.headers.flow;
-    // Who asked a service gets the service's answer.
+    let snapshot = context.snapshot;
+    let is_from_host = snapshot.port(packet.in_port).is_some_and(|it| it.kind == PortKind::Host);
     let from = match notice {
+        // Who asked a service gets the service's answer.
         Notice::PortUnreachable => Some(flow.destination),
-        _ => context.snapshot.node_address(flow.source),
+        // The kernel drops what claims to come from one of its own addresses.
+        _ if is_from_host => snapshot.switch_address(flow.source).or(Some(flow.destination)),
+        _ => snapshot.node_address(flow.source),
     };
     let Some(from) = from else { return dropped };
     if !context.notices.may_tell(packet.in_port, context.now) {

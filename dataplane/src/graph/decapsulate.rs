@@ -10,7 +10,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let refused = Next::End(Outcome::TunnelRefused);
     let Underlay::Overlay(overlay) = context.snapshot.underlay() else { return refused };
     let outer = packet.headers;
-    let Some(peer) = context.snapshot.routes().peer_at(outer.flow.source) else { return refused };
+    let routes = context.snapshot.routes();
+    let Some(peer) = routes.peer_at(outer.flow.source) else { return refused };
+    if routes.peer(peer).is_none_or(|peer| outer.ttl < peer.least_hop_limit) {
+        return refused;
+    }
     let frame = context.memory.bytes(&packet.frame);
     let Some(inside) = overlay.inside(frame, &outer) else { return refused };
     let class = vxlan::class(frame, &outer);
@@ -28,7 +32,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if context.snapshot.routes().find(packet.headers.flow.source) != Some(peer) {
         return Next::End(Outcome::SpoofedAddress);
     }
-    vxlan::mark_congestion(frame, &packet.headers, class);
+    if !vxlan::combine_congestion(frame, &packet.headers, class) {
+        return Next::End(Outcome::CongestionLost);
+    }
     packet.from_peer = Hop::peer(peer);
     session::expect(context, packet);
     security::onward(context, packet)

@@ -3,10 +3,10 @@
 
 use acl::Address;
 
-use super::{Context, Next, SWITCH_MAC};
+use super::{Context, Next};
 use crate::packet::Packet;
 use crate::wire::neighbour::{self, Message};
-use crate::wire::{Kind, Mac};
+use crate::wire::{Kind, Mac, SWITCH_MAC};
 use crate::{Outcome, PortKind, PortState};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {

@@ -27,7 +27,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             None => context.translate(packet, translation),
         }
     }
-    context.remember_fragment(packet);
+    context.remember_fragment(packet, true);
     Next::Node(Node::Rewrite)
 }
 

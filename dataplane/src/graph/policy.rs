@@ -4,7 +4,7 @@ use super::{Context, Next, Node};
 use crate::packet::Packet;
 use crate::policy::{self, Cases};
 use crate::wire::Role;
-use crate::{Outcome, PortId, Verdict};
+use crate::{Hop, Outcome, PortId, Verdict};
 
 /// Gives each packet an outcome, and those that have somewhere to go a hop.
 pub(super) fn judge(context: &mut Context<'_>, packets: &mut [Packet], items: &[u8]) {
@@ -21,6 +21,10 @@ pub(super) fn judge(context: &mut Context<'_>, packets: &mut [Packet], items: &[
             && let Some(judgement) = judgements.next()
         {
             (packet.outcome, packet.by) = (Some(judgement.outcome), judgement.by);
+            // Policies speak first, but open no way where there is none.
+            if packet.hop == Hop::NONE && judgement.outcome.verdict() == Verdict::Forward {
+                packet.outcome = Some(Outcome::LinkLocal);
+            }
         }
     }
     drop(judgements);
@@ -31,20 +35,17 @@ pub(super) fn judge(context: &mut Context<'_>, packets: &mut [Packet], items: &[
 #[inline]
 fn add<'a>(context: &Context<'a>, packet: &mut Packet, cases: &mut Cases<'a>) -> Option<Outcome> {
     let snapshot = context.snapshot;
-    let (judged, destination);
+    let judged;
     let flow = match context.translation(packet) {
-        None => {
-            destination = packet.headers.flow.destination;
-            &packet.headers.flow
-        }
+        None => &packet.headers.flow,
         Some(translation) => {
-            destination = translation.views.receiver.destination;
             judged = translation.views.judged();
             &judged
         }
     };
-    let (hop, port) = match context.route(packet, destination) {
-        Ok(way) => way,
+    let (hop, port) = match context.route(packet, flow) {
+        Ok(found) => found,
+        Err(Outcome::LinkLocal) => (Hop::NONE, PortId::NONE),
         Err(outcome) => return Some(outcome),
     };
     // Port security has held the source to the port; the way out leads to the destination.
@@ -57,9 +58,14 @@ fn add<'a>(context: &Context<'a>, packet: &mut Packet, cases: &mut Cases<'a>) ->
     }
     if settled.is_none() {
         cases.push(flow, sender, receiver);
+        let forms = policy::forms(snapshot, flow, sender.is_some(), receiver.is_some());
+        forms.skip(1).for_each(|flow| cases.push_form(&flow));
     }
     packet.hop = hop;
-    settled
+    match settled {
+        Some(_) if hop == Hop::NONE => Some(Outcome::LinkLocal),
+        settled => settled,
+    }
 }
 
 #[inline]
@@ -72,7 +78,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         && !context.translates(packet)
         && !context.snapshot.masquerades(packet.headers.flow.source, packet.hop);
     if is_plain {
-        context.remember_fragment(packet);
+        context.remember_fragment(packet, false);
         return Next::Node(Node::Rewrite);
     }
     Next::Node(Node::Open)

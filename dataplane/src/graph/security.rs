@@ -22,14 +22,14 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
                 return Next::End(Outcome::SpoofedAddress);
             }
         }
-        // The kernel speaks for the cluster node and whatever is routed through it, but not
-        // for pods, whose packets only come out of their own ports.
-        PortKind::Host if snapshot.pod_of(source).is_some() => {
+        // The kernel speaks for the cluster node and whatever is routed through it, but not for
+        // pods, whose packets come out of their own ports or by the uplink.
+        PortKind::Host if snapshot.is_pod(source) => {
             return Next::End(Outcome::SpoofedAddress);
         }
         PortKind::Host => {}
         PortKind::Uplink => {
-            if snapshot.owner(source).is_some() {
+            if snapshot.is_local(source) {
                 return Next::End(Outcome::SpoofedAddress);
             }
             if let Underlay::Overlay(overlay) = snapshot.underlay() {
@@ -60,7 +60,7 @@ pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     match packet.headers.fragment {
         Fragment::Whole => {}
-        Fragment::First(_) => context.fragments.note_first(),
+        Fragment::First(_) => context.reassembly.note_first(),
         Fragment::Later(_) => return Next::Node(Node::Fragment),
     }
     session::guess(context, packet);

@@ -49,14 +49,17 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         // A pod that reaches itself would answer itself directly, and the kernel believes nobody
         // else who says to be the cluster node.
         receiver.source = opener.destination;
-    } else if outside {
+    } else {
         let in_port = context.snapshot.port(packet.in_port);
-        if in_port.is_some_and(|port| port.kind == PortKind::Uplink) {
+        let by_uplink = in_port.is_some_and(|port| port.kind == PortKind::Uplink);
+        if outside && by_uplink {
             let frame = context.memory.bytes(&packet.frame);
             return_mac = frame[6..12].try_into().expect("checked by parse");
         }
-        // Another cluster node would send the answer straight to the client.
-        if context.snapshot.pod_of(backend.address).is_none() {
+        // Another cluster node would send the answer straight to the client, and believes no
+        // cluster node that speaks for another one's pods.
+        let sends_on = outside || by_uplink;
+        if sends_on && context.snapshot.pod_of(backend.address).is_none() {
             let Some(own) = context.snapshot.node_address(opener.source) else {
                 return Next::End(Outcome::NoRoute);
             };

@@ -136,7 +136,7 @@ pub(super) fn go_on(
         }
     };
     context.sessions.touch(found, packet.headers.tcp_flags, context.now.seconds());
-    context.remember_fragment(packet);
+    context.remember_fragment(packet, true);
     packet.outcome = Some(outcome);
     Next::Node(Node::Rewrite)
 }
@@ -144,11 +144,13 @@ pub(super) fn go_on(
 /// Where a packet of a session leaves, with the addresses it will have then.
 fn route(context: &Context<'_>, packet: &Packet) -> Result<Hop, Outcome> {
     match context.translation(packet) {
-        None => context.route(packet, packet.headers.flow.destination).map(|(hop, _)| hop),
+        None => context.route(packet, &packet.headers.flow).map(|(hop, _)| hop),
         Some(translation) if translation.returns => {
-            context.snapshot.uplink().map(Hop::port).ok_or(Outcome::NoRoute)
+            let hop = context.snapshot.uplink().map(Hop::port).ok_or(Outcome::NoRoute)?;
+            let is_stray = context.snapshot.is_stray_tunnel(&translation.to, hop);
+            if is_stray { Err(Outcome::TunnelRefused) } else { Ok(hop) }
         }
-        Some(translation) => context.route(packet, translation.to.destination).map(|(hop, _)| hop),
+        Some(translation) => context.route(packet, &translation.to).map(|(hop, _)| hop),
     }
 }
 
@@ -226,7 +228,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             return Next::End(outcome);
         }
     }
-    let went = snapshot.route(quoted.destination);
+    let went = snapshot.route(quoted.destination).ok();
     let quoted_went = went.and_then(|hop| snapshot.way(hop)).map(|(port, _)| port);
     let from_host = snapshot.port(packet.in_port).is_some_and(|port| port.kind == PortKind::Host);
     let returned = !found.forward && views.return_mac != Mac::default();

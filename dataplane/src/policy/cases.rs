@@ -24,6 +24,8 @@ struct Case<'a> {
     gates: [Option<(PortId, &'a Gate)>; 2],
     found: [u32; 2],
     refused: Option<Outcome>,
+    /// Whether it is the same connection as the one before, in another form.
+    is_further_form: bool,
 }
 
 /// What is needed while tables are asked.
@@ -68,11 +70,24 @@ impl<'a> Cases<'a> {
             sender.map(|(id, pod)| (id, &pod.from_pod)),
             receiver.map(|(id, pod)| (id, &pod.to_pod)),
         ];
-        self.cases.push(Case { gates, found: [Table::NONE; 2], refused: None });
+        let is_further_form = false;
+        self.cases.push(Case { gates, found: [Table::NONE; 2], refused: None, is_further_form });
         self.keys.push(key(flow));
     }
 
-    /// Judges them; says what was found about each, in the order in which they came.
+    /// Adds another form of the last connection.
+    #[inline]
+    pub(crate) fn push_form(&mut self, flow: &Flow) {
+        if let Some(Case { gates, .. }) = self.cases.last() {
+            let gates = *gates;
+            let (found, refused) = ([Table::NONE; 2], None);
+            self.cases.push(Case { gates, found, refused, is_further_form: true });
+            self.keys.push(key(flow));
+        }
+    }
+
+    /// Judges them; says what was found about each connection, in the order in which they came. All
+    /// its forms must be allowed.
     #[inline]
     pub(crate) fn judge(&mut self, snapshot: &Snapshot) -> impl Iterator<Item = Judgement> {
         self.identify(snapshot);
@@ -80,7 +95,16 @@ impl<'a> Cases<'a> {
             self.ask_gates(end);
             self.ask_tables(end);
         }
-        self.cases.iter().map(Case::judgement)
+        let mut cases = self.cases.iter().peekable();
+        std::iter::from_fn(move || {
+            let mut judgement = cases.next()?.judgement();
+            while let Some(form) = cases.next_if(|case| case.is_further_form) {
+                if judgement.outcome == Outcome::PolicyAllowed && form.refused.is_some() {
+                    judgement = form.judgement();
+                }
+            }
+            Some(judgement)
+        })
     }
 
     /// Completes the keys by what any table asks for.
@@ -186,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{judge, settled};
+    use crate::policy::{forms, judge, settled};
     use crate::{Parts, PortKind};
 
     /// Pods 10.1.0.0 to 10.1.0.7 here, others elsewhere; 10.1.0.100 is the cluster node.
@@ -225,12 +249,13 @@ mod tests {
             })
         });
         let ports = pods.collect();
-        let node_addresses = vec![address(100).to_ip()];
+        let node_addresses = vec![address(100).to_ip(), address(33).to_ip()];
         Snapshot::new(Parts {
             generation: 1,
             ports,
             addresses: map,
             node_addresses,
+            more_node_addresses: vec![address(101).to_ip()],
             ..Parts::default()
         })
     }
@@ -247,6 +272,9 @@ mod tests {
                 if from == address(47) {
                     from = address(100);
                 }
+                if from == address(46) {
+                    from = address(101);
+                }
                 let (source, destination) = if turned { (to, from) } else { (from, to) };
                 Flow { source, destination, source_port: 9, destination_port: port, protocol: 6 }
             });
@@ -260,6 +288,8 @@ mod tests {
                     Some(outcome) => prop_assert_eq!(judge(&snapshot, &flow).outcome, outcome),
                     None => {
                         cases.push(&flow, sender, receiver);
+                        let forms = forms(&snapshot, &flow, sender.is_some(), receiver.is_some());
+                        forms.skip(1).for_each(|form| cases.push_form(&form));
                         expected.push(judge(&snapshot, &flow));
                     }
                 }

@@ -46,6 +46,50 @@ pub struct RuleAt {
 
 /// Judges the connection that `flow`, as its opener's packets show it, belongs to.
 pub fn judge(snapshot: &Snapshot, flow: &Flow) -> Judgement {
+    judge_deciding(snapshot, flow).0
+}
+
+/// The form of the connection that the judgement rests on; see [`forms`].
+pub(crate) fn deciding(snapshot: &Snapshot, flow: &Flow) -> Flow {
+    judge_deciding(snapshot, flow).1
+}
+
+fn judge_deciding(snapshot: &Snapshot, flow: &Flow) -> (Judgement, Flow) {
+    let [sender, receiver] =
+        [flow.source, flow.destination].map(|address| snapshot.pod_of(address).is_some());
+    let mut forms = forms(snapshot, flow, sender, receiver).map(|flow| {
+        let judgement = judge_form(snapshot, &flow);
+        (judgement, flow)
+    });
+    let first = forms.next().unwrap_or_else(|| (judge_form(snapshot, flow), *flow));
+    let is_refused =
+        |(judgement, _): &(Judgement, Flow)| judgement.outcome.verdict() == crate::Verdict::Drop;
+    if is_refused(&first) { first } else { forms.find(is_refused).unwrap_or(first) }
+}
+
+/// The forms in which policies know a connection: as it is, and with every other address by which
+/// they know a cluster node that is an end of it. All must be allowed.
+#[inline]
+pub(crate) fn forms(
+    snapshot: &Snapshot,
+    flow: &Flow,
+    sender: bool,
+    receiver: bool,
+) -> impl Iterator<Item = Flow> {
+    let flow = *flow;
+    let named = |address, asks: bool| {
+        let named = asks.then(|| snapshot.policy_addresses(address));
+        named.into_iter().flatten()
+    };
+    // What a pod opens is for the destination; what is for a pod comes from the source.
+    let destinations = named(flow.destination, sender && !receiver);
+    let sources = named(flow.source, receiver && !sender);
+    let to = destinations.map(move |destination| Flow { destination, ..flow });
+    let from = sources.map(move |source| Flow { source, ..flow });
+    std::iter::once(flow).chain(to).chain(from)
+}
+
+fn judge_form(snapshot: &Snapshot, flow: &Flow) -> Judgement {
     let (sender, receiver) = (snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination));
     let mut by = Deciders::default();
     let id = |(id, _)| id;

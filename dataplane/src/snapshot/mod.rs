@@ -1,104 +1,26 @@
 //! Everything a worker needs to decide about packets, immutable.
 
+mod forwarding;
 mod hop;
+mod node_addresses;
+mod port;
 mod routes;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use acl::{Address, AddressMap, Table};
+use acl::{Address, AddressMap};
 use ahash::AHashMap;
 use ipnet::IpNet;
 
 pub use hop::{Hop, Leads};
+pub use port::{Gate, PortId, PortKind, PortState};
 pub use routes::{Peer, Routes};
 
-use crate::SWITCH_MAC;
 use crate::services::Services;
-use crate::wire::Mac;
 use crate::wire::vxlan::Vxlan;
-
-/// The number of a port: its place in [`Snapshot::ports`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct PortId(pub u16);
-
-impl PortId {
-    /// No port.
-    pub const NONE: Self = Self(u16::MAX);
-}
-
-/// Where a port leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PortKind {
-    /// Towards one pod.
-    Pod,
-    /// Towards other cluster nodes.
-    Uplink,
-    /// Towards this cluster node's kernel.
-    Host,
-}
-
-impl PortKind {
-    /// The name used in every output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pod => "pod",
-            Self::Uplink => "uplink",
-            Self::Host => "host",
-        }
-    }
-}
-
-/// What stands at one direction of a pod.
-#[derive(Clone, Debug, Default)]
-pub enum Gate {
-    /// Nothing passes: the pod's tables are not known yet.
-    #[default]
-    Closed,
-    /// Everything passes: no policy selects the pod for this direction.
-    Open,
-    /// The compiled rules decide.
-    Table(Arc<Table>),
-}
-
-/// A port as the graph sees it.
-#[derive(Clone, Debug)]
-pub struct PortState {
-    /// `ns/pod`, `uplink` or `host`.
-    pub name: Arc<str>,
-    /// Where it leads.
-    pub kind: PortKind,
-    /// MAC address of the other end: destination of frames that leave, and the only source a
-    /// pod may use. `None` where it is unknown (captures): any source passes.
-    pub mac: Option<Mac>,
-    /// A pod's own addresses.
-    pub addresses: Vec<Address>,
-    /// The local table: judges connections towards the pod. The peer is the source.
-    pub to_pod: Gate,
-    /// Judges connections that the pod opens. The peer is the destination.
-    pub from_pod: Gate,
-    /// MAC address of the port itself: the source of frames that leave.
-    pub own_mac: Mac,
-    /// Bytes of the largest IP packet that may leave here; 0 if any may.
-    pub mtu: u16,
-}
-
-impl PortState {
-    /// A port that nothing else is known of; a pod is closed.
-    pub fn new(name: impl Into<Arc<str>>, kind: PortKind) -> Self {
-        Self {
-            name: name.into(),
-            kind,
-            mac: None,
-            addresses: Vec::new(),
-            to_pod: Gate::Closed,
-            from_pod: Gate::Closed,
-            own_mac: SWITCH_MAC,
-            mtu: 0,
-        }
-    }
-}
+use node_addresses::{NodeAddresses, Prefixes};
 
 /// How pods of other cluster nodes are reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,8 +43,15 @@ pub struct Parts {
     pub ports: Vec<Option<PortState>>,
     /// The identities that the tables were compiled for.
     pub addresses: Arc<AddressMap>,
-    /// This cluster node's own addresses, the one that it is known by first (of each family).
+    /// Addresses of this cluster node's Node object, the one that it is known by first (of each
+    /// family).
     pub node_addresses: Vec<IpAddr>,
+    /// Other addresses at which its own processes are reached. For policies they are the cluster
+    /// node's as well; see [`Snapshot::policy_addresses`].
+    pub more_node_addresses: Vec<IpAddr>,
+    /// The switch's own addresses on the host port, which the kernel does not have: sources of ICMP
+    /// errors to it, one a family.
+    pub switch_addresses: Vec<IpAddr>,
     /// Pod networks of this cluster node: they lead nowhere but to the pods that are there.
     pub local_networks: Vec<IpNet>,
     /// Services.
@@ -146,10 +75,12 @@ pub struct Snapshot {
     pub generation: u64,
     ports: Vec<Option<PortState>>,
     addresses: Arc<AddressMap>,
-    /// Port of each address behind pod ports, and the host port for the node's own.
+    /// Port of each address behind pod ports, and the host port for the cluster node's own:
+    /// [`PortId::NONE`] where there is none.
     owners: AHashMap<Address, PortId>,
-    local_networks: Vec<IpNet>,
-    node_addresses: Vec<Address>,
+    local_networks: Prefixes,
+    node: NodeAddresses,
+    switch_addresses: Vec<Address>,
     services: Arc<Services>,
     routes: Arc<Routes>,
     underlay: Underlay,
@@ -183,12 +114,9 @@ impl Snapshot {
             found.map(|n| PortId(n as u16))
         };
         let (uplink, host) = (of_kind(PortKind::Uplink), of_kind(PortKind::Host));
-        let node_addresses: Vec<Address> =
-            parts.node_addresses.iter().map(|address| Address::from(*address)).collect();
-        let mut owners = AHashMap::with_capacity(2 * ports.len() + node_addresses.len());
-        if let Some(host) = host {
-            owners.extend(node_addresses.iter().map(|address| (*address, host)));
-        }
+        let node = NodeAddresses::new(&parts.node_addresses, &parts.more_node_addresses);
+        let mut owners = AHashMap::with_capacity(2 * ports.len() + node.all().len());
+        owners.extend(node.all().iter().map(|address| (*address, host.unwrap_or(PortId::NONE))));
         for (n, port) in ports.iter().enumerate() {
             for address in port.iter().flat_map(|port| &port.addresses) {
                 owners.insert(*address, PortId(n as u16));
@@ -199,8 +127,9 @@ impl Snapshot {
             ports,
             addresses,
             owners,
-            local_networks: parts.local_networks,
-            node_addresses,
+            local_networks: Prefixes::new(&parts.local_networks),
+            node,
+            switch_addresses: parts.switch_addresses.into_iter().map(Address::from).collect(),
             services,
             routes,
             underlay,
@@ -231,7 +160,31 @@ impl Snapshot {
     /// The port that owns an address: a pod's, or the host port for the cluster node's own.
     #[inline]
     pub fn owner(&self, address: Address) -> Option<PortId> {
-        self.owners.get(&address).copied()
+        self.owners.get(&address).copied().filter(|port| *port != PortId::NONE)
+    }
+
+    /// Whether an address belongs to this cluster node or its pods: one of its own, or one of their
+    /// networks, taken or not.
+    #[inline]
+    pub fn is_local(&self, address: Address) -> bool {
+        self.owners.contains_key(&address) || self.local_networks.contains(address)
+    }
+
+    /// Whether an address belongs to a pod, or is kept for one, here or on another cluster node that
+    /// is reached by the uplink alone.
+    #[inline]
+    pub fn is_pod(&self, address: Address) -> bool {
+        let is_elsewhere = || {
+            let by_uplink = self.uplink.is_some() && self.underlay != Underlay::Plain;
+            by_uplink && self.routes.is_pod(address)
+        };
+        match self.owner(address) {
+            Some(port) => self.pod(port).is_some(),
+            None => {
+                self.local_networks.contains(address) && !self.is_own_node(address)
+                    || is_elsewhere()
+            }
+        }
     }
 
     /// The port with this number, if it leads to a pod.
@@ -245,59 +198,6 @@ impl Snapshot {
     pub fn pod_of(&self, address: Address) -> Option<(PortId, &PortState)> {
         let id = self.owner(address)?;
         self.pod(id).map(|port| (id, port))
-    }
-
-    /// Where a packet to `destination` leaves.
-    #[inline]
-    pub fn route(&self, destination: Address) -> Option<Hop> {
-        if let Some(port) = self.owner(destination) {
-            return Some(Hop::port(port));
-        }
-        let ip = destination.to_ip();
-        if self.local_networks.iter().any(|net| net.contains(&ip)) {
-            return None;
-        }
-        if let Some(uplink) = self.uplink
-            && self.underlay != Underlay::Plain
-        {
-            return match self.routes.find(destination) {
-                Some(peer) => Some(Hop::peer(peer)),
-                None if self.masquerade => Some(Hop::port(uplink)),
-                None => self.host.or(self.uplink).map(Hop::port),
-            };
-        }
-        self.uplink.or(self.host).map(Hop::port)
-    }
-
-    /// The port that packets for `hop` leave by, and the cluster node they are for.
-    #[inline]
-    pub fn way(&self, hop: Hop) -> Option<(PortId, Option<&Peer>)> {
-        match hop.leads() {
-            Leads::Port(port) => Some((port, None)),
-            Leads::Peer(n) => Some((self.uplink?, Some(self.routes.peer(n)?))),
-        }
-    }
-
-    /// Bytes of the largest IP packet that `hop` takes, or 0 if it takes any.
-    #[inline]
-    pub fn mtu(&self, hop: Hop) -> u16 {
-        let Some((port, peer)) = self.way(hop) else { return 0 };
-        let mtu = self.port(port).map_or(0, |port| port.mtu);
-        match (peer, &self.underlay) {
-            (Some(peer), Underlay::Overlay(_)) if mtu > 0 => {
-                mtu.saturating_sub(Vxlan::overhead(peer.endpoint.is_v4()) as u16)
-            }
-            _ => mtu,
-        }
-    }
-
-    /// Whether a connection that `source` opens by this hop must seem to come from this cluster
-    /// node: the world outside does not know pods.
-    #[inline]
-    pub fn masquerades(&self, source: Address, hop: Hop) -> bool {
-        self.masquerade
-            && self.uplink.is_some_and(|uplink| Hop::port(uplink) == hop)
-            && self.pod_of(source).is_some()
     }
 
     /// Ports of the cluster node's own addresses for translated connections.
@@ -325,13 +225,31 @@ impl Snapshot {
 
     /// The address that the cluster node is known by, of the family of `like`.
     pub fn node_address(&self, like: Address) -> Option<Address> {
-        self.node_addresses.iter().copied().find(|address| address.is_v4() == like.is_v4())
+        self.node.all().iter().copied().find(|address| address.is_v4() == like.is_v4())
+    }
+
+    /// The switch's own address on the host port, of the family of `like`.
+    pub fn switch_address(&self, like: Address) -> Option<Address> {
+        self.switch_addresses.iter().copied().find(|address| address.is_v4() == like.is_v4())
     }
 
     /// Whether `address` is one of this cluster node's own.
     #[inline]
     pub fn is_own_node(&self, address: Address) -> bool {
-        self.node_addresses.contains(&address)
+        // A pod that was given one of them has it.
+        self.owners.get(&address).is_some_and(|port| *port == self.host.unwrap_or(PortId::NONE))
+    }
+
+    /// Other addresses of the cluster node whose processes are reached at `address`: those of its
+    /// Node object, of the same family. What policies say about them holds for `address` as well.
+    #[inline]
+    pub fn policy_addresses(&self, address: Address) -> impl Iterator<Item = Address> + Clone {
+        let named = match self.is_own_node(address) {
+            true => self.node.named(),
+            false => self.routes.named_addresses(address),
+        };
+        let others = move |other: &Address| *other != address && other.is_v4() == address.is_v4();
+        named.iter().copied().filter(others)
     }
 
     /// The address map that the tables were compiled for.

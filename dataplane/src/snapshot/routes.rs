@@ -7,12 +7,14 @@ use ipnet::IpNet;
 use crate::wire::Mac;
 
 /// Another cluster node, and how its pods are reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Peer {
     /// Name of the cluster node.
     pub name: String,
-    /// The cluster node's own addresses; packets from it come from these.
+    /// Addresses of its Node object.
     pub addresses: Vec<Address>,
+    /// Other addresses at which its own processes are reached (its kernel's on the host port, say).
+    pub more_addresses: Vec<Address>,
     /// Its pod networks.
     pub networks: Vec<IpNet>,
     /// Where its packets are sent on the underlay; the address of the VXLAN tunnel's end, where
@@ -20,6 +22,9 @@ pub struct Peer {
     pub endpoint: Address,
     /// MAC address of the next hop towards it on the underlay; `None` while it is not known.
     pub next_hop: Option<Mac>,
+    /// Smallest hop limit that its tunnel packets arrive with: 255 where it is a neighbour on the
+    /// uplink's link (RFC 5082), 0 where routers stand in between or it is not known.
+    pub least_hop_limit: u8,
 }
 
 /// Longest prefix match over the networks and addresses of other cluster nodes.
@@ -32,6 +37,8 @@ pub struct Routes {
     lengths_v4: Vec<u8>,
     lengths_v6: Vec<u8>,
     networks: AHashMap<(Address, u8), u16>,
+    /// The peer whose processes are reached at an address.
+    nodes: AHashMap<Address, u16>,
 }
 
 /// Peers that fit into a hop's number.
@@ -44,6 +51,9 @@ impl Routes {
         peers.truncate(MOST_PEERS);
         let mut routes = Self::default();
         for (n, peer) in peers.iter().enumerate() {
+            for address in peer.addresses.iter().chain(&peer.more_addresses) {
+                routes.nodes.entry(*address).or_insert(n as u16);
+            }
             let own = peer.addresses.iter().chain([&peer.endpoint]);
             let own = own.map(|address| IpNet::from(address.to_ip()));
             for network in peer.networks.iter().copied().chain(own) {
@@ -97,6 +107,13 @@ impl Routes {
         peer.endpoint != address && !peer.addresses.contains(&address)
     }
 
+    /// The addresses of the Node object of the peer whose processes are reached at `address`.
+    #[inline]
+    pub fn named_addresses(&self, address: Address) -> &[Address] {
+        let peer = self.nodes.get(&address).and_then(|n| self.peer(*n));
+        peer.map_or(&[], |peer| &peer.addresses)
+    }
+
     /// Number of the peer whose tunnel ends at `endpoint`.
     pub fn peer_at(&self, endpoint: Address) -> Option<u16> {
         // A peer's endpoint is one of its addresses, and those are routes as well.
@@ -123,7 +140,7 @@ mod tests {
             addresses: vec![address.into()],
             networks: networks.iter().map(|net| net.parse().unwrap()).collect(),
             endpoint: address.into(),
-            next_hop: None,
+            ..Peer::default()
         }
     }
 

@@ -40,6 +40,9 @@ pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
     if !sums_up {
         return Err(Outcome::BadChecksum);
     }
+    if has_source_route(options) {
+        return Err(Outcome::SourceRoute);
+    }
     headers.kind = Kind::Ipv4;
     headers.ttl = header[8];
     headers.l4 = (l3 + header_length) as u16;
@@ -191,8 +194,7 @@ fn walk_extensions(packet: &[u8], start: usize, first: u8) -> Result<Extensions,
         };
         let Some(header) = packet.get(at..at + length) else { return Err(Outcome::MalformedIp) };
         match found.protocol {
-            // Type 0 routing headers are deprecated (RFC 5095).
-            ROUTING if header[2] == 0 && header[3] != 0 => return Err(Outcome::MalformedIp),
+            ROUTING if leads_elsewhere(header[2], header[3]) => return Err(Outcome::SourceRoute),
             FRAGMENT => {
                 if found.fragment != Fragment::Whole {
                     return Err(Outcome::MalformedIp);
@@ -212,6 +214,33 @@ fn walk_extensions(packet: &[u8], start: usize, first: u8) -> Result<Extensions,
         }
     }
     Err(Outcome::MalformedIp)
+}
+
+/// Whether an IPv6 routing header is of a type that a network's edge refuses (RFC 9288, section
+/// 3.4.4), or leads to another destination still.
+fn leads_elsewhere(kind: u8, segments_left: u8) -> bool {
+    matches!(kind, 0 | 2 | 3 | 253 | 254) || segments_left > 0
+}
+
+/// Whether IPv4 options have a loose or strict source route (RFC 791; RFC 7126, section 4.3), as
+/// far as they can be read.
+fn has_source_route(mut options: &[u8]) -> bool {
+    const END: u8 = 0;
+    const NO_OPERATION: u8 = 1;
+    const LOOSE: u8 = 131;
+    const STRICT: u8 = 137;
+    while let [kind, rest @ ..] = options {
+        let length = match *kind {
+            END => return false,
+            LOOSE | STRICT => return true,
+            NO_OPERATION => 1,
+            _ => rest.first().map_or(0, |length| usize::from(*length)),
+        };
+        // A length that is none leaves nothing to be read behind it.
+        let Some(next) = options.get(length..).filter(|_| length > 0) else { return false };
+        options = next;
+    }
+    false
 }
 
 #[inline]
@@ -265,6 +294,10 @@ fn check_v4(source: u32, destination: u32) -> Result<(), Outcome> {
     }
     if bad_source || unusable(destination) || source == destination {
         return Err(Outcome::Martian);
+    }
+    // RFC 1112, section 4.
+    if source >> 28 == 0xf || destination >> 28 == 0xf {
+        return Err(Outcome::ReservedAddress);
     }
     Ok(())
 }

@@ -25,6 +25,9 @@ use crate::Outcome;
 /// A MAC address, in the order of the wire.
 pub type Mac = [u8; 6];
 
+/// The switch's own MAC address on every port: locally administered, "podgt".
+pub const SWITCH_MAC: Mac = [0x02, b'p', b'o', b'd', b'g', b't'];
+
 /// IP protocol numbers (IANA) that the switch looks into.
 pub mod protocol {
     /// ICMP (RFC 792).

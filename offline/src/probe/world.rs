@@ -7,6 +7,7 @@ use std::sync::Arc;
 use control::model::{Key, Node, Pod, Service};
 use control::{Object, PodKey};
 use ipnet::IpNet;
+use renderer::gateways;
 
 /// Where an address is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,7 +46,18 @@ impl World {
             }
         }
         world.pod_networks.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
+        world.add_gateways();
         world
+    }
+
+    /// Adds the addresses of the cluster nodes' kernels on their host ports, where no pod has them.
+    fn add_gateways(&mut self) {
+        for node in self.nodes.values() {
+            for gateway in gateways(&node.pod_cidrs) {
+                let spot = || Spot::Node(Arc::clone(&node.name));
+                self.owners.entry(gateway).or_insert_with(spot);
+            }
+        }
     }
 
     fn add_pod(&mut self, pod: &Pod) {

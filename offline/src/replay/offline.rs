@@ -8,7 +8,6 @@ use std::time::Duration;
 use control::View;
 use dataplane::capture::Record;
 use dataplane::frame::XDP_HEADROOM;
-use dataplane::graph::SWITCH_MAC;
 use dataplane::graph::trace::{Filter, Tracing, Way};
 use dataplane::orders::Order;
 use dataplane::port::memory::Wire;
@@ -16,9 +15,11 @@ use dataplane::session::Sessions;
 use dataplane::switch::Config;
 use dataplane::wire::Flow;
 use dataplane::worker::{Inspect, Worker};
-use dataplane::{Hop, Memory, Now, Outcome, Packet, PortId, Routes, Snapshot, Underlay, Verdict};
+use dataplane::{
+    Hop, Memory, Now, Outcome, Packet, PortId, Routes, SWITCH_MAC, Snapshot, Underlay, Verdict,
+};
 
-use renderer::{LeadsTo, NodePort, ServiceMaker, Surroundings, peers, snapshot};
+use renderer::{LeadsTo, NextHop, NodePort, ServiceMaker, Surroundings, peers, snapshot};
 
 /// The longest frame a capture can hold, in bytes.
 const LONGEST: usize = 262_144;
@@ -100,7 +101,8 @@ impl Offline {
         let mut surroundings = Surroundings { services, underlay, ..Surroundings::default() };
         if matches!(surroundings.underlay, Underlay::Overlay(_)) {
             // Whoever is next on the underlay is not in the capture's cluster.
-            let peers = peers(view, node, |_| Some(SWITCH_MAC));
+            let peers =
+                peers(view, node, |_| NextHop { mac: Some(SWITCH_MAC), is_neighbour: false });
             surroundings.routes = Arc::new(Routes::new(peers));
         }
         let snapshot = snapshot(view, node, surroundings, view.generation.max(1), &ports);

@@ -18,7 +18,7 @@ use crate::config::Masquerade;
 use crate::run::kernel::{Destination, Hop, InterfaceEvent, NextHops};
 use crate::run::pods::PodPort;
 use crate::run::{Event, StartError};
-use renderer::{LeadsTo, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK, peers};
+use renderer::{LeadsTo, NextHop, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK, peers};
 
 /// The port towards other cluster nodes.
 pub(super) struct UplinkPort {
@@ -162,7 +162,13 @@ impl ControlLoop {
             return Arc::clone(&uplink.routes);
         }
         let hops = &uplink.hops;
-        let peers = peers(view, node, |endpoint| hops.get(&Destination::Peer(endpoint))?.mac);
+        let peers = peers(view, node, |endpoint| {
+            let hop = hops.get(&Destination::Peer(endpoint));
+            hop.map_or_else(NextHop::default, |hop| NextHop {
+                mac: hop.mac,
+                is_neighbour: hop.neighbour == endpoint,
+            })
+        });
         uplink.routes = Arc::new(Routes::new(peers));
         let peers = uplink.routes.peers().iter().map(|peer| peer.endpoint.to_ip());
         uplink.next_hops.set_peers(peers.collect());
@@ -188,9 +194,11 @@ impl ControlLoop {
         let mut filter = UplinkFilter::default();
         if let Some(own) = &own {
             filter.node_addresses.extend(&own.addresses);
-            match &network.underlay {
-                Underlay::Overlay(vxlan) => filter.vxlan_port = Some(vxlan.port),
-                _ => filter.pod_networks.extend(&own.pod_cidrs),
+            // In front of an overlay too: what comes for pods outside of tunnels is refused by the
+            // switch, and would be sent on by the kernel.
+            filter.pod_networks.extend(&own.pod_cidrs);
+            if let Underlay::Overlay(vxlan) = &network.underlay {
+                filter.vxlan_port = Some(vxlan.port);
             }
         }
         let (first, last) = (network.translation_ports.start(), network.translation_ports.end());

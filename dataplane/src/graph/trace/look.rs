@@ -7,7 +7,7 @@ use crate::graph::{Context, Node};
 use crate::packet::Packet;
 use crate::policy::{self, DEFAULT_ALLOW};
 use crate::session::Sight;
-use crate::wire::{self, Flow, Fragment, Headers, Role};
+use crate::wire::{self, Flow, Headers, Role};
 use crate::{Gate, Hop, Leads, Outcome, Snapshot};
 
 /// What a node may change, as it was before.
@@ -23,10 +23,7 @@ pub(super) fn before(node: Node, context: &Context<'_>, packet: &Packet) -> Befo
     match node {
         Node::Session => Before::Session(session(context, packet)),
         Node::Fragment => {
-            let first = match packet.headers.fragment {
-                Fragment::Later(id) => context.fragments.find(packet, id, context.now),
-                _ => None,
-            };
+            let first = context.first_flow(packet);
             let session = first.and_then(|flow| seen(context, &flow, Sight::Entering));
             Before::Fragment(first, session)
         }
@@ -91,6 +88,7 @@ pub(super) fn after(
 /// A judgement with what each gate said.
 pub(super) fn judged(snapshot: &Snapshot, flow: &Flow) -> Judged {
     let judgement = policy::judge(snapshot, flow);
+    let flow = &policy::deciding(snapshot, flow);
     let asks = !matches!(judgement.outcome, Outcome::OwnNode | Outcome::NoPolicy);
     let (sender, receiver) = (snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination));
     let same = sender.map(|(id, _)| id) == receiver.map(|(id, _)| id);

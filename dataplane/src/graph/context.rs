@@ -1,0 +1,73 @@
+//! What nodes work with, beside the packet.
+
+use super::Node;
+use super::answer::Notices;
+use super::reassembly::Table;
+use crate::packet::Packet;
+use crate::policy::Cases;
+use crate::session::{Sessions, Views};
+use crate::wire::Flow;
+use crate::{Hop, Memory, Now, Outcome, PortId, Snapshot};
+
+/// Where a node sends a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Node(Node),
+    End(Outcome),
+}
+
+/// What nodes work with, beside the packet.
+pub(crate) struct Context<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) memory: &'a Memory,
+    pub(crate) sessions: &'a Sessions,
+    pub(super) reassembly: &'a mut Table,
+    pub(super) notices: &'a mut Notices,
+    pub(super) translations: &'a mut Vec<Translation>,
+    pub(super) cases: &'a mut Cases<'static>,
+    pub(crate) now: Now,
+}
+
+/// What is to be rewritten of one packet of the vector.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Translation {
+    /// Both sights of its connection.
+    pub(super) views: Views,
+    /// The packet's own ends, as they are to be.
+    pub(super) to: Flow,
+    /// The same for the packet that it quotes.
+    pub(super) quoted: Option<Flow>,
+    /// Whether it goes back to where the connection was opened from.
+    pub(super) returns: bool,
+}
+
+impl Context<'_> {
+    /// Where a packet with these ends goes and the port it leaves by, if it may leave there at all.
+    #[inline]
+    pub(super) fn route(&self, packet: &Packet, to: &Flow) -> Result<(Hop, PortId), Outcome> {
+        let hop = self.snapshot.route(to.destination)?;
+        let Some((port, _)) = self.snapshot.way(hop) else { return Err(Outcome::PortGone) };
+        if port == packet.in_port && !self.translates(packet) {
+            return Err(Outcome::NotLocal);
+        }
+        if self.snapshot.is_stray_tunnel(to, hop) {
+            return Err(Outcome::TunnelRefused);
+        }
+        Ok((hop, port))
+    }
+
+    #[inline]
+    pub(super) fn translates(&self, packet: &Packet) -> bool {
+        packet.translation != Packet::AS_IT_IS
+    }
+
+    /// Has the packet rewritten on its way out.
+    pub(super) fn translate(&mut self, packet: &mut Packet, translation: Translation) {
+        packet.translation = self.translations.len() as u16;
+        self.translations.push(translation);
+    }
+
+    pub(super) fn translation(&self, packet: &Packet) -> Option<&Translation> {
+        self.translations.get(usize::from(packet.translation))
+    }
+}

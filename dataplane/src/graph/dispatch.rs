@@ -1,0 +1,272 @@
+//! Sends vectors through the graph.
+
+use std::sync::Arc;
+
+use super::answer::Notices;
+use super::context::Translation;
+use super::reassembly::Table;
+use super::trace::{Tracer, Tracing};
+use super::{
+    Context, NODES, Next, Node, answer, decapsulate, encapsulate, neighbour, open, parse, policy,
+    reassembly, rewrite, security, service, session,
+};
+use crate::counters::Counters;
+use crate::cpu::clocks;
+use crate::packet::{Packet, VECTOR};
+use crate::policy::Cases;
+use crate::session::Sessions;
+use crate::{Memory, Now, PortId, Snapshot};
+
+/// Indices of the packets that wait for a node.
+struct List {
+    length: usize,
+    items: [u8; VECTOR],
+}
+
+impl List {
+    const EMPTY: Self = Self { length: 0, items: [0; VECTOR] };
+
+    #[inline]
+    fn push(&mut self, index: u8) {
+        debug_assert!(self.length < VECTOR);
+        self.items[self.length % VECTOR] = index;
+        self.length += 1;
+    }
+
+    fn ends_with(&self, index: u8) -> bool {
+        self.items[..self.length].last() == Some(&index)
+    }
+}
+
+/// One worker's graph.
+pub struct Graph {
+    lists: [List; NODES],
+    reassembly: Table,
+    notices: Notices,
+    translations: Vec<Translation>,
+    cases: Cases<'static>,
+    tracer: Option<Box<Tracer>>,
+}
+
+impl Default for Graph {
+    fn default() -> Self {
+        Self {
+            lists: [List::EMPTY; NODES],
+            reassembly: Table::default(),
+            notices: Notices::default(),
+            translations: Vec::with_capacity(VECTOR),
+            cases: Cases::default(),
+            tracer: None,
+        }
+    }
+}
+
+impl Graph {
+    /// Follows packets from the next vector on, or no longer; `worker` is the name it goes by.
+    pub fn follow(&mut self, worker: u16, tracing: Option<Arc<Tracing>>) {
+        self.tracer = tracing.map(|tracing| Box::new(Tracer::new(worker, tracing)));
+    }
+
+    /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards, but for
+    /// those that wait and are to be given to [`hold`](Self::hold).
+    pub fn run(
+        &mut self,
+        packets: &mut [Packet],
+        snapshot: &Snapshot,
+        memory: &Memory,
+        sessions: &Sessions,
+        counters: &Counters,
+        now: Now,
+    ) {
+        self.run_from(Node::Parse, packets, snapshot, memory, sessions, counters, now);
+    }
+
+    /// Sends packets through the graph that have waited and may go on; `packets` is filled with
+    /// them. `false` if there are none.
+    pub fn resume(
+        &mut self,
+        packets: &mut Vec<Packet>,
+        snapshot: &Snapshot,
+        memory: &Memory,
+        sessions: &Sessions,
+        counters: &Counters,
+        now: Now,
+    ) -> bool {
+        packets.extend(std::iter::from_fn(|| self.reassembly.take_ready()).take(VECTOR));
+        let resumes = !packets.is_empty();
+        if resumes {
+            self.run_from(Node::Fragment, packets, snapshot, memory, sessions, counters, now);
+        }
+        resumes
+    }
+
+    /// Has a packet wait that the graph gave no outcome.
+    pub fn hold(&mut self, packet: Packet, now: Now) {
+        self.reassembly.hold(packet, now);
+    }
+
+    /// The next packet that waits no longer and has its outcome now.
+    #[inline]
+    pub fn take_ended(&mut self) -> Option<Packet> {
+        self.reassembly.take_ended()
+    }
+
+    /// Ends what has waited too long; `false` if nothing has.
+    #[inline]
+    pub fn expire(&mut self, now: Now) -> bool {
+        let is_due = self.reassembly.is_due(now);
+        if is_due {
+            self.reassembly.expire(now);
+        }
+        is_due
+    }
+
+    /// Lets only so many packets wait that most of `frames` are left for others.
+    pub fn fit(&mut self, frames: usize) {
+        self.reassembly.fit(frames);
+    }
+
+    /// Forgets what is known about a port that is gone; what waited ends.
+    pub fn forget_port(&mut self, port: PortId) {
+        self.reassembly.forget(port);
+    }
+
+    /// Gives back every packet that waits.
+    pub fn take_waiting(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
+        self.reassembly.take_all()
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a vector is handled with")]
+    #[inline]
+    fn run_from(
+        &mut self,
+        first: Node,
+        packets: &mut [Packet],
+        snapshot: &Snapshot,
+        memory: &Memory,
+        sessions: &Sessions,
+        counters: &Counters,
+        now: Now,
+    ) {
+        assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
+        let Self { lists, reassembly, notices, translations, cases, tracer } = self;
+        translations.clear();
+        let mut context =
+            Context { snapshot, memory, sessions, reassembly, notices, translations, cases, now };
+        let mut follower = tracer.as_deref_mut();
+        if let Some(tracer) = &mut follower {
+            tracer.begin(&context, packets);
+        }
+        (0..packets.len()).for_each(|index| lists[first as usize].push(index as u8));
+        for node in Node::ALL {
+            let input = std::mem::replace(&mut lists[node as usize].length, 0);
+            if input == 0 {
+                continue;
+            }
+            let started = clocks();
+            let mut at = 0;
+            while at < input {
+                let mut until = input;
+                // Who follows packets sees them one at a time.
+                if let Some(tracer) = &mut follower {
+                    let index = lists[node as usize].items[at];
+                    tracer.before(node, &context, index, &packets[usize::from(index)]);
+                    until = at + 1;
+                }
+                let work = Work { node, from: at, until, counters };
+                match node {
+                    Node::Parse => work.each::<true>(lists, packets, &mut context, parse::step),
+                    Node::Neighbour => {
+                        work.each::<false>(lists, packets, &mut context, neighbour::step)
+                    }
+                    Node::Security => {
+                        work.each::<false>(lists, packets, &mut context, security::step)
+                    }
+                    Node::Decapsulate => {
+                        work.each::<false>(lists, packets, &mut context, decapsulate::step);
+                    }
+                    Node::Session => {
+                        work.each::<false>(lists, packets, &mut context, session::step)
+                    }
+                    Node::Service => {
+                        work.each::<false>(lists, packets, &mut context, service::step)
+                    }
+                    Node::Policy => {
+                        let items = &lists[node as usize].items[at..until];
+                        policy::judge(&mut context, packets, items);
+                        work.each::<false>(lists, packets, &mut context, policy::step);
+                    }
+                    Node::Open => work.each::<false>(lists, packets, &mut context, open::step),
+                    Node::Fragment => {
+                        work.each::<false>(lists, packets, &mut context, reassembly::step)
+                    }
+                    // Whoever runs the graph has them wait.
+                    Node::Wait => {}
+                    Node::Rewrite => work.each::<true>(lists, packets, &mut context, rewrite::step),
+                    Node::Answer => work.each::<false>(lists, packets, &mut context, answer::step),
+                    Node::Encapsulate => {
+                        work.each::<false>(lists, packets, &mut context, encapsulate::step);
+                    }
+                }
+                if let Some(tracer) = &mut follower {
+                    let index = lists[node as usize].items[at];
+                    let next = node.next().iter().copied();
+                    let next = next.rev().find(|next| lists[*next as usize].ends_with(index));
+                    tracer.after(node, &context, index, &packets[usize::from(index)], next);
+                }
+                at = until;
+            }
+            counters.count_node(node, input, clocks().wrapping_sub(started));
+        }
+        context.refuse_fragments(packets);
+        if let Some(follower) = follower {
+            follower.finish(&context, packets);
+            if follower.is_over() {
+                *tracer = None;
+            }
+        }
+    }
+}
+
+/// The part of a node's list that it works on.
+struct Work<'a> {
+    node: Node,
+    from: usize,
+    until: usize,
+    counters: &'a Counters,
+}
+
+/// Packets ahead of the one worked on whose bytes are asked for. (Frames of a power of two in size
+/// compete for few places in the cache, so that a vector of them does not stay there.)
+const AHEAD: usize = 6;
+
+impl Work<'_> {
+    /// Takes the packets one after the other through `step`: a loop of its own for each node.
+    #[inline(always)]
+    fn each<'c, const READS_FRAMES: bool>(
+        &self,
+        lists: &mut [List; NODES],
+        packets: &mut [Packet],
+        context: &mut Context<'c>,
+        step: impl Fn(&mut Context<'c>, &mut Packet) -> Next,
+    ) {
+        let items = lists[self.node as usize].items;
+        let items = &items[self.from..self.until];
+        for (n, &index) in items.iter().enumerate() {
+            if READS_FRAMES && let Some(ahead) = items.get(n + AHEAD) {
+                context.memory.prefetch(&packets[usize::from(*ahead)].frame);
+            }
+            let packet = &mut packets[usize::from(index)];
+            match step(context, packet) {
+                Next::Node(next) => {
+                    debug_assert!(self.node.next().contains(&next));
+                    lists[next as usize].push(index);
+                }
+                Next::End(outcome) => {
+                    packet.outcome = Some(outcome);
+                    self.counters.count(outcome);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The graph as a value: its nodes, and where each may send packets.
+
+use std::fmt::Write;
+
+macro_rules! nodes {
+    ($($(#[doc = $doc:literal])* $node:ident $name:literal to [$($next:ident),*],)*) => {
+        /// How many nodes there are.
+        pub const NODES: usize = [$($name,)*].len();
+
+        /// A stage of the graph.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Node {
+            $($(#[doc = $doc])* $node,)*
+        }
+
+        impl Node {
+            /// All nodes, each before those it sends packets to.
+            pub const ALL: [Self; NODES] = [$(Self::$node,)*];
+
+            /// The name used in every output.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$node => $name,)* }
+            }
+
+            /// Where it may send packets.
+            pub const fn next(self) -> &'static [Self] {
+                match self { $(Self::$node => &[$(Self::$next,)*],)* }
+            }
+        }
+    };
+}
+
+nodes! {
+    /// Checks the headers.
+    Parse "parse" to [Neighbour, Security],
+    /// Answers ARP and neighbour solicitations.
+    Neighbour "neighbour" to [],
+    /// Holds ports to their own addresses.
+    Security "security" to [Decapsulate, Session, Fragment, Answer],
+    /// Takes packets out of tunnels, and holds tunnels to the addresses behind them.
+    Decapsulate "decapsulate" to [Session, Fragment, Answer],
+    /// Finds the connection a packet belongs to.
+    Session "session" to [Service, Policy, Rewrite],
+    /// Gives connections to services a backend.
+    Service "service" to [Policy, Answer],
+    /// Routes and judges packets that open a connection.
+    Policy "policy" to [Open, Rewrite],
+    /// Makes sessions of connections that may be opened.
+    Open "open" to [Rewrite],
+    /// Finds the connection of later fragments through their first.
+    Fragment "fragment" to [Rewrite, Wait],
+    /// Holds later fragments until their first is known.
+    Wait "wait" to [],
+    /// Prepares a packet for its way out.
+    Rewrite "rewrite" to [Answer, Encapsulate],
+    /// Tells senders why their packets go no further.
+    Answer "answer" to [Encapsulate],
+    /// Puts packets into tunnels.
+    Encapsulate "encapsulate" to [],
+}
+
+/// The graph in Graphviz' language.
+pub fn draw() -> String {
+    let mut text = String::from("digraph podgate {\n  rankdir=LR;\n");
+    for node in Node::ALL {
+        for next in node.next() {
+            writeln!(text, "  {} -> {};", node.name(), next.name()).expect("a string grows");
+        }
+    }
+    text + "}\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_send_packets_forward_only() {
+        for node in Node::ALL {
+            assert!(node.next().iter().all(|next| *next as u8 > node as u8), "{}", node.name());
+        }
+    }
+
+    #[test]
+    fn the_graph_can_be_drawn() {
+        assert!(draw().contains("session -> rewrite;"));
+    }
+}

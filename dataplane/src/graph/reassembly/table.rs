@@ -1,0 +1,411 @@
+//! What is known of fragmented datagrams, one entry each.
+//!
+//! ```text
+//!   port ─▶ datagram ─▶ entry: what became of the first fragment, or the later ones held for it
+//! ```
+//!
+//! Every port has a table of its own with bounds of its own, so that fragments without end push
+//! out those of the same port and nothing else. Behind a port with many senders (the uplink) the
+//! oldest entry of a sender that has more than its share goes first. A fragment that is held ends
+//! without its first after [`PATIENCE`], or when a bound is reached.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use acl::Address;
+use ahash::AHashMap;
+
+use crate::packet::Packet;
+use crate::wire::{Flow, Fragment};
+use crate::{Now, Outcome, PortId};
+
+/// How long later fragments may take (RFC 8200, section 4.5, gives them 60 seconds; RFC 791
+/// suggests 15).
+const MEMORY: Duration = Duration::from_secs(30);
+/// How long a fragment is held for its first. What is on its way in another order comes within
+/// milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Datagrams of one port.
+const MOST_DATAGRAMS: usize = 1024;
+/// Fragments of one datagram that are held: as many as a datagram of 64 KiB has where links carry
+/// 576 bytes.
+const MOST_OF_DATAGRAM: usize = 128;
+/// Fragments of one port that are held.
+const MOST_OF_PORT: usize = 256;
+/// Frames that fragments of one worker are held in.
+const MOST_FRAMES: usize = 1024;
+/// Entries of senders with small shares that are passed over before one goes all the same.
+const SECOND_CHANCES: usize = 8;
+
+/// What all fragments of a datagram have in common, beside the port they come by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Datagram {
+    source: Address,
+    destination: Address,
+    identification: u32,
+    protocol: u8,
+    in_port: PortId,
+}
+
+/// What became of a first fragment.
+#[derive(Clone, Copy)]
+pub(super) enum First {
+    /// It was dropped.
+    Refused,
+    /// It was forwarded: with its flow, and whether that has a session.
+    Passed { flow: Flow, has_session: bool },
+}
+
+/// One worker's table.
+pub(crate) struct Table {
+    /// By port number.
+    ports: Vec<PortTable>,
+    /// Frames that are held, and the most that may be.
+    frames: usize,
+    most_frames: usize,
+    /// No fragment's time is over before this.
+    due: Now,
+    /// Fragments whose first was let through.
+    ready: VecDeque<Packet>,
+    /// Fragments that are held no longer; each has its outcome.
+    ended: Vec<Packet>,
+    /// Whether the vector under way has a first fragment.
+    has_first: bool,
+}
+
+#[derive(Default)]
+struct PortTable {
+    entries: AHashMap<Datagram, Entry>,
+    /// Their keys, oldest first.
+    order: VecDeque<Datagram>,
+    /// Keys of those that hold fragments, oldest first. Keys of others may stand between.
+    holding: VecDeque<Datagram>,
+    senders: AHashMap<Address, Sender>,
+    /// Fragments that are held.
+    held: usize,
+}
+
+struct Entry {
+    first: Option<First>,
+    /// When the first fragment was decided about, or the first later one was held.
+    since: Now,
+    held: Vec<Packet>,
+}
+
+/// What one sender takes of a port's table.
+#[derive(Default)]
+struct Sender {
+    datagrams: usize,
+    held: usize,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            ports: Vec::new(),
+            frames: 0,
+            most_frames: MOST_FRAMES,
+            due: Now::default(),
+            ready: VecDeque::new(),
+            ended: Vec::new(),
+            has_first: false,
+        }
+    }
+}
+
+impl Datagram {
+    /// The datagram of a fragment.
+    pub(super) fn of(packet: &Packet) -> Option<Self> {
+        let (Fragment::First(identification) | Fragment::Later(identification)) =
+            packet.headers.fragment
+        else {
+            return None;
+        };
+        Some(Self {
+            source: packet.headers.flow.source,
+            destination: packet.headers.flow.destination,
+            identification,
+            protocol: packet.headers.flow.protocol,
+            in_port: packet.in_port,
+        })
+    }
+
+    fn port(&self) -> usize {
+        usize::from(self.in_port.0)
+    }
+}
+
+impl Table {
+    /// Notes that the vector under way has a first fragment.
+    #[inline]
+    pub(in crate::graph) fn note_first(&mut self) {
+        self.has_first = true;
+    }
+
+    pub(super) fn take_has_first(&mut self) -> bool {
+        std::mem::take(&mut self.has_first)
+    }
+
+    /// What became of a datagram's first fragment.
+    pub(super) fn first(&self, datagram: &Datagram, now: Now) -> Option<First> {
+        let entry = self.ports.get(datagram.port())?.entries.get(datagram)?;
+        entry.first.filter(|_| now.0.saturating_sub(entry.since.0) <= MEMORY)
+    }
+
+    /// Remembers what became of a first fragment, and releases those held for it.
+    pub(super) fn decide(&mut self, datagram: Datagram, first: First, now: Now) {
+        let entry = self.entry(datagram, now);
+        (entry.first, entry.since) = (Some(first), now);
+        for mut packet in std::mem::take(&mut entry.held) {
+            self.note_released(&datagram, &packet);
+            match first {
+                First::Passed { .. } => self.ready.push_back(packet),
+                First::Refused => {
+                    packet.outcome = Some(Outcome::FragmentUnknown);
+                    self.ended.push(packet);
+                }
+            }
+        }
+    }
+
+    /// Holds a later fragment until its first comes; what there is no room for ends.
+    pub(in crate::graph) fn hold(&mut self, mut packet: Packet, now: Now) {
+        let Some(datagram) = Datagram::of(&packet) else {
+            packet.outcome = Some(Outcome::FragmentUnknown);
+            return self.ended.push(packet);
+        };
+        match self.first(&datagram, now) {
+            None => {}
+            // Decided about later in the vector that the fragment came with.
+            Some(First::Passed { .. }) => return self.ready.push_back(packet),
+            Some(First::Refused) => {
+                packet.outcome = Some(Outcome::FragmentUnknown);
+                return self.ended.push(packet);
+            }
+        }
+        if self.entry(datagram, now).held.len() >= MOST_OF_DATAGRAM {
+            packet.outcome = Some(Outcome::FragmentLimit);
+            return self.ended.push(packet);
+        }
+        while self.ports[datagram.port()].held >= MOST_OF_PORT {
+            self.push_out(datagram.port());
+        }
+        let frames = packet.frame.frames();
+        while self.frames + frames > self.most_frames {
+            let most = (0..self.ports.len()).max_by_key(|port| self.ports[*port].held);
+            let Some(most) = most.filter(|port| self.ports[*port].held > 0) else {
+                packet.outcome = Some(Outcome::FragmentLimit);
+                return self.ended.push(packet);
+            };
+            self.push_out(most);
+        }
+        if self.frames == 0 {
+            self.due = Now(now.0.saturating_add(PATIENCE));
+        }
+        self.frames += frames;
+        // What pushed others out may have been its own datagram's.
+        let entry = self.entry(datagram, now);
+        let is_new = entry.held.is_empty();
+        if is_new {
+            (entry.first, entry.since) = (None, now);
+        }
+        entry.held.push(packet);
+        let port = &mut self.ports[datagram.port()];
+        port.held += 1;
+        port.senders.entry(datagram.source).or_default().held += 1;
+        if is_new {
+            port.hold(datagram);
+        }
+    }
+
+    /// The entry of a datagram, which may be new and push out another one.
+    fn entry(&mut self, datagram: Datagram, now: Now) -> &mut Entry {
+        if self.ports.len() <= datagram.port() {
+            self.ports.resize_with(datagram.port() + 1, PortTable::default);
+        }
+        if !self.ports[datagram.port()].entries.contains_key(&datagram) {
+            let port = &mut self.ports[datagram.port()];
+            if port.order.len() >= MOST_DATAGRAMS
+                && let Some((oldest, held)) = port.remove_oldest()
+            {
+                self.end(&oldest, held, Outcome::FragmentLimit);
+            }
+        }
+        self.ports[datagram.port()].entry(datagram, now)
+    }
+
+    /// Ends the fragments held for the oldest datagram of a port that has some.
+    fn push_out(&mut self, port: usize) {
+        if let Some((oldest, held)) = self.ports[port].take_oldest_held() {
+            self.end(&oldest, held, Outcome::FragmentLimit);
+        }
+    }
+
+    fn end(&mut self, datagram: &Datagram, held: Vec<Packet>, outcome: Outcome) {
+        for mut packet in held {
+            self.note_released(datagram, &packet);
+            packet.outcome = Some(outcome);
+            self.ended.push(packet);
+        }
+    }
+
+    /// Counts a fragment that is held no longer.
+    fn note_released(&mut self, datagram: &Datagram, packet: &Packet) {
+        self.frames -= packet.frame.frames();
+        let port = &mut self.ports[datagram.port()];
+        port.held -= 1;
+        if let Some(sender) = port.senders.get_mut(&datagram.source) {
+            sender.held -= 1;
+        }
+        port.forget_idle(datagram.source);
+    }
+
+    /// Bounds what is held by the number of frames there are: an eighth of them at most.
+    pub(in crate::graph) fn fit(&mut self, frames: usize) {
+        self.most_frames = (frames / 8).clamp(1, MOST_FRAMES);
+    }
+
+    /// The next fragment whose first was let through.
+    pub(in crate::graph) fn take_ready(&mut self) -> Option<Packet> {
+        self.ready.pop_front()
+    }
+
+    /// The next fragment that is held no longer and has its outcome.
+    pub(in crate::graph) fn take_ended(&mut self) -> Option<Packet> {
+        self.ended.pop()
+    }
+
+    /// Whether a fragment's time may be over.
+    #[inline]
+    pub(in crate::graph) fn is_due(&self, now: Now) -> bool {
+        self.frames > 0 && now >= self.due
+    }
+
+    /// Ends fragments whose time is over.
+    pub(in crate::graph) fn expire(&mut self, now: Now) {
+        let mut due = None;
+        for port in 0..self.ports.len() {
+            while let Some(next) = self.ports[port].oldest_held() {
+                let until = self.ports[port].entries[&next].since.0.saturating_add(PATIENCE);
+                if until > now.0 {
+                    due = [due, Some(Now(until))].into_iter().flatten().min();
+                    break;
+                }
+                self.ports[port].holding.pop_front();
+                let held = self.ports[port].take_held(&next);
+                self.end(&next, held, Outcome::FragmentUnknown);
+            }
+        }
+        self.due = due.unwrap_or_default();
+    }
+
+    /// Forgets everything about a port that is gone.
+    pub(in crate::graph) fn forget(&mut self, port: PortId) {
+        let gone = |packet: &Packet| packet.in_port == port;
+        let mut ended: Vec<Packet> = Vec::new();
+        if let Some(table) = self.ports.get_mut(usize::from(port.0)) {
+            let table = std::mem::take(table);
+            ended.extend(table.entries.into_values().flat_map(|entry| entry.held));
+            self.frames -= ended.iter().map(|packet| packet.frame.frames()).sum::<usize>();
+        }
+        let (ready, others) = std::mem::take(&mut self.ready).into_iter().partition(gone);
+        self.ready = others;
+        ended.extend::<VecDeque<Packet>>(ready);
+        for mut packet in ended {
+            packet.outcome = Some(Outcome::PortGone);
+            self.ended.push(packet);
+        }
+    }
+
+    /// Takes every packet that is held here, whatever for.
+    pub(in crate::graph) fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
+        self.frames = 0;
+        let ports = std::mem::take(&mut self.ports);
+        let held = ports.into_iter().flat_map(|port| port.entries.into_values());
+        let held = held.flat_map(|entry| entry.held);
+        held.chain(self.ready.drain(..)).chain(self.ended.drain(..))
+    }
+}
+
+impl PortTable {
+    fn entry(&mut self, datagram: Datagram, now: Now) -> &mut Entry {
+        let Self { entries, order, senders, .. } = self;
+        entries.entry(datagram).or_insert_with(|| {
+            order.push_back(datagram);
+            senders.entry(datagram.source).or_default().datagrams += 1;
+            Entry { first: None, since: now, held: Vec::new() }
+        })
+    }
+
+    /// Removes the oldest entry of a sender that has its share or more; with what it holds.
+    fn remove_oldest(&mut self) -> Option<(Datagram, Vec<Packet>)> {
+        let share = self.order.len() / self.senders.len().max(1);
+        let senders = &self.senders;
+        let has_share = |datagram: &Datagram| {
+            senders.get(&datagram.source).is_none_or(|sender| sender.datagrams >= share)
+        };
+        let oldest = pop(&mut self.order, has_share)?;
+        let held = self.entries.remove(&oldest).map_or_else(Vec::new, |entry| entry.held);
+        if let Some(sender) = self.senders.get_mut(&oldest.source) {
+            sender.datagrams -= 1;
+        }
+        self.forget_idle(oldest.source);
+        Some((oldest, held))
+    }
+
+    /// Takes what is held for the oldest datagram of a sender that has its share or more.
+    fn take_oldest_held(&mut self) -> Option<(Datagram, Vec<Packet>)> {
+        self.oldest_held()?;
+        let senders_holding = self.senders.values().filter(|sender| sender.held > 0).count();
+        let share = self.held / senders_holding.max(1);
+        let (entries, senders) = (&self.entries, &self.senders);
+        let has_share = |datagram: &Datagram| {
+            entries.get(datagram).is_some_and(|entry| !entry.held.is_empty())
+                && senders.get(&datagram.source).is_none_or(|sender| sender.held >= share)
+        };
+        let oldest = pop(&mut self.holding, has_share)?;
+        let held = self.take_held(&oldest);
+        Some((oldest, held))
+    }
+
+    fn take_held(&mut self, datagram: &Datagram) -> Vec<Packet> {
+        let entry = self.entries.get_mut(datagram);
+        entry.map_or_else(Vec::new, |entry| std::mem::take(&mut entry.held))
+    }
+
+    /// The oldest datagram with fragments that are held.
+    fn oldest_held(&mut self) -> Option<Datagram> {
+        let entries = &self.entries;
+        let is_over = |it: &mut Datagram| entries.get(it).is_none_or(|entry| entry.held.is_empty());
+        while self.holding.pop_front_if(is_over).is_some() {}
+        self.holding.front().copied()
+    }
+
+    /// Adds a datagram to those with fragments that are held.
+    fn hold(&mut self, datagram: Datagram) {
+        if self.holding.len() >= 2 * MOST_OF_PORT {
+            let entries = &self.entries;
+            self.holding.retain(|it| entries.get(it).is_some_and(|entry| !entry.held.is_empty()));
+        }
+        self.holding.push_back(datagram);
+    }
+
+    /// Forgets a sender that takes nothing any more.
+    fn forget_idle(&mut self, sender: Address) {
+        if self.senders.get(&sender).is_some_and(|it| it.datagrams == 0 && it.held == 0) {
+            self.senders.remove(&sender);
+        }
+    }
+}
+
+/// Takes the oldest key that may go; after [`SECOND_CHANCES`] the next one, whatever it is.
+fn pop(order: &mut VecDeque<Datagram>, may_go: impl Fn(&Datagram) -> bool) -> Option<Datagram> {
+    for _ in 0..SECOND_CHANCES {
+        let oldest = order.pop_front()?;
+        if may_go(&oldest) {
+            return Some(oldest);
+        }
+        order.push_back(oldest);
+    }
+    order.pop_front()
+}

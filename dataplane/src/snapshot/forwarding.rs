@@ -1,0 +1,85 @@
+//! Where packets leave, and as whom.
+
+use acl::Address;
+
+use super::node_addresses::is_link_local;
+use super::{Hop, Leads, Peer, PortId, PortKind, Snapshot, Underlay};
+use crate::Outcome;
+use crate::wire::vxlan::Vxlan;
+use crate::wire::{Flow, protocol};
+
+impl Snapshot {
+    /// Looks up where a packet to `destination` leaves.
+    ///
+    /// # Errors
+    /// [`Outcome::LinkLocal`] or [`Outcome::NoRoute`] if it leaves nowhere.
+    #[inline]
+    pub fn route(&self, destination: Address) -> Result<Hop, Outcome> {
+        if let Some(port) = self.owners.get(&destination) {
+            let is_there = *port != PortId::NONE;
+            return if is_there { Ok(Hop::port(*port)) } else { Err(Outcome::NoRoute) };
+        }
+        if is_link_local(destination) {
+            return Err(Outcome::LinkLocal);
+        }
+        if self.local_networks.contains(destination) {
+            return Err(Outcome::NoRoute);
+        }
+        if let Some(uplink) = self.uplink
+            && self.underlay != Underlay::Plain
+        {
+            let found = match self.routes.find(destination) {
+                Some(peer) => Some(Hop::peer(peer)),
+                None if self.masquerade => Some(Hop::port(uplink)),
+                None => self.host.or(self.uplink).map(Hop::port),
+            };
+            return found.ok_or(Outcome::NoRoute);
+        }
+        self.uplink.or(self.host).map(Hop::port).ok_or(Outcome::NoRoute)
+    }
+
+    /// The port that packets for `hop` leave by, and the cluster node they are for.
+    #[inline]
+    pub fn way(&self, hop: Hop) -> Option<(PortId, Option<&Peer>)> {
+        match hop.leads() {
+            Leads::Port(port) => Some((port, None)),
+            Leads::Peer(n) => Some((self.uplink?, Some(self.routes.peer(n)?))),
+        }
+    }
+
+    /// Bytes of the largest IP packet that `hop` takes, or 0 if it takes any.
+    #[inline]
+    pub fn mtu(&self, hop: Hop) -> u16 {
+        let Some((port, peer)) = self.way(hop) else { return 0 };
+        let mtu = self.port(port).map_or(0, |port| port.mtu);
+        match (peer, &self.underlay) {
+            (Some(peer), Underlay::Overlay(_)) if mtu > 0 => {
+                mtu.saturating_sub(Vxlan::overhead(peer.endpoint.is_v4()) as u16)
+            }
+            _ => mtu,
+        }
+    }
+
+    /// Whether a connection that `source` opens by this hop must seem to come from this cluster
+    /// node: the world outside does not know pods.
+    #[inline]
+    pub fn masquerades(&self, source: Address, hop: Hop) -> bool {
+        self.masquerade
+            && self.uplink.is_some_and(|uplink| Hop::port(uplink) == hop)
+            && self.pod_of(source).is_some()
+    }
+
+    /// Whether a packet is for the overlay's port and would leave outside of its tunnels, where
+    /// another cluster node could take it for a tunnel packet of this one.
+    #[inline]
+    pub fn is_stray_tunnel(&self, flow: &Flow, hop: Hop) -> bool {
+        let Underlay::Overlay(overlay) = &self.underlay else { return false };
+        let leaves_cluster_node = || match hop.leads() {
+            Leads::Port(port) => self.port(port).is_some_and(|port| port.kind != PortKind::Pod),
+            Leads::Peer(_) => false,
+        };
+        flow.protocol == protocol::UDP
+            && flow.destination_port == overlay.port
+            && leaves_cluster_node()
+    }
+}

@@ -1,0 +1,88 @@
+//! Ports as the graph sees them.
+
+use std::sync::Arc;
+
+use acl::{Address, Table};
+
+use crate::wire::{Mac, SWITCH_MAC};
+
+/// The number of a port: its place in [`crate::Snapshot::ports`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct PortId(pub u16);
+
+impl PortId {
+    /// No port.
+    pub const NONE: Self = Self(u16::MAX);
+}
+
+/// Where a port leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PortKind {
+    /// Towards one pod.
+    Pod,
+    /// Towards other cluster nodes.
+    Uplink,
+    /// Towards this cluster node's kernel.
+    Host,
+}
+
+impl PortKind {
+    /// The name used in every output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Uplink => "uplink",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// What stands at one direction of a pod.
+#[derive(Clone, Debug, Default)]
+pub enum Gate {
+    /// Nothing passes: the pod's tables are not known yet.
+    #[default]
+    Closed,
+    /// Everything passes: no policy selects the pod for this direction.
+    Open,
+    /// The compiled rules decide.
+    Table(Arc<Table>),
+}
+
+/// A port as the graph sees it.
+#[derive(Clone, Debug)]
+pub struct PortState {
+    /// `ns/pod`, `uplink` or `host`.
+    pub name: Arc<str>,
+    /// Where it leads.
+    pub kind: PortKind,
+    /// MAC address of the other end: destination of frames that leave, and the only source a
+    /// pod may use. `None` where it is unknown (captures): any source passes.
+    pub mac: Option<Mac>,
+    /// A pod's own addresses.
+    pub addresses: Vec<Address>,
+    /// The local table: judges connections towards the pod. The peer is the source.
+    pub to_pod: Gate,
+    /// Judges connections that the pod opens. The peer is the destination.
+    pub from_pod: Gate,
+    /// MAC address of the port itself: the source of frames that leave.
+    pub own_mac: Mac,
+    /// Bytes of the largest IP packet that may leave here; 0 if any may.
+    pub mtu: u16,
+}
+
+impl PortState {
+    /// A port that nothing else is known of; a pod is closed.
+    pub fn new(name: impl Into<Arc<str>>, kind: PortKind) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            mac: None,
+            addresses: Vec::new(),
+            to_pod: Gate::Closed,
+            from_pod: Gate::Closed,
+            own_mac: SWITCH_MAC,
+            mtu: 0,
+        }
+    }
+}
