@@ -3,8 +3,10 @@
  * What stands in front of an interface that the cluster node itself uses.
  *
  * It takes what belongs to the switch and passes everything else to the kernel, as if
- * it were not there: ARP and neighbour discovery, ssh, tagged frames, whatever it does
- * not understand. The switch's it drops where no socket is bound (the switch is starting,
+ * it were not there: ARP and neighbour discovery, ssh, frames of VLANs, whatever it does
+ * not understand. A tag of VLAN 0 is a priority alone (IEEE 802.1Q), which the kernel
+ * looks behind, and so does the program. What it cannot read to its end it drops if it is
+ * for a pod: the kernel would send it on. The switch's it drops where no socket is bound (the switch is starting,
  * or was killed): the kernel would answer with resets, and end connections that go on once
  * the switch is back. The switch's are:
  *
@@ -32,7 +34,10 @@
 #define NETWORKS 1024
 #define SERVICES 65536
 #define DATAGRAMS 4096
-#define EXTENSIONS 6
+/* As many as the switch's own parser reads, and one more look to see that they end. */
+#define EXTENSIONS 9
+#define VLAN_TAGS 2
+#define VLAN_ID 0x0fff
 #define MORE_FRAGMENTS 0x2000
 #define FRAGMENT_OFFSET 0x1fff
 
@@ -112,6 +117,17 @@ struct {
 } datagrams SEC(".maps");
 
 enum place { WHOLE, FIRST, LATER };
+
+/* A VLAN tag behind the addresses of a frame, and the ethertype behind it. */
+struct tag {
+	__be16 control;
+	__be16 ethertype;
+};
+
+static __always_inline int is_tagged(__be16 ethertype)
+{
+	return ethertype == bpf_htons(ETH_P_8021Q) || ethertype == bpf_htons(ETH_P_8021AD);
+}
 
 struct packet {
 	struct address source;
@@ -310,24 +326,38 @@ int uplink(struct xdp_md *context)
 {
 	struct packet packet = {};
 	struct ethhdr ethernet;
-	__u32 zero = 0;
+	__u32 zero = 0, at = sizeof(ethernet);
+	__be16 ethertype;
 	int bad;
 
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
 	if (!set || bpf_xdp_load_bytes(context, 0, &ethernet, sizeof(ethernet)))
 		return XDP_PASS;
-	switch (bpf_ntohs(ethernet.h_proto)) {
+	ethertype = ethernet.h_proto;
+	for (int n = 0; n < VLAN_TAGS && is_tagged(ethertype); n++) {
+		struct tag tag;
+
+		if (bpf_xdp_load_bytes(context, at, &tag, sizeof(tag)) ||
+		    bpf_ntohs(tag.control) & VLAN_ID)
+			return XDP_PASS;
+		ethertype = tag.ethertype;
+		at += sizeof(tag);
+	}
+	/* Nobody has a use for more; whom the packet is for stays unread. */
+	if (is_tagged(ethertype) && at > sizeof(ethernet))
+		return XDP_DROP;
+	switch (bpf_ntohs(ethertype)) {
 	case ETH_P_IP:
-		bad = read_v4(context, sizeof(ethernet), &packet);
+		bad = read_v4(context, at, &packet);
 		break;
 	case ETH_P_IPV6:
-		bad = read_v6(context, sizeof(ethernet), &packet);
+		bad = read_v6(context, at, &packet);
 		break;
 	default:
 		return XDP_PASS;
 	}
 	if (bad)
-		return XDP_PASS;
+		return is_pod(&packet.destination) ? XDP_DROP : XDP_PASS;
 
 	struct datagram datagram = {
 		.source = packet.source,
@@ -340,13 +370,19 @@ int uplink(struct xdp_md *context)
 		    !bpf_map_lookup_elem(&datagrams, &datagram))
 			return XDP_PASS;
 	} else {
-		if (!is_ours(context, set, &packet))
-			return XDP_PASS;
+		int ours = is_ours(context, set, &packet);
+
 		if (packet.place == FIRST) {
 			__u8 taken = 1;
 
-			bpf_map_update_elem(&datagrams, &datagram, &taken, BPF_ANY);
+			/* An earlier datagram with the same identification may have been another's. */
+			if (ours)
+				bpf_map_update_elem(&datagrams, &datagram, &taken, BPF_ANY);
+			else
+				bpf_map_delete_elem(&datagrams, &datagram);
 		}
+		if (!ours)
+			return XDP_PASS;
 	}
 	return bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
 }

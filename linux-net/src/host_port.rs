@@ -42,6 +42,11 @@ pub struct HostPortConfig {
     pub gateways: Vec<IpAddr>,
     /// Where the pods are: networks and single addresses routed to the switch.
     pub routes: Vec<IpNet>,
+    /// The addresses that the cluster node is known by. A process that chooses none sends from
+    /// the first of the family that the kernel has, else from the gateway's.
+    pub node_addresses: Vec<IpAddr>,
+    /// Those of `routes` where such a process sends from the gateway's all the same.
+    pub from_gateway: Vec<IpNet>,
 }
 
 impl Default for HostPortConfig {
@@ -52,6 +57,8 @@ impl Default for HostPortConfig {
             mtu: 1500,
             gateways: gateways(&[]),
             routes: Vec::new(),
+            node_addresses: Vec::new(),
+            from_gateway: Vec::new(),
         }
     }
 }
@@ -190,12 +197,17 @@ fn addresses(netlink: &mut Netlink, host: u32, gateways: &[IpAddr]) -> Result<()
 }
 
 fn routes(netlink: &mut Netlink, host: u32, config: &HostPortConfig) -> Result<(), Error> {
+    let present: Vec<IpAddr> = netlink.addresses()?.iter().map(|own| own.address.addr()).collect();
+    let known: Vec<IpAddr> =
+        config.node_addresses.iter().copied().filter(|own| present.contains(own)).collect();
     let wanted: Vec<Route> = config
         .routes
         .iter()
         .map(|network| {
             let v4 = network.addr().is_ipv4();
-            let source = config.gateways.iter().copied().find(|address| address.is_ipv4() == v4);
+            let known = if config.from_gateway.contains(network) { &[][..] } else { &known[..] };
+            let mut sources = known.iter().chain(&config.gateways).copied();
+            let source = sources.find(|address| address.is_ipv4() == v4);
             Route { source, ..Route::direct(network.trunc(), host) }
         })
         .collect();

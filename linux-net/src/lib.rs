@@ -17,6 +17,7 @@
 mod address;
 mod error;
 mod events;
+pub mod filter;
 pub mod fnv;
 pub mod host_port;
 mod link;

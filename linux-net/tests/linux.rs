@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use linux_net::MacAddress;
 use linux_net::host_port::{self, HostPortConfig};
 use linux_net::{
-    LinkAddress, LinkEvent, LinkEvents, Namespace, Netlink, Route, VethEnd, VethPair, in_namespace,
-    switch_off_offloads, switch_off_segmentation, switch_off_towards_switch, sysctl,
+    LinkAddress, LinkEvent, LinkEvents, Namespace, Netlink, Route, VethEnd, VethPair, filter,
+    in_namespace, switch_off_offloads, switch_off_segmentation, switch_off_towards_switch, sysctl,
 };
 
 /// Whether a feature of `ethtool -k` is on.
@@ -238,6 +238,23 @@ fn the_host_port_is_made_once_and_follows_its_configuration() {
     .unwrap();
     assert_eq!((forwarding.as_str(), ipv6.as_str()), ("0", "1"));
 
+    // Processes send from the address that the cluster node is known by, if the kernel has it.
+    namespace.exec(words("ip link add eth0 type veth peer name eth1"));
+    namespace.exec(words("ip address add 192.0.2.1/24 dev eth0"));
+    let known = HostPortConfig {
+        node_addresses: ["192.0.2.7", "192.0.2.1"].map(|own| own.parse().unwrap()).to_vec(),
+        ..config.clone()
+    };
+    set_up(&known).unwrap();
+    let route = namespace.exec(["ip", "route", "get", "10.1.4.77"]);
+    assert!(route.contains("10.1.4.77 dev podgate-host src 192.0.2.1"), "{route}");
+    let route = namespace.exec(["ip", "-6", "route", "get", "fd00:1:4::77"]);
+    assert!(route.contains("src fd00:1:4::1"), "{route}");
+    let from_gateway = vec!["10.1.4.0/24".parse().unwrap()];
+    set_up(&HostPortConfig { from_gateway, ..known }).unwrap();
+    let route = namespace.exec(["ip", "route", "get", "10.1.4.77"]);
+    assert!(route.contains("src 10.1.4.1"), "{route}");
+
     let other = HostPortConfig {
         mtu: 1400,
         routes: vec!["10.2.0.5/32".parse().unwrap()],
@@ -267,4 +284,78 @@ fn a_foreign_interface_is_not_taken_for_the_host_port() {
     let result = in_namespace(namespace.path(), || host_port::set_up(&Default::default()));
     let error = result.unwrap().unwrap_err().to_string();
     assert!(error.contains("podgate0") && error.contains("not the other end"), "{error}");
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+#[test]
+fn the_kernel_routes_no_forged_sources_to_pods_and_no_tunnel_packets() {
+    testkit::requires_root!();
+    let (node, outside) = (testkit::Namespace::new("filter"), testkit::Namespace::new("filter-o"));
+    let name = outside.name();
+    node.exec(words(&format!(
+        "ip link add eth0 address 02:00:00:00:00:01 type veth peer name eth0 netns {name}"
+    )));
+    for (namespace, own) in [(&node, "2001:db8::1/64"), (&outside, "2001:db8::9/64")] {
+        namespace.exec(words("ip link set eth0 up"));
+        namespace.exec(words(&format!("ip address add {own} dev eth0 nodad")));
+    }
+    // The way through it leads over another address than the one that is forged.
+    node.exec(words("ip address add 2001:db8::100/64 dev eth0 nodad"));
+    node.exec(words("sysctl -qw net.ipv6.conf.all.forwarding=1"));
+    let networks: Vec<IpNet> = vec!["fd01::/64".parse().unwrap()];
+    let config = HostPortConfig {
+        gateways: host_port::gateways(&networks),
+        routes: networks.clone(),
+        ..Default::default()
+    };
+    in_namespace(node.path(), || host_port::set_up(&config)).unwrap().unwrap();
+    node.exec(words("ip link set podgate0 up"));
+    outside.exec(words("ip -6 route add fd01::/64 via 2001:db8::100"));
+    // The kernel would look for it from an address that is the cluster node's own.
+    outside.exec(words("ip neigh add 2001:db8::100 lladdr 02:00:00:00:00:01 dev eth0"));
+    // Behind the filter, what the kernel routes is counted.
+    node.exec([
+        "nft",
+        "table inet count { chain routed { type filter hook forward priority 10; counter; }; }",
+    ]);
+    let routed = || {
+        let table = node.exec(words("nft list table inet count"));
+        let mut words = table.split_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1).and_then(|count| count.parse::<u64>().ok()).expect("a counter")
+    };
+    let is_routed = |source: &str| {
+        let before = routed();
+        outside.enter(|| {
+            let socket = std::net::UdpSocket::bind((source, 0)).unwrap();
+            socket.send_to(b"x", "[fd01::2]:80").unwrap();
+        });
+        // The wire is a veth pair: a datagram is there when it is sent, but for the first one.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        routed() > before
+    };
+    let sources = ["2001:db8::1", "fd01::3", "2001:db8:7::7"];
+    for forged in sources {
+        outside.exec(words(&format!("ip address add {forged}/128 dev lo")));
+    }
+    assert!(sources.iter().all(|source| is_routed(source)), "without the filter");
+    let to_port = |port: u16| {
+        node.enter(|| {
+            let socket = std::net::UdpSocket::bind("[2001:db8::1]:0").unwrap();
+            socket.send_to(b"x", ("2001:db8::9", port)).map(|_| ()).map_err(|error| error.kind())
+        })
+    };
+    assert_eq!(to_port(4789), Ok(()));
+    let rules = filter::Rules { tunnel_port: Some(4789), pods: networks };
+    let mut filter = filter::Filter::default();
+    node.enter(|| filter.set(&rules)).unwrap();
+    assert_eq!(sources.map(is_routed), [false, false, true]);
+    assert_eq!(to_port(4789), Err(std::io::ErrorKind::PermissionDenied));
+    assert_eq!(to_port(4790), Ok(()));
+    // Somebody flushes it; setting it again restores it.
+    node.exec(words("nft flush table inet podgate-filter"));
+    node.enter(|| filter.set(&rules)).unwrap();
+    assert_eq!(sources.map(is_routed), [false, false, true]);
 }

@@ -9,7 +9,7 @@ use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::port::memory::Wire;
 use linux_net::host_port::HostPortConfig;
 use linux_net::redirect::Redirects;
-use linux_net::{NextHop, masquerade};
+use linux_net::{NextHop, filter, masquerade};
 
 use crate::node::Pod;
 
@@ -23,6 +23,7 @@ struct State {
     made: u32,
     tell: Option<Box<dyn Fn(InterfaceEvent) + Send>>,
     redirects: Option<Redirects>,
+    addresses: Vec<IpAddr>,
     /// Whether no call about the network's configuration returns.
     hangs: bool,
     /// So many of the next redirects fail.
@@ -114,6 +115,10 @@ impl Interfaces for Kernel {
         Ok(Opened { queues, mode: "memory".to_owned(), index: found.index, mtu: 1500 })
     }
 
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
+        Ok(self.lock().addresses.clone())
+    }
+
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
         let mut state = self.lock();
         let found = state.interfaces.get_mut(interface);
@@ -162,6 +167,11 @@ impl HostNetwork for Kernel {
             self.add(&config.switch_interface);
         }
         Ok(HOST_MAC)
+    }
+
+    fn filter(&mut self, _rules: &filter::Rules) -> Result<(), String> {
+        drop(self.answering());
+        Ok(())
     }
 
     fn masquerade(&mut self, _rules: &masquerade::Rules) -> Result<(), String> {

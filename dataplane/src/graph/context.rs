@@ -50,7 +50,7 @@ impl Context<'_> {
         if port == packet.in_port && !self.translates(packet) {
             return Err(Outcome::NotLocal);
         }
-        if self.snapshot.is_stray_tunnel(to, hop) {
+        if self.snapshot.is_stray_tunnel(to, packet.in_port, hop) {
             return Err(Outcome::TunnelRefused);
         }
         Ok((hop, port))

@@ -132,7 +132,9 @@ const LEAST_DIVIDED: u64 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::Graph;
+    use crate::graph::answer::Notices;
+    use crate::graph::reassembly::Table;
+    use crate::policy::Cases;
     use crate::session::{Sessions, Timeouts};
     use crate::{Gate, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
 
@@ -172,13 +174,13 @@ mod tests {
         packet.headers.flow = opener;
         packet.hop = Hop::port(PortId(2));
         packet.outcome = Some(Outcome::PolicyAllowed);
-        let Graph { mut fragments, mut notices, mut translations, mut cases, .. } =
-            Graph::default();
+        let (mut reassembly, mut notices) = (Table::default(), Notices::default());
+        let (mut translations, mut cases) = (Vec::new(), Cases::default());
         let mut context = Context {
             snapshot: &snapshot,
             memory: &memory,
             sessions: &sessions,
-            fragments: &mut fragments,
+            reassembly: &mut reassembly,
             notices: &mut notices,
             translations: &mut translations,
             cases: &mut cases,

@@ -147,7 +147,7 @@ fn route(context: &Context<'_>, packet: &Packet) -> Result<Hop, Outcome> {
         None => context.route(packet, &packet.headers.flow).map(|(hop, _)| hop),
         Some(translation) if translation.returns => {
             let hop = context.snapshot.uplink().map(Hop::port).ok_or(Outcome::NoRoute)?;
-            let is_stray = context.snapshot.is_stray_tunnel(&translation.to, hop);
+            let is_stray = context.snapshot.is_stray_tunnel(&translation.to, packet.in_port, hop);
             if is_stray { Err(Outcome::TunnelRefused) } else { Ok(hop) }
         }
         Some(translation) => context.route(packet, &translation.to).map(|(hop, _)| hop),

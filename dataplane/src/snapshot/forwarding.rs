@@ -69,13 +69,18 @@ impl Snapshot {
             && self.pod_of(source).is_some()
     }
 
-    /// Whether a packet is for the overlay's port and would leave outside of its tunnels, where
-    /// another cluster node could take it for a tunnel packet of this one.
+    /// Whether a packet is for the overlay's port and may leave this cluster node outside of its
+    /// tunnels, where another one could take it for a tunnel packet of this one. What came by the
+    /// uplink for the kernel itself goes no further.
     #[inline]
-    pub fn is_stray_tunnel(&self, flow: &Flow, hop: Hop) -> bool {
+    pub fn is_stray_tunnel(&self, flow: &Flow, in_port: PortId, hop: Hop) -> bool {
         let Underlay::Overlay(overlay) = &self.underlay else { return false };
         let leaves_cluster_node = || match hop.leads() {
-            Leads::Port(port) => self.port(port).is_some_and(|port| port.kind != PortKind::Pod),
+            Leads::Port(port) => match self.port(port).map(|port| port.kind) {
+                Some(PortKind::Uplink) => true,
+                Some(PortKind::Host) => Some(in_port) != self.uplink,
+                Some(PortKind::Pod) | None => false,
+            },
             Leads::Peer(_) => false,
         };
         flow.protocol == protocol::UDP

@@ -3,14 +3,14 @@
 use dataplane::port::af_xdp::{Uplink, UplinkFilter, UplinkService};
 use testkit::packet::{self, Packet};
 
-use crate::pair::{End, Pair};
+use crate::pair::{End, Pair, words};
 
 /// An uplink and, on the other end of its wire, somebody who sends what they like.
 struct Case {
     switch: End,
     uplink: Uplink,
     outside: End,
-    _pair: Pair,
+    pair: Pair,
 }
 
 const NODE: &str = "192.0.2.1";
@@ -44,7 +44,7 @@ impl Case {
         let pair = Pair::new(label);
         let (switch, uplink) = End::open_uplink(&pair.switch, "pod0");
         let outside = End::open(&pair.pod, "eth0");
-        Self { switch, uplink, outside, _pair: pair }
+        Self { switch, uplink, outside, pair }
     }
 
     /// Whether the switch gets the frame. Behind it goes one that it gets for certain.
@@ -59,6 +59,20 @@ impl Case {
         assert_eq!(first, frame);
         assert_eq!(self.switch.wait_bytes(), sentinel);
         true
+    }
+
+    /// Counts what passes the program from now on.
+    fn count_passed(&self) {
+        let chain = "type filter hook ingress device pod0 priority 0; counter;";
+        let table = format!("table netdev passed {{ chain frames {{ {chain} }}; }}");
+        self.pair.switch.exec(["nft", &table]);
+    }
+
+    /// Frames that passed the program since [`Self::count_passed`].
+    fn passed(&self) -> u64 {
+        let table = self.pair.switch.exec(words("nft list table netdev passed"));
+        let mut words = table.split_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1).and_then(|count| count.parse().ok()).expect("a counter")
     }
 
     #[track_caller]
@@ -206,4 +220,65 @@ fn a_filter_is_changed_while_it_works() {
     case.expect(true, "the new port", &packet::udp("192.0.2.9:1", "192.0.2.1:8472"));
     case.uplink.set(&sentinels).unwrap();
     case.expect(false, "nothing any more", &pod(1));
+}
+
+/// The frame with tags of VLAN 0.
+fn priority(packet: &Packet, tags: usize) -> Vec<u8> {
+    let mut frame = packet.build();
+    for _ in 0..tags {
+        frame.splice(12..12, [0x81, 0, 0xe0, 0]);
+    }
+    frame
+}
+
+#[test]
+fn what_is_for_a_pod_reaches_the_switch_or_nobody() {
+    testkit::requires_root!();
+    let mut case = Case::new("hidden");
+    case.uplink.set(&filter()).unwrap();
+    case.count_passed();
+    let v4 = packet::tcp("192.0.2.9:1", "10.1.1.5:22").syn();
+    let v6 = || packet::tcp("[2001:db8::9]:1", "[fd01:1::5]:22").syn();
+    for tags in 1..=2 {
+        assert!(case.takes(&priority(&v4, tags)), "{tags} tags of VLAN 0");
+        assert!(case.takes(&priority(&v6(), tags)), "{tags} tags of VLAN 0");
+        let kernels = packet::tcp("192.0.2.9:1", "192.0.2.1:22").syn();
+        assert!(!case.takes(&priority(&kernels, tags)));
+    }
+    let extended =
+        |count: usize| (0..count).fold(v6(), |packet, _| packet.extension(60, &[1, 4, 0, 0, 0, 0]));
+    for count in 0..=8 {
+        assert!(case.takes(&extended(count).build()), "{count} destination headers");
+    }
+    // What nobody can read to its end is dropped: the kernel does not get it either.
+    let kernel_gets = |case: &mut Case, frame: &[u8]| {
+        let before = case.passed();
+        assert!(!case.takes(frame));
+        case.passed() > before
+    };
+    assert!(!kernel_gets(&mut case, &extended(9).build()));
+    assert!(!kernel_gets(&mut case, &priority(&v4, 3)));
+    let cut = packet::cut(extended(3).build(), 14 + 40 + 12);
+    assert!(!kernel_gets(&mut case, &cut));
+    // The cluster node's own is the kernel's to look at.
+    let own = (0..9).fold(packet::tcp("[2001:db8::9]:1", "[2001:db8::1]:22").syn(), |packet, _| {
+        packet.extension(60, &[1, 4, 0, 0, 0, 0])
+    });
+    assert!(kernel_gets(&mut case, &own.build()));
+}
+
+#[test]
+fn an_identification_that_comes_again_is_another_datagram() {
+    testkit::requires_root!();
+    let mut case = Case::new("again");
+    case.uplink.set(&filter()).unwrap();
+    let datagram =
+        |to: &str| packet::udp("192.0.2.9:53", to).payload(&[1; 3000]).ip_id(7).fragments(1200);
+    for (taken, to) in [(true, "192.0.2.1:40001"), (false, "192.0.2.1:30001")] {
+        for _ in 0..2 {
+            for fragment in datagram(to) {
+                assert_eq!(case.takes(&fragment), taken, "{to}");
+            }
+        }
+    }
 }

@@ -415,8 +415,9 @@ fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)
                 .copied()
                 .chain(apart.map(|it| IpNet::from(*it)))
                 .collect(),
+            more_addresses: renderer::gateways(&node.pod_cidrs).map(Into::into).collect(),
             endpoint: (*node.addresses.first()?).into(),
-            next_hop: None,
+            ..Peer::default()
         })
     };
     Routes::new(names.iter().zip(pods_of).filter_map(peer).collect())

@@ -54,8 +54,8 @@ impl World {
     fn add_gateways(&mut self) {
         for node in self.nodes.values() {
             for gateway in gateways(&node.pod_cidrs) {
-                let spot = || Spot::Node(Arc::clone(&node.name));
-                self.owners.entry(gateway).or_insert_with(spot);
+                let location = || Location::Node(Arc::clone(&node.name));
+                self.owners.entry(gateway).or_insert_with(location);
             }
         }
     }

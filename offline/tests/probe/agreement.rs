@@ -12,7 +12,7 @@ use offline::probe::opening::Opening;
 use offline::probe::switch::{HOST, Step, Switch, UPLINK, ports};
 use offline::probe::{Prober, Protocol, Verdict};
 use proptest::prelude::*;
-use renderer::{ServiceMaker, Surroundings};
+use renderer::{NextHop, ServiceMaker, Surroundings};
 use testkit::TempDir;
 use testkit::manifests::{node, pod};
 
@@ -106,7 +106,10 @@ impl Live {
             let mut maker = ServiceMaker::with_own_processes();
             let around = Surroundings {
                 services: maker.services(&view, name),
-                routes: Arc::new(Routes::new(renderer::peers(&view, name, |_| Some(SWITCH_MAC)))),
+                routes: Arc::new(Routes::new(renderer::peers(&view, name, |_| NextHop {
+                    mac: Some(SWITCH_MAC),
+                    is_neighbour: true,
+                }))),
                 underlay: Underlay::Routed,
                 ..Surroundings::default()
             };

@@ -31,7 +31,7 @@ pub(super) fn ipv6() -> Scenario {
     s.from("default/client", hidden.clone()).denied(DENIED);
     s.from("default/client", hidden.extension(DESTINATION_OPTIONS, &[0; 30])).denied(DENIED);
     // A routing header with no segment left is only passed over (RFC 8200, section 4.4).
-    let routed = tcp("[fd00:1:1::2]:40003", web).syn().extension(ROUTING, &[3, 0, 0, 0, 0, 0]);
+    let routed = tcp("[fd00:1:1::2]:40003", web).syn().extension(ROUTING, &[4, 0, 0, 0, 0, 0]);
     s.from("default/client", routed).allowed("default/web", ALLOWED);
     // The other pod has no policy; web may not be pinged.
     s.from("default/client", ping("fd00:1:1::2", "fd00:1:1::3", 5, 1)).denied(DENIED);

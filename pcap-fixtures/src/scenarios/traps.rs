@@ -72,9 +72,9 @@ pub(super) fn parser_traps() -> Scenario {
     // Hop-by-hop comes first or not at all (RFC 8200, section 4.1).
     s.from(a, six(80).extension(DESTINATION, &pad).extension(HOP_BY_HOP, &pad))
         .dropped("malformed-ip");
-    // Routing header type 0 with a segment left (RFC 5095), and with none.
-    s.from(a, six(80).extension(ROUTING, &[0, 1, 0, 0, 0, 0])).dropped("malformed-ip");
-    s.from(a, six(80).extension(ROUTING, &[0, 0, 0, 0, 0, 0])).allowed(b, OPEN);
+    // Routing header type 0 (RFC 5095) with a segment left, and with none.
+    s.from(a, six(80).extension(ROUTING, &[0, 1, 0, 0, 0, 0])).dropped("source-route");
+    s.from(a, six(80).extension(ROUTING, &[0, 0, 0, 0, 0, 0])).dropped("source-route");
     // A chain that goes on and on.
     let endless = (0..40).fold(six(80), |packet, _| packet.extension(DESTINATION, &pad));
     s.from(a, endless).dropped("malformed-ip");

@@ -6,7 +6,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use control::{Control, PodKey};
+use dataplane::Underlay;
 use dataplane::wire::Mac;
+use ipnet::IpNet;
 
 use super::ControlLoop;
 use super::ports::log_port;
@@ -71,6 +73,26 @@ impl ControlLoop {
         }
     }
 
+    /// Asks for the kernel's addresses, if they may have changed; `true` if they have. A process is
+    /// reached at every one of them.
+    pub(super) fn follow_kernel_addresses(&mut self) -> bool {
+        if self.host.is_none() || !std::mem::take(&mut self.follows_addresses) {
+            return false;
+        }
+        match self.interfaces.addresses() {
+            Ok(addresses) => {
+                let changed = self.kernel_addresses != addresses;
+                self.kernel_addresses = addresses;
+                changed
+            }
+            Err(error) => {
+                log::warn!("the cluster node's addresses: {error}");
+                self.follows_addresses = true;
+                false
+            }
+        }
+    }
+
     fn wanted_host_port(&self) -> HostPortConfig {
         let attached: Vec<_> = self
             .pods
@@ -84,7 +106,28 @@ impl ControlLoop {
             false => Vec::new(),
         };
         let beyond = beyond.into_iter().chain(config.network.service_networks.iter().copied());
-        host_port_config(&self.control, &config.node_name, config.mtu, &attached, beyond)
+        let beyond: Vec<_> = beyond.collect();
+        let wanted = host_port_config(
+            &self.control,
+            &config.node_name,
+            config.mtu,
+            &attached,
+            beyond.iter().copied(),
+        );
+        let own = self.own_object();
+        let pod_networks = own.iter().flat_map(|node| &node.pod_cidrs);
+        let is_own = |network: &IpNet| pod_networks.clone().any(|own| own == network);
+        // Over a routed underlay what answers the cluster node's address is the kernel's own, and
+        // does not come back by the switch.
+        let is_routed = config.network.underlay == Underlay::Routed && self.uplink.is_some();
+        HostPortConfig {
+            node_addresses: own.iter().flat_map(|node| node.addresses.iter().copied()).collect(),
+            from_gateway: match is_routed {
+                true => beyond.into_iter().filter(|network| !is_own(network)).collect(),
+                false => Vec::new(),
+            },
+            ..wanted
+        }
     }
 }
 

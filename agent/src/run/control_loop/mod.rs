@@ -2,6 +2,7 @@
 
 mod attach;
 mod host_port;
+mod kernel_filter;
 mod masquerade;
 mod ports;
 mod redirects;
@@ -53,6 +54,10 @@ pub(super) struct ControlLoop {
     host: Option<host_port::HostPort>,
     uplink: Option<uplink::UplinkPort>,
     masquerade: Option<masquerade::MasqueradeReconciler>,
+    kernel_filter: Option<kernel_filter::KernelFilterReconciler>,
+    /// The kernel's own addresses, and whether they may be others by now.
+    kernel_addresses: Vec<IpAddr>,
+    follows_addresses: bool,
     redirects: Option<redirects::RedirectReconciler>,
     /// Interfaces to switch on once this generation is in force.
     to_bring_up: Vec<(u64, String)>,
@@ -140,6 +145,9 @@ impl ControlLoop {
             host: None,
             uplink: None,
             masquerade: None,
+            kernel_filter: None,
+            kernel_addresses: Vec::new(),
+            follows_addresses: true,
             redirects: None,
             to_bring_up: Vec::new(),
             generation: 0,
@@ -204,6 +212,8 @@ impl ControlLoop {
                         let _ = reply.send(is_known.then(source));
                     }
                     Event::Interface(event) => {
+                        self.follows_addresses |=
+                            matches!(event, InterfaceEvent::Routes | InterfaceEvent::Missed);
                         self.path_event(&event);
                         self.interface_event(&event);
                         self.verify_kernel(&event);
@@ -240,6 +250,9 @@ impl ControlLoop {
                 self.forget_losses();
             }
             self.bring_up_ports();
+            if self.follow_kernel_addresses() {
+                self.publish();
+            }
             self.reconcile_attachments();
             self.tell_programming();
         }
@@ -274,6 +287,7 @@ impl ControlLoop {
     }
 
     fn publish(&mut self) {
+        self.follow_kernel_addresses();
         self.generation += 1;
         let view = self.control.view();
         let mut ports = Vec::new();
@@ -318,6 +332,7 @@ impl ControlLoop {
         if self.board.config.network.masquerade == Masquerade::Kernel {
             self.masquerade = Some(masquerade::MasqueradeReconciler::start(network()?)?);
         }
+        self.kernel_filter = Some(kernel_filter::KernelFilterReconciler::start(network()?)?);
         self.redirects = Some(redirects::RedirectReconciler::start(network()?)?);
         Ok(())
     }
@@ -326,6 +341,7 @@ impl ControlLoop {
     pub(super) fn wait_for_kernel(&self, timeout: Duration) {
         self.host.iter().for_each(|it| it.programmer.wait(timeout));
         self.masquerade.iter().for_each(|it| it.wait(timeout));
+        self.kernel_filter.iter().for_each(|it| it.wait(timeout));
         self.redirects.iter().for_each(|it| it.wait(timeout));
     }
 
@@ -333,6 +349,11 @@ impl ControlLoop {
     fn program_kernel(&mut self, view: &View) {
         if let Some(masquerade) = &mut self.masquerade {
             masquerade.reconcile(view, &self.board.config.node_name);
+        }
+        if let (Some(filter), Some(_)) = (&mut self.kernel_filter, &self.host) {
+            let config = &self.board.config;
+            let has_uplink = self.uplink.is_some();
+            filter.reconcile(view, &config.node_name, &config.network.underlay, has_uplink);
         }
         let own = self.own_addresses();
         if let (Some(redirects), Some(_)) = (&mut self.redirects, &self.host) {
@@ -356,13 +377,15 @@ impl ControlLoop {
         let host = self.host.iter().map(|it| it.programmer.programming());
         let masquerade = self.masquerade.iter().map(|it| it.programming());
         let redirects = self.redirects.iter().map(|it| it.programming());
-        host.chain(masquerade).chain(redirects).collect()
+        let filter = self.kernel_filter.iter().map(|it| it.programming());
+        host.chain(masquerade).chain(filter).chain(redirects).collect()
     }
 
     /// The cluster node's addresses beyond those of its object.
     fn node_addresses(&self) -> Vec<IpAddr> {
         let gateways = self.host.iter().flat_map(|host| &host.config.gateways);
-        self.board.config.node_addresses.iter().chain(gateways).copied().collect()
+        let configured = self.board.config.node_addresses.iter().chain(gateways);
+        configured.chain(&self.kernel_addresses).copied().collect()
     }
 
     /// All of the cluster node's addresses.

@@ -257,7 +257,7 @@ impl ControlLoop {
         }
     }
 
-    fn own_object(&self) -> Option<Arc<ClusterNode>> {
+    pub(super) fn own_object(&self) -> Option<Arc<ClusterNode>> {
         let view = self.control.view();
         view.nodes.get(self.board.config.node_name.as_str()).cloned()
     }

@@ -10,6 +10,7 @@ use dataplane::port::af_xdp::{
 };
 use dataplane::wire::Mac;
 
+use linux_net::filter::{self, Filter};
 use linux_net::host_port::{self, HostPortConfig};
 use linux_net::masquerade::{self, Masquerader};
 use linux_net::redirect::{Redirector, Redirects};
@@ -64,6 +65,12 @@ pub trait Interfaces: Send {
     /// # Errors
     /// In words, with the interface.
     fn bring_up(&mut self, interface: &str) -> Result<(), String>;
+
+    /// The kernel's own addresses, but for those of loopback.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, String>;
 
     /// The number of an interface, `None` if it does not exist.
     ///
@@ -131,6 +138,12 @@ pub trait HostNetwork: Send {
     /// In words.
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
 
+    /// Keeps tunnel packets and forged sources out of what the kernel routes.
+    ///
+    /// # Errors
+    /// In words.
+    fn filter(&mut self, rules: &filter::Rules) -> Result<(), String>;
+
     /// Redirects to the switch what the cluster node's own processes send to services.
     ///
     /// # Errors
@@ -164,6 +177,7 @@ pub struct KernelInterfaces {
 struct KernelNetwork {
     netlink: Netlink,
     masquerader: Masquerader,
+    filter: Filter,
     redirector: Redirector,
 }
 
@@ -193,6 +207,15 @@ impl Interfaces for KernelInterfaces {
         let ports = ports.map_err(|error| error.to_string())?;
         let mode = ports.first().map(AfXdpPort::mode);
         Ok(as_one(ports, mode, &link))
+    }
+
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
+        let addresses = self.netlink.addresses().map_err(|error| error.to_string())?;
+        let addresses = addresses.into_iter().map(|own| own.address.addr());
+        let mut addresses: Vec<_> = addresses.filter(|address| !address.is_loopback()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        Ok(addresses)
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
@@ -266,8 +289,9 @@ impl Interfaces for KernelInterfaces {
 
     fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
-        let (masquerader, redirector) = (Masquerader::default(), Redirector::default());
-        Ok(Box::new(KernelNetwork { netlink, masquerader, redirector }))
+        let (masquerader, filter) = (Masquerader::default(), Filter::default());
+        let redirector = Redirector::default();
+        Ok(Box::new(KernelNetwork { netlink, masquerader, filter, redirector }))
     }
 }
 
@@ -280,6 +304,10 @@ impl HostNetwork for KernelNetwork {
 
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
         self.masquerader.set(rules)
+    }
+
+    fn filter(&mut self, rules: &filter::Rules) -> Result<(), String> {
+        self.filter.set(rules)
     }
 
     fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
