@@ -405,7 +405,10 @@ fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)
     let peer = |(name, pods): (&Arc<str>, &Vec<(&PodKey, Vec<IpAddr>)>)| {
         let node = view.nodes.get(name)?;
         let pods = pods.iter().flat_map(|(_, addresses)| addresses);
-        let apart = pods.filter(|it| !node.pod_cidrs.iter().any(|net| net.contains(*it)));
+        // The manifests may have given one to a pod.
+        let is_free = |gateway: &IpAddr| !pods.clone().any(|address| address == gateway);
+        let gateways = renderer::gateways(&node.pod_cidrs).filter(is_free);
+        let apart = pods.clone().filter(|it| !node.pod_cidrs.iter().any(|net| net.contains(*it)));
         Some(Peer {
             name: name.to_string(),
             addresses: node.addresses.iter().map(|address| (*address).into()).collect(),
@@ -415,7 +418,7 @@ fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)
                 .copied()
                 .chain(apart.map(|it| IpNet::from(*it)))
                 .collect(),
-            more_addresses: renderer::gateways(&node.pod_cidrs).map(Into::into).collect(),
+            more_addresses: gateways.map(Into::into).collect(),
             endpoint: (*node.addresses.first()?).into(),
             ..Peer::default()
         })
