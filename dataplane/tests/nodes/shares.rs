@@ -32,6 +32,7 @@ fn rig() -> Rig {
             networks: vec!["10.2.0.0/24".parse().unwrap()],
             endpoint: ip("192.0.2.2").into(),
             next_hop: Some(mac(3)),
+            ..Peer::default()
         }])),
         ..Parts::default()
     });
