@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::run::{Board, Event, Status, make_folder, show};
+use crate::run::{Board, Event, Follower, Status, make_folder, show};
 use local_api::{Answer, ApiError, ErrorKind};
 use local_api::{FrameError, REQUEST_BYTES, read_line, write_line};
 use local_api::{Request, TraceAdd};
@@ -188,6 +188,9 @@ fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 Err(error) => error.into(),
                 Ok(filter) => return observe(reader, &mut writer, shared, filter),
             },
+            Ok(Request::FollowSessionRules) => {
+                return follow_session_rules(reader, &mut writer, shared);
+            }
             Ok(Request::TraceShow) => return show_trace(&mut writer, &shared.board),
             Ok(request) => answer(request, shared),
         };
@@ -278,6 +281,39 @@ fn observe(
             lost => write_line(writer, &Answer::Result(json!({ "lost": lost })))?,
         }
     }
+}
+
+/// Sends session rules and their changes until the switch or the follower ends.
+fn follow_session_rules(
+    reader: BufReader<UnixStream>,
+    writer: &mut UnixStream,
+    shared: &Shared,
+) -> io::Result<()> {
+    let mut peer = reader.into_inner();
+    peer.set_nonblocking(false)?;
+    // Also the interval at which changes are looked for.
+    peer.set_read_timeout(Some(IDLE))?;
+    let mut follower = Follower::new();
+    let mut known = None;
+    while !shared.stop.load(Ordering::Acquire) {
+        let generation = shared.board.state().snapshot.generation;
+        if known != Some(generation) {
+            let events = lock(&shared.events).clone();
+            match follower.steps(&events) {
+                Ok(steps) => {
+                    for step in steps {
+                        write_line(writer, &Answer::result(&step))?;
+                    }
+                }
+                Err(error) => return write_line(writer, &Answer::from(error)),
+            }
+            known = Some(generation);
+        }
+        if has_left(&mut peer) {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// Whether the other side has closed; what it says meanwhile is of no interest.

@@ -25,8 +25,19 @@ use crate::{Control, PodGate, PodKey, PodView};
 /// The networks of a peer set, each with its exceptions.
 pub(crate) type Nets = Vec<(IpNet, Vec<IpNet>)>;
 
-/// Allowed or denied, by port; disjoint, sorted and without gaps.
-type Answers = Vec<(session::Ports, bool)>;
+/// Allowed or denied, and the policies that say so, by port; disjoint, sorted and without gaps.
+type Answers = Vec<(session::Ports, bool, Arc<str>)>;
+
+/// A place where a list decides otherwise than it does for the network around.
+struct Found {
+    transport: session::Transport,
+    /// `None`: everywhere.
+    net: Option<IpNet>,
+    ports: session::Ports,
+    allowed: bool,
+    /// The deciding policies.
+    by: Arc<str>,
+}
 
 /// What session rules are worked out of: a view, and who is in its peer sets. Taking it is
 /// quick; [`SessionRules::of_pods`] may take a while in a large cluster, on whatever thread.
@@ -38,7 +49,8 @@ pub struct SessionRules {
 
 impl Control {
     /// The rules that an L4 stack on the cluster node would decide by, for the pods of the
-    /// view in force. Their tags are empty: [`session_rules::changes`] gives them.
+    /// view in force. Their tags name the deciding policies and are not unique:
+    /// [`session_rules::changes`] makes tags that are.
     pub fn session_rules(&self) -> Vec<session::Rule> {
         let source = self.session_rule_source(None);
         source.of_pods().map(|(_, rule)| rule).collect()
@@ -59,23 +71,27 @@ impl SessionRules {
         self.pods.iter().flat_map(|(key, pod)| self.of_pod(key, pod).map(move |rule| (key, rule)))
     }
 
+    /// The pods and their addresses.
+    pub fn pods(&self) -> impl Iterator<Item = (&PodKey, &[IpAddr])> {
+        self.pods.iter().map(|(key, pod)| (key, pod.addresses.as_slice()))
+    }
+
     fn of_pod(&self, key: &PodKey, pod: &PodView) -> impl Iterator<Item = session::Rule> + use<> {
         let mut rules = Vec::new();
         let scope = session::Scope::Local(key.to_string().into());
         if let PodGate::Table(table) = &pod.from_pod {
-            for (transport, net, ports, allowed) in gate(table.rules(), &self.nets) {
-                let remote = session::End { net, ports };
-                let local = session::End::ANY;
-                rules.push(rule(scope.clone(), transport, local, remote, allowed));
+            for found in gate(table.rules(), &self.nets) {
+                let remote = session::End { net: found.net, ports: found.ports };
+                rules.push(rule(scope.clone(), session::End::ANY, remote, &found));
             }
         }
         if let PodGate::Table(table) = &pod.to_pod {
-            for (transport, net, ports, allowed) in gate(table.rules(), &self.nets) {
-                let remote = session::End { net, ports: session::Ports::ANY };
+            for found in gate(table.rules(), &self.nets) {
+                let remote = session::End { net: found.net, ports: session::Ports::ANY };
                 for address in &pod.addresses {
                     let own = Some(IpNet::from(*address));
-                    let local = session::End { net: own, ports };
-                    rules.push(rule(session::Scope::Global, transport, local, remote, allowed));
+                    let local = session::End { net: own, ports: found.ports };
+                    rules.push(rule(session::Scope::Global, local, remote, &found));
                 }
             }
         }
@@ -85,21 +101,17 @@ impl SessionRules {
 
 fn rule(
     scope: session::Scope,
-    transport: session::Transport,
     local: session::End,
     remote: session::End,
-    allowed: bool,
+    found: &Found,
 ) -> session::Rule {
-    let action = if allowed { session::Action::Allow } else { session::Action::Deny };
-    session::Rule { scope, transport, local, remote, action, tag: "".into() }
+    let action = if found.allowed { session::Action::Allow } else { session::Action::Deny };
+    let (transport, tag) = (found.transport, Arc::clone(&found.by));
+    session::Rule { scope, transport, local, remote, action, tag }
 }
 
-/// Where an ordered list says something else than it does for the network around: transport,
-/// network (`None`: everywhere), ports, and whether they are allowed.
-fn gate(
-    rules: &[Rule],
-    nets: &HashMap<PeerSetId, Nets, RandomState>,
-) -> Vec<(session::Transport, Option<IpNet>, session::Ports, bool)> {
+/// Where an ordered list decides otherwise than it does for the network around.
+fn gate(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Found> {
     let ends: Vec<End> = rules.iter().map(peer).collect();
     let mut members: BTreeMap<IpNet, BTreeSet<PeerSetId>> = BTreeMap::new();
     let sets: BTreeSet<PeerSetId> = ends
@@ -132,7 +144,13 @@ fn gate(
             })
         };
         let everywhere = answer(None, &BTreeSet::new());
-        found.extend(everywhere.iter().map(|(ports, allowed)| (transport, None, *ports, *allowed)));
+        found.extend(everywhere.iter().map(|(ports, allowed, by)| Found {
+            transport,
+            net: None,
+            ports: *ports,
+            allowed: *allowed,
+            by: Arc::clone(by),
+        }));
         // Outer networks come before those inside them.
         let mut around: Vec<(IpNet, Answers)> = Vec::new();
         for (net, inside) in &members {
@@ -141,8 +159,13 @@ fn gate(
             }
             let outer = around.last().map_or(&everywhere, |(_, answers)| answers);
             let own = answer(Some(net), inside);
-            let differing = difference(&own, outer);
-            found.extend(differing.map(|(ports, allowed)| (transport, Some(*net), ports, allowed)));
+            found.extend(difference(&own, outer).into_iter().map(|(ports, allowed, by)| Found {
+                transport,
+                net: Some(*net),
+                ports,
+                allowed,
+                by,
+            }));
             around.push((*net, own));
         }
     }
@@ -191,29 +214,32 @@ fn answers(rules: &[Rule], protocol: u8, is_peer: impl Fn(&End) -> bool) -> Answ
         let last = starts.get(index + 1).map_or(u16::MAX, |next| next - 1);
         let deciding = matching.iter().find(|rule| rule.destination_ports.contains(*first));
         let allowed = deciding.is_some_and(|rule| rule.action == Action::Permit);
+        let by = deciding.map_or_else(|| "default-deny".into(), |rule| Arc::clone(&rule.origin));
         match answers.last_mut() {
-            Some((ports, same)) if *same == allowed => ports.last = last,
-            _ => answers.push((session::Ports { first: *first, last }, allowed)),
+            Some((ports, same, policies)) if *same == allowed => {
+                ports.last = last;
+                if !policies.split(", ").any(|it| it == &*by) {
+                    *policies = format!("{policies}, {by}").into();
+                }
+            }
+            _ => answers.push((session::Ports { first: *first, last }, allowed, by)),
         }
     }
     answers
 }
 
 /// The parts of `own` that are not so in `outer`.
-fn difference(
-    own: &Answers,
-    outer: &Answers,
-) -> impl Iterator<Item = (session::Ports, bool)> + use<> {
-    let mut found: Vec<(session::Ports, bool)> = Vec::new();
-    for (ports, allowed) in own {
-        for (other, _) in outer.iter().filter(|(_, other)| other != allowed) {
+fn difference(own: &Answers, outer: &Answers) -> Answers {
+    let mut found = Answers::new();
+    for (ports, allowed, by) in own {
+        for (other, _, _) in outer.iter().filter(|(_, other, _)| other != allowed) {
             let (first, last) = (ports.first.max(other.first), ports.last.min(other.last));
             if first <= last {
-                found.push((session::Ports { first, last }, *allowed));
+                found.push((session::Ports { first, last }, *allowed, Arc::clone(by)));
             }
         }
     }
-    found.into_iter()
+    found
 }
 
 /// One address as a network without exceptions.

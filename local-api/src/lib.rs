@@ -22,6 +22,7 @@
 //!
 //! - `request`: the requests, and what is refused while reading them,
 //! - `answer`: results and errors,
+//! - `session_rules`: session rules as they are streamed,
 //! - `frame`: lines on a stream, bounded,
 //! - `client`: the asking side.
 
@@ -29,7 +30,9 @@ mod answer;
 mod client;
 mod frame;
 mod request;
+mod session_rules;
 
+pub use self::session_rules::{Protocol, RuleEnd, SessionRule, SessionRuleStep};
 pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
 pub use client::{Client, ClientError};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};

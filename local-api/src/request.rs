@@ -35,6 +35,9 @@ pub enum Request {
     Observe(ObserveFilters),
     /// One of the switch's tables, as JSON.
     Show(Show),
+    /// The session rules of this cluster node's pods and their changes, as
+    /// [`SessionRuleStep`](super::SessionRuleStep)s, until either side closes.
+    FollowSessionRules,
     /// Follows packets from now on, `{}`; those of an earlier trace are forgotten.
     TraceAdd(TraceAdd),
     /// The packets followed so far, one answer each, and at last
@@ -158,6 +161,7 @@ impl Request {
             "ready" => Self::Ready,
             "observe" => Self::Observe(typed(&raw.method, params)?),
             "show" => Self::Show(typed(&raw.method, params)?),
+            "follow-session-rules" => Self::FollowSessionRules,
             "trace-add" => Self::TraceAdd(typed(&raw.method, params)?),
             "trace-show" => Self::TraceShow,
             "trace-clear" => Self::TraceClear,
@@ -273,6 +277,7 @@ mod tests {
             Request::TraceAdd(TraceAdd { count: 50, filter: "in=default/web".into() }),
             Request::TraceShow,
             Request::TraceClear,
+            Request::FollowSessionRules,
         ] {
             let line = serde_json::to_string(&request).unwrap();
             assert_eq!(Request::parse(&line).unwrap(), request, "{line}");

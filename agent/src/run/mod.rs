@@ -64,6 +64,7 @@ use observe::verdicts::Hub;
 pub use board::{Board, LostPort, PortInfo, State};
 pub use input::Input;
 pub use kernel::{HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
+pub(crate) use session_rules::Follower;
 pub(crate) use show::show;
 pub use show::{TABLES, Table};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};

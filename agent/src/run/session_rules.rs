@@ -1,14 +1,18 @@
-//! The session rules of local pods, for `podgate show session-rules`.
+//! The session rules of local pods, for `podgate show session-rules` and for a proxy that
+//! enforces them.
 
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use control::{PodKey, SessionRules};
 use serde_json::Value;
-use session_rules::{Action, End, Ports, Rule, Scope, Transport};
+use session_rules::{Action, Change, End, Installed, Ports, Rule, Scope, Tags, Transport, changes};
 
 use super::Event;
 use super::show::Table;
-use local_api::{ApiError, ErrorKind};
+use local_api::{ApiError, ErrorKind, SessionRule, SessionRuleStep};
 
 /// Rules shown at most.
 const MOST: usize = 100_000;
@@ -36,6 +40,73 @@ pub(crate) fn table(events: &Sender<Event>, pod: Option<&str>) -> Result<Table, 
             );
             Err(ApiError::new(ErrorKind::NotFound, text))
         }
+    }
+}
+
+/// Works out the steps by which a follower keeps up with the rules.
+pub(crate) struct Follower {
+    installed: Installed,
+    tags: Tags,
+    pods: Option<BTreeMap<String, Vec<IpAddr>>>,
+}
+
+/// Rules in one step, so that a line stays far below what a client reads.
+const STEP: usize = 2_000;
+
+impl Follower {
+    /// A follower that knows nothing yet.
+    pub(crate) fn new() -> Self {
+        Self { installed: Installed::default(), tags: Tags::new("podgate-"), pods: None }
+    }
+
+    /// The steps from what the follower knows to the rules as they are; none if nothing changed.
+    ///
+    /// # Errors
+    /// `not-ready` when the switch ends.
+    pub(crate) fn steps(
+        &mut self,
+        events: &Sender<Event>,
+    ) -> Result<Vec<SessionRuleStep>, ApiError> {
+        let (reply, answer) = channel();
+        let ending = || ApiError::new(ErrorKind::NotReady, "podgate is ending");
+        events.send(Event::SessionRules(None, reply)).map_err(|_| ending())?;
+        let source = answer.recv().ok().flatten().ok_or_else(ending)?;
+        let wanted: Vec<Rule> = source.of_pods().map(|(_, rule)| rule).collect();
+        let pods: BTreeMap<String, Vec<IpAddr>> =
+            source.pods().map(|(key, addresses)| (key.to_string(), addresses.to_vec())).collect();
+        let untagged = |rule: &Rule| Rule { tag: "".into(), ..rule.clone() };
+        let by: HashMap<Rule, Arc<str>> =
+            wanted.iter().map(|rule| (untagged(rule), Arc::clone(&rule.tag))).collect();
+        let changes = changes(&self.installed.dump(), &wanted, &mut self.tags);
+        if changes.is_empty() && self.pods.as_ref() == Some(&pods) {
+            return Ok(Vec::new());
+        }
+        let mut steps = Vec::new();
+        for some in changes.chunks(STEP) {
+            let mut step = SessionRuleStep::default();
+            for change in some {
+                match change {
+                    Change::Delete(tag) => step.delete.push(tag.to_string()),
+                    Change::Add(rule) => {
+                        let by = by.get(&untagged(rule)).map_or("", |by| by);
+                        step.add.push(SessionRule::new(rule, by));
+                    }
+                }
+            }
+            steps.push(step);
+        }
+        for change in changes {
+            // Both sides start empty, and each tag is made once.
+            self.installed
+                .apply(change)
+                .map_err(|error| ApiError::new(ErrorKind::Internal, error.to_string()))?;
+        }
+        self.pods = Some(pods.clone());
+        match steps.last_mut() {
+            Some(last) => last.pods = Some(pods),
+            None => steps.push(SessionRuleStep { pods: Some(pods), ..SessionRuleStep::default() }),
+        }
+        Ok(steps)
     }
 }
 

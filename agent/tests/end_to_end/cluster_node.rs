@@ -181,6 +181,11 @@ impl ClusterNode {
         self.path("state")
     }
 
+    /// The switch's local API.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("podgate.sock")
+    }
+
     /// Deletes all files, those the switch uses among them.
     pub(crate) fn delete_files(&self) {
         fs::remove_dir_all(self.folder.path()).unwrap();

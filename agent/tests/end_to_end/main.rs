@@ -10,6 +10,7 @@ mod lan;
 mod mtu;
 mod own_processes;
 mod policies;
+mod proxy;
 mod queues;
 mod servers;
 mod several_nodes;

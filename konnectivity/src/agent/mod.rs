@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::packet::Packet;
+use crate::rules::Rules;
 use crate::server::{StartError, serve_pages};
 use crate::tls;
 
@@ -123,10 +124,17 @@ impl Drop for Agent {
 
 async fn look_after(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(shared.options.probe_interval.min(sync::TICK));
+    let rules = shared.options.rules.as_deref();
+    let mut generation = rules.map(Rules::generation);
     loop {
         ticks.tick().await;
+        let now = rules.map(Rules::generation);
+        let changed = std::mem::replace(&mut generation, now) != now;
         for session in shared.sessions() {
             session.tick();
+            if let Some(rules) = rules.filter(|_| changed) {
+                session.recheck(rules);
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use super::target::Target;
 use crate::audit::Record;
 use crate::grpc::{Assembler, Message, failure, header, message};
 use crate::packet::Packet;
+use crate::rules::Rules;
 use crate::server::WINDOW;
 use http2::{Field, Handler, Link};
 
@@ -198,7 +199,7 @@ impl Session {
         };
         metrics.dial_duration.observe(begin.elapsed().as_secs_f64());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let target = Target::new(&self, number, address);
+        let target = Target::new(&self, number, address, stream.peer_addr().ok());
         self.targets().insert(number, Arc::clone(&target));
         metrics.open_endpoints.add(1);
         // Before anything is read from the target.
@@ -223,6 +224,12 @@ impl Session {
         for target in targets {
             target.raw.finish();
         }
+    }
+
+    /// Closes connections that the rules no longer allow.
+    pub(crate) fn recheck(&self, rules: &Rules) {
+        let targets: Vec<_> = self.targets().values().cloned().collect();
+        targets.iter().for_each(|target| target.recheck(rules));
     }
 
     /// Regular work: pings.

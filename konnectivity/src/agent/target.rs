@@ -1,5 +1,6 @@
 //! One connection to a target.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
@@ -13,6 +14,7 @@ use crate::audit::Record;
 use crate::grpc::data_message;
 use crate::packet::Packet;
 use crate::raw::{Ended, Owner, Raw, run};
+use crate::rules::Rules;
 
 /// A connection to a target, and what waits for it.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(crate) struct Target {
     pub(crate) number: i64,
     pub(crate) raw: Raw,
     address: String,
+    /// The address it is connected to.
+    peer: Option<SocketAddr>,
     session: Arc<Session>,
     itself: Weak<Target>,
     /// Bytes the server takes.
@@ -34,12 +38,18 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn new(session: &Arc<Session>, number: i64, address: &str) -> Arc<Self> {
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        number: i64,
+        address: &str,
+        peer: Option<SocketAddr>,
+    ) -> Arc<Self> {
         let credit = session.window().map_or(0, |it| i64::try_from(it).unwrap_or(i64::MAX));
         Arc::new_cyclic(|itself| Self {
             number,
             raw: Raw::default(),
             address: address.to_owned(),
+            peer,
             session: Arc::clone(session),
             itself: itself.clone(),
             credit: AtomicI64::new(credit),
@@ -114,13 +124,27 @@ impl Target {
         );
         tracing::warn!("{why}");
         self.session.shared.metrics.slow_targets.inc();
+        self.cut(&why);
+        true
+    }
+
+    /// Closes the connection if the rules no longer allow it.
+    pub(crate) fn recheck(&self, rules: &Rules) {
+        if let Some(peer) = self.peer
+            && let Err(why) = rules.ask(peer)
+        {
+            tracing::info!("connection {} to {}: {why}", self.number, self.address);
+            self.cut(&why);
+        }
+    }
+
+    fn cut(&self, why: &str) {
         if self.session.forget(self.number) {
-            self.session
-                .send(&Packet::CloseResponse { error: why.clone(), connection: self.number });
-            self.audit(&why);
+            let error = why.to_owned();
+            self.session.send(&Packet::CloseResponse { error, connection: self.number });
+            self.audit(why);
         }
         self.raw.cut();
-        true
     }
 
     /// The server has room for more.

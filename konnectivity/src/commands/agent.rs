@@ -103,6 +103,10 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = flags::duration)]
     keepalive_time: Duration,
 
+    /// Unix socket of the switch on this cluster node, whose policies are enforced before each dial
+    #[arg(long, value_name = "PATH", help_heading = "Not in the original")]
+    podgate_socket: Option<PathBuf>,
+
     // Taken so that manifests need no change; other flags do their work here.
     #[arg(long, hide = true)]
     server_count: Option<u32>,
@@ -213,7 +217,7 @@ impl Args {
                 probe_timeout: self.own.probe_time * 2,
                 ..Limits::default()
             },
-            rules: self.own.rules()?,
+            rules: self.own.rules(self.podgate_socket.as_deref())?,
             audit: self.own.audit()?,
         })
     }

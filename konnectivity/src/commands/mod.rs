@@ -9,7 +9,7 @@ pub mod server;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -187,10 +187,15 @@ impl OwnFlags {
             .map_err(|error| StartError::Input(format!("--audit-log: {error}")))
     }
 
-    fn rules(&self) -> Result<Option<Arc<Rules>>, StartError> {
-        let rules = self.session_rules.as_deref().map(Rules::read).transpose();
-        let named = |error| StartError::Input(format!("--session-rules: {error}"));
-        Ok(rules.map_err(named)?.map(Arc::new))
+    /// Rules of the file, and of the switch behind `socket`.
+    fn rules(&self, socket: Option<&Path>) -> Result<Option<Arc<Rules>>, StartError> {
+        let file = self.session_rules.as_deref();
+        if file.is_none() && socket.is_none() {
+            return Ok(None);
+        }
+        let rules = Rules::new(file, socket);
+        let rules = rules.map_err(|error| input(format!("--session-rules: {error}")))?;
+        Ok(Some(Arc::new(rules)))
     }
 }
 

@@ -277,7 +277,7 @@ impl Flags {
                 probe_timeout: self.own.probe_time,
                 ..Limits::default()
             },
-            rules: self.own.rules()?,
+            rules: self.own.rules(None)?,
             audit: self.own.audit()?,
         })
     }

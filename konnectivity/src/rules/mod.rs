@@ -1,83 +1,61 @@
-//! Session rules at the proxy: the verdict about a connection, asked before the dial.
+//! Session rules at the proxy: connections are allowed or denied before the dial.
 //!
-//! A proxied connection arrives at its target like any other, so the global rules are asked: the
-//! target is the local end, whoever dials is the remote one. No rule, or one that says
-//! `do-nothing`, lets it through.
+//! A proxied connection arrives at its target like any other, so the global rules apply: the
+//! target is the local end, this host the remote one. If this host is a pod of the switch, the
+//! local rules of that pod apply too. Without a matching rule, or with `do-nothing`, the
+//! connection is allowed.
+//!
+//! Rules come from the switch on the same cluster node (`switch.rs`), from a file (`file.rs`), or
+//! from both; a denial by either counts.
 //!
 //! ```yaml
 //! rules:
 //! - tag: no-metadata             # its name, which the error shows
 //!   local: 169.254.169.254/32    # the target; left out: any
 //!   ports: 80                    # one, a range 1000-2000; left out: any
-//!   remote: 10.0.0.0/8           # who dials; left out: anybody
+//!   remote: 10.0.0.0/8           # this host's address; left out: any
 //!   action: deny                 # or allow
 //! ```
 
+mod file;
+mod switch;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::path::Path;
+use std::sync::Arc;
 
-use ipnet::IpNet;
-use serde::Deserialize;
-use session_rules::{Action, Connection, End, Ports, Rule, Scope, Table, Transport};
+use file::FileRules;
+use session_rules::{Action, Connection, Scope, Table, Transport};
+use switch::SwitchRules;
 
-/// Rules out of a file, read again when it changes.
+/// All rules that apply.
 #[derive(Debug)]
 pub struct Rules {
-    path: PathBuf,
-    state: Mutex<State>,
+    file: Option<FileRules>,
+    switch: Option<Arc<SwitchRules>>,
 }
-
-#[derive(Debug)]
-struct State {
-    table: Arc<Table>,
-    modified: Option<SystemTime>,
-    looked: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
-    rules: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    tag: String,
-    #[serde(default)]
-    local: Option<String>,
-    #[serde(default)]
-    ports: Option<PortsText>,
-    #[serde(default)]
-    remote: Option<String>,
-    action: String,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum PortsText {
-    One(u16),
-    Range(String),
-}
-
-/// Between two looks at the file.
-const LOOK_MILLIS: u64 = 1_000;
 
 impl Rules {
-    /// Reads the file.
+    /// Rules of a file, of the switch behind a unix socket, of both, or none.
+    ///
+    /// # Errors
+    /// Names file, rule and field.
+    pub fn new(file: Option<&Path>, socket: Option<&Path>) -> Result<Self, String> {
+        let file = file.map(FileRules::read).transpose()?;
+        let switch = socket.map(SwitchRules::follow).transpose();
+        let switch = switch.map_err(|error| format!("start a thread: {error}"))?;
+        Ok(Self { file, switch })
+    }
+
+    /// Rules of a file.
     ///
     /// # Errors
     /// Names file, rule and field.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let modified = modified(path);
-        let table = Arc::new(read(path)?);
-        let state = State { table, modified, looked: http2::millis() };
-        Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
+        Self::new(Some(path), None)
     }
 
-    /// Asks about a target whose address is written out, in any form that a resolver takes for
+    /// Evaluates the rules for a target whose address is written out, in any form that a resolver takes for
     /// an address. A name is left to the agent, which resolves it.
     pub(crate) fn ask_literal(&self, target: &str) -> Result<(), String> {
         match literal(target) {
@@ -86,40 +64,51 @@ impl Rules {
         }
     }
 
-    /// Asks about a target; the error names the rule that denies.
+    /// Evaluates the rules for a target; the error names the rule that denies.
     pub(crate) fn ask(&self, target: SocketAddr) -> Result<(), String> {
-        let table = self.current();
         let target = SocketAddr::new(reached(target.ip()), target.port());
-        let connection = Connection {
-            scope: Scope::Global,
-            transport: Transport::Tcp,
-            local: (target.ip(), target.port()),
-            remote: (source_towards(target), 0),
-        };
-        match table.lookup(&connection) {
-            Some(rule) if rule.action == Action::Deny => {
-                Err(format!("dial tcp {target}: denied by session rule {rule}"))
-            }
-            _ => Ok(()),
+        let source = source_towards(target);
+        if let Some(file) = &self.file {
+            check_arrival(&file.current(), source, target)?;
         }
+        let Some(switch) = &self.switch else { return Ok(()) };
+        let known =
+            switch.known().map_err(|error| format!("dial tcp {target}: denied: {error}"))?;
+        check_arrival(&known.table, source, target)?;
+        let Some(pod) = known.pods.get(&source) else { return Ok(()) };
+        let connection = Connection {
+            scope: Scope::Local(Arc::clone(pod)),
+            transport: Transport::Tcp,
+            local: (source, 0),
+            remote: (target.ip(), target.port()),
+        };
+        check(&known.table, &connection, target)
     }
 
-    /// The table, read anew if the file has changed. A file with a fault changes nothing.
-    fn current(&self) -> Arc<Table> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = http2::millis();
-        if now.saturating_sub(state.looked) >= LOOK_MILLIS {
-            state.looked = now;
-            let modified = modified(&self.path);
-            if modified != state.modified {
-                state.modified = modified;
-                match read(&self.path) {
-                    Ok(table) => state.table = Arc::new(table),
-                    Err(error) => tracing::error!("{error}; the rules before stay in force"),
-                }
-            }
+    /// Grows with each change of the rules.
+    pub(crate) fn generation(&self) -> u64 {
+        let file = self.file.as_ref().map_or(0, FileRules::generation);
+        file + self.switch.as_ref().map_or(0, |switch| switch.generation())
+    }
+}
+
+/// Evaluates the rules for connections that arrive at `target`.
+fn check_arrival(table: &Table, source: IpAddr, target: SocketAddr) -> Result<(), String> {
+    let connection = Connection {
+        scope: Scope::Global,
+        transport: Transport::Tcp,
+        local: (target.ip(), target.port()),
+        remote: (source, 0),
+    };
+    check(table, &connection, target)
+}
+
+fn check(table: &Table, connection: &Connection, target: SocketAddr) -> Result<(), String> {
+    match table.lookup(connection) {
+        Some(rule) if rule.action == Action::Deny => {
+            Err(format!("dial tcp {target}: denied by session rule {rule}"))
         }
-        Arc::clone(&state.table)
+        _ => Ok(()),
     }
 }
 
@@ -187,59 +176,6 @@ fn source_towards(target: SocketAddr) -> IpAddr {
         socket.local_addr()
     });
     asked.map_or(any, |address| address.ip())
-}
-
-fn modified(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|it| it.modified()).ok()
-}
-
-fn read(path: &Path) -> Result<Table, String> {
-    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
-    let document: Document = serde_saphyr::from_str(&text).map_err(|error| named(&error))?;
-    let rules = document.rules.iter().enumerate().map(|(at, entry)| {
-        entry.rule().map_err(|error| named(&format!("rules[{at}] ({}): {error}", entry.tag)))
-    });
-    Ok(Table::compile(rules.collect::<Result<_, _>>()?))
-}
-
-impl Entry {
-    fn rule(&self) -> Result<Rule, String> {
-        let action = match self.action.as_str() {
-            "allow" => Action::Allow,
-            "deny" => Action::Deny,
-            "do-nothing" => Action::DoNothing,
-            other => return Err(format!("action: '{other}' is not allow, deny or do-nothing")),
-        };
-        Ok(Rule {
-            scope: Scope::Global,
-            transport: Transport::Tcp,
-            local: End { net: net("local", self.local.as_deref())?, ports: self.ports()? },
-            remote: End { net: net("remote", self.remote.as_deref())?, ports: Ports::ANY },
-            action,
-            tag: self.tag.as_str().into(),
-        })
-    }
-
-    fn ports(&self) -> Result<Ports, String> {
-        let text = match &self.ports {
-            None => return Ok(Ports::ANY),
-            Some(PortsText::One(port)) => return Ok(Ports::one(*port)),
-            Some(PortsText::Range(text)) => text,
-        };
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        match (first.trim().parse(), last.trim().parse()) {
-            (Ok(first), Ok(last)) if first <= last => Ok(Ports { first, last }),
-            _ => Err(format!("ports: '{text}' is no port and no range like 1000-2000")),
-        }
-    }
-}
-
-fn net(field: &str, text: Option<&str>) -> Result<Option<IpNet>, String> {
-    let Some(text) = text else { return Ok(None) };
-    let address = text.parse::<IpAddr>().map(IpNet::from).ok();
-    let net = text.parse::<IpNet>().ok().or(address);
-    net.map(Some).ok_or_else(|| format!("{field}: '{text}' is no network and no address"))
 }
 
 #[cfg(test)]

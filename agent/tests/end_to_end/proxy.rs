@@ -1,0 +1,196 @@
+//! The network proxy beside the switch: one policy holds for a pod's packets and for connections
+//! through the proxy.
+
+use std::path::PathBuf;
+
+use konnectivity::client::Tunnel;
+use konnectivity::packet::Packet;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::Value;
+use testkit::{Namespace, Process, TempDir};
+use tokio::runtime::Runtime;
+
+use crate::cluster_node::{PATIENCE, PODGATE};
+use crate::{ClusterNode, requires_the_machine};
+
+const NOTHING_IN: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed-db, namespace: default}
+spec:
+  podSelector: {matchLabels: {role: db}}
+  policyTypes: [Ingress]
+";
+
+const NO_METADATA: &str = "
+apiVersion: podgate.io/v1alpha1
+kind: ClusterEgressFirewall
+metadata: {name: no-metadata}
+spec:
+  egress:
+  - action: Deny
+    to: [{networks: [10.77.0.1/32]}]
+    protocols: [{tcp: {destinationPort: {number: 80}}}]
+";
+
+/// Server and agent of the proxy.
+struct Proxy {
+    folder: TempDir,
+    _server: Process,
+    agent: Process,
+    runtime: Runtime,
+}
+
+impl Proxy {
+    /// The server runs on the cluster node, the agent in `agent`; it finds the server at `host`.
+    fn start(node: &ClusterNode, agent: &Namespace, host: &str) -> Self {
+        let folder = TempDir::new("proxy");
+        let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        let write = |name: &str, text: String| std::fs::write(path(name), text).unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        write("ca.crt", params.self_signed(&key).unwrap().pem());
+        let issuer = Issuer::new(params, key);
+        for name in ["server", "agent"] {
+            let key = KeyPair::generate().unwrap();
+            let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+            write(&format!("{name}.crt"), params.signed_by(&key, &issuer).unwrap().pem());
+            write(&format!("{name}.key"), key.serialize_pem());
+        }
+        let (socket, audit) = (path("server.sock"), path("audit"));
+        let server = node.namespace.spawn([
+            PODGATE.to_owned(),
+            "konnectivity-server".to_owned(),
+            format!("--uds-name={socket}"),
+            "--server-port=0".to_owned(),
+            format!("--cluster-cert={}", path("server.crt")),
+            format!("--cluster-key={}", path("server.key")),
+            format!("--cluster-ca-cert={}", path("ca.crt")),
+        ]);
+        server.wait_for_line("API server at", PATIENCE);
+        let agent = agent.spawn([
+            PODGATE.to_owned(),
+            "konnectivity-agent".to_owned(),
+            format!("--proxy-server-host={host}"),
+            format!("--ca-cert={}", path("ca.crt")),
+            format!("--agent-cert={}", path("agent.crt")),
+            format!("--agent-key={}", path("agent.key")),
+            format!("--podgate-socket={}", node.socket().display()),
+            format!("--audit-log={audit}"),
+            "--audit-format=json".to_owned(),
+            "--sync-interval=50ms".to_owned(),
+        ]);
+        agent.wait_for_line("connected with server", PATIENCE);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        Self { folder, _server: server, agent, runtime }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("server.sock")
+    }
+
+    /// A connection to `target`, or why there is none.
+    fn dial(&self, target: &str) -> Result<(Tunnel, i64), String> {
+        self.runtime.block_on(async {
+            let mut tunnel = Tunnel::unix(&self.socket()).await.unwrap();
+            let connection = tunnel.dial(target).await?;
+            Ok((tunnel, connection))
+        })
+    }
+
+    fn ping_redis(&self, (tunnel, connection): &mut (Tunnel, i64)) {
+        tunnel.send_data(*connection, b"PING\r\n");
+        let answer = self.runtime.block_on(tunnel.receive_data(7)).unwrap();
+        assert_eq!(answer, b"+PONG\r\n");
+    }
+
+    /// How connections through the agent ended.
+    fn outcomes(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.folder.path().join("audit")).unwrap_or_default();
+        let outcome = |line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            line["outcome"].as_str().unwrap().to_owned()
+        };
+        text.lines().map(outcome).collect()
+    }
+}
+
+#[test]
+fn one_policy_denies_a_packet_and_a_proxied_connection() {
+    requires_the_machine!("redis-server", "redis-cli");
+    let node = ClusterNode::start(&[]);
+    let (db, frontend) = (node.pod("db", "db"), node.pod("frontend", "frontend"));
+    let _redis = db.serve_redis();
+    let proxy = Proxy::start(&node, &node.namespace, "127.0.0.1");
+    proxy.agent.wait_for_line("session rules of", PATIENCE);
+    let target = format!("{}:6379", db.v4());
+    assert!(frontend.asks_redis(&db));
+    let mut open = proxy.dial(&target).unwrap();
+    proxy.ping_redis(&mut open);
+
+    node.apply("policy", NOTHING_IN);
+    assert!(!frontend.asks_redis(&db));
+    let by = "default-deny of NetworkPolicy default/closed-db";
+    // A new denial reaches the connection that is open, and those to come.
+    let closed = proxy.runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, open.0.receive()).await.expect("it is closed")
+    });
+    match closed {
+        Some(Packet::CloseResponse { error, .. }) => assert!(error.contains(by), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    let denied = proxy.dial(&target).unwrap_err();
+    assert!(denied.contains("denied by session rule") && denied.contains(by), "{denied}");
+    let outcomes = proxy.outcomes();
+    assert_eq!(outcomes.iter().filter(|it| it.contains(by)).count(), 2, "{outcomes:?}");
+
+    node.withdraw("policy");
+    assert!(frontend.asks_redis(&db));
+    node.eventually("the permission", || {
+        let mut open = proxy.dial(&target).ok()?;
+        proxy.ping_redis(&mut open);
+        Some(())
+    });
+}
+
+#[test]
+fn an_egress_firewall_holds_for_an_agent_that_is_a_pod() {
+    requires_the_machine!();
+    let mut node = ClusterNode::start(&[]);
+    {
+        let pod = std::mem::ManuallyDrop::new(node.pod("agent", "agent"));
+        let proxy = Proxy::start(&node, &pod.namespace, "10.77.0.1");
+        proxy.agent.wait_for_line("session rules of", PATIENCE);
+        // The server's own health port: any that listens on the cluster node will do.
+        assert!(proxy.dial("10.77.0.1:8092").is_ok());
+        let nobody = proxy.dial("10.77.0.1:80").unwrap_err();
+        assert!(nobody.contains("connection refused"), "{nobody}");
+
+        node.apply("firewall", NO_METADATA);
+        let by = "ClusterEgressFirewall no-metadata";
+        let denied = node.eventually("the denial", || {
+            proxy.dial("10.77.0.1:80").err().filter(|it| it.contains("denied by session rule"))
+        });
+        assert!(denied.contains("local default/agent tcp") && denied.contains(by), "{denied}");
+        // The packet of the pod itself is denied by the same.
+        assert!(pod.connect("10.77.0.1".parse().unwrap(), 80).is_err());
+        let verdicts = node.verdicts(&["--verdict", "dropped", "--from-pod", "default/agent"]);
+        let last = verdicts.last().expect("a verdict about the agent's pod");
+        assert!(last["by"][0].as_str().unwrap().contains(by), "{last}");
+        assert!(proxy.dial("10.77.0.1:8092").is_ok());
+        let _plugin = node.plugin("DEL", "agent", &pod.namespace);
+    }
+    // Without a switch the rules stay; an agent that never saw them dials nothing.
+    let mut switch_less = |name: &str| {
+        let proxy = Proxy::start(&node, &node.namespace, "127.0.0.1");
+        proxy.agent.wait_for_line("session rules of", PATIENCE);
+        node.kill_switch();
+        assert!(proxy.dial("127.0.0.1:8092").is_ok(), "{name}");
+        drop(proxy);
+        let proxy = Proxy::start(&node, &node.namespace, "127.0.0.1");
+        let denied = proxy.dial("127.0.0.1:8092").unwrap_err();
+        assert!(denied.contains("are not known"), "{name}: {denied}");
+    };
+    switch_less("host");
+}

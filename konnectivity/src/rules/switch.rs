@@ -1,0 +1,158 @@
+//! The switch's rules: what its policies say about connections of this cluster node's pods.
+//!
+//! A thread follows them over the switch's unix socket. Until they have come once, every dial is
+//! denied; while the switch is away, the last ones stay in force.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use local_api::{Client, Request, SessionRuleStep};
+use session_rules::{Change, Installed, Rule, Table};
+
+/// Rules that the switch sends.
+#[derive(Debug)]
+pub(super) struct SwitchRules {
+    socket: PathBuf,
+    known: Mutex<Option<Arc<Known>>>,
+    generation: AtomicU64,
+}
+
+/// The rules of one moment.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// Tags name policies.
+    pub(super) table: Table,
+    /// Pods of this cluster node by address.
+    pub(super) pods: HashMap<IpAddr, Arc<str>>,
+}
+
+/// How long the switch may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Between two tries to reach the switch.
+const RETRY: Duration = Duration::from_millis(500);
+
+impl SwitchRules {
+    /// Follows the rules of the switch that listens at `socket`, for as long as the result lives.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(super) fn follow(socket: &Path) -> std::io::Result<Arc<Self>> {
+        let rules = Arc::new(Self {
+            socket: socket.to_owned(),
+            known: Mutex::default(),
+            generation: AtomicU64::new(0),
+        });
+        let (weak, socket) = (Arc::downgrade(&rules), socket.to_owned());
+        let thread = std::thread::Builder::new().name("session-rules".into());
+        thread.spawn(move || run(&weak, &socket))?;
+        Ok(rules)
+    }
+
+    /// The rules in force.
+    ///
+    /// # Errors
+    /// Before the first have come.
+    pub(super) fn known(&self) -> Result<Arc<Known>, String> {
+        self.lock().clone().ok_or_else(|| {
+            format!("the session rules of the switch at {} are not known", self.socket.display())
+        })
+    }
+
+    /// Grows with each change.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Known>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, mirror: &Mirror, pods: HashMap<IpAddr, Arc<str>>) {
+        let rules = mirror.rules();
+        tracing::info!("{} session rules of {} are in force", rules.len(), self.socket.display());
+        *self.lock() = Some(Arc::new(Known { table: Table::compile(rules), pods }));
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Follows until nobody needs the rules any more.
+fn run(rules: &Weak<SwitchRules>, socket: &Path) {
+    let mut reported = String::new();
+    while rules.strong_count() > 0 {
+        let error = match follow(rules, socket) {
+            Ok(()) => "the stream ended".to_owned(),
+            Err(error) => error,
+        };
+        if error != reported {
+            tracing::warn!("session rules: {error}; those known stay in force");
+            reported = error;
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+fn follow(rules: &Weak<SwitchRules>, socket: &Path) -> Result<(), String> {
+    let client = Client::connect(socket, CONNECT).map_err(|error| error.to_string())?;
+    let steps = client.stream(&Request::FollowSessionRules).map_err(|error| error.to_string())?;
+    let mut mirror = Mirror::default();
+    for step in steps {
+        let step = step.map_err(|error| error.to_string())?;
+        let step: SessionRuleStep =
+            serde_json::from_value(step).map_err(|error| format!("step: {error}"))?;
+        let pods = mirror.apply(step)?;
+        let Some(rules) = rules.upgrade() else { return Ok(()) };
+        if let Some(pods) = pods {
+            rules.publish(&mirror, pods);
+        }
+    }
+    Ok(())
+}
+
+/// The switch's rules as far as they have come.
+#[derive(Debug, Default)]
+struct Mirror {
+    installed: Installed,
+    /// The policies behind each tag.
+    by: HashMap<Arc<str>, Arc<str>>,
+}
+
+impl Mirror {
+    /// Takes one step; the pods by address, if it completes a change.
+    fn apply(
+        &mut self,
+        step: SessionRuleStep,
+    ) -> Result<Option<HashMap<IpAddr, Arc<str>>>, String> {
+        for tag in step.delete {
+            let tag: Arc<str> = tag.into();
+            self.by.remove(&tag);
+            self.installed.apply(Change::Delete(tag)).map_err(|error| error.to_string())?;
+        }
+        for sent in step.add {
+            let rule = sent.rule()?;
+            self.by.insert(Arc::clone(&rule.tag), sent.by.into());
+            self.installed.apply(Change::Add(rule)).map_err(|error| error.to_string())?;
+        }
+        Ok(step.pods.map(|pods| {
+            let of_pod = |(pod, addresses): (String, Vec<IpAddr>)| {
+                let pod: Arc<str> = pod.into();
+                addresses.into_iter().map(move |address| (address, Arc::clone(&pod)))
+            };
+            pods.into_iter().flat_map(of_pod).collect()
+        }))
+    }
+
+    /// The rules, tagged with their policies.
+    fn rules(&self) -> Vec<Rule> {
+        let mut rules = self.installed.dump();
+        for rule in &mut rules {
+            if let Some(by) = self.by.get(&rule.tag) {
+                rule.tag = Arc::clone(by);
+            }
+        }
+        rules
+    }
+}
