@@ -17,12 +17,12 @@ pub struct FieldFault {
 
 impl FieldFault {
     pub(crate) fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { field: field.into(), problem: problem.into() }
+        Self { field: plain(field.into()), problem: plain(problem.into()) }
     }
 
     /// The same with the object it is in.
     pub fn of(self, object: ObjectRef) -> Fault {
-        Fault { file: None, document: None, object: Some(object), fault: self }
+        Fault { file: None, document: None, position: None, object: Some(object), fault: self }
     }
 }
 
@@ -35,6 +35,29 @@ impl fmt::Display for FieldFault {
     }
 }
 
+/// Writes control characters as escapes, so that no input forges a line of output.
+pub(crate) fn plain(text: String) -> String {
+    match text.chars().any(char::is_control) {
+        false => text,
+        true => text
+            .chars()
+            .flat_map(|it| match it.is_control() {
+                true => it.escape_default().collect::<Vec<char>>(),
+                false => vec![it],
+            })
+            .collect(),
+    }
+}
+
+/// A place in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The line, from 1.
+    pub line: u64,
+    /// The column, from 1.
+    pub column: u64,
+}
+
 /// A fault and where it was found; displays as
 /// `FILE: document N (KIND NS/NAME): FIELD: what is wrong`, without the parts that do not apply.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +66,9 @@ pub struct Fault {
     pub file: Option<PathBuf>,
     /// The document in the file, from 1.
     pub document: Option<usize>,
+    /// Where in the file the field stands, or what is around it; `None` if the file could not be
+    /// parsed so far.
+    pub position: Option<Position>,
     /// The object, if it could be told which one it is.
     pub object: Option<ObjectRef>,
     /// The field and the problem.
@@ -52,7 +78,7 @@ pub struct Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
-            write!(f, "{}: ", file.display())?;
+            write!(f, "{}: ", plain(file.display().to_string()))?;
         }
         match (&self.document, &self.object) {
             (Some(document), Some(object)) => write!(f, "document {document} ({object}): ")?,

@@ -33,6 +33,7 @@ mod configurator;
 mod control;
 pub mod explain;
 mod fault;
+mod file;
 pub mod manifests;
 mod membership;
 pub mod model;
@@ -47,7 +48,8 @@ mod tables;
 mod view;
 
 pub use control::{Control, Figures, Scope};
-pub use fault::{Fault, FieldFault};
+pub use fault::{Fault, FieldFault, Position};
+pub use file::{open_regular, read_regular};
 pub use objects::{Kind, Object, ObjectRef};
 pub use services::{ServiceEndpoint, ServiceView};
 pub use session_rules::SessionRules;

@@ -22,7 +22,7 @@ use crate::model::{
     ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
     Pod, Service,
 };
-use crate::{Control, Object};
+use crate::{Control, Object, open_regular};
 
 const HEAD: &str = "podgate-state 1";
 
@@ -85,7 +85,7 @@ pub fn save(kept: &Kept, path: &Path) -> io::Result<()> {
 /// `NotFound` if there is no file; `InvalidData` if it is not exactly what was written.
 pub fn load(path: &Path) -> io::Result<Vec<Object>> {
     let damaged = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let mut lines = BufReader::new(File::open(path)?).lines();
+    let mut lines = BufReader::new(open_regular(path)?).lines();
     match lines.next().transpose()? {
         Some(head) if head == HEAD => {}
         _ => return Err(damaged(format!("{} does not begin with {HEAD:?}", path.display()))),

@@ -350,11 +350,18 @@ fn an_exception_of_one_block_is_none_of_another() {
     let spec = json!({"podSelector": {}, "ingress": [{"from": [
         {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16", "10.2.0.0/16"]}},
         {"ipBlock": {"cidr": "10.1.1.0/24"}},
-        {"ipBlock": {"cidr": "10.3.0.0/16", "except": ["10.3.0.0/16"]}}]}]});
+        {"ipBlock": {"cidr": "10.3.0.0/16", "except": ["10.3.128.0/17"]}}]}]});
     let control = control([pod("x/a", "172.16.0.1", json!({})), policy("x/p", spec)]);
     let lets_in = |from: &str| ingress(&control.view(), from, "x/a", TCP, 80).0;
     assert!(lets_in("10.0.0.1") && lets_in("10.1.1.1") && lets_in("10.3.0.1"));
     assert!(!lets_in("10.1.0.1") && !lets_in("10.2.0.1") && !lets_in("11.0.0.1"));
+    // An exception that is all of the network is a fault, and the rule permits nothing.
+    let spec = json!({"podSelector": {}, "ingress": [{"from": [
+        {"ipBlock": {"cidr": "10.3.0.0/16", "except": ["10.3.0.0/16"]}}]}]});
+    let mut control = control;
+    control.apply(faulty(policy("x/p", spec)));
+    control.commit();
+    assert!(!ingress(&control.view(), "10.3.0.1", "x/a", TCP, 80).0);
 }
 
 #[test]

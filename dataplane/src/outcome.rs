@@ -122,6 +122,8 @@ outcomes! {
     TooBig = Drop "too-big",
     /// A service without endpoints, or a port that the service does not have; the sender is told.
     NoEndpoint = Drop "no-endpoint",
+    /// A connection to a load balancer address from a source that the service does not admit.
+    SourceNotAdmitted = Drop "source-not-admitted",
     /// No port is left that a translated connection could seem to come from.
     NoTranslationPort = Drop "no-translation-port",
     /// The next hop towards another cluster node is not known (yet).

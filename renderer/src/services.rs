@@ -10,6 +10,7 @@ use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
 use dataplane::wire::protocol;
 
 use super::switch_ports::SwitchPorts;
+use ipnet::IpNet;
 use linux_net::redirect::Redirects;
 
 /// Works the view's services into the dataplane's, anew only where they have changed: the choice
@@ -68,7 +69,9 @@ impl ServiceMaker {
 
 fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
     let service = &view.service;
-    let external = service.external_ips.iter().chain(&service.load_balancer_ips);
+    // An address that is of both kinds is restricted as a load balancer's.
+    let external = service.load_balancer_ips.iter().chain(&service.external_ips);
+    let sources: Option<Arc<[IpNet]>> = service.source_ranges.as_deref().map(Arc::from);
     let ways = service.cluster_ips.iter().map(|address| (address, Way::Cluster));
     let ways: Vec<_> = ways.chain(external.map(|address| (address, Way::External))).collect();
     // A cluster address has no other owner: ports that the service lacks are refused.
@@ -79,6 +82,11 @@ fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
             let family = &families[usize::from(address.is_ipv6())];
             let entry = Entry { port: Arc::clone(family), way: *way };
             services.add((**address).into(), protocol, port.port, entry);
+            if let Some(sources) = &sources
+                && service.load_balancer_ips.contains(address)
+            {
+                services.restrict((**address).into(), protocol, port.port, Arc::clone(sources));
+            }
         }
         if let Some(node_port) = port.node_port {
             for (v6, family) in [false, true].into_iter().zip(families) {

@@ -60,6 +60,11 @@ impl SwitchPorts {
             let to = SocketAddr::new(SWITCH_ADDRESSES[usize::from(v6)], *own);
             services.claim(to.ip().into());
             services.add(to.ip().into(), protocol, to.port(), entry);
+            let sources =
+                address.and_then(|it| services.sources(it.into(), protocol, port)).cloned();
+            if let Some(sources) = sources {
+                services.restrict(to.ip().into(), protocol, to.port(), sources);
+            }
             match address {
                 None => _ = redirects.node_ports.insert((protocol, port, to)),
                 Some(address) => _ = redirects.addresses.insert((address, protocol, port), to),

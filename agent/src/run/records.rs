@@ -91,8 +91,11 @@ impl Records {
     }
 }
 
+/// A record is a few hundred bytes.
+const LONGEST: u64 = 64 << 10;
+
 fn read(path: &Path) -> Result<AttachPod, String> {
-    let text = fs::read(path).map_err(|error| error.to_string())?;
+    let text = control::read_regular(path, LONGEST).map_err(|error| error.to_string())?;
     let pod: AttachPod = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     pod.check().map(|()| pod)
 }

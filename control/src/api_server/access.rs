@@ -7,6 +7,8 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::open_regular;
+
 /// Where address and credentials come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -67,6 +69,16 @@ impl fmt::Debug for Connection {
     }
 }
 
+/// The files that a kubeconfig names.
+fn files(kubeconfig: &Kubeconfig) -> impl Iterator<Item = &String> {
+    let clusters = kubeconfig.clusters.iter().filter_map(|it| it.cluster.as_ref());
+    let users = kubeconfig.auth_infos.iter().filter_map(|it| it.auth_info.as_ref());
+    clusters.filter_map(|it| it.certificate_authority.as_ref()).chain(users.flat_map(|user| {
+        let files = [&user.token_file, &user.client_certificate, &user.client_key];
+        files.into_iter().flatten()
+    }))
+}
+
 /// Reads the configuration and makes a client; nothing is asked yet. Runs on a tokio runtime.
 ///
 /// # Errors
@@ -88,7 +100,15 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
     let mut config = match access {
         Access::InCluster => Config::incluster().map_err(|error| failed(&error))?,
         Access::Kubeconfig(path) => {
+            let unusable = |path: &Path, error: &std::io::Error| {
+                AccessError(format!("{access}: {}: {error}", path.display()))
+            };
+            open_regular(path).map_err(|error| unusable(path, &error))?;
             let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
+            // A FIFO would be waited for whenever the token is read again.
+            for file in files(&kubeconfig) {
+                open_regular(Path::new(file)).map_err(|error| unusable(Path::new(file), &error))?;
+            }
             let options = KubeConfigOptions::default();
             Config::from_custom_kubeconfig(kubeconfig, &options)
                 .await

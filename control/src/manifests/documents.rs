@@ -10,8 +10,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Adapt;
+use super::positions::Positions;
 use crate::objects::{self, Read};
-use crate::{Fault, FieldFault, Object};
+use crate::{Fault, FieldFault, Object, Position};
 
 /// What one file holds.
 #[derive(Clone, Debug, Default)]
@@ -32,16 +33,19 @@ pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
     let mut content = Content { whole: true, unclear: blank, ..Content::default() };
     let json = file.extension().is_some_and(|extension| extension == "json");
     let mut number = 0;
-    let mut each = |value: Result<Value, String>| {
+    let mut each = |value: Result<Value, (String, Option<Position>)>| {
         number += 1;
         match value {
             Ok(Value::Null) => {}
-            Ok(value) => document(value, file, number, adapt, &mut content),
-            Err(problem) => {
+            Ok(value) => {
+                document(value, &Place { file, number, within: "" }, adapt, &mut content);
+            }
+            Err((problem, position)) => {
                 content.whole = false;
                 content.faults.push(Fault {
                     file: Some(file.to_path_buf()),
                     document: Some(number),
+                    position,
                     object: None,
                     fault: FieldFault::new("", problem),
                 });
@@ -50,22 +54,70 @@ pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
     };
     if json {
         for value in serde_json::Deserializer::from_slice(text).into_iter() {
-            each(value.map_err(|error| format!("is no JSON: {error}")));
+            each(value.map_err(|error| {
+                let position =
+                    Position { line: error.line() as u64, column: error.column() as u64 };
+                (format!("is no JSON: {error}"), Some(position))
+            }));
         }
     } else {
         let mut reader = text;
         for value in serde_saphyr::read_with_options(&mut reader, options(text.len())) {
             let failed = value.is_err();
-            each(value.map_err(|error| format!("is no YAML: {}", one_line(&error.to_string()))));
+            each(value.map_err(|error| {
+                let position =
+                    error.location().map(|it| Position { line: it.line(), column: it.column() });
+                let at = position
+                    .map(|it| format!(" (line {}, column {})", it.line, it.column))
+                    .unwrap_or_default();
+                (format!("is no YAML: {}{at}", yaml_problem(&error)), position)
+            }));
             if failed {
                 break;
             }
         }
     }
+    locate(&mut content.faults, text);
     content
 }
 
-fn options(bytes: usize) -> serde_saphyr::Options {
+/// Adds to faults of fields where these stand, and takes the path of a list's item off them.
+fn locate(faults: &mut [Fault], text: &[u8]) {
+    if faults.iter().all(|fault| fault.position.is_some()) {
+        return;
+    }
+    let positions = Positions::of(text);
+    for fault in faults.iter_mut().filter(|fault| fault.position.is_none()) {
+        let Some(document) = fault.document else { continue };
+        fault.position = positions.find(document, &fault.fault.field);
+        if let Some((_, inner)) = fault.fault.field.rsplit_once(WITHIN) {
+            fault.fault.field = inner.to_owned();
+        }
+    }
+}
+
+/// Between the path of a list's item and the field of the object that it is.
+pub(super) const WITHIN: char = '\u{1f}';
+
+/// What is wrong with a text, without the library's own terms.
+fn yaml_problem(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    match error.without_snippet() {
+        Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key:?} is given twice"),
+        Error::DuplicateMappingKey { .. } => "a key is given twice".into(),
+        Error::Eof { .. } => "it ends too early".into(),
+        Error::UnknownAnchor { .. } => "an alias refers to no anchor".into(),
+        Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. }
+        | Error::Budget { .. } => "it is nested too deeply, or its aliases expand too far".into(),
+        Error::IOError { .. } => "it is not UTF-8".into(),
+        Error::Message { msg, .. } => one_line(msg),
+        _ => "it is not well-formed".into(),
+    }
+}
+
+pub(super) fn options(bytes: usize) -> serde_saphyr::Options {
     let some = 1_000 + bytes;
     let budget = serde_saphyr::budget! {
         max_reader_input_bytes: Some(some),
@@ -83,40 +135,79 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn document(
-    value: Value,
-    file: &Path,
+/// Where a value stands.
+struct Place<'a> {
+    file: &'a Path,
+    /// The document, from 1.
     number: usize,
-    adapt: &mut Adapt<'_>,
-    content: &mut Content,
-) {
-    let fault = |object: Option<objects::ObjectRef>, fault: FieldFault| Fault {
-        file: Some(file.to_path_buf()),
-        document: Some(number),
-        object,
-        fault,
-    };
-    if let Some(items) = list_items(&value) {
-        match items {
-            Ok(items) => {
-                items.into_iter().for_each(|item| document(item, file, number, adapt, content));
-            }
-            Err(problem) => {
-                content.unclear = true;
-                content.faults.push(fault(None, problem));
-            }
+    /// The path of the list's item that it is; empty for a document.
+    within: &'a str,
+}
+
+impl Place<'_> {
+    fn fault(&self, object: Option<objects::ObjectRef>, mut fault: FieldFault) -> Fault {
+        if !self.within.is_empty() {
+            // Taken off again once its position is known.
+            fault.field = format!("{}{WITHIN}{}", self.within, fault.field);
         }
-        return;
+        Fault {
+            file: Some(self.file.to_path_buf()),
+            document: Some(self.number),
+            position: None,
+            object,
+            fault,
+        }
     }
-    let Some(value) = adapt(file, number, value) else { return };
+}
+
+fn document(value: Value, place: &Place<'_>, adapt: &mut Adapt<'_>, content: &mut Content) {
+    let is_object = |it: &Value| it.get("kind").is_some() || it.get("apiVersion").is_some();
+    let (list, items) = match value {
+        // A list outside of any object: of objects, or of something else altogether.
+        Value::Array(items) if items.iter().any(is_object) => (String::new(), Ok(items)),
+        Value::Array(items) => {
+            if adapt(place.file, place.number, Value::Array(items)).is_some() {
+                content.unclear = true;
+                *content.skipped.entry("no object".into()).or_default() += 1;
+            }
+            return;
+        }
+        value => match list_items(&value) {
+            Some(items) => ("items".to_owned(), items),
+            None => {
+                if let Some(value) = adapt(place.file, place.number, value) {
+                    object(value, place, content);
+                }
+                return;
+            }
+        },
+    };
+    let items = match items {
+        Ok(items) => items,
+        Err(problem) => {
+            content.unclear = true;
+            return content.faults.push(place.fault(None, problem));
+        }
+    };
+    for (index, item) in items.into_iter().enumerate() {
+        if list.is_empty() && !is_object(&item) {
+            content.unclear = true;
+            *content.skipped.entry("no object".into()).or_default() += 1;
+            continue;
+        }
+        let within = format!("{}{list}[{index}]", place.within);
+        document(item, &Place { within: &within, ..*place }, adapt, content);
+    }
+}
+
+fn object(value: Value, place: &Place<'_>, content: &mut Content) {
     let named = value.pointer("/metadata/name").is_some();
     match objects::read(value) {
         Read::Object(object, faults) => {
             let reference = object.reference();
-            content
-                .faults
-                .extend(faults.into_iter().map(|found| fault(Some(reference.clone()), found)));
-            content.objects.push((object, number));
+            let faults = faults.into_iter().map(|it| place.fault(Some(reference.clone()), it));
+            content.faults.extend(faults);
+            content.objects.push((object, place.number));
         }
         Read::OtherKind(kind) => {
             content.unclear |= !named;
@@ -124,7 +215,7 @@ fn document(
         }
         Read::Nothing(found) | Read::Refused(found) => {
             content.unclear = true;
-            content.faults.push(fault(None, found));
+            content.faults.push(place.fault(None, found));
         }
     }
 }
@@ -200,6 +291,32 @@ mod tests {
             ["f.yaml: document 2 (Pod x/b): metadata.labels.on: \
               invalid type: integer `1`, expected a string"]
         );
+    }
+
+    #[test]
+    fn a_fault_has_line_and_column_also_inside_a_list() {
+        let content = yaml(
+            "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    \
+             name: a\n    labels:\n      on: 1\n---\na: 1\nb: 2\na: 3\n",
+        );
+        let at = |fault: &Fault| fault.position.map(|it| (it.line, it.column));
+        assert_eq!(at(&content.faults[0]), Some((9, 11)));
+        assert_eq!(content.faults[0].fault.field, "metadata.labels.on");
+        assert_eq!(at(&content.faults[1]).map(|it| it.0), Some(13));
+        assert_eq!(
+            content.faults[1].to_string(),
+            "f.yaml: document 2: is no YAML: \"a\" is given twice (line 13, column 1)"
+        );
+    }
+
+    #[test]
+    fn a_list_of_something_else_ends_nothing_and_a_list_of_objects_is_read() {
+        let content = yaml(
+            "- from: a/b\n  to: c/d\n---\n- {apiVersion: v1, kind: Pod, metadata: {name: a}}\n- 7\n",
+        );
+        assert_eq!(names(&content), ["Pod default/a"]);
+        assert_eq!(faults(&content), Vec::<String>::new());
+        assert_eq!(content.skipped, BTreeMap::from([("no object".to_owned(), 2)]));
     }
 
     #[test]

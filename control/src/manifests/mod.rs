@@ -11,6 +11,7 @@
 //! [`Watcher`] tells when to read again.
 
 mod documents;
+mod positions;
 mod source;
 mod watcher;
 
@@ -24,7 +25,7 @@ use serde_json::Value;
 pub use source::Source;
 pub use watcher::Watcher;
 
-use crate::{Fault, FieldFault, Object};
+use crate::{Fault, FieldFault, Object, read_regular};
 
 /// What manifests hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,9 @@ pub struct Loaded {
     /// What was wrong.
     pub faults: Vec<Fault>,
 }
+
+/// No manifest is longer: what `kubectl get` prints of a large cluster is a tenth of it.
+const LONGEST: u64 = 1 << 30;
 
 /// Reads `paths` once.
 pub fn load(paths: &[PathBuf]) -> Loaded {
@@ -61,7 +65,7 @@ pub fn load_adapted(paths: &[PathBuf], adapt: &mut Adapt<'_>) -> Loaded {
                 let mut text = Vec::new();
                 io::stdin().lock().read_to_end(&mut text).map(|_| text)
             }
-            false => fs::read(&file),
+            false => read_regular(&file, LONGEST),
         };
         let content = match text {
             Ok(text) => documents::read(&file, &text, adapt),
@@ -145,6 +149,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Fault {
     Fault {
         file: Some(path.to_path_buf()),
         document: None,
+        position: None,
         object: None,
         fault: FieldFault::new("", format!("cannot be read: {error}")),
     }

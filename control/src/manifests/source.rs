@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::documents::{self, Content};
-use super::{Loaded, files, unreadable};
-use crate::{Fault, FieldFault, Object, ObjectRef};
+use super::{LONGEST, Loaded, files, unreadable};
+use crate::{Fault, FieldFault, Object, ObjectRef, read_regular};
 
 /// Manifest files with a memory.
 ///
@@ -35,7 +35,7 @@ impl Source {
         let mut loaded = Loaded { faults, ..Loaded::default() };
         let mut known = BTreeMap::new();
         for file in files {
-            let content = match fs::read(&file) {
+            let content = match read_regular(&file, LONGEST) {
                 Ok(text) => documents::read(&file, &text, &mut |_, _, value| Some(value)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(error) => {
@@ -93,6 +93,7 @@ fn keep_missing(
         faults.push(Fault {
             file: Some(file.to_path_buf()),
             document: None,
+            position: None,
             object: Some(reference),
             fault: FieldFault::new(
                 "",
@@ -122,6 +123,7 @@ pub(super) fn merge(
                         faults.push(Fault {
                             file: Some(file.clone()),
                             document: Some(*document),
+                            position: None,
                             object: Some(reference),
                             fault: FieldFault::new(
                                 "",
@@ -246,6 +248,20 @@ mod tests {
         let loaded = source.load();
         assert_eq!(names(&loaded), ["a"]);
         assert!(loaded.faults[0].to_string().contains("document 2 of"), "{}", loaded.faults[0]);
+    }
+
+    #[test]
+    fn a_fifo_or_device_among_manifests_is_a_fault_and_holds_nothing_up() {
+        let folder = Folder::new("fifo");
+        folder.write("a.yaml", &pod("a", "x"));
+        let fifo = folder.path().join("b.yaml");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("c.yaml")).unwrap();
+        let loaded = Source::new(&[folder.path().to_path_buf()]).load();
+        assert_eq!(names(&loaded), ["a"]);
+        let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(faults.iter().all(|fault| fault.ends_with("is no regular file")), "{faults:?}");
     }
 
     #[test]

@@ -79,7 +79,10 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
         created: created(&metadata),
         uid: uid(&mut metadata),
         labels: Arc::new(readable_labels(value)),
-        node: spec["nodeName"].as_str().filter(|name| !name.is_empty()).map(Arc::from),
+        node: spec["nodeName"]
+            .as_str()
+            .filter(|name| reader::subdomain(name, "spec.nodeName").is_ok())
+            .map(Arc::from),
         addresses,
         host_network: spec["hostNetwork"] == true,
         finished: matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")),
@@ -142,6 +145,8 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
         }
     }
     let ports = container_ports(&spec, &mut faults);
+    let node = spec.node_name.as_deref().filter(|name| !name.is_empty());
+    faults.extend(node.and_then(|name| reader::subdomain(name, "spec.nodeName").err()));
     if !faults.is_empty() {
         return Err(faults);
     }

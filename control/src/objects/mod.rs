@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::FieldFault;
+use crate::fault::plain;
 use crate::model::{
     ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
     Pod, Service,
@@ -160,6 +161,14 @@ impl Kind {
         }
     }
 
+    /// Whether objects of this kind deny connections.
+    pub const fn closes(self) -> bool {
+        matches!(
+            self,
+            Self::NetworkPolicy | Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall
+        )
+    }
+
     /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
     pub const fn may_be_absent(self) -> bool {
         matches!(self, Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall)
@@ -222,7 +231,7 @@ pub fn read(value: Value) -> Read {
     let Some(kind) = known else {
         return match refusal(api_version, kind) {
             Some(fault) => Read::Refused(fault),
-            None => Read::OtherKind(kind.to_owned()),
+            None => Read::OtherKind(plain(kind.to_owned())),
         };
     };
     match reader::reference(kind, &value) {
@@ -234,22 +243,39 @@ pub fn read(value: Value) -> Read {
     }
 }
 
-/// Kinds that isolate pods but are not enforced: skipping them in silence would leave open
-/// what they close.
+/// Kinds that isolate pods but are not enforced, and kinds that are mistyped: skipping them in
+/// silence would leave open what they close.
 fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
-    let closes = matches!(
-        (group, kind),
-        ("" | "networking.k8s.io" | "extensions", "NetworkPolicy")
-            | (
-                "policy.networking.k8s.io",
-                "ClusterNetworkPolicy" | "AdminNetworkPolicy" | "BaselineAdminNetworkPolicy"
-            )
-            | ("podgate.io", "ClusterEgressFirewall")
-    );
+    let is_in = |known: &Kind| known.api_version().split_once('/').map_or("", |it| it.0) == group;
+    let is_close = |known: &&Kind| singular(known.name()) == singular(kind);
+    if let Some(known) = Kind::ALL.iter().filter(|it| is_in(it)).find(is_close)
+        && known.name() != kind
+    {
+        let problem = format!("{kind:?} is not known; {} may be meant", known.name());
+        return Some(FieldFault::new("kind", problem));
+    }
+    let is_policy = Kind::ALL.iter().filter(|it| it.closes()).any(|it| is_close(&it));
+    let closes = match group {
+        // Whatever is in these groups may close something.
+        "policy.networking.k8s.io" | "podgate.io" => true,
+        "networking.k8s.io" => is_policy || kind.to_ascii_lowercase().contains("polic"),
+        "" | "extensions" => is_policy,
+        _ => false,
+    };
     closes.then(|| {
         FieldFault::new("apiVersion", format!("{api_version} {kind} is not enforced; not applied"))
     })
+}
+
+/// A kind without what is often mistyped: case and number.
+fn singular(kind: &str) -> String {
+    let lower = kind.to_ascii_lowercase();
+    match (lower.strip_suffix("ies"), lower.strip_suffix('s')) {
+        (Some(stem), _) => format!("{stem}y"),
+        (None, Some(stem)) => stem.to_owned(),
+        (None, None) => lower,
+    }
 }
 
 fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
@@ -294,6 +320,60 @@ mod tests {
         assert!(matches!(read(value), Read::Refused(_)));
         let value = json!({"apiVersion": "apps/v1", "kind": "Deployment"});
         assert_eq!(read(value), Read::OtherKind("Deployment".into()));
+    }
+
+    #[test]
+    fn a_mistyped_kind_is_never_skipped_in_silence() {
+        for (api_version, kind) in [
+            ("networking.k8s.io/v1", "NetworkPolicies"),
+            ("networking.k8s.io/v1", "networkpolicy"),
+            ("networking.k8s.io/v1", "NetworkPolicyy"),
+            ("v1", "NetworkPolicies"),
+            ("v1", "Pods"),
+            ("v1", "namespace"),
+            ("podgate.io/v1alpha1", "EgressFirewall"),
+            ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicys"),
+        ] {
+            let value = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
+            assert!(matches!(read(value), Read::Refused(_)), "{api_version} {kind}");
+        }
+        for (api_version, kind) in [
+            ("v1", "Secret"),
+            ("networking.k8s.io/v1", "Ingress"),
+            ("cilium.io/v2", "CiliumNetworkPolicy"),
+        ] {
+            let value = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
+            assert_eq!(read(value), Read::OtherKind(kind.into()));
+        }
+    }
+
+    #[test]
+    fn names_are_refused_as_kubernetes_does_and_forge_no_lines() {
+        for (kind, namespace, name) in [
+            ("Pod", "x", "a\nfault: none"),
+            ("Pod", "x", "../../etc"),
+            ("Pod", "x", "A"),
+            ("Pod", "x/y", "a"),
+            ("Pod", "x.y", "a"),
+            ("Service", "x", "a.b"),
+            ("Namespace", "", "a.b"),
+            ("Node", "", "-a"),
+        ] {
+            let value = json!({"apiVersion": "v1", "kind": kind,
+                "metadata": {"name": name, "namespace": namespace}});
+            let Read::Refused(fault) = read(value) else { panic!("{kind} {namespace}/{name}") };
+            assert!(!fault.to_string().contains('\n'), "{fault}");
+        }
+        let value = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a.b-1"}});
+        assert!(matches!(read(value), Read::Object(..)));
+        let value = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": "p"}, "spec": {"podSelector": {}, "x\ny": 1}});
+        let Read::Object(_, faults) = read(value) else { panic!() };
+        assert_eq!(faults[0].field, "spec.x\\ny");
+        assert_eq!(
+            read(json!({"apiVersion": "a/v1", "kind": "X\u{1b}[2J"})),
+            Read::OtherKind("X\\u{1b}[2J".into())
+        );
     }
 
     #[test]

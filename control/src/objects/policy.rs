@@ -223,8 +223,8 @@ fn unknown(value: &Value, field: &str, known: &[&str], of: &str) -> Faults {
         .collect()
 }
 
-/// A network and its exceptions, sorted. An exception equal to the network leaves nothing;
-/// one that is not inside it is a fault.
+/// A network and its exceptions, sorted. An exception that is not inside the network, or is all of
+/// it, is a fault.
 fn ip_block(value: Value, field: &str) -> Result<(IpNet, Vec<IpNet>), Faults> {
     // A misspelt `except` would otherwise permit what it excepts.
     let misspelt = unknown(&value, field, &["cidr", "except"], "an ipBlock");
@@ -239,6 +239,9 @@ fn ip_block(value: Value, field: &str) -> Result<(IpNet, Vec<IpNet>), Faults> {
     for (index, text) in block.except.iter().flatten().enumerate() {
         let field = || format!("{field}.except[{index}]");
         match reader::network(text, field) {
+            Ok(inner) if inner == net => {
+                faults.push(FieldFault::new(field(), format!("{inner} is all of the network")));
+            }
             Ok(inner) if net.contains(&inner) => {
                 except.insert(inner);
             }
@@ -353,8 +356,9 @@ mod tests {
             {"form": [{"podSelector": {}}]},
             {"ports": [{"prot": 80}]},
             {"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "exept": ["10.1.0.0/16"]}}]},
+            {"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.2.3/8"]}}]},
             {"ports": [{"port": 443}]}]}));
-        assert_eq!(policy.ingress.unwrap().iter().map(|rule| rule.index).collect::<Vec<_>>(), [10]);
+        assert_eq!(policy.ingress.unwrap().iter().map(|rule| rule.index).collect::<Vec<_>>(), [11]);
         assert_eq!(
             fields(&faults),
             [
@@ -368,6 +372,7 @@ mod tests {
                 "spec.ingress[7].form",
                 "spec.ingress[8].ports[0].prot",
                 "spec.ingress[9].from[0].ipBlock.exept",
+                "spec.ingress[10].from[0].ipBlock.except[0]",
             ]
         );
     }

@@ -27,11 +27,43 @@ pub(super) fn reference(kind: Kind, value: &Value) -> Result<ObjectRef, FieldFau
     };
     let name = text("name")?
         .ok_or_else(|| FieldFault::new("metadata.name", format!("{} has no name", kind.name())))?;
+    match kind {
+        Kind::Namespace | Kind::Service => label(&name, "metadata.name")?,
+        _ => subdomain(&name, "metadata.name")?,
+    }
     let namespace = match kind.is_namespaced() {
         true => Some(text("namespace")?.unwrap_or_else(|| "default".into())),
         false => None,
     };
+    namespace.as_deref().map_or(Ok(()), |it| label(it, "metadata.namespace"))?;
     Ok(ObjectRef { kind, namespace, name })
+}
+
+/// Whether a text is a DNS label (RFC 1123): a-z, 0-9 and '-' inside, 63 at most.
+fn label(text: &str, field: &str) -> Result<(), FieldFault> {
+    match text.len() <= 63 && is_label(text) {
+        true => Ok(()),
+        false => Err(FieldFault::new(
+            field,
+            format!("{text:?} is no name (a-z, 0-9, and '-' inside; 63 at most)"),
+        )),
+    }
+}
+
+/// Whether a text is a DNS subdomain (RFC 1123): labels with dots between, 253 at most.
+pub(super) fn subdomain(text: &str, field: &str) -> Result<(), FieldFault> {
+    match text.len() <= 253 && text.split('.').all(is_label) {
+        true => Ok(()),
+        false => Err(FieldFault::new(
+            field,
+            format!("{text:?} is no name (a-z, 0-9, and '-' and '.' inside; 253 at most)"),
+        )),
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 /// Reads a whole value as one of the API's types; `field` is where the value stands.

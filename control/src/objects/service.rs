@@ -78,10 +78,11 @@ pub(super) fn service(reference: &ObjectRef, value: &Value) -> (Service, Faults)
     if listed.is_empty() {
         listed = vec![(0, part(value, "spec.clusterIP", &mut faults))];
     }
+    let is_headless = listed.iter().any(|(_, text)| text == "None");
     let cluster_ips = addresses("spec.clusterIPs", listed, &mut faults);
     let kind: String = part(value, "spec.type", &mut faults);
-    // As kube-proxy: without an address of its own, nothing of it is served.
-    let is_served = !cluster_ips.is_empty() && kind != "ExternalName" && !is_others(value);
+    // As kube-proxy: nothing of them is served, external addresses included.
+    let is_served = !is_headless && kind != "ExternalName" && !is_others(value);
     let listed = elements(value, "spec.externalIPs", &mut faults);
     let external_ips = addresses("spec.externalIPs", listed, &mut faults);
     let field = "status.loadBalancer.ingress";

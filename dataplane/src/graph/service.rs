@@ -3,9 +3,11 @@
 //! Only packets without a session come here whose destination is a service's address, or one of
 //! this cluster node's own. What is found is judged and remembered by the policy node.
 
+use acl::Address;
+
 use super::{Context, Next, Node, Translation};
 use crate::packet::Packet;
-use crate::services::{Backend, Entry};
+use crate::services::{Backend, Entry, Kept};
 use crate::session::Views;
 use crate::wire::{Flow, Mac, Role};
 use crate::{Hop, Outcome, PortKind, Snapshot};
@@ -28,11 +30,27 @@ pub(super) fn find<'a>(snapshot: &'a Snapshot, flow: &Flow) -> Option<&'a Entry>
     })
 }
 
+/// Whether the service that a flow is for admits its client: `loadBalancerSourceRanges`.
+pub(super) fn admits(snapshot: &Snapshot, flow: &Flow) -> bool {
+    let services = snapshot.services();
+    let destination = (flow.destination, flow.protocol, flow.destination_port);
+    let Some(sources) = services.sources(destination.0, destination.1, destination.2) else {
+        return true;
+    };
+    let admitted = |client: Address| sources.iter().any(|net| net.contains(&client.to_ip()));
+    // The kernel may have chosen another one of the cluster node's addresses.
+    let own = || snapshot.node_address(flow.source).filter(|_| snapshot.is_own_node(flow.source));
+    admitted(flow.source) || own().is_some_and(admitted)
+}
+
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if packet.headers.role != Role::Opens {
         return Next::End(Outcome::NoSession);
     }
     let opener = packet.headers.flow;
+    if !admits(context.snapshot, &opener) {
+        return Next::End(Outcome::SourceNotAdmitted);
+    }
     let outside = is_outside(context.snapshot, packet);
     let chosen =
         find(context.snapshot, &opener).and_then(|entry| choose(context, entry, &opener, outside));
@@ -85,11 +103,14 @@ fn choose(context: &Context<'_>, entry: &Entry, opener: &Flow, outside: bool) ->
     let backends = entry.backends(outside);
     let Some(affinity_s) = entry.port.affinity_s else { return backends.choose(hash(opener)) };
     let (affinities, now_s) = (context.sessions.affinities(), context.now.seconds());
-    let kept = affinities.find(opener, now_s);
-    let kept = kept.filter(|backend| backends.list().binary_search(backend).is_ok());
-    // By the client alone, so that it comes to the same backend where nothing is remembered.
-    let client = Flow { source_port: 0, ..*opener };
-    let backend = kept.or_else(|| backends.choose(hash(&client)))?;
+    let is_backend = |it: &Backend| backends.list().binary_search(it).is_ok();
+    let backend = match affinities.find(opener, now_s) {
+        Kept::Now(backend) if is_backend(&backend) => backend,
+        // The client's time is over: chosen as for any connection.
+        Kept::Over => backends.choose(hash(opener))?,
+        // By the client alone, so that it comes to the same backend where nothing is remembered.
+        Kept::Now(_) | Kept::Never => backends.choose(hash(&Flow { source_port: 0, ..*opener }))?,
+    };
     affinities.note(opener, backend, affinity_s, now_s);
     Some(backend)
 }

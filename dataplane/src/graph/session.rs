@@ -190,6 +190,9 @@ fn judge_again(
 
 fn has_lost_its_backend(context: &Context<'_>, views: &Views) -> bool {
     let Flow { destination: address, destination_port: port, protocol, .. } = views.receiver;
+    if !service::admits(context.snapshot, &views.opener) {
+        return true;
+    }
     // A connection would notice, and opens another one when its endpoint has ended.
     if protocol != protocol::UDP
         || (views.opener.destination, views.opener.destination_port) == (address, port)

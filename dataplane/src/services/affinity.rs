@@ -24,14 +24,25 @@ struct Client {
     protocol: u8,
 }
 
-struct Kept {
+struct Entry {
     backend: Backend,
     until_s: u32,
 }
 
+/// What is remembered of a client at a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Its backend.
+    Now(Backend),
+    /// That it had one, for a time that is over.
+    Over,
+    /// Nothing.
+    Never,
+}
+
 #[derive(Default)]
 struct Shard {
-    clients: AHashMap<Client, Kept>,
+    clients: AHashMap<Client, Entry>,
     /// When room was last looked for.
     swept_s: u32,
 }
@@ -49,10 +60,12 @@ impl Default for Affinities {
 
 impl Affinities {
     /// The backend that the client of `flow` had last, if its time is not over.
-    pub(crate) fn find(&self, flow: &Flow, now_s: u32) -> Option<Backend> {
-        let shard = self.shard(flow);
-        let kept = shard.clients.get(&client(flow))?;
-        (now_s <= kept.until_s).then_some(kept.backend)
+    pub(crate) fn find(&self, flow: &Flow, now_s: u32) -> Kept {
+        match self.shard(flow).clients.get(&client(flow)) {
+            None => Kept::Never,
+            Some(entry) if now_s <= entry.until_s => Kept::Now(entry.backend),
+            Some(_) => Kept::Over,
+        }
     }
 
     /// Notes the backend that the client of `flow` has now.
@@ -69,7 +82,7 @@ impl Affinities {
                 return;
             }
         }
-        shard.clients.insert(client, Kept { backend, until_s: now_s.saturating_add(affinity_s) });
+        shard.clients.insert(client, Entry { backend, until_s: now_s.saturating_add(affinity_s) });
     }
 
     fn shard(&self, flow: &Flow) -> MutexGuard<'_, Shard> {
@@ -108,9 +121,9 @@ mod tests {
         let backend = Backend { address: Address::from_v4_bits(7), port: 80 };
         affinities.note(&flow(1), backend, 60, 100);
         let other_port = Flow { source_port: 9, ..flow(1) };
-        assert_eq!(affinities.find(&other_port, 160), Some(backend));
-        assert_eq!(affinities.find(&flow(1), 161), None);
-        assert_eq!(affinities.find(&flow(2), 100), None);
+        assert_eq!(affinities.find(&other_port, 160), Kept::Now(backend));
+        assert_eq!(affinities.find(&flow(1), 161), Kept::Over);
+        assert_eq!(affinities.find(&flow(2), 100), Kept::Never);
     }
 
     #[test]
@@ -124,6 +137,6 @@ mod tests {
         assert!(sizes.clone().all(|size| size <= ROOM) && sizes.sum::<usize>() > ROOM);
         // Whose time is over makes room.
         affinities.note(&flow(u32::MAX), backend, 60, 100);
-        assert_eq!(affinities.find(&flow(u32::MAX), 100), Some(backend));
+        assert_eq!(affinities.find(&flow(u32::MAX), 100), Kept::Now(backend));
     }
 }

@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use acl::Address;
 use ahash::AHashMap;
+use ipnet::IpNet;
 
 pub use affinity::Affinities;
+pub(crate) use affinity::Kept;
 
 use crate::wire::Flow;
 use maglev::Maglev;
@@ -128,6 +130,8 @@ pub struct Services {
     entries: AHashMap<(Address, u8, u16), Entry>,
     /// Addresses of the entries, and whether nothing else is behind them.
     addresses: AHashMap<Address, bool>,
+    /// The networks whose clients a destination admits; all, where it is not listed.
+    sources: AHashMap<(Address, u8, u16), Arc<[IpNet]>>,
     /// By family (whether IPv6), protocol and port of the cluster node's own addresses.
     node_ports: AHashMap<(bool, u8, u16), Entry>,
 }
@@ -137,6 +141,20 @@ impl Services {
     pub fn add(&mut self, address: Address, protocol: u8, port: u16, entry: Entry) {
         self.addresses.entry(address).or_insert(false);
         self.entries.entry((address, protocol, port)).or_insert(entry);
+    }
+
+    /// Restricts a destination to clients with addresses in `sources`.
+    pub fn restrict(&mut self, address: Address, protocol: u8, port: u16, sources: Arc<[IpNet]>) {
+        self.sources.entry((address, protocol, port)).or_insert(sources);
+    }
+
+    /// The networks whose clients a destination admits; `None` admits all.
+    #[inline]
+    pub fn sources(&self, address: Address, protocol: u8, port: u16) -> Option<&Arc<[IpNet]>> {
+        match self.sources.is_empty() {
+            true => None,
+            false => self.sources.get(&(address, protocol, port)),
+        }
     }
 
     /// Keeps a virtual address from leading anywhere else.

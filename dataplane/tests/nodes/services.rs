@@ -188,6 +188,28 @@ fn a_client_with_affinity_stays_with_its_backend() {
 }
 
 #[test]
+fn a_client_is_given_a_backend_anew_when_its_affinity_is_over() {
+    let port =
+        ServicePort { affinity_s: Some(60), ..service(&[("10.1.0.3", 8080), ("10.1.0.4", 8080)]) };
+    let mut services = Services::default();
+    let entry = Entry { port: Arc::new(port), way: Way::External };
+    services.add(ip("203.0.113.7").into(), protocol::TCP, 80, entry);
+    let mut rig = Rig::new(parts(services));
+    let place = |rig: &mut Rig, client: usize, port: u16| {
+        let client = format!("198.51.100.{client}:{port}");
+        rig.send(UPLINK, tcp(&client, "203.0.113.7:80").syn().build());
+        [SERVER, OTHER].into_iter().find(|place| rig.receive(*place).is_some()).unwrap()
+    };
+    let first: Vec<u16> = (1..=24).map(|client| place(&mut rig, client, 4000)).collect();
+    rig.now_s += 60;
+    let kept: Vec<u16> = (1..=24).map(|client| place(&mut rig, client, 4001)).collect();
+    assert_eq!(kept, first);
+    rig.now_s += 61;
+    let anew: Vec<u16> = (1..=24).map(|client| place(&mut rig, client, 4002)).collect();
+    assert_ne!(anew, first, "its time is over");
+}
+
+#[test]
 fn a_pod_reaches_itself_through_its_service() {
     let at = [("10.96.0.1", protocol::TCP, 80)];
     let mut rig = Rig::new(parts(cluster(&at, service(&[("10.1.0.2", 8080)]))));
@@ -333,6 +355,29 @@ fn a_client_outside_reaches_a_local_pod_as_itself_and_is_answered_the_way_it_cam
         assert_is(&back, &tcp(at, client).syn_ack().build());
         assert_eq!((&back[..6], &back[6..12]), (&mac[..], &[2, 0, 0, 0, 0, 1][..]));
     }
+}
+
+#[test]
+fn a_load_balancer_address_admits_the_source_ranges_of_its_service_alone() {
+    let restricted = |ranges: &[&str]| {
+        let mut services = node_port();
+        let ranges = ranges.iter().map(|net| net.parse().unwrap()).collect();
+        services.restrict(ip("203.0.113.7").into(), protocol::TCP, 80, ranges);
+        parts(services)
+    };
+    let (client, other) = ("198.51.100.9:5000", "198.51.101.9:5000");
+    let mut rig = Rig::new(restricted(&["198.51.100.0/24", "2001:db8:9::/48"]));
+    let syn = |from: &str| tcp(from, "203.0.113.7:80").syn().build();
+    let there = rig.pass(UPLINK, syn(client), SERVER);
+    assert_is(&there, &tcp(client, "10.1.0.3:8080").syn().build());
+    assert_eq!(rig.send(UPLINK, syn(other)), Outcome::SourceNotAdmitted);
+    // Node ports are not restricted.
+    rig.pass(UPLINK, tcp(other, "192.0.2.1:30001").syn().build(), SERVER);
+    // A live connection whose client is not admitted any more ends at its next packet.
+    rig.publish(Parts { generation: 2, ..restricted(&["198.51.101.0/24"]) });
+    let data = tcp(client, "203.0.113.7:80").data(b"GET /").build();
+    assert_eq!(rig.send(UPLINK, data), Outcome::NoSession);
+    rig.pass(UPLINK, syn(other), SERVER);
 }
 
 #[test]

@@ -53,6 +53,23 @@ fn endpoints_that_differ() {
 }
 
 #[test]
+fn load_balancer_addresses_admit_their_source_ranges_alone() {
+    let spec = "type: LoadBalancer, clusterIP: 10.96.0.1, ports: [{name: web, port: 80}], \
+                externalIPs: [192.0.2.20], loadBalancerSourceRanges: [203.0.113.0/24, 10.1.1.0/24]";
+    let service = service(spec).trim_end().to_owned()
+        + "\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.10}]}}\n";
+    let slice = slice("s-1", "IPv4", "{addresses: [10.1.2.1]}", TARGET);
+    Cluster::new(&(pods() + &service + &slice)).says(&[
+        "203.0.113.1 192.0.2.10 TCP 80: allow policy-allowed | default-allow",
+        "198.51.100.1 192.0.2.10 TCP 80: deny source-not-admitted",
+        "a/x 192.0.2.10 TCP 80: allow policy-allowed | default-allow",
+        "a/bad 192.0.2.10 TCP 80: deny source-not-admitted",
+        "198.51.100.1 192.0.2.20 TCP 80: allow policy-allowed | default-allow",
+        "198.51.100.1 10.96.0.1 TCP 80: allow policy-allowed | default-allow",
+    ]);
+}
+
+#[test]
 fn no_endpoints() {
     let none = "a/x service/a/s TCP 80: deny no-endpoints";
     Cluster::new(&(pods() + &service(PORTS))).says(&[none]);

@@ -303,7 +303,7 @@ impl Watch {
     }
 
     fn fault(&self, object: Option<ObjectRef>, fault: FieldFault) -> Fault {
-        Fault { file: None, document: None, object, fault }
+        Fault { file: None, document: None, position: None, object, fault }
     }
 }
 
