@@ -1,6 +1,8 @@
 //! The answering side.
 //!
-//! One thread a connection, and so many connections at most; one more is told so and closed.
+//! One thread a connection, in three classes that cannot displace each other: attachments that
+//! wait, streams, and all others. Each class is bounded; of the others a new one replaces the one
+//! that has been idle longest.
 //! What only reads is answered from the board; what changes something is asked of the control
 //! loop.
 
@@ -15,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -26,8 +28,12 @@ use local_api::{Request, TraceAdd};
 use observe::trace;
 use observe::verdicts::Filter;
 
-/// Connections at a time.
+/// Connections at a time that neither stream nor wait for an attachment.
 const CONNECTIONS: usize = 128;
+/// Attachments that wait at a time.
+const ATTACHING: usize = 1024;
+/// Streams at a time.
+const STREAMS: usize = 64;
 /// How long an answer may take to be read by whoever asked.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a connection that has nothing to say is looked at.
@@ -46,9 +52,19 @@ struct Shared {
     board: Arc<Board>,
     events: Mutex<Sender<Event>>,
     /// Connections by number, so that they can be ended.
-    connections: Mutex<HashMap<u64, UnixStream>>,
+    connections: Mutex<HashMap<u64, (UnixStream, Doing)>>,
     accepted: AtomicU64,
     stop: AtomicBool,
+}
+
+/// What a connection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// It waits for a request since then.
+    Idle(Instant),
+    Answering,
+    Attaching,
+    Streaming,
 }
 
 impl Server {
@@ -87,7 +103,7 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
         }
-        for connection in lock(&self.shared.connections).values() {
+        for (connection, _) in lock(&self.shared.connections).values() {
             let _ = connection.shutdown(Shutdown::Read);
         }
         if let Err(error) = fs::remove_file(&self.socket) {
@@ -130,17 +146,17 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
 
 fn begin(mut stream: UnixStream, shared: &Arc<Shared>) {
     let _ = stream.set_write_timeout(Some(WRITE_TIMEOUT));
-    if lock(&shared.connections).len() >= CONNECTIONS {
-        let text = format!("{CONNECTIONS} connections are open already");
+    if !shared.make_room() {
+        let text = format!("{CONNECTIONS} requests are being answered already");
         let _ = write_line(&mut stream, &Answer::from(ApiError::new(ErrorKind::NotReady, text)));
         return;
     }
     let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
     let connection = Connection { number, shared: Arc::clone(shared) };
     let begun = stream.try_clone().and_then(|clone| {
-        lock(&shared.connections).insert(number, clone);
+        lock(&shared.connections).insert(number, (clone, Doing::Idle(Instant::now())));
         let serve = move || {
-            if let Err(error) = serve(stream, &connection.shared) {
+            if let Err(error) = serve(stream, &connection) {
                 log::debug!("local API: {error}");
             }
         };
@@ -157,6 +173,49 @@ struct Connection {
     shared: Arc<Shared>,
 }
 
+impl Connection {
+    /// Notes what it does now; an error if too many do so already.
+    fn does(&self, doing: Doing) -> Result<(), ApiError> {
+        let mut connections = lock(&self.shared.connections);
+        let most = match doing {
+            Doing::Attaching => ATTACHING,
+            Doing::Streaming => STREAMS,
+            Doing::Idle(_) | Doing::Answering => usize::MAX,
+        };
+        if most < usize::MAX && connections.values().filter(|(_, it)| *it == doing).count() >= most
+        {
+            let text = format!("{most} requests of this kind are under way already");
+            return Err(ApiError::new(ErrorKind::NotReady, text));
+        }
+        if let Some((_, known)) = connections.get_mut(&self.number) {
+            *known = doing;
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Whether there is room for one more connection, if need be in place of the one that has been
+    /// idle longest.
+    fn make_room(&self) -> bool {
+        let mut connections = lock(&self.connections);
+        let counts = |doing: &Doing| matches!(doing, Doing::Idle(_) | Doing::Answering);
+        if connections.values().filter(|(_, doing)| counts(doing)).count() < CONNECTIONS {
+            return true;
+        }
+        let idle = connections.iter().filter_map(|(number, (_, doing))| match doing {
+            Doing::Idle(since) => Some((*since, *number)),
+            _ => None,
+        });
+        let Some((_, oldest)) = idle.min() else { return false };
+        if let Some((stream, _)) = connections.remove(&oldest) {
+            // Its thread ends when it reads.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        true
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         lock(&self.shared.connections).remove(&self.number);
@@ -169,7 +228,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Answers one request after the other.
-fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
+fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
+    let shared = &*connection.shared;
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
     loop {
@@ -182,7 +242,15 @@ fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 return write_line(&mut writer, &Answer::from(error));
             }
         };
-        let answer = match Request::parse(&line) {
+        let request = Request::parse(&line).and_then(|request| {
+            connection.does(match request {
+                Request::AttachPod(_) => Doing::Attaching,
+                Request::Observe(_) | Request::FollowSessionRules => Doing::Streaming,
+                _ => Doing::Answering,
+            })?;
+            Ok(request)
+        });
+        let answer = match request {
             Err(error) => error.into(),
             Ok(Request::Observe(filters)) => match Filter::new(filters) {
                 Err(error) => error.into(),
@@ -195,6 +263,8 @@ fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
             Ok(request) => answer(request, shared),
         };
         write_line(&mut writer, &answer)?;
+        // This class has no bound of its own.
+        let _ = connection.does(Doing::Idle(Instant::now()));
     }
 }
 

@@ -232,6 +232,7 @@ mod tests {
             kind: "veth".into(),
             alias: alias(&"n".repeat(100), &attachment),
             peer: None,
+            xdp_program: None,
         };
         assert!(link.alias.len() <= 255);
         assert_eq!(attachment_of(&link, &"n".repeat(100)), Some(attachment));

@@ -1,7 +1,9 @@
 //! Interfaces: finding, changing, deleting.
 
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp,
+};
 
 use super::error::Error;
 use super::netlink::Netlink;
@@ -30,6 +32,8 @@ pub struct Link {
     pub alias: String,
     /// Index of the other end of a veth pair, in that end's namespace.
     pub peer: Option<u32>,
+    /// Number of the XDP program that is attached to it.
+    pub xdp_program: Option<u32>,
 }
 
 /// Whether the kernel accepts `name` for an interface: 1 to 15 bytes, no `/`,
@@ -177,6 +181,7 @@ impl Link {
             kind: String::new(),
             alias: String::new(),
             peer: None,
+            xdp_program: None,
         };
         for attribute in &message.attributes {
             match attribute {
@@ -187,6 +192,12 @@ impl Link {
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::IfAlias(alias) => link.alias.clone_from(alias),
                 LinkAttribute::Link(peer) => link.peer = Some(*peer),
+                LinkAttribute::Xdp(attributes) => {
+                    link.xdp_program = attributes.iter().find_map(|attribute| match attribute {
+                        LinkXdp::ProgId(number) if *number != 0 => Some(*number),
+                        _ => None,
+                    });
+                }
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {
                         if let LinkInfo::Kind(kind) = info {

@@ -1,12 +1,13 @@
 //! Runs `nft`: a script is one transaction, which is done as a whole or not at all.
 //!
 //! ```text
-//!   Table::replace ─ script ─▶ nft ─▶ kernel      remembers what the kernel lists afterwards
+//!   Table::change ─ script ─▶ nft ─▶ kernel      remembers what the kernel lists afterwards
 //!   Table::is_intact ─ generation of the ruleset, and if it moved, the listing ─▶ same as then?
 //! ```
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::Error;
@@ -16,8 +17,6 @@ use super::ruleset::Ruleset;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the end of `nft` is looked for.
 const POLL: Duration = Duration::from_millis(2);
-/// Replacements of a table that somebody else changes at the same moment.
-const ATTEMPTS: usize = 3;
 
 /// A table of family `inet` that belongs to Podgate alone.
 #[derive(Debug)]
@@ -33,20 +32,22 @@ impl Table {
         Self { name, ruleset: None, known: None }
     }
 
-    /// Runs a script that changes the table, and remembers what the table contains afterwards.
+    /// Runs a script that changes the table, and remembers what the table contains afterwards. Each
+    /// transaction adds one to the generation: where another one came in between, the content is
+    /// not known, and [`is_intact`](Self::is_intact) says no.
     ///
     /// # Errors
     /// In words, with what `nft` says.
     pub(super) fn change(&mut self, script: &str) -> Result<(), String> {
+        // The switch's own transactions do not come between each other.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         self.known = None;
+        let ours = self.generation()?.wrapping_add(1);
         run(script)?;
-        for _ in 0..ATTEMPTS {
-            let before = self.generation()?;
-            let listing = self.list()?;
-            if self.generation()? == before {
-                self.known = Some((listing, before));
-                break;
-            }
+        let listing = self.list()?;
+        if self.generation()? == ours {
+            self.known = Some((listing, ours));
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ mod status;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -242,8 +242,13 @@ fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
         StartError::Failed(format!("state-dir: {}: {error}", path.display()))
     };
     make_folder(folder).map_err(|error| failed(folder, error))?;
+    // One that is there may be open to others, who could hold the lock.
+    let mode = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(folder, mode).map_err(|error| failed(folder, error))?;
     let path: PathBuf = folder.join("lock");
-    let file = fs::File::create(&path).map_err(|error| failed(&path, error))?;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(&path).map_err(|error| failed(&path, error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => Err(StartError::Failed(format!(
@@ -254,9 +259,9 @@ fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
     }
 }
 
-/// Makes a folder that only its owner may write to, unless it is there.
+/// Makes a folder that only its owner may enter, unless it is there.
 pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 // The CNI plugin and the graph must agree on which pods leave checksums unfinished.

@@ -155,3 +155,24 @@ fn input_that_cannot_be_used_is_told_before_another_switch_is_in_the_way() {
     assert_eq!(code, Some(1), "{said}");
     assert!(node.is_well());
 }
+
+/// Another tool that cleans up XDP programs leaves a pod without the switch for a second at most.
+#[test]
+fn an_xdp_program_that_somebody_takes_off_is_put_back() {
+    requires_the_machine!("ping", "ip");
+    let node = ClusterNode::start(&[]);
+    let (a, b) = (node.pod("a", "a"), node.pod("b", "b"));
+    assert!(a.pings(b.v4()));
+    for interface in [a.host_interface.as_str(), "podgate0"] {
+        node.namespace.exec(["ip", "link", "set", "dev", interface, "xdp", "off"]);
+        node.eventually("the program", || {
+            let shown = node.namespace.exec(["ip", "link", "show", "dev", interface]);
+            (shown.contains("xdp") && shown.contains("state UP")).then_some(())
+        });
+    }
+    node.eventually("the way back", || a.pings(b.v4()).then_some(()));
+    node.eventually("an empty list", || {
+        node.status()["lost"].as_array().unwrap().is_empty().then_some(())
+    });
+    assert!(node.is_well());
+}

@@ -28,7 +28,13 @@ struct State {
     hangs: bool,
     /// So many of the next redirects fail.
     failures: usize,
+    /// Says of an interface that comes up whether that is right.
+    on_up: Option<OnUp>,
+    wrong_ups: usize,
+    downs: usize,
 }
+
+type OnUp = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 struct Interface {
     index: u32,
@@ -86,6 +92,30 @@ impl Kernel {
         self.0.1.notify_all();
     }
 
+    /// Judges each interface that comes up from now on.
+    pub(crate) fn on_up(&self, is_right: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        self.lock().on_up = Some(Arc::new(is_right));
+    }
+
+    /// How often an interface was switched off.
+    pub(crate) fn downs(&self) -> usize {
+        self.lock().downs
+    }
+
+    /// Whether all that came up did so rightly.
+    pub(crate) fn came_up_in_order(&self) -> bool {
+        self.lock().wrong_ups == 0
+    }
+
+    /// Takes the XDP program off an interface.
+    pub(crate) fn lose_program(&self, name: &str) {
+        let state = self.lock();
+        let index = state.interfaces[name].index;
+        if let Some(tell) = &state.tell {
+            tell(InterfaceEvent::ProgramLost(index));
+        }
+    }
+
     /// The next redirects fail.
     pub(crate) fn fail_redirects(&self, count: usize) {
         self.lock().failures = count;
@@ -120,9 +150,20 @@ impl Interfaces for Kernel {
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
+        let on_up = self.lock().on_up.clone();
+        let is_right = on_up.is_none_or(|is_right| is_right(interface));
         let mut state = self.lock();
+        state.wrong_ups += usize::from(!is_right);
         let found = state.interfaces.get_mut(interface);
         found.ok_or_else(|| format!("{interface} is not there"))?.up = true;
+        Ok(())
+    }
+
+    fn bring_down(&mut self, interface: &str) -> Result<(), String> {
+        let mut state = self.lock();
+        let found = state.interfaces.get_mut(interface);
+        found.ok_or_else(|| format!("{interface} is not there"))?.up = false;
+        state.downs += 1;
         Ok(())
     }
 

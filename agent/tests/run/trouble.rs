@@ -124,11 +124,12 @@ fn a_pod_whose_object_is_deleted_is_closed() {
     // Its open connection as well as new ones, in both directions.
     web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:80").data(b"x"));
     db.send(&syn(DB, WEB, 81));
-    for port in [80, 81] {
-        let closed = node.wait_for_event(|event| {
+    // The pod's sessions ended with it.
+    for (port, reason) in [(80, "no-session"), (81, "closed")] {
+        let dropped = node.wait_for_event(|event| {
             event.to.port == Some(port) && event.verdict == Verdict::Dropped
         });
-        assert_eq!(closed.reason, "closed");
+        assert_eq!(dropped.reason, reason);
     }
 }
 
@@ -149,16 +150,68 @@ fn a_port_that_fails_is_opened_again() {
 }
 
 #[test]
-fn too_many_connections_are_told_so_and_end_nothing() {
+fn idle_connections_and_waiting_attachments_block_nobody() {
     let files = NodeFiles::new("many");
     files.manifest("cluster.yaml", &cluster(&["db"]));
     let node = Node::start(&files);
-    // Each is served before the next begins, so that all are counted.
     let mut idle: Vec<Client> = (0..128).map(|_| node.client()).collect();
     idle.iter_mut().for_each(|client| client.ready().unwrap());
-    let error = node.client().ready().unwrap_err();
-    assert!(error.to_string().contains("128 connections"), "{error}");
-    drop(idle);
-    until(|| node.client().ready().is_ok());
+    for _ in 0..10 {
+        node.client().ready().unwrap();
+    }
+    assert!(idle[0].ready().is_err(), "the one that was idle longest made room");
+    idle[127].ready().unwrap();
+    // Twice as many wait for a pod's tables, and the switch still answers and attaches others.
+    node.kernel.add("pg-late");
+    let late = node.pod("late", API);
+    let waiting: Vec<_> = (0..256)
+        .map(|_| {
+            let (mut client, pod) = (node.client(), late.clone());
+            std::thread::spawn(move || client.attach_pod(&pod))
+        })
+        .collect();
+    until(|| !node.status().waiting.is_empty());
     let _db = node.attach("db", DB);
+    files.manifest("late.yaml", &cluster(&["late"]));
+    assert!(waiting.into_iter().all(|it| it.join().unwrap().is_ok()));
+}
+
+#[test]
+fn others_can_neither_hold_the_lock_nor_read_the_state() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let files = NodeFiles::new("modes");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    // As an earlier version left it.
+    let state = files.socket().with_file_name("state");
+    std::fs::create_dir(&state).unwrap();
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let node = Node::start(&files);
+    let _db = node.attach("db", DB);
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&state), 0o700);
+    assert_eq!(mode(&state.join("lock")), 0o600);
+}
+
+#[test]
+fn a_port_whose_program_is_taken_off_is_closed_and_comes_back_when_it_is_in_force() {
+    let files = NodeFiles::new("program");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    let client = std::sync::Mutex::new(node.client());
+    node.kernel.on_up(move |interface| {
+        let status = client.lock().unwrap().call(&Request::Status).unwrap();
+        let ports = status["ports"].as_array().unwrap().clone();
+        let port = ports.into_iter().find(|port| port["interface"] == interface).unwrap();
+        !port["id"].is_null() && status["generation"] == status["generation_in_force"]
+    });
+    node.kernel.lose_program("pg-web");
+    until(|| node.kernel.downs() == 1 && node.kernel.is_up("pg-web"));
+    assert!(node.kernel.came_up_in_order(), "every worker knew the port before it came up");
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+    until(|| node.status().lost.is_empty());
+    assert_eq!(node.status().ports_lost, 1, "the count stays, the list names what is lost now");
 }

@@ -1,6 +1,6 @@
 //! Where the workers' verdicts come together, get names, are remembered and handed out.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -10,6 +10,7 @@ use std::time::Duration;
 use dataplane::wire::protocol;
 use dataplane::worker::Inspect;
 
+use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
 use super::{End, Event, Filter};
 use crate::time::utc;
@@ -18,8 +19,6 @@ use local_api::Verdict;
 /// Pods by address, those of other cluster nodes included.
 pub type Names = HashMap<IpAddr, Arc<str>>;
 
-/// Past events kept.
-const HISTORY: usize = 4096;
 /// Events that wait for one observer.
 const WAITING: usize = 4096;
 /// How often the workers' queues are looked at.
@@ -39,7 +38,7 @@ pub struct Hub {
 
 #[derive(Default)]
 struct Inner {
-    history: VecDeque<Arc<Event>>,
+    history: History,
     observers: Vec<Handle>,
 }
 
@@ -137,7 +136,7 @@ impl Hub {
         let mut inner = self.fetch();
         let (sender, events) = sync_channel(WAITING + HISTORY);
         let lost = Arc::new(AtomicU64::new(0));
-        let matching = inner.history.iter().rev().filter(|event| filter.matches(event));
+        let matching = inner.history.newest_first().filter(|event| filter.matches(event));
         let past: Vec<_> = matching.take(filter.last()).collect();
         for event in past.into_iter().rev() {
             // The channel has room for the whole history.
@@ -155,6 +154,7 @@ impl Hub {
         let mut inner = lock(&self.inner);
         let mut seen: Vec<Seen> = Vec::new();
         for queue in &self.queues {
+            queue.fetches.fetch_add(1, Ordering::Relaxed);
             let most = queue.waiting.len();
             seen.extend(std::iter::from_fn(|| queue.waiting.pop()).take(most));
         }
@@ -165,10 +165,7 @@ impl Hub {
                 Arc::new(self.event(seen, |ip| names.get(ip).or_else(|| cluster.get(ip)).cloned()))
             };
             inner.hand_out(&event);
-            if inner.history.len() == HISTORY {
-                inner.history.pop_front();
-            }
-            inner.history.push_back(event);
+            inner.history.push(event);
         }
         inner
     }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use crossbeam_queue::ArrayQueue;
@@ -11,17 +12,26 @@ use dataplane::worker::Inspect;
 use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, Verdict};
 
 /// A worker's end of the stream.
+///
+/// Ports share the queue: one may have a quarter as many verdicts in it as there is room left, so
+/// that a flood from one port, or from several, leaves room for those of all others.
 #[derive(Debug)]
 pub struct Inspector {
     queue: Arc<Queue>,
+    /// Verdicts of each port since the queue was last fetched, by the port's number.
+    shares: Vec<u32>,
+    /// The fetch that `shares` count from.
+    fetch: u64,
 }
 
 /// The verdicts of one worker that nobody has fetched yet.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) waiting: ArrayQueue<Seen>,
-    /// Verdicts that found the queue full.
+    /// Verdicts that found no room.
     pub(super) lost: Cell,
+    /// Times that the queue was fetched.
+    pub(super) fetches: AtomicU64,
 }
 
 /// A verdict as the worker saw it.
@@ -54,21 +64,46 @@ const WAITING: usize = 2048;
 
 impl Queue {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { waiting: ArrayQueue::new(WAITING), lost: Cell::default() })
+        Arc::new(Self {
+            waiting: ArrayQueue::new(WAITING),
+            lost: Cell::default(),
+            fetches: AtomicU64::new(0),
+        })
     }
 }
 
 impl Inspector {
     pub(super) fn new(queue: Arc<Queue>) -> Self {
-        Self { queue }
+        Self { queue, shares: Vec::new(), fetch: 0 }
+    }
+
+    /// Takes one place in the queue for a port; `false` if it has none left.
+    fn take_place(&mut self, port: PortId) -> bool {
+        let fetch = self.queue.fetches.load(Ordering::Relaxed);
+        if self.fetch != fetch {
+            self.fetch = fetch;
+            self.shares.fill(0);
+        }
+        let port = usize::from(port.0);
+        if port >= self.shares.len() {
+            self.shares.resize(port + 1, 0);
+        }
+        let waiting = &self.queue.waiting;
+        let room = waiting.capacity() - waiting.len();
+        let has_place = (self.shares[port] as usize) < room.div_ceil(SHARE);
+        self.shares[port] += u32::from(has_place);
+        has_place
     }
 }
+
+/// The part of the free places that one port may take.
+const SHARE: usize = 4;
 
 impl Inspect for Inspector {
     #[inline]
     fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot) {
         let Some(outcome) = packet.outcome.filter(|outcome| is_event(*outcome)) else { return };
-        if self.queue.waiting.is_full() {
+        if !self.take_place(packet.in_port) {
             self.queue.lost.add(1);
             return;
         }
@@ -145,4 +180,39 @@ fn is_malformed(outcome: Outcome) -> bool {
             | Truncated
             | UnknownEthertype
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floods_leave_places_for_others() {
+        let queue = Queue::new();
+        let mut inspector = Inspector::new(Arc::clone(&queue));
+        let mut fill = |port: u16, wanted: usize| {
+            let mut taken = 0;
+            while taken < wanted && inspector.take_place(PortId(port)) {
+                let seen = Seen {
+                    time: SystemTime::now(),
+                    outcome: Outcome::PolicyDenied,
+                    by: Vec::new(),
+                    in_port: None,
+                    in_pod: true,
+                    out_port: None,
+                    out_pod: false,
+                    packet: None,
+                };
+                queue.waiting.push(seen).unwrap();
+                taken += 1;
+            }
+            taken
+        };
+        let flood: usize = (0..4).map(|port| fill(port, WAITING)).sum();
+        assert!(flood > WAITING / 2 && flood < WAITING, "{flood}");
+        assert_eq!(fill(9, 50), 50, "a fifth port still has places");
+        assert_eq!(fill(0, 1), 0);
+        queue.fetches.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(fill(0, 10), 10, "places are counted from fetch to fetch");
+    }
 }

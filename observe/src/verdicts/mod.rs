@@ -10,6 +10,7 @@
 
 mod event;
 mod filter;
+mod history;
 mod hub;
 mod inspector;
 

@@ -136,16 +136,40 @@ impl ControlLoop {
                 PodPort::Failed { .. } => None,
             })
             .filter(|(_, index, _)| match event {
-                InterfaceEvent::Gone(gone) => index == gone,
+                InterfaceEvent::Gone(gone) | InterfaceEvent::ProgramLost(gone) => index == gone,
                 InterfaceEvent::Missed => true,
                 InterfaceEvent::Neighbour(..) | InterfaceEvent::Routes => false,
             })
             .collect();
         for (interface, index, id) in open {
-            if self.interfaces.index(&interface).is_ok_and(|now| now != Some(index)) {
+            if matches!(event, InterfaceEvent::ProgramLost(_)) {
+                self.close_unguarded(&interface, id);
+            } else if self.interfaces.index(&interface).is_ok_and(|now| now != Some(index)) {
                 self.lose_port(id, "the interface was deleted");
             }
         }
+    }
+
+    /// Somebody has taken the XDP program off an open port: its interface is switched off until the
+    /// port is opened anew. The uplink's stays on, since it is the kernel's as well.
+    fn close_unguarded(&mut self, interface: &str, id: PortId) {
+        let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.port.id() == Some(id));
+        if !is_uplink && let Err(error) = self.interfaces.bring_down(interface) {
+            log::warn!("{error}");
+        }
+        self.lose_port(id, "its XDP program was taken off");
+        let now = Instant::now();
+        let pods = self.pods.iter_mut().filter(|it| it.pod.host_interface == interface);
+        let host = self.host.iter_mut().filter(|it| it.config.switch_interface == interface);
+        let uplink = self.uplink.iter_mut().filter(|_| is_uplink);
+        let ports = pods.map(|it| &mut it.port);
+        let ports = ports.chain(host.map(|it| &mut it.port)).chain(uplink.map(|it| &mut it.port));
+        for port in ports {
+            if let PodPort::Failed { again_at, .. } = port {
+                *again_at = now;
+            }
+        }
+        self.next_check = now;
     }
 
     /// Handles what workers report about ports.

@@ -253,7 +253,7 @@ impl ControlLoop {
                 }
             }
             InterfaceEvent::Routes | InterfaceEvent::Missed => uplink.next_hops.refresh(),
-            InterfaceEvent::Gone(_) => {}
+            InterfaceEvent::Gone(_) | InterfaceEvent::ProgramLost(_) => {}
         }
     }
 

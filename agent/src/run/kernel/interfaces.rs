@@ -14,9 +14,9 @@ use linux_net::filter::{self, Filter};
 use linux_net::host_port::{self, HostPortConfig};
 use linux_net::masquerade::{self, Masquerader};
 use linux_net::redirect::{Redirector, Redirects};
-use linux_net::{
-    Error, Event, Events, Link, LinkEvent, LinkEvents, Netlink, NextHop, PathEvent, PathEvents,
-};
+use linux_net::{Error, Event, Events, Link, LinkEvents, Netlink, NextHop, PathEvent, PathEvents};
+
+use super::guard::{self, Guarded};
 
 /// A port that was opened on an interface.
 pub struct Opened {
@@ -43,6 +43,8 @@ pub struct OpenedUplink {
 pub enum InterfaceEvent {
     /// The interface with this number is gone.
     Gone(u32),
+    /// Somebody has taken the XDP program off the interface with this number, or replaced it.
+    ProgramLost(u32),
     /// This is known about a neighbour now: its interface's number, its address, and its MAC
     /// address unless that is unknown.
     Neighbour(u32, IpAddr, Option<Mac>),
@@ -71,6 +73,12 @@ pub trait Interfaces: Send {
     /// # Errors
     /// If the kernel does not answer.
     fn addresses(&mut self) -> Result<Vec<IpAddr>, String>;
+
+    /// Switches an interface off.
+    ///
+    /// # Errors
+    /// In words, with the interface.
+    fn bring_down(&mut self, interface: &str) -> Result<(), String>;
 
     /// The number of an interface, `None` if it does not exist.
     ///
@@ -171,6 +179,7 @@ pub struct KernelInterfaces {
     frames_per_port: u32,
     netlink: Netlink,
     uplink: Option<OpenUplink>,
+    guarded: Guarded,
 }
 
 /// The real configuration, through netlink and `nft`, as one thread sees it.
@@ -181,10 +190,11 @@ struct KernelNetwork {
     redirector: Redirector,
 }
 
-/// The uplink's program, and what it was told last.
+/// The uplink's program, its filter as set last, and the interface's number.
 struct OpenUplink {
     program: Uplink,
     filter: Option<UplinkFilter>,
+    link: u32,
 }
 
 impl KernelInterfaces {
@@ -195,7 +205,19 @@ impl KernelInterfaces {
     /// If the kernel gives no netlink socket.
     pub fn new(umem: Umem, frames_per_port: u32) -> Result<Self, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
-        Ok(Self { umem, frames_per_port, netlink, uplink: None })
+        let guarded = Guarded::default();
+        Ok(Self { umem, frames_per_port, netlink, uplink: None, guarded })
+    }
+}
+
+impl KernelInterfaces {
+    /// Notes which XDP program is attached to an interface; the loss of it is reported.
+    fn guard(&mut self, interface: &str) {
+        if let Ok(link) = self.netlink.link(interface)
+            && let Some(program) = link.xdp_program
+        {
+            self.guarded.lock().insert(link.index, program);
+        }
     }
 }
 
@@ -206,6 +228,7 @@ impl Interfaces for KernelInterfaces {
         let ports = self.umem.open_queues(interface, &options);
         let ports = ports.map_err(|error| error.to_string())?;
         let mode = ports.first().map(AfXdpPort::mode);
+        self.guard(interface);
         Ok(as_one(ports, mode, &link))
     }
 
@@ -223,12 +246,20 @@ impl Interfaces for KernelInterfaces {
         up.map_err(|error| format!("switch on {interface}: {error}"))
     }
 
+    fn bring_down(&mut self, interface: &str) -> Result<(), String> {
+        let down = self.netlink.link(interface).and_then(|link| self.netlink.set_down(link.index));
+        down.map_err(|error| format!("switch off {interface}: {error}"))
+    }
+
     fn index(&mut self, interface: &str) -> Result<Option<u32>, String> {
         let link = self.netlink.find_link(interface).map_err(|error| error.to_string())?;
         Ok(link.map(|link| link.index))
     }
 
     fn release_host_port(&mut self, interface: &str) -> Result<(), String> {
+        if let Ok(link) = self.netlink.link(interface) {
+            self.guarded.lock().remove(&link.index);
+        }
         Umem::detach(interface).map_err(|error| error.to_string())
     }
 
@@ -246,7 +277,8 @@ impl Interfaces for KernelInterfaces {
         let opened = self.umem.open_uplink(interface, self.frames_per_port);
         let (program, ports) = opened.map_err(|error| error.to_string())?;
         let port = as_one(ports, Some(program.mode()), &link);
-        self.uplink = Some(OpenUplink { program, filter: None });
+        self.uplink = Some(OpenUplink { program, filter: None, link: link.index });
+        self.guard(interface);
         Ok(OpenedUplink { port, mac })
     }
 
@@ -262,7 +294,10 @@ impl Interfaces for KernelInterfaces {
 
     fn release_uplink(&mut self) -> Result<(), String> {
         match self.uplink.take() {
-            Some(uplink) => uplink.program.detach().map_err(|error| error.to_string()),
+            Some(uplink) => {
+                self.guarded.lock().remove(&uplink.link);
+                uplink.program.detach().map_err(|error| error.to_string())
+            }
             None => Ok(()),
         }
     }
@@ -271,11 +306,7 @@ impl Interfaces for KernelInterfaces {
         let links = LinkEvents::open().map_err(|error| error.to_string())?;
         let paths = PathEvents::open().map_err(|error| error.to_string())?;
         let tell: Tell = std::sync::Arc::new(std::sync::Mutex::new(tell));
-        listen("interfaces", links, &tell, |event| match event {
-            LinkEvent::Gone(link) => Some(InterfaceEvent::Gone(link.index)),
-            LinkEvent::Changed(_) => None,
-            LinkEvent::Missed => Some(InterfaceEvent::Missed),
-        })?;
+        guard::watch(links, self.guarded.clone(), Tell::clone(&tell))?;
         listen("neighbours", paths, &tell, |event| {
             Some(match event {
                 PathEvent::Neighbour { link, address, mac } => {
@@ -334,7 +365,7 @@ fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
     Opened { queues, mode, index: link.index, mtu }
 }
 
-type Tell = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
+pub(super) type Tell = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
 
 /// Passes events on, on a thread of their own.
 fn listen<E: Event + Send + 'static>(

@@ -7,9 +7,11 @@
 //! ```
 //!
 //! - `interfaces`: the traits, replaced in tests, and the kernel behind them,
+//! - `guard`: notices XDP programs that somebody takes off,
 //! - `programmer`: one part of the configuration, kept in the desired state by a thread of its own,
 //! - `next_hops`: the neighbours that packets to other cluster nodes go to first.
 
+mod guard;
 mod interfaces;
 mod next_hops;
 mod programmer;

@@ -1,0 +1,80 @@
+//! Interfaces whose XDP program must stay: without it, frames of a pod reach the kernel unjudged.
+//!
+//! The kernel reports most changes at once; all interfaces are looked at every second besides.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use linux_net::{Error, Link, LinkEvent, LinkEvents, Netlink};
+
+use super::InterfaceEvent;
+use super::interfaces::Tell;
+
+/// Interval at which all interfaces are looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Numbers of XDP programs by those of the interfaces they are attached to.
+#[derive(Clone, Default)]
+pub(super) struct Guarded(Arc<Mutex<HashMap<u32, u32>>>);
+
+impl Guarded {
+    /// Nothing that can fail runs under this lock.
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_lost(&self, link: &Link) -> bool {
+        let guarded = self.lock();
+        guarded.get(&link.index).is_some_and(|program| link.xdp_program != Some(*program))
+    }
+}
+
+/// Watches interfaces on a thread of its own.
+pub(super) fn watch(events: LinkEvents, guarded: Guarded, tell: Tell) -> Result<(), String> {
+    let netlink = Netlink::open().map_err(|error| error.to_string())?;
+    let watch = move || {
+        if let Err(error) = run(events, netlink, &guarded, &tell) {
+            // Workers still notice interfaces that vanish, only later.
+            log::error!("interfaces are no longer watched: {error}");
+        }
+    };
+    let thread = std::thread::Builder::new().name("interfaces".into()).spawn(watch);
+    thread.map(drop).map_err(|error| format!("start a thread: {error}"))
+}
+
+fn run(
+    mut events: LinkEvents,
+    mut netlink: Netlink,
+    guarded: &Guarded,
+    tell: &Tell,
+) -> Result<(), Error> {
+    let report = |event| tell.lock().unwrap_or_else(PoisonError::into_inner)(event);
+    let check = |netlink: &mut Netlink, link: &Link| {
+        // An event may be older than the program; the kernel says what is so now.
+        let is_lost = guarded.is_lost(link)
+            && netlink
+                .link(&link.name)
+                .is_ok_and(|now| now.index == link.index && guarded.is_lost(&now));
+        if is_lost {
+            guarded.lock().remove(&link.index);
+            report(InterfaceEvent::ProgramLost(link.index));
+        }
+    };
+    let mut due = Instant::now() + INTERVAL;
+    loop {
+        match events.next_within(due.saturating_duration_since(Instant::now()))? {
+            Some(LinkEvent::Gone(link)) => report(InterfaceEvent::Gone(link.index)),
+            Some(LinkEvent::Missed) => report(InterfaceEvent::Missed),
+            Some(LinkEvent::Changed(link)) => check(&mut netlink, &link),
+            None => {}
+        }
+        if Instant::now() >= due {
+            due = Instant::now() + INTERVAL;
+            match netlink.links() {
+                Ok(links) => links.iter().for_each(|link| check(&mut netlink, link)),
+                Err(error) => log::debug!("interfaces: {error}"),
+            }
+        }
+    }
+}
