@@ -44,6 +44,10 @@ fn main() -> ExitCode {
         eprintln!("podgate-cni takes no arguments, got '{argument}'; see podgate-cni --help");
         return ExitCode::from(2);
     }
+    // The IPAM plugin that it calls gains no others either.
+    if let Err(error) = confine::keep(confine::capabilities::PLUGIN) {
+        eprintln!("podgate-cni: give up privileges: {error}");
+    }
     let variable = |name: &str| std::env::var(name).ok();
     let outcome = cni::run(variable, std::io::stdin());
     print(&outcome.output, outcome.code)

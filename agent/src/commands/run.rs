@@ -59,6 +59,13 @@ pub fn run(args: &Args) -> ExitCode {
         LogLevel::Debug => LevelFilter::Debug,
         LogLevel::Trace => LevelFilter::Trace,
     });
+    // Both are inherited by the threads that follow.
+    Umem::recognize_programs();
+    let confined =
+        confine::keep(confine::capabilities::SWITCH).and_then(|()| confine::seccomp::apply());
+    if let Err(error) = confined {
+        return fail(NO, format_args!("give up privileges: {error}"));
+    }
     // From here on a signal waits until it is asked for, also during the start.
     let mut signals = match Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,

@@ -176,3 +176,22 @@ fn an_xdp_program_that_somebody_takes_off_is_put_back() {
     });
     assert!(node.is_well());
 }
+
+/// Every test here runs so; this one reads what the kernel says of the process.
+#[test]
+fn the_switch_runs_with_few_privileges() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&[]);
+    let privileges = &node.status()["privileges"];
+    let names: Vec<&str> = privileges["capabilities"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it.as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["NET_ADMIN", "NET_RAW", "IPC_LOCK", "BPF"]);
+    assert_eq!(
+        (&privileges["no_new_privileges"], &privileges["seccomp"]),
+        (&true.into(), &true.into())
+    );
+}

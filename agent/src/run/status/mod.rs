@@ -66,6 +66,27 @@ pub struct Status {
     /// The parts of the kernel's network configuration that the switch keeps.
     #[serde(default)]
     pub kernel: Vec<KernelStatus>,
+    /// What the process may do.
+    #[serde(default)]
+    pub privileges: PrivilegeStatus,
+}
+
+/// What the process may do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrivilegeStatus {
+    /// Effective capabilities, by name.
+    pub capabilities: Vec<String>,
+    /// Whether programs that it runs can gain any.
+    pub no_new_privileges: bool,
+    /// Whether a seccomp filter is in force.
+    pub seccomp: bool,
+}
+
+impl PrivilegeStatus {
+    fn now() -> Self {
+        let confine::State { capabilities, no_new_privileges, seccomp } = confine::State::now();
+        Self { capabilities, no_new_privileges, seccomp }
+    }
 }
 
 /// One worker.
@@ -233,6 +254,7 @@ impl Status {
             ports_lost: board.ports_lost.load(Ordering::Relaxed),
             verdicts_lost: board.hub.lost(),
             kernel: state.programming.iter().map(KernelStatus::of).collect(),
+            privileges: PrivilegeStatus::now(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::{KernelStatus, PartStatus, PortStatus, Status};
+use super::{KernelStatus, PartStatus, PortStatus, PrivilegeStatus, Status};
 use crate::run::show::Table;
 use observe::time::uptime;
 
@@ -47,6 +47,11 @@ impl fmt::Display for Status {
             packet("drop"),
             packet("consume")
         )?;
+        let PrivilegeStatus { capabilities, no_new_privileges, seccomp } = &self.privileges;
+        let held = if capabilities.is_empty() { "none".to_owned() } else { capabilities.join(" ") };
+        let marks = [(*no_new_privileges, "no new privileges"), (*seccomp, "seccomp filter")];
+        let marks = marks.iter().filter(|(is_on, _)| *is_on).map(|(_, mark)| format!(", {mark}"));
+        writeln!(f, "Privileges: {held}{}", marks.collect::<String>())?;
         if self.verdicts_lost > 0 {
             writeln!(f, "Verdicts not observable: {}", self.verdicts_lost)?;
         }
@@ -194,6 +199,11 @@ mod tests {
             ports_lost: 0,
             verdicts_lost: 0,
             kernel: vec![],
+            privileges: PrivilegeStatus {
+                capabilities: vec!["NET_ADMIN".into(), "BPF".into()],
+                no_new_privileges: true,
+                seccomp: true,
+            },
         };
         let text = status.to_string();
         let expected = "\
@@ -205,6 +215,7 @@ Source:     manifests /etc/podgate (in sync)
 Objects:    Pod 4
 Sessions:   2 of 100
 Packets:    5 forwarded, 0 dropped, 0 for the switch itself
+Privileges: NET_ADMIN BPF, no new privileges, seccomp filter
 
 PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  MISSED  SESSIONS  STATE
 1     default/db   pg1        native, copy            0       10.1.0.2  5   6   0        0       2         up

@@ -1,10 +1,12 @@
 //! The XDP program of a port: loading, attaching, and the map of its sockets.
 
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_sys as sys;
 
@@ -107,12 +109,14 @@ impl Program {
                 unsafe { sys::bpf_xdp_attach(index as i32, self.program, flags, std::ptr::null()) };
             if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-error)) }
         };
-        if attach(DRIVER_MODE).is_ok() {
-            return Ok(Attached::Native);
-        }
-        attach(GENERIC_MODE).map(|()| Attached::Generic).map_err(|cause| {
-            AfXdpError::new(format!("attach the XDP program to {interface}"), cause)
-        })
+        let mode = match attach(DRIVER_MODE) {
+            Ok(()) => Attached::Native,
+            Err(_) => attach(GENERIC_MODE).map(|()| Attached::Generic).map_err(|cause| {
+                AfXdpError::new(format!("attach the XDP program to {interface}"), cause)
+            })?,
+        };
+        known().extend(attached(index));
+        Ok(mode)
     }
 
     /// Sends the frames of a queue to a socket.
@@ -170,14 +174,37 @@ pub(super) fn detach(interface: &str, index: u32) -> Result<(), AfXdpError> {
     Ok(())
 }
 
-/// The name of the XDP program that somebody else has attached to an interface.
-pub(super) fn foreign(index: u32) -> Option<String> {
+/// Numbers of programs that are known to be ours. Their names can be read only by a process that
+/// may do anything (CAP_SYS_ADMIN), which a running switch may not.
+static KNOWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn known() -> MutexGuard<'static, BTreeSet<u32>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes which of the programs on the interfaces with these numbers an earlier process of ours
+/// left there.
+pub(super) fn recognize(interfaces: impl Iterator<Item = u32>) {
+    for program in interfaces.filter_map(attached) {
+        let is_ours = name_of(program)
+            .is_some_and(|name| OURS.iter().any(|ours| ours.to_bytes() == name.as_bytes()));
+        if is_ours {
+            known().insert(program);
+        }
+    }
+}
+
+/// The number of the program that is attached to an interface.
+fn attached(index: u32) -> Option<u32> {
     let mut id = 0;
     // SAFETY: the number outlives the call.
     let error = unsafe { sys::bpf_xdp_query_id(index as i32, 0, &raw mut id) };
-    if error != 0 || id == 0 {
-        return None;
-    }
+    (error == 0 && id != 0).then_some(id)
+}
+
+/// The name of the XDP program that somebody else has attached to an interface.
+pub(super) fn foreign(index: u32) -> Option<String> {
+    let id = attached(index).filter(|id| !known().contains(id))?;
     let name = name_of(id).unwrap_or_else(|| format!("number {id}").into());
     let is_ours = OURS.iter().any(|ours| ours.to_bytes() == name.as_bytes());
     (!is_ours).then(|| name.to_string())

@@ -59,6 +59,14 @@ pub struct Umem {
 }
 
 impl Umem {
+    /// Notes which XDP programs on this network's interfaces an earlier process left there. Called
+    /// while the process may still read programs' names (CAP_SYS_ADMIN).
+    pub fn recognize_programs() {
+        let interfaces = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+        let index = |it: std::fs::DirEntry| index_of(it.file_name().to_str()?).ok();
+        program::recognize(interfaces.filter_map(index));
+    }
+
     /// Maps and registers the memory.
     pub fn create(config: &UmemConfig) -> Result<(Self, Arc<Memory>, Vec<Frame>), AfXdpError> {
         lift_memory_limit();

@@ -1,0 +1,50 @@
+//! Capabilities (capabilities(7)), each with the feature that needs it.
+
+use std::io;
+
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+/// What the switch needs:
+///
+/// - `NET_ADMIN`: XDP programs on interfaces, netlink, nftables, sysctls of the network,
+/// - `NET_RAW`: AF_XDP sockets,
+/// - `BPF`: loading XDP programs, and their maps,
+/// - `IPC_LOCK`: the memory of packets is not counted against `RLIMIT_MEMLOCK`.
+pub const SWITCH: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::IPC_LOCK);
+
+/// What the CNI plugin needs, and the IPAM plugin that it calls:
+///
+/// - `NET_ADMIN`: veth pairs, addresses, routes,
+/// - `SYS_ADMIN`: entering the pod's network namespace.
+pub const PLUGIN: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::SYS_ADMIN);
+
+/// What the proxy needs: nothing.
+pub const NONE: CapabilitySet = CapabilitySet::empty();
+
+/// Keeps these capabilities of those the calling thread has, for good: later programs that it runs
+/// gain none either.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn keep(kept: CapabilitySet) -> io::Result<()> {
+    let held = capabilities(None)?;
+    if held.permitted.contains(CapabilitySet::SETPCAP) {
+        // Those that this kernel does not know are refused, and not there.
+        for capability in CapabilitySet::all().difference(kept).iter() {
+            let _ = remove_capability_from_bounding_set(capability);
+        }
+    }
+    clear_ambient_capability_set()?;
+    let kept = held.permitted.intersection(kept);
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets)?;
+    set_no_new_privs(true)?;
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! What the calling process runs with, as the kernel tells it in `/proc/self/status`.
+
+use std::fs;
+
+/// Privileges of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct State {
+    /// Effective capabilities, by name.
+    pub capabilities: Vec<String>,
+    /// Whether programs that it runs can gain any.
+    pub no_new_privileges: bool,
+    /// Whether a seccomp filter is in force.
+    pub seccomp: bool,
+}
+
+/// Names by number (linux/capability.h).
+const NAMES: [&str; 41] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+];
+
+impl State {
+    /// As of now; empty where `/proc` is not there.
+    pub fn now() -> Self {
+        parse(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+    }
+}
+
+fn parse(text: &str) -> State {
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_default().trim()
+    };
+    let effective = u64::from_str_radix(field("CapEff"), 16).unwrap_or(0);
+    let held = NAMES.iter().enumerate().filter(|(bit, _)| effective >> bit & 1 == 1);
+    State {
+        capabilities: held.map(|(_, name)| (*name).to_owned()).collect(),
+        no_new_privileges: field("NoNewPrivs") == "1",
+        seccomp: field("Seccomp") == "2",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_words_are_read() {
+        let text = "Name:\tpodgate\nCapEff:\t0000008000007000\nNoNewPrivs:\t1\nSeccomp:\t2\n";
+        let state = parse(text);
+        assert_eq!(state.capabilities, ["NET_ADMIN", "NET_RAW", "IPC_LOCK", "BPF"]);
+        assert!(state.no_new_privileges && state.seccomp);
+        assert_eq!(parse(""), State::default());
+    }
+}
