@@ -65,7 +65,7 @@ impl<T> Nested<T> {
             .filter_map(|outer| self.get(outer))
     }
 
-    /// Visits `net` and the networks inside it from the outside in. `visit` is handed what it
+    /// Visits `net` and the networks inside it from the outside in. `visit` receives what it
     /// made of the network next around, or `outer`.
     pub(crate) fn walk<A>(
         &mut self,

@@ -58,7 +58,7 @@ pub enum Action {
 pub struct TcpFlags {
     /// The flags that are looked at, as in byte 13 of the TCP header (RFC 9293).
     pub mask: u8,
-    /// What they must read; no bit outside `mask`.
+    /// The bits they must read; none outside `mask`.
     pub value: u8,
 }
 
@@ -91,7 +91,7 @@ pub struct Rule {
     pub tcp_flags: TcpFlags,
     /// What the rule says.
     pub action: Action,
-    /// Whom the verdict is reported by, such as `NetworkPolicy default/db ingress[0]`.
+    /// The origin that verdicts are reported with, such as `NetworkPolicy default/db ingress[0]`.
     pub origin: Arc<str>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn widest<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Asks for the cache line where a value begins, without waiting for it.
+/// Prefetches the cache line where a value begins.
 #[inline(always)]
 pub(crate) fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -46,7 +46,7 @@ pub struct AddressMapEditor {
 #[derive(Debug, Default)]
 struct Node {
     steps: Vec<Step>,
-    /// `None` until membership has been worked out.
+    /// `None` until membership is computed.
     identity: Option<Identity>,
 }
 
@@ -81,7 +81,7 @@ impl AddressMapEditor {
             same.iter().for_each(|(_, step)| node.add(*step));
             (same[0].0, node)
         }));
-        editor.judge_all();
+        editor.update_all();
         editor
     }
 
@@ -93,10 +93,10 @@ impl AddressMapEditor {
         }
         let net = parts.net;
         self.note(set, parts);
-        self.judge(net);
+        self.update(net);
     }
 
-    /// Takes a block out of a peer set again; whether it was there. Exceptions must be those
+    /// Removes a block from a peer set; returns whether it was there. Exceptions must be those
     /// that the block was added with.
     pub fn remove(&mut self, set: PeerSetId, block: &Block) -> bool {
         let Some(parts) = Parts::of(block) else { return false };
@@ -119,12 +119,12 @@ impl AddressMapEditor {
                 self.nets.set(prefix, None);
             }
         }
-        self.judge(parts.net);
+        self.update(parts.net);
         true
     }
 
-    /// Takes a single address out of some peer sets and puts it into others, as one change:
-    /// no identity comes up for a combination in between. Sets in `from` that do not hold
+    /// Moves a single address from some peer sets to others, as one change: no combination in
+    /// between gets an identity. Sets in `from` that do not hold
     /// the address as such are passed over.
     pub fn move_host(&mut self, address: IpAddr, from: &[PeerSetId], to: &[PeerSetId]) {
         let block = Block { net: IpNet::from(address), except: Vec::new() };
@@ -144,7 +144,7 @@ impl AddressMapEditor {
                 identity.into_iter().for_each(|identity| self.identities.release(identity));
                 self.nets.set(net, None);
             }
-            Some(_) => self.judge(net),
+            Some(_) => self.update(net),
             None => {}
         }
     }
@@ -154,7 +154,7 @@ impl AddressMapEditor {
         if self.identities.is_worn() {
             self.identities = Identities::default();
             self.nodes.walk_all((), |_, node, ()| node.identity = None);
-            self.judge_all();
+            self.update_all();
         }
         AddressMap {
             nets: self.nets.version(),
@@ -180,26 +180,26 @@ impl AddressMapEditor {
         true
     }
 
-    /// Works out the membership of `net` and of all networks inside.
-    fn judge(&mut self, net: Prefix) {
+    /// Recomputes the membership of `net` and of all networks inside.
+    fn update(&mut self, net: Prefix) {
         let mut counts = Counts::new();
         self.nodes.around(net).for_each(|node| node.apply(&mut counts));
         let (identities, nets) = (&mut self.identities, &mut self.nets);
         self.nodes
-            .walk(net, counts, |prefix, node, outer| node.judge(prefix, outer, identities, nets));
+            .walk(net, counts, |prefix, node, outer| node.update(prefix, outer, identities, nets));
     }
 
-    fn judge_all(&mut self) {
+    fn update_all(&mut self) {
         let (identities, nets) = (&mut self.identities, &mut self.nets);
         self.nodes.walk_all(Counts::new(), |prefix, node, outer| {
-            node.judge(prefix, outer, identities, nets)
+            node.update(prefix, outer, identities, nets)
         });
     }
 }
 
 impl Node {
     /// Gives the network its identity, `outer` counting the blocks around it.
-    fn judge(
+    fn update(
         &mut self,
         prefix: Prefix,
         outer: &Counts,

@@ -50,7 +50,7 @@ pub struct Block {
     pub except: Vec<IpNet>,
 }
 
-/// Gathers peer sets; [`build`](Self::build) gives every address its identity.
+/// Collects peer sets; [`build`](Self::build) gives every address its identity.
 #[derive(Clone, Debug, Default)]
 pub struct AddressMapBuilder {
     sets: BTreeMap<PeerSetId, Vec<Block>>,

@@ -1,4 +1,4 @@
-//! Memory whose versions share what did not change, flat for those who read.
+//! Memory whose versions share what did not change, in one flat array.
 //!
 //! ```text
 //! Pool     the one writer: hands out pieces of lines, and takes them back
@@ -115,13 +115,13 @@ impl<'a> View<'a> {
     }
 
     /// The first words of the line that `at` is in, counted around the end; a line that a
-    /// version leads to, so that nobody writes there.
+    /// version leads to, which is never written.
     #[inline(always)]
     pub(super) fn line<const N: usize>(self, at: u32) -> &'a [u32; N] {
         const { assert!(N <= LINE as usize) };
         let at = at as usize & (self.words.len() - 1) & !(LINE as usize - 1);
         // SAFETY: as above, and `at` is a multiple of a line's words, of which there are more
-        // than `N`. Nobody writes them meanwhile.
+        // than `N`. They are not written meanwhile.
         unsafe { &*self.words.as_ptr().add(at).cast() }
     }
 
@@ -135,7 +135,7 @@ impl<'a> View<'a> {
     /// The words of the block at `at`, for the writer.
     pub(super) fn block(self, at: u32) -> [u32; 256] {
         let words = &self.words[at as usize..][..256];
-        // SAFETY: so many words are there, and only the writer, who asks, writes any.
+        // SAFETY: so many words are there, and only the writer calls this, which alone writes any.
         unsafe { words.as_ptr().cast::<[u32; 256]>().read() }
     }
 
@@ -189,7 +189,7 @@ impl Pool {
         self.born[line as usize] = self.number;
         let room = &self.memory.view().words[(line * LINE) as usize..][..words.len()];
         // SAFETY: `room` is as long as `words`, and atomic, so it may be written; no version
-        // leads there yet or any more, so nobody reads it.
+        // leads there yet or any more, so no reader sees it.
         unsafe {
             let to = room.as_ptr().cast::<u32>().cast_mut();
             std::ptr::copy_nonoverlapping(words.as_ptr(), to, words.len());
@@ -209,7 +209,7 @@ impl Pool {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
             self.memory = Arc::new(larger);
-            // Versions look at the old memory: nobody sees the new one yet.
+            // Versions read the old memory; none refers to the new one yet.
             for held in std::mem::take(&mut self.held) {
                 held.retired.into_iter().for_each(|(line, size)| self.release(line, size));
             }

@@ -122,7 +122,7 @@ impl Editor {
 
     /// The version with all changes up to now.
     pub(crate) fn version(&mut self) -> Lpm {
-        // What is replaced is not held meanwhile, so that it can be taken over if nobody sees it.
+        // Drops the old version first, so that the pool can reuse what no reader holds.
         let [v4, v6] = std::mem::take(&mut self.changed);
         if v4 {
             self.current.v4 = None;

@@ -14,7 +14,7 @@ use super::ends::{Ends, Kind};
 use super::lists::{ListId, MakeLists};
 use super::plan::Distinct;
 use super::transport::TooMany;
-use super::tuples::TwoSided;
+use super::tuples::Numbered;
 use crate::lpm::Lpm;
 
 /// Lists by pair of classes.
@@ -46,7 +46,7 @@ impl Crossed {
     /// `None` if the classes of these rules, which ascend, are too many, or rules name one field
     /// both by networks and by peer sets.
     pub(super) fn new(
-        rules: &[TwoSided],
+        rules: &[Numbered],
         ends: &[Ends; 2],
         lists: &mut impl MakeLists,
         distinct: &mut Distinct,
@@ -119,7 +119,7 @@ struct Fits {
 }
 
 impl Fits {
-    fn new(rules: &[TwoSided], at: usize, ends: &Ends, kind: Kind) -> Option<Self> {
+    fn new(rules: &[Numbered], at: usize, ends: &Ends, kind: Kind) -> Option<Self> {
         let words = rules.len().div_ceil(64);
         let none = vec![0_u64; words];
         let mut any = none.clone();
@@ -163,7 +163,7 @@ impl Fits {
 
 /// The list of every pair of classes.
 fn cross(
-    rules: &[TwoSided],
+    rules: &[Numbered],
     fits: &[Fits; 2],
     lists: &mut impl MakeLists,
     distinct: &mut Distinct,

@@ -1,6 +1,6 @@
 //! One field of the rules, source or destination: what is known of each element.
 //!
-//! An element has a record: the list of one-sided rules that it matches, the tuples that hold
+//! An element has a record: the list of rules over one end that it matches, the tuples that hold
 //! rules over both ends which fit it, and its class in each of these. All of it includes what the
 //! networks around an element, or the sets an identity is in, bring along, so one longest-prefix
 //! match or one identity tells everything.

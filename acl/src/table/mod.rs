@@ -55,15 +55,15 @@ impl Table {
         &self.rules
     }
 
-    /// Whether a lookup found a rule that permits: of [`NONE`](Self::NONE) and of an index that
-    /// no rule has it did not.
+    /// Whether the rule that a lookup found permits; false for [`NONE`](Self::NONE) and for an
+    /// index that no rule has.
     #[inline]
     pub fn permits(&self, found: u32) -> bool {
         self.permits.get(found as usize / 64).is_some_and(|word| word >> (found % 64) & 1 == 1)
     }
 
-    /// Whether any rule asks for the identity of the source, and of the destination: a key whose
-    /// identity nobody asks for needs none.
+    /// Whether any rule names the source, and the destination, by peer set. Keys need no identity
+    /// in a field that none does.
     #[inline]
     pub fn asks_identities(&self) -> [bool; 2] {
         match &self.parts.ends {

@@ -23,7 +23,7 @@ use super::field::Field;
 use super::lists::{ListId, MakeLists, Rows, RowsBuilder};
 use super::scan::{Scans, ScansBuilder};
 use super::transport::{Matching, TooMany, Transport, TransportClasses};
-use super::tuples::{MOST, Tuples, TwoSided};
+use super::tuples::{MOST, Numbered, Tuples};
 use crate::prefix::Prefix;
 use crate::{AddressMap, End, Rule};
 
@@ -86,7 +86,7 @@ const CELLS_MORE: usize = 1 << 23;
 /// Rules that can match, with what they ask for in numbers.
 struct Input {
     transport: Result<(TransportClasses, Matching), TooMany>,
-    rules: Vec<TwoSided>,
+    rules: Vec<Numbered>,
     demands: Vec<Transport>,
     ends: [Ends; 2],
 }
@@ -100,7 +100,7 @@ impl Input {
         let mut demands = Vec::new();
         let mut known: HashMap<Transport, u32, RandomState> = HashMap::default();
         let numbered = rules.iter().zip(source.into_iter().zip(destination));
-        let rules = numbered.map(|((rule, of), (source, destination))| TwoSided {
+        let rules = numbered.map(|((rule, of), (source, destination))| Numbered {
             rule: *rule,
             demand: *known.entry(Transport::of(of)).or_insert_with_key(|demand| {
                 demands.push(*demand);
@@ -150,7 +150,7 @@ impl Input {
     fn build(&self, lists: &mut impl MakeLists, most: usize) -> Result<Pruned, TooMany> {
         let mut distinct = Distinct::new(self.demands.len());
         let wide = [0, 1].map(|at| self.wide(at));
-        let in_list = |rule: &&TwoSided| match rule.ends {
+        let in_list = |rule: &&Numbered| match rule.ends {
             [EndId { kind: Kind::Any, .. }, EndId { kind: Kind::Any, .. }] => true,
             [end, EndId { kind: Kind::Any, .. }] => !wide[0].contains(&end),
             [EndId { kind: Kind::Any, .. }, end] => !wide[1].contains(&end),
@@ -158,7 +158,7 @@ impl Input {
         };
         let any = self.rules.iter().filter(|rule| rule.ends == [EndId::ANY; 2]);
         let any = lists.list(distinct.of(any.map(|rule| (rule.rule, rule.demand))))?;
-        let in_tuples: Vec<TwoSided> =
+        let in_tuples: Vec<Numbered> =
             self.rules.iter().filter(|rule| !in_list(rule)).copied().collect();
         let (tuples, mut fields) = Tuples::new(&in_tuples, &self.ends, lists, &mut distinct, most)?;
         for (at, (ends, field)) in self.ends.iter().zip(&mut fields).enumerate() {

@@ -43,9 +43,9 @@ pub(super) struct Tuples {
     pub(super) rest: Box<[u32]>,
 }
 
-/// A rule over both ends.
+/// A rule in numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TwoSided {
+pub(super) struct Numbered {
     pub(super) rule: u32,
     /// The number of what it asks of the transport header.
     pub(super) demand: u32,
@@ -55,7 +55,7 @@ pub(super) struct TwoSided {
 impl Tuples {
     /// So many at most of these rules, which ascend, with the records of both fields.
     pub(super) fn new(
-        rules: &[TwoSided],
+        rules: &[Numbered],
         ends: &[Ends; 2],
         lists: &mut impl MakeLists,
         distinct: &mut Distinct,

@@ -1,7 +1,10 @@
-//! Work for an instruction counter: `acl-instructions CASE ROUNDS` looks the same keys up again
+//! Work for an instruction counter: `instructions CASE ROUNDS` looks the same keys up again
 //! and again. What more rounds add is what the lookups cost.
 //!
 //! Without arguments, prints the cases, one a line, with the lookups of a round.
+
+#[path = "../benches/lookup/rulesets.rs"]
+mod rulesets;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -12,18 +15,36 @@ use acl::{
 };
 use anyhow::{Context, bail, ensure};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use rulesets::{Order, Shape};
 
 const CASES: [&str; 5] =
     ["peer-sets", "address-port", "both-ends", "address-map-v4", "address-map-v6"];
 const KEYS: usize = 8192;
 
+/// Four thousand rules of a shape in an order, and of IPv4 or not.
+const SHAPES: [(&str, Shape, Order, bool); 11] = [
+    ("one-end-v6", Shape::OneEnd, Order::Sorted, false),
+    ("hosts", Shape::Hosts, Order::Sorted, true),
+    ("nested", Shape::Nested, Order::Sorted, true),
+    ("nested-reversed", Shape::Nested, Order::Reversed, true),
+    ("nested-shuffled", Shape::Nested, Order::Shuffled, true),
+    ("nested-v6", Shape::Nested, Order::Sorted, false),
+    ("stars", Shape::Stars, Order::Sorted, true),
+    ("stars-reversed", Shape::Stars, Order::Reversed, true),
+    ("stars-shuffled", Shape::Stars, Order::Shuffled, true),
+    ("ports", Shape::Ports, Order::Sorted, true),
+    ("ports-shuffled", Shape::Ports, Order::Shuffled, true),
+];
+const RULES: u32 = 4000;
+
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let Some(case) = arguments.next() else {
-        CASES.iter().for_each(|case| println!("{case} {KEYS}"));
+        let shapes = SHAPES.iter().map(|(case, ..)| case);
+        CASES.iter().chain(shapes).for_each(|case| println!("{case} {KEYS}"));
         return Ok(());
     };
-    let rounds: usize = arguments.next().context("usage: acl-instructions CASE ROUNDS")?.parse()?;
+    let rounds: usize = arguments.next().context("usage: instructions CASE ROUNDS")?.parse()?;
     // Where keys collide depends on the seed, and what a lookup costs on that.
     acl::fix_seed(NonZeroU64::new(0x9e37_79b9_7f4a_7c15).context("a seed")?);
     let mut random = Random(0x5eed);
@@ -60,7 +81,13 @@ fn main() -> anyhow::Result<()> {
         }
         "address-map-v4" => map_addresses(&mut random, true, rounds),
         "address-map-v6" => map_addresses(&mut random, false, rounds),
-        other => bail!("unknown case {other}; known are {}", CASES.join(", ")),
+        other => {
+            let shape = SHAPES.iter().find(|(case, ..)| *case == other);
+            let Some((_, shape, order, v4)) = shape else { bail!("unknown case {other}") };
+            let rules: Arc<[Rule]> = rulesets::rules(*shape, RULES, *order, *v4).into();
+            let keys = rulesets::keys(&rules, KEYS);
+            look_up_keys(&Table::compile(rules, &Arc::default()), &keys, rounds)
+        }
     }
 }
 
@@ -92,9 +119,16 @@ fn look_up(
             }
         })
         .collect();
+    look_up_keys(&table, &keys, rounds)
+}
+
+fn look_up_keys(table: &Table, keys: &[Key], rounds: usize) -> anyhow::Result<()> {
+    if rounds == 0 {
+        println!("{}", table.report());
+    }
     let mut found = vec![Table::NONE; keys.len()];
     for _ in 0..rounds {
-        table.lookup_vector(&keys, &mut found);
+        table.lookup_vector(keys, &mut found);
     }
     ensure!(rounds == 0 || found.iter().any(|found| *found != Table::NONE), "nothing matched");
     Ok(())

@@ -1,0 +1,147 @@
+//! Rule sets of several shapes, orders and both families, and keys to look up in them.
+
+use acl::{Action, Address, End, Key, PortRange, Rule};
+use ipnet::IpNet;
+
+/// What the ends of rules look like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Shape {
+    /// Hosts on both ends, each pair with a port.
+    Hosts,
+    /// Networks nested in each other on both ends, with ranges of ports.
+    Nested,
+    /// One end a host, the other a wide network around many hosts, in turns.
+    Stars,
+    /// Few networks, thousands of overlapping ranges of ports.
+    Ports,
+    /// Peers by address and port, and a rule against everything else.
+    OneEnd,
+}
+
+/// The order of rules.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// Longer networks first.
+    Sorted,
+    /// Shorter networks first.
+    Reversed,
+    /// At random.
+    Shuffled,
+}
+
+/// Rules of a shape in an order.
+pub(crate) fn rules(shape: Shape, count: u32, order: Order, v4: bool) -> Vec<Rule> {
+    let mut random = fastrand::Rng::with_seed(0x5eed);
+    let mut rules: Vec<Rule> =
+        (0..count).map(|number| rule(shape, number, count, v4, &mut random)).collect();
+    let length = |end: &End| match end {
+        End::Net(net) => net.prefix_len(),
+        End::Any | End::Set(_) => 0,
+    };
+    rules.sort_by_key(|rule| {
+        u16::MAX - u16::from(length(&rule.source)) - u16::from(length(&rule.destination))
+    });
+    if let Shape::OneEnd = shape {
+        rules.push(Rule::new(Action::Deny, ""));
+    }
+    match order {
+        Order::Sorted => {}
+        Order::Reversed => rules.reverse(),
+        Order::Shuffled => random.shuffle(&mut rules),
+    }
+    rules
+}
+
+fn rule(shape: Shape, number: u32, count: u32, v4: bool, random: &mut fastrand::Rng) -> Rule {
+    let host = |random: &mut fastrand::Rng| net(random.u32(0..count), 32, v4);
+    let wide = |random: &mut fastrand::Rng| net(random.u32(0..count), random.u8(12..20), v4);
+    let mut nested = || {
+        // Every step inwards is taken half the time, to one of few networks.
+        let steps = (0..).find(|_| random.bool()).unwrap_or(0).min(6_u8);
+        net(random.u32(0..64) << 14 | random.u32(0..1 << 14), 8 + 4 * steps, v4)
+    };
+    let permit = Rule::new(Action::Permit, "").protocol(6);
+    match shape {
+        Shape::Nested => {
+            let (source, destination) = (nested(), nested());
+            let first = random.u16(0..30) * 1000;
+            let ports = match random.u8(0..3) {
+                0 => PortRange::ANY,
+                1 => PortRange::one(first),
+                _ => PortRange { first, last: first + random.u16(1..4) * 5000 },
+            };
+            permit.source(source).destination(destination).destination_ports(ports)
+        }
+        Shape::Hosts => {
+            let (source, destination) = (host(random), host(random));
+            let port = PortRange::one(8000 + random.u16(0..100));
+            permit.source(source).destination(destination).destination_ports(port)
+        }
+        Shape::Stars => {
+            let (mut source, mut destination) = (host(random), wide(random));
+            if number.is_multiple_of(2) {
+                std::mem::swap(&mut source, &mut destination);
+            }
+            let port = PortRange::one(8000 + random.u16(0..100));
+            permit.source(source).destination(destination).destination_ports(port)
+        }
+        Shape::Ports => {
+            let first = random.u16(0..60_000);
+            let ports = PortRange { first, last: first + random.u16(0..1000) };
+            let source = net(number % 4, 8 + 8 * (number % 4) as u8, v4);
+            let first = random.u16(0..60_000);
+            let source_ports = PortRange { first, last: first + random.u16(0..5000) };
+            permit.source(source).source_ports(source_ports).destination_ports(ports)
+        }
+        Shape::OneEnd => {
+            let port = PortRange::one(8000 + (number % 4 * 5 + number % 3) as u16);
+            permit.source(net(number / 4, 32, v4)).destination_ports(port)
+        }
+    }
+}
+
+/// A network of an IPv4 length, or one of twice as many bits and 32 more.
+fn net(bits: u32, length: u8, v4: bool) -> End {
+    let bits = 0x0a00_0000 ^ bits.wrapping_mul(0x0101_0141);
+    let net: IpNet = match v4 {
+        true => ipnet::Ipv4Net::new_assert(bits.into(), length).into(),
+        false => {
+            let bits = 0x2001_0db8 << 96 | u128::from(bits) << 64 | u128::from(bits) << 32;
+            ipnet::Ipv6Net::new_assert(bits.into(), if length == 32 { 128 } else { 32 + length })
+                .into()
+        }
+    };
+    End::Net(net.trunc())
+}
+
+/// A key inside a rule picked at random, for each.
+pub(crate) fn keys(rules: &[Rule], count: usize) -> Vec<Key> {
+    let mut random = fastrand::Rng::with_seed(0x6e75);
+    (0..count)
+        .map(|_| {
+            let rule = &rules[random.usize(0..rules.len())];
+            let address = |random: &mut fastrand::Rng, end: &End| {
+                let any = random.u128(..);
+                match end {
+                    End::Net(IpNet::V4(net)) => Address::from_v4_bits(
+                        u32::from(net.network()) | any as u32 & u32::from(net.hostmask()),
+                    ),
+                    End::Net(IpNet::V6(net)) => Address::from_bits(
+                        u128::from(net.network()) | any & u128::from(net.hostmask()),
+                    ),
+                    End::Any | End::Set(_) => Address::from_v4_bits(any as u32),
+                }
+            };
+            let port =
+                |random: &mut fastrand::Rng, ports: PortRange| random.u16(ports.first..=ports.last);
+            Key {
+                source: address(&mut random, &rule.source),
+                destination: address(&mut random, &rule.destination),
+                protocol: rule.protocol.unwrap_or(6),
+                source_port: port(&mut random, rule.source_ports),
+                destination_port: port(&mut random, rule.destination_ports),
+                ..Key::default()
+            }
+        })
+        .collect()
+}
