@@ -169,7 +169,7 @@ impl<'a> ScansBuilder<'a> {
             return *node;
         }
         let node = match self.cut(rules) {
-            Some(axis) => self.parts(axis, rules),
+            Some((axis, starts)) => self.parts(axis, &starts, rules),
             None => {
                 let first = self.scans.entries.len() as u32;
                 let entry = |(rule, demand): &(u32, u32)| {
@@ -185,65 +185,74 @@ impl<'a> ScansBuilder<'a> {
         number
     }
 
-    /// The axis whose cuts leave the shortest lists, if they are worth it.
-    fn cut(&self, rules: &[(u32, u32)]) -> Option<Axis> {
+    /// The axis whose parts have the shortest lists, and where these begin, if they are worth it.
+    fn cut(&self, rules: &[(u32, u32)]) -> Option<(Axis, Vec<u16>)> {
         if rules.len() <= LONG {
             return None;
         }
         let axes = [Axis::DestinationPort, Axis::SourcePort, Axis::Protocol];
-        let longest = axes.map(|axis| {
-            let starts = self.starts(axis, rules);
-            let mut changes = vec![0_i64; starts.len() + 1];
-            let mut copies = 0;
-            for (_, demand) in rules {
-                let parts = parts(&starts, axis.of_demand(&self.demands[*demand as usize]));
-                copies += parts.len();
-                changes[parts.start] += 1;
-                changes[parts.end] -= 1;
+        let cuts = axes.map(|axis| {
+            let mut starts = self.starts(axis, rules);
+            loop {
+                let (longest, copies) = self.lengths(axis, &starts, rules);
+                if copies <= COPIES * rules.len() || starts.len() <= 2 {
+                    return (longest, axis, starts);
+                }
+                // Wide parts take fewer copies of wide ranges.
+                starts = starts.into_iter().step_by(2).collect();
             }
-            let mut here = 0;
-            let lengths = changes.iter().map(|change| {
-                here += change;
-                here as usize
-            });
-            let longest = lengths.max().unwrap_or(0);
-            (if copies <= COPIES * rules.len() { longest } else { usize::MAX }, axis)
         });
-        let best = longest.into_iter().min_by_key(|(longest, _)| *longest);
-        best.filter(|(longest, _)| *longest <= rules.len() / 2).map(|(_, axis)| axis)
+        let best = cuts.into_iter().min_by_key(|(longest, ..)| *longest);
+        best.filter(|(longest, ..)| *longest <= rules.len() / 2)
+            .map(|(_, axis, starts)| (axis, starts))
+    }
+
+    /// Rules in the part that has most, and in all parts.
+    fn lengths(&self, axis: Axis, starts: &[u16], rules: &[(u32, u32)]) -> (usize, usize) {
+        let mut changes = vec![0_i64; starts.len() + 1];
+        let mut copies = 0;
+        for (_, demand) in rules {
+            let parts = parts(starts, axis.of_demand(&self.demands[*demand as usize]));
+            copies += parts.len();
+            changes[parts.start] += 1;
+            changes[parts.end] -= 1;
+        }
+        let mut here = 0;
+        let lengths = changes.iter().map(|change| {
+            here += change;
+            here as usize
+        });
+        (lengths.max().unwrap_or(0), copies)
     }
 
     /// Where what rules ask for begins or has ended on an axis, from 0 on.
     fn starts(&self, axis: Axis, rules: &[(u32, u32)]) -> Vec<u16> {
-        let ranges =
-            rules.iter().map(|(_, demand)| axis.of_demand(&self.demands[*demand as usize]));
-        let mut starts = vec![0];
-        starts.extend(
-            ranges.flat_map(|range| [Some(range.first), range.last.checked_add(1)]).flatten(),
-        );
+        let range = |(_, demand): &(u32, u32)| axis.of_demand(&self.demands[*demand as usize]);
+        let ends =
+            rules.iter().map(range).map(|range| [Some(range.first), range.last.checked_add(1)]);
+        let mut starts: Vec<u16> = std::iter::once(0).chain(ends.flatten().flatten()).collect();
         starts.sort_unstable();
         starts.dedup();
         starts
     }
 
-    fn parts(&mut self, axis: Axis, rules: &[(u32, u32)]) -> Node {
-        let starts = self.starts(axis, rules);
+    fn parts(&mut self, axis: Axis, starts: &[u16], rules: &[(u32, u32)]) -> Node {
         let mut lists = vec![Vec::new(); starts.len()];
         for rule in rules {
             let range = axis.of_demand(&self.demands[rule.1 as usize]);
-            lists[parts(&starts, range)].iter_mut().for_each(|list| list.push(*rule));
+            lists[parts(starts, range)].iter_mut().for_each(|list| list.push(*rule));
         }
         let children: Vec<u32> = lists.iter().map(|list| self.node(list)).collect();
         let first = self.scans.starts.len() as u32;
-        self.scans.starts.extend(&starts);
+        self.scans.starts.extend(starts);
         self.scans.children.extend(children);
         Node { axis, first, count: starts.len() as u32 }
     }
 }
 
-/// The parts of a cut that a range covers.
+/// The parts of a cut that a range reaches into.
 fn parts(starts: &[u16], range: PortRange) -> std::ops::Range<usize> {
-    starts.partition_point(|start| *start < range.first)
+    starts.partition_point(|start| *start <= range.first) - 1
         ..starts.partition_point(|start| *start <= range.last)
 }
 

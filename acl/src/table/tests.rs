@@ -149,27 +149,34 @@ fn structure_is_that_of_any_order() {
 
 #[test]
 fn many_ranges_are_cut() {
-    let range = |number: u16| PortRange { first: number * 20, last: number * 20 + number % 90 };
-    let rules: Arc<[Rule]> = (0..3000)
-        .map(|number| {
-            let rule = Rule::new(Action::Permit, "").protocol(6);
-            rule.destination_ports(range(number)).source_ports(range(3000 - number))
-        })
-        .collect();
-    let table = Table::compile(Arc::clone(&rules), &Arc::new(AddressMap::default()));
-    assert_eq!(table.report().transport_classes, None);
-    assert!(table.report().loads < 30, "{}", table.report());
-    let keys: Vec<Key> = rules
-        .iter()
-        .step_by(7)
-        .map(|rule| Key {
-            protocol: 6,
-            source_port: rule.source_ports.last,
-            destination_port: rule.destination_ports.first,
-            ..Key::default()
-        })
-        .collect();
-    check(&table, &keys);
+    // Ranges side by side, and ranges of which fifty overlap.
+    for width in [90, 1000] {
+        let range = |number: u16| {
+            let first = (u32::from(number) * 7919 % 3000 * 20) as u16;
+            PortRange { first, last: first + width }
+        };
+        let rules: Arc<[Rule]> = (0..3000)
+            .map(|number| {
+                let rule = Rule::new(Action::Permit, "").protocol(6);
+                rule.destination_ports(range(number))
+                    .source_ports(range(number.wrapping_mul(31) % 3000))
+            })
+            .collect();
+        let table = Table::compile(Arc::clone(&rules), &Arc::new(AddressMap::default()));
+        assert_eq!(table.report().transport_classes, None);
+        assert!(table.report().loads <= 30, "{}", table.report());
+        let keys: Vec<Key> = rules
+            .iter()
+            .step_by(7)
+            .map(|rule| Key {
+                protocol: 6,
+                source_port: rule.source_ports.last,
+                destination_port: rule.destination_ports.first,
+                ..Key::default()
+            })
+            .collect();
+        check(&table, &keys);
+    }
 }
 
 #[test]
