@@ -117,15 +117,15 @@ impl ControlLoop {
         let own = self.own_object();
         let pod_networks = own.iter().flat_map(|node| &node.pod_cidrs);
         let is_own = |network: &IpNet| pod_networks.clone().any(|own| own == network);
-        // Over a routed underlay what answers the cluster node's address is the kernel's own, and
-        // does not come back by the switch.
+        // Answers must come back by the switch: those of endpoints that are cluster nodes would go
+        // to a cluster node's address directly, and over a routed underlay those of pods as well.
         let is_routed = config.network.underlay == Underlay::Routed && self.uplink.is_some();
+        let from_gateway = |network: &IpNet| {
+            is_routed && !is_own(network) || config.network.service_networks.contains(network)
+        };
         HostPortConfig {
             node_addresses: own.iter().flat_map(|node| node.addresses.iter().copied()).collect(),
-            from_gateway: match is_routed {
-                true => beyond.into_iter().filter(|network| !is_own(network)).collect(),
-                false => Vec::new(),
-            },
+            from_gateway: beyond.into_iter().filter(from_gateway).collect(),
             ..wanted
         }
     }
