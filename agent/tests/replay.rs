@@ -160,7 +160,8 @@ fn a_trace_tells_what_each_node_decided() {
     }
     assert_eq!(untraced.matches("\"trace\"").count(), 23, "every packet is followed");
     let text = with(&["--trace"]);
-    for part in ["    parse        TCP 10.1.1.11:", "default/db ingress: rule ", "    session  "] {
+    for part in ["    parse          TCP 10.1.1.11:", "default/db ingress: rule ", "    session  "]
+    {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
 }

@@ -232,7 +232,7 @@ fn fragments_find_each_other_whatever_queues_they_come_by() {
     }
     let handled = |n: usize| {
         let counters = rig.switch.counters().nth(n).unwrap();
-        counters.node(dataplane::graph::Node::Fragment).packets.value()
+        counters.node(dataplane::graph::Node::Reassembly).packets.value()
     };
     assert!(handled(0) > 0 && handled(1) > 0, "both workers handle datagrams");
     rig.assert_no_frame_lost();

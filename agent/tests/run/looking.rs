@@ -195,7 +195,7 @@ fn packets_are_followed_from_node_to_node() {
     assert_eq!((line.n, line.worker, &*line.verdict), (1, 0, "drop"));
     assert_eq!((line.in_port.as_deref(), line.out.as_deref()), (Some("default/web"), None));
     let nodes: Vec<&str> = line.trace.iter().map(|decision| &*decision.node).collect();
-    assert_eq!(nodes, ["parse", "security", "session", "policy"]);
+    assert_eq!(nodes, ["parse", "anti-spoofing", "session", "policy"]);
     let (parse, policy) = (&line.trace[0].fields, &line.trace[3].fields);
     assert_eq!((&parse["source"], &parse["destination-port"]), (&WEB.into(), &6379.into()));
     assert_eq!(policy["ingress"]["permits"], false);

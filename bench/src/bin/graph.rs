@@ -52,7 +52,7 @@ fn main() {
 }
 
 const NODES: [Node; 6] =
-    [Node::Parse, Node::Security, Node::Session, Node::Policy, Node::Open, Node::Rewrite];
+    [Node::Parse, Node::AntiSpoofing, Node::Session, Node::Policy, Node::Open, Node::Rewrite];
 
 /// What decides about connections to the server.
 #[derive(Clone, Copy)]

@@ -1,10 +1,10 @@
 //! What nodes work with, beside the packet.
 
 use super::Node;
-use super::answer::Notices;
+use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use crate::packet::Packet;
-use crate::policy::Cases;
+use crate::policy::PolicyBatch;
 use crate::session::{Sessions, Views};
 use crate::wire::Flow;
 use crate::{Hop, Memory, Now, Outcome, PortId, Snapshot};
@@ -22,9 +22,9 @@ pub(crate) struct Context<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) sessions: &'a Sessions,
     pub(super) reassembly: &'a mut Table,
-    pub(super) notices: &'a mut Notices,
+    pub(super) rate_limiter: &'a mut RateLimiter,
     pub(super) translations: &'a mut Vec<Translation>,
-    pub(super) cases: &'a mut Cases<'static>,
+    pub(super) policy_batch: &'a mut PolicyBatch<'static>,
     pub(crate) now: Now,
 }
 

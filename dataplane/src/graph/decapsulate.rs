@@ -1,7 +1,7 @@
 //! Takes packets out of tunnels. A cluster node speaks for itself and for its pods, and for
 //! nobody else.
 
-use super::{Context, Next, security, session};
+use super::{Context, Next, anti_spoofing, session};
 use crate::packet::Packet;
 use crate::wire::{self, Headers, Kind, vxlan};
 use crate::{Hop, Outcome, Underlay};
@@ -37,5 +37,5 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     packet.from_peer = Hop::peer(peer);
     session::expect(context, packet);
-    security::onward(context, packet)
+    anti_spoofing::onward(context, packet)
 }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::answer::Notices;
 use super::context::Translation;
+use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use super::trace::{Tracer, Tracing};
 use super::{
-    Context, NODES, Next, Node, answer, decapsulate, encapsulate, neighbour, open, parse, policy,
-    reassembly, rewrite, security, service, session,
+    Context, NODES, Next, Node, anti_spoofing, decapsulate, encapsulate, icmp_error, neighbour,
+    open, parse, policy, reassembly, rewrite, service, session,
 };
 use crate::counters::Counters;
 use crate::cpu::clocks;
 use crate::packet::{Packet, VECTOR};
-use crate::policy::Cases;
+use crate::policy::PolicyBatch;
 use crate::session::Sessions;
 use crate::{Memory, Now, PortId, Snapshot};
 
@@ -42,9 +42,9 @@ impl List {
 pub struct Graph {
     lists: [List; NODES],
     reassembly: Table,
-    notices: Notices,
+    rate_limiter: RateLimiter,
     translations: Vec<Translation>,
-    cases: Cases<'static>,
+    policy_batch: PolicyBatch<'static>,
     tracer: Option<Box<Tracer>>,
 }
 
@@ -53,9 +53,9 @@ impl Default for Graph {
         Self {
             lists: [List::EMPTY; NODES],
             reassembly: Table::default(),
-            notices: Notices::default(),
+            rate_limiter: RateLimiter::default(),
             translations: Vec::with_capacity(VECTOR),
-            cases: Cases::default(),
+            policy_batch: PolicyBatch::default(),
             tracer: None,
         }
     }
@@ -95,7 +95,7 @@ impl Graph {
         packets.extend(std::iter::from_fn(|| self.reassembly.take_ready()).take(VECTOR));
         let resumes = !packets.is_empty();
         if resumes {
-            self.run_from(Node::Fragment, packets, snapshot, memory, sessions, counters, now);
+            self.run_from(Node::Reassembly, packets, snapshot, memory, sessions, counters, now);
         }
         resumes
     }
@@ -149,10 +149,18 @@ impl Graph {
         now: Now,
     ) {
         assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
-        let Self { lists, reassembly, notices, translations, cases, tracer } = self;
+        let Self { lists, reassembly, rate_limiter, translations, policy_batch, tracer } = self;
         translations.clear();
-        let mut context =
-            Context { snapshot, memory, sessions, reassembly, notices, translations, cases, now };
+        let mut context = Context {
+            snapshot,
+            memory,
+            sessions,
+            reassembly,
+            rate_limiter,
+            translations,
+            policy_batch,
+            now,
+        };
         let mut follower = tracer.as_deref_mut();
         if let Some(tracer) = &mut follower {
             tracer.begin(&context, packets);
@@ -179,8 +187,8 @@ impl Graph {
                     Node::Neighbour => {
                         work.each::<false>(lists, packets, &mut context, neighbour::step)
                     }
-                    Node::Security => {
-                        work.each::<false>(lists, packets, &mut context, security::step)
+                    Node::AntiSpoofing => {
+                        work.each::<false>(lists, packets, &mut context, anti_spoofing::step)
                     }
                     Node::Decapsulate => {
                         work.each::<false>(lists, packets, &mut context, decapsulate::step);
@@ -197,13 +205,15 @@ impl Graph {
                         work.each::<false>(lists, packets, &mut context, policy::step);
                     }
                     Node::Open => work.each::<false>(lists, packets, &mut context, open::step),
-                    Node::Fragment => {
+                    Node::Reassembly => {
                         work.each::<false>(lists, packets, &mut context, reassembly::step)
                     }
                     // Whoever runs the graph has them wait.
-                    Node::Wait => {}
+                    Node::Hold => {}
                     Node::Rewrite => work.each::<true>(lists, packets, &mut context, rewrite::step),
-                    Node::Answer => work.each::<false>(lists, packets, &mut context, answer::step),
+                    Node::IcmpError => {
+                        work.each::<false>(lists, packets, &mut context, icmp_error::step)
+                    }
                     Node::Encapsulate => {
                         work.each::<false>(lists, packets, &mut context, encapsulate::step);
                     }

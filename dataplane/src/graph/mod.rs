@@ -1,28 +1,29 @@
 //! The graph: stages that each handle a whole vector.
 //!
 //! ```text
-//! parse ─┬─▶ security ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ open ─▶ rewrite ─┬─▶ (out)
-//!        │      │      │            ├────────────────▲                ▲   └─▶ encapsulate ─▶ (out)
-//!        │      │      └─▶ fragment ┴─────────────────────────────────┘          ▲
-//!        │      └─▶ decapsulate ─▶ (session, fragment)                answer ────┴─▶ (out)
+//! parse ─┬─▶ anti-spoofing ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ open ─▶ rewrite ─┬─▶ (out)
+//!        │      │           │            ├────────────────▲                ▲   └─▶ encapsulate ─▶ (out)
+//!        │      │           └─▶ reassembly ───────────────────────────────┘          ▲
+//!        │      └─▶ decapsulate ─▶ (session, reassembly)        icmp-error ──────────┴─▶ (out)
 //!        └─▶ neighbour ─▶ (out)
 //! ```
 //!
-//! A fragment without its first goes on to `wait`, which holds it outside of the graph; from there
-//! it enters `fragment` again.
+//! A fragment without its first goes on to `hold`, outside of the graph; from there it enters
+//! `reassembly` again.
 //!
-//! Every node but `neighbour` and `encapsulate` may send packets to `answer`, which tells their
-//! senders why they go no further.
+//! `anti-spoofing`, `decapsulate`, `service` and `rewrite` send packets that go no further to
+//! `icmp-error` if their senders are to learn why.
 //!
 //! A node takes packets one after the other from its list and says for each where it goes: to
 //! another node or to its end, an [`Outcome`]. Nodes only send packets forward, so one pass in
 //! the order of [`Node::ALL`] is enough.
 
-mod answer;
+mod anti_spoofing;
 mod context;
 mod decapsulate;
 mod dispatch;
 mod encapsulate;
+mod icmp_error;
 mod neighbour;
 mod node;
 mod open;
@@ -30,7 +31,6 @@ mod parse;
 mod policy;
 mod reassembly;
 mod rewrite;
-mod security;
 mod service;
 mod session;
 pub mod trace;

@@ -33,29 +33,29 @@ macro_rules! nodes {
 
 nodes! {
     /// Checks the headers.
-    Parse "parse" to [Neighbour, Security],
+    Parse "parse" to [Neighbour, AntiSpoofing],
     /// Answers ARP and neighbour solicitations.
     Neighbour "neighbour" to [],
     /// Holds ports to their own addresses.
-    Security "security" to [Decapsulate, Session, Fragment, Answer],
+    AntiSpoofing "anti-spoofing" to [Decapsulate, Session, Reassembly, IcmpError],
     /// Takes packets out of tunnels, and holds tunnels to the addresses behind them.
-    Decapsulate "decapsulate" to [Session, Fragment, Answer],
+    Decapsulate "decapsulate" to [Session, Reassembly, IcmpError],
     /// Finds the connection a packet belongs to.
     Session "session" to [Service, Policy, Rewrite],
     /// Gives connections to services a backend.
-    Service "service" to [Policy, Answer],
-    /// Routes and judges packets that open a connection.
+    Service "service" to [Policy, IcmpError],
+    /// Routes and classifies packets that open a connection.
     Policy "policy" to [Open, Rewrite],
     /// Makes sessions of connections that may be opened.
     Open "open" to [Rewrite],
     /// Finds the connection of later fragments through their first.
-    Fragment "fragment" to [Rewrite, Wait],
+    Reassembly "reassembly" to [Rewrite, Hold],
     /// Holds later fragments until their first is known.
-    Wait "wait" to [],
+    Hold "hold" to [],
     /// Prepares a packet for its way out.
-    Rewrite "rewrite" to [Answer, Encapsulate],
-    /// Tells senders why their packets go no further.
-    Answer "answer" to [Encapsulate],
+    Rewrite "rewrite" to [IcmpError, Encapsulate],
+    /// Generates ICMP errors and resets.
+    IcmpError "icmp-error" to [Encapsulate],
     /// Puts packets into tunnels.
     Encapsulate "encapsulate" to [],
 }

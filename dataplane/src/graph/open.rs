@@ -132,9 +132,9 @@ const LEAST_DIVIDED: u64 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::answer::Notices;
+    use crate::graph::icmp_error::RateLimiter;
     use crate::graph::reassembly::Table;
-    use crate::policy::Cases;
+    use crate::policy::PolicyBatch;
     use crate::session::{Sessions, Timeouts};
     use crate::{Gate, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
 
@@ -174,16 +174,16 @@ mod tests {
         packet.headers.flow = opener;
         packet.hop = Hop::port(PortId(2));
         packet.outcome = Some(Outcome::PolicyAllowed);
-        let (mut reassembly, mut notices) = (Table::default(), Notices::default());
-        let (mut translations, mut cases) = (Vec::new(), Cases::default());
+        let (mut reassembly, mut rate_limiter) = (Table::default(), RateLimiter::default());
+        let (mut translations, mut policy_batch) = (Vec::new(), PolicyBatch::default());
         let mut context = Context {
             snapshot: &snapshot,
             memory: &memory,
             sessions: &sessions,
             reassembly: &mut reassembly,
-            notices: &mut notices,
+            rate_limiter: &mut rate_limiter,
             translations: &mut translations,
-            cases: &mut cases,
+            policy_batch: &mut policy_batch,
             now: Now::default(),
         };
         let chosen = Translation { views: views(2), to: to(2), quoted: None, returns: false };

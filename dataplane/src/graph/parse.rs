@@ -16,7 +16,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         Ok(()) => match packet.headers.kind {
             Kind::Ipv4 | Kind::Ipv6 => {
                 session::expect(context, packet);
-                Next::Node(Node::Security)
+                Next::Node(Node::AntiSpoofing)
             }
             Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),
         },

@@ -2,19 +2,19 @@
 
 use super::{Context, Next, Node};
 use crate::packet::Packet;
-use crate::policy::{self, Cases};
+use crate::policy::{self, PolicyBatch};
 use crate::wire::Role;
 use crate::{Hop, Outcome, PortId, Verdict};
 
 /// Gives each packet an outcome, and those that have somewhere to go a hop.
 pub(super) fn judge(context: &mut Context<'_>, packets: &mut [Packet], items: &[u8]) {
     let snapshot = context.snapshot;
-    let mut cases = std::mem::take(context.cases).emptied();
+    let mut batch = std::mem::take(context.policy_batch).emptied();
     for index in items {
         let packet = &mut packets[usize::from(*index)];
-        packet.outcome = add(context, packet, &mut cases);
+        packet.outcome = add(context, packet, &mut batch);
     }
-    let mut judgements = cases.judge(snapshot);
+    let mut judgements = batch.judge(snapshot);
     for index in items {
         let packet = &mut packets[usize::from(*index)];
         if packet.outcome.is_none()
@@ -28,12 +28,16 @@ pub(super) fn judge(context: &mut Context<'_>, packets: &mut [Packet], items: &[
         }
     }
     drop(judgements);
-    *context.cases = cases.emptied();
+    *context.policy_batch = batch.emptied();
 }
 
 /// Adds a packet's connection to those that gates decide about; its outcome if they need not.
 #[inline]
-fn add<'a>(context: &Context<'a>, packet: &mut Packet, cases: &mut Cases<'a>) -> Option<Outcome> {
+fn add<'a>(
+    context: &Context<'a>,
+    packet: &mut Packet,
+    batch: &mut PolicyBatch<'a>,
+) -> Option<Outcome> {
     let snapshot = context.snapshot;
     let judged;
     let flow = match context.translation(packet) {
@@ -57,9 +61,9 @@ fn add<'a>(context: &Context<'a>, packet: &mut Packet, cases: &mut Cases<'a>) ->
         return Some(Outcome::NoSession);
     }
     if settled.is_none() {
-        cases.push(flow, sender, receiver);
+        batch.push(flow, sender, receiver);
         let forms = policy::forms(snapshot, flow, sender.is_some(), receiver.is_some());
-        forms.skip(1).for_each(|flow| cases.push_form(&flow));
+        forms.skip(1).for_each(|flow| batch.push_form(&flow));
     }
     packet.hop = hop;
     match settled {

@@ -24,7 +24,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let most = if peer.is_some() { snapshot.mtu(packet.hop) } else { port.mtu };
     if port.mtu > 0 && packet.headers.end - packet.headers.l3 > most {
         packet.outcome = Some(Outcome::TooBig);
-        return Next::Node(Node::Answer);
+        return Next::Node(Node::IcmpError);
     }
     if leaves_sums_open(snapshot, packet.in_port) {
         nested::complete(context.memory, &mut packet.frame, &packet.headers);

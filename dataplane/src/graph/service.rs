@@ -56,7 +56,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         find(context.snapshot, &opener).and_then(|entry| choose(context, entry, &opener, outside));
     let Some(backend) = chosen else {
         packet.outcome = Some(Outcome::NoEndpoint);
-        return Next::Node(Node::Answer);
+        return Next::Node(Node::IcmpError);
     };
     let mut receiver =
         Flow { destination: backend.address, destination_port: backend.port, ..opener };

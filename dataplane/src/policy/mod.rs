@@ -5,13 +5,13 @@
 //! into the receiver's local table, and all senders' rules into one global table, would say
 //! as well; asking two tables keeps a change at one pod from touching the tables of others.
 
-mod cases;
+mod batch;
 
 use std::sync::Arc;
 
 use acl::Key;
 
-pub(crate) use cases::Cases;
+pub(crate) use batch::PolicyBatch;
 
 use crate::wire::{Flow, protocol};
 use crate::{Gate, Outcome, PortId, Snapshot};

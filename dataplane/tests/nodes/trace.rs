@@ -66,8 +66,8 @@ fn each_node_tells_what_it_decided() {
     let tracing = follow(&mut rig, Filter::default(), 100);
     rig.send(0, tcp("10.1.0.2:4000", "10.96.0.1:80").syn().build());
     let way = only(&tracing);
-    use Node::{Open, Parse, Policy, Rewrite, Security, Service, Session};
-    assert_eq!(nodes(&way), [Parse, Security, Session, Service, Policy, Open, Rewrite]);
+    use Node::{AntiSpoofing, Open, Parse, Policy, Rewrite, Service, Session};
+    assert_eq!(nodes(&way), [Parse, AntiSpoofing, Session, Service, Policy, Open, Rewrite]);
     for (step, next) in way.steps.iter().zip(&way.steps[1..]) {
         assert_eq!(step.next, Some(next.node));
     }
@@ -94,7 +94,7 @@ fn each_node_tells_what_it_decided() {
     // The answer finds the session, from its other side.
     rig.send(1, tcp("10.1.0.3:8080", "10.1.0.2:4000").syn_ack().build());
     let way = only(&tracing);
-    assert_eq!(nodes(&way), [Parse, Security, Session, Rewrite]);
+    assert_eq!(nodes(&way), [Parse, AntiSpoofing, Session, Rewrite]);
     let Saw::Session { seen: Some(seen), judged: None } = &way.steps[2].saw else {
         panic!("{way:?}")
     };

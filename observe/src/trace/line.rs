@@ -109,7 +109,7 @@ pub fn write_decisions(
     decisions: impl IntoIterator<Item = Decision>,
 ) -> fmt::Result {
     let mut decisions = decisions.into_iter();
-    decisions.try_for_each(|it| writeln!(f, "    {:<12} {}", it.node, it.says))
+    decisions.try_for_each(|it| writeln!(f, "    {:<14} {}", it.node, it.says))
 }
 
 /// What each node of a way decided.

@@ -17,7 +17,7 @@ type Fields = Map<String, Value>;
 pub(super) fn of(step: &Step) -> (String, Fields) {
     let mut fields = Fields::new();
     let mut says = match &step.saw {
-        Saw::Nothing if step.node == Node::Wait => {
+        Saw::Nothing if step.node == Node::Hold => {
             "until its first fragment comes, two seconds at most".to_owned()
         }
         Saw::Nothing => neighbour(step.outcome),
@@ -44,7 +44,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
             }
             says
         }
-        Saw::Fragment { first, session: seen } => {
+        Saw::Reassembly { first, session: seen } => {
             fields.insert("first".into(), first.is_some().into());
             match (first, seen) {
                 (None, _) if step.next.is_some() => {
@@ -94,7 +94,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
             }
         }
         Saw::Rewrite { to, ttl, exit } => rewrite(step, to.as_ref(), *ttl, exit, &mut fields),
-        Saw::Answer { told } => {
+        Saw::IcmpError { told } => {
             fields.insert("told".into(), (*told).into());
             match told {
                 true => "its sender is told why".to_owned(),

@@ -21,7 +21,7 @@ use table::{Datagram, First};
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(datagram) = Datagram::of(packet) else { return Next::End(Outcome::FragmentUnknown) };
     let (flow, has_session) = match context.reassembly.first(&datagram, context.now) {
-        None => return Next::Node(Node::Wait),
+        None => return Next::Node(Node::Hold),
         Some(First::Refused) => return Next::End(Outcome::FragmentUnknown),
         Some(First::Passed { flow, has_session }) => (flow, has_session),
     };

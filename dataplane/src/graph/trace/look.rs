@@ -14,7 +14,7 @@ use crate::{Gate, Hop, Leads, Outcome, Snapshot};
 pub(super) enum Before {
     Nothing,
     Session(Option<Seen>),
-    Fragment(Option<Flow>, Option<Seen>),
+    Reassembly(Option<Flow>, Option<Seen>),
     Service(Flow),
 }
 
@@ -22,10 +22,10 @@ pub(super) enum Before {
 pub(super) fn before(node: Node, context: &Context<'_>, packet: &Packet) -> Before {
     match node {
         Node::Session => Before::Session(session(context, packet)),
-        Node::Fragment => {
+        Node::Reassembly => {
             let first = context.first_flow(packet);
             let session = first.and_then(|flow| seen(context, &flow, Sight::Entering));
-            Before::Fragment(first, session)
+            Before::Reassembly(first, session)
         }
         Node::Service => Before::Service(packet.headers.flow),
         _ => Before::Nothing,
@@ -44,7 +44,7 @@ pub(super) fn after(
     let headers = (packet.headers != Headers::default()).then_some(packet.headers);
     match (node, before) {
         (Node::Parse, _) => Saw::Headers(headers),
-        (Node::Security, _) => Saw::Port(snapshot.port(packet.in_port).map(|port| port.kind)),
+        (Node::AntiSpoofing, _) => Saw::Port(snapshot.port(packet.in_port).map(|port| port.kind)),
         (Node::Decapsulate, _) => {
             let is_out = packet.from_peer != Hop::NONE;
             let peer = exit(snapshot, packet.from_peer).and_then(|exit| exit.peer);
@@ -55,7 +55,9 @@ pub(super) fn after(
             let judged = old.map(|old| judged(snapshot, &old.views.judged()));
             Saw::Session { seen, judged }
         }
-        (Node::Fragment, Before::Fragment(first, session)) => Saw::Fragment { first, session },
+        (Node::Reassembly, Before::Reassembly(first, session)) => {
+            Saw::Reassembly { first, session }
+        }
         (Node::Service, Before::Service(asked)) => {
             let given = context.translation(packet).map(|translation| translation.to);
             Saw::Service { asked, given }
@@ -76,7 +78,7 @@ pub(super) fn after(
             ttl: packet.headers.ttl.saturating_sub(1),
             exit: exit(snapshot, packet.hop),
         },
-        (Node::Answer, _) => Saw::Answer { told: packet.is_answered },
+        (Node::IcmpError, _) => Saw::IcmpError { told: packet.is_answered },
         (Node::Encapsulate, _) => Saw::Encapsulate {
             exit: exit(snapshot, packet.hop),
             to: snapshot.way(packet.hop).and_then(|(_, peer)| peer).map(|peer| peer.endpoint),

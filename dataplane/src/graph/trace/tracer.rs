@@ -88,15 +88,16 @@ impl Tracer {
         // An outcome that a node decided about, although others come behind it.
         let outcome = match (node, next) {
             (Node::Open, Some(_)) => None,
-            (_, None | Some(Node::Answer | Node::Open | Node::Rewrite)) => packet.outcome,
+            (_, None | Some(Node::IcmpError | Node::Open | Node::Rewrite)) => packet.outcome,
             _ => None,
         };
         let saw = look::after(node, before, context, packet, outcome);
         following.way.steps.push(Step { node, saw, next, outcome });
-        if matches!(node, Node::Parse | Node::Decapsulate | Node::Fragment) {
+        if matches!(node, Node::Parse | Node::Decapsulate | Node::Reassembly) {
             following.is_wanted |= self.tracing.filter.matches_headers(&packet.headers);
         }
-        let may_become = matches!(next, Some(Node::Security | Node::Decapsulate | Node::Fragment));
+        let may_become =
+            matches!(next, Some(Node::AntiSpoofing | Node::Decapsulate | Node::Reassembly));
         if !following.is_wanted && !may_become {
             *place = None;
         }

@@ -85,7 +85,7 @@ pub enum Saw {
         judged: Option<Judged>,
     },
     /// A later fragment.
-    Fragment {
+    Reassembly {
         /// The flow of its first fragment, if that is known.
         first: Option<Flow>,
         /// Its connection.
@@ -120,7 +120,7 @@ pub enum Saw {
         exit: Option<Exit>,
     },
     /// Whether its sender was told.
-    Answer {
+    IcmpError {
         /// Not if it was told too much lately, or cannot be.
         told: bool,
     },

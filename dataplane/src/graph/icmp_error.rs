@@ -1,7 +1,7 @@
-//! Tells senders why their packets go no further, as a router does.
+//! Generates ICMP errors and TCP resets for packets that go no further, as a router does.
 //!
-//! A port is told so much a second at most (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4):
-//! beyond, packets are dropped without a word.
+//! Limits their rate for each port (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4); beyond it,
+//! packets are dropped alone.
 
 use super::{Context, Next, Node};
 use crate::packet::Packet;
@@ -29,7 +29,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         _ => snapshot.node_address(flow.source),
     };
     let Some(from) = from else { return dropped };
-    if !context.notices.may_tell(packet.in_port, context.now) {
+    if !context.rate_limiter.admits(packet.in_port, context.now) {
         return dropped;
     }
     let mut text = [0; LONGEST];
@@ -49,13 +49,13 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     Next::Node(Node::Encapsulate)
 }
 
-/// Answers that a port may get at once, and a second.
+/// Errors towards a port: at once, and a second.
 const BURST: u32 = 50;
 const RATE: u32 = 1000;
 
-/// How many answers each port has got lately.
+/// Limits errors by a token bucket for each port.
 #[derive(Default)]
-pub(crate) struct Notices {
+pub(crate) struct RateLimiter {
     ports: Vec<Bucket>,
 }
 
@@ -65,8 +65,8 @@ struct Bucket {
     filled: Now,
 }
 
-impl Notices {
-    fn may_tell(&mut self, port: PortId, now: Now) -> bool {
+impl RateLimiter {
+    fn admits(&mut self, port: PortId, now: Now) -> bool {
         let place = usize::from(port.0);
         if self.ports.len() <= place {
             self.ports.resize(place + 1, Bucket { left: BURST, filled: now });
@@ -89,16 +89,16 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_port_is_told_so_much_a_second_and_no_other_port_less() {
-        let mut notices = Notices::default();
-        let told = |notices: &mut Notices, port: u16, millis: u64| {
+    fn the_rate_is_limited_for_each_port_alone() {
+        let mut rate_limiter = RateLimiter::default();
+        let told = |rate_limiter: &mut RateLimiter, port: u16, millis: u64| {
             let now = Now(Duration::from_millis(millis));
-            (0..10_000).filter(|_| notices.may_tell(PortId(port), now)).count()
+            (0..10_000).filter(|_| rate_limiter.admits(PortId(port), now)).count()
         };
-        assert_eq!(told(&mut notices, 3, 0), 50);
-        assert_eq!(told(&mut notices, 3, 0), 0);
-        assert_eq!(told(&mut notices, 4, 0), 50);
-        assert_eq!(told(&mut notices, 3, 10), 10);
-        assert_eq!(told(&mut notices, 3, 10_000), 50);
+        assert_eq!(told(&mut rate_limiter, 3, 0), 50);
+        assert_eq!(told(&mut rate_limiter, 3, 0), 0);
+        assert_eq!(told(&mut rate_limiter, 4, 0), 50);
+        assert_eq!(told(&mut rate_limiter, 3, 10), 10);
+        assert_eq!(told(&mut rate_limiter, 3, 10_000), 50);
     }
 }

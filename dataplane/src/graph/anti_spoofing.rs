@@ -1,4 +1,4 @@
-//! Port security: who may send with which addresses where, and how much further.
+//! Anti-spoofing, TTL check, dispatch.
 
 use super::{Context, Next, Node, session};
 use crate::packet::Packet;
@@ -56,12 +56,12 @@ pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     // The switch is a router; a packet that ends here makes no session.
     if packet.headers.ttl <= 1 {
         packet.outcome = Some(Outcome::TtlExpired);
-        return Next::Node(Node::Answer);
+        return Next::Node(Node::IcmpError);
     }
     match packet.headers.fragment {
         Fragment::Whole => {}
         Fragment::First(_) => context.reassembly.note_first(),
-        Fragment::Later(_) => return Next::Node(Node::Fragment),
+        Fragment::Later(_) => return Next::Node(Node::Reassembly),
     }
     session::guess(context, packet);
     Next::Node(Node::Session)

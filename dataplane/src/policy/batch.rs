@@ -1,7 +1,7 @@
-//! Connections judged side by side.
+//! The policy batch: connections of one vector, classified side by side.
 //!
-//! Each table is asked once for all connections that it decides about, so that the waits for
-//! memory of one lookup are spent on the others.
+//! Looks up each table once for all connections that it decides about, so that the waits for memory
+//! of one lookup overlap with the others.
 
 use acl::{Key, Table};
 
@@ -11,7 +11,7 @@ use crate::{Gate, Outcome, PortId, PortState, Snapshot};
 
 /// Connections that gates decide about.
 #[derive(Debug, Default)]
-pub(crate) struct Cases<'a> {
+pub(crate) struct PolicyBatch<'a> {
     cases: Vec<Case<'a>>,
     keys: Vec<Key>,
     lists: Lists,
@@ -47,14 +47,14 @@ struct Asked {
 /// Where as few lookups as this go to one table, each is made alone.
 const FEW: usize = 4;
 
-impl<'a> Cases<'a> {
+impl<'a> PolicyBatch<'a> {
     /// No connections, in the room that these had: it is large.
-    pub(crate) fn emptied<'b>(mut self) -> Cases<'b> {
+    pub(crate) fn emptied<'b>(mut self) -> PolicyBatch<'b> {
         self.cases.clear();
         self.keys.clear();
         // Nothing is left that could be borrowed; the room is kept.
         let cases = self.cases.into_iter().map(|_| unreachable!("cleared")).collect();
-        Cases { cases, keys: self.keys, lists: self.lists }
+        PolicyBatch { cases, keys: self.keys, lists: self.lists }
     }
 
     /// One more connection, as its opener's packets show it, with its pods, where these are on this
@@ -278,7 +278,7 @@ mod tests {
                 let (source, destination) = if turned { (to, from) } else { (from, to) };
                 Flow { source, destination, source_port: 9, destination_port: port, protocol: 6 }
             });
-            let mut cases = Cases::default();
+            let mut cases = PolicyBatch::default();
             let mut expected = Vec::new();
             for flow in flows {
                 let [sender, receiver] =
