@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
+    // Set by `scripts/model`.
+    println!("cargo::rustc-check-cfg=cfg(podgate_loom)");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     for name in ["port", "uplink"] {

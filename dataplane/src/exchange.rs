@@ -21,12 +21,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32};
 
 use ahash::RandomState;
 use crossbeam_queue::ArrayQueue;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::sync::{AtomicBool, Ordering, fence};
 use crate::wire::datagram::Datagram;
 use crate::{Frame, PortId};
 
@@ -192,7 +193,7 @@ impl Bell {
     pub(crate) fn ring(&self) {
         // Pairs with the store in `lie_down`: either the sleeper sees the work that was left
         // before this call, or this call sees the sleeper.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)
             && self.asleep.swap(false, Ordering::AcqRel)
             && let Some(event) = &self.event
@@ -205,7 +206,7 @@ impl Bell {
     /// From here on a ring is heard; the sleeper looks for work once more before it sleeps.
     pub(crate) fn lie_down(&self) {
         self.asleep.store(true, Ordering::Relaxed);
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     pub(crate) fn get_up(&self) {
@@ -217,6 +218,33 @@ impl Bell {
 
     pub(crate) fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.event.as_ref().map(AsFd::as_fd)
+    }
+}
+
+#[cfg(podgate_loom)]
+mod models {
+    use super::*;
+
+    /// One side leaves work and rings; the other lies down and looks once more. Either it sees the work,
+    /// or it is woken.
+    #[test]
+    fn model_a_sleeper_sees_the_work_or_hears_the_bell() {
+        loom::model(|| {
+            let shared = Arc::new((Bell::default(), AtomicBool::new(false)));
+            let other = Arc::clone(&shared);
+            let thread = loom::thread::spawn(move || {
+                let (bell, work) = &*other;
+                work.store(true, Ordering::Relaxed);
+                bell.ring();
+            });
+            let (bell, work) = &*shared;
+            bell.lie_down();
+            let saw_work = work.load(Ordering::Relaxed);
+            thread.join().unwrap();
+            let event = bell.event.as_ref().expect("a descriptor");
+            let rang = rustix::io::read(event, &mut [0_u8; 8]).is_ok();
+            assert!(saw_work || rang);
+        });
     }
 }
 

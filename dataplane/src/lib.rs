@@ -16,6 +16,7 @@ pub mod services;
 pub mod session;
 mod snapshot;
 pub mod switch;
+mod sync;
 pub mod wire;
 pub mod worker;
 

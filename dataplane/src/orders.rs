@@ -7,14 +7,14 @@
 //! Snapshots that are no longer in force come back here, so that they are freed by the control
 //! side and not between two packets.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::counters::PortCounters;
 use crate::exchange::Bell;
 use crate::graph::trace::Tracing;
 use crate::port::{Port, PortGone};
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::{PortId, Snapshot};
 
 /// One order.
@@ -55,9 +55,9 @@ impl Orders {
     pub(crate) fn with_bell(bell: Arc<Bell>) -> Arc<Self> {
         Arc::new(Self {
             waiting: AtomicBool::new(false),
-            list: Mutex::default(),
+            list: Mutex::new(Vec::new()),
             generation: AtomicU64::new(0),
-            answers: Mutex::default(),
+            answers: Mutex::new(Answers::default()),
             answered: Condvar::new(),
             bell,
         })
@@ -135,6 +135,23 @@ impl Orders {
 /// Nothing that can fail runs under these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(podgate_loom)]
+mod models {
+    use super::*;
+
+    #[test]
+    fn model_whoever_waits_for_a_generation_is_woken() {
+        loom::model(|| {
+            let orders = Orders::new();
+            let worker = Arc::clone(&orders);
+            let thread = loom::thread::spawn(move || worker.in_force(1, Arc::default()));
+            // A wait of the model has no end; one that nobody ends is reported.
+            assert!(orders.wait_for(1, Instant::now() + Duration::from_secs(3600)));
+            thread.join().unwrap();
+        });
+    }
 }
 
 #[cfg(test)]

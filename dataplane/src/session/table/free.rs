@@ -3,15 +3,17 @@
 //! A thread's own list has a lock that nobody else wants, unless another thread has run out.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicUsize;
+
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, yield_now};
 
 /// Threads beyond this number share lists.
 const LISTS: usize = 64;
 /// Records that a thread takes at a time out of those never used.
 const BATCH: u32 = 64;
 /// Times a thread looks through all lists for a record that must be there.
-const ATTEMPTS: u32 = 1000;
+const ATTEMPTS: u32 = if cfg!(podgate_loom) { 3 } else { 1000 };
 
 /// A line of its own for each list, so that threads do not disturb each other.
 #[derive(Default)]
@@ -39,9 +41,9 @@ impl FreeRecords {
     }
 
     /// Those from `fresh` on, and some before.
-    pub(super) fn restore(&mut self, fresh: u32, returned: impl IntoIterator<Item = u32>) {
-        *self.fresh.get_mut() = fresh;
-        self.own().lock().extend(returned);
+    pub(super) fn restore(&self, fresh: u32, returned: impl IntoIterator<Item = u32>) {
+        self.fresh.store(fresh, Ordering::Release);
+        self.lists[own()].lock().extend(returned);
     }
 
     /// A record, if there is one.
@@ -49,22 +51,12 @@ impl FreeRecords {
     /// Whoever has [reserved](super::quota) a session finds one: while another thread moves records
     /// from list to list this looks again.
     pub(super) fn take(&self) -> Option<u32> {
-        let own = self.own();
-        if let Some(record) = own.lock().pop() {
-            return Some(record);
-        }
-        for _ in 0..ATTEMPTS {
-            if let Some(record) = self.take_fresh().or_else(|| self.take_of_others()) {
-                return Some(record);
-            }
-            std::thread::yield_now();
-        }
-        None
+        self.take_for(own())
     }
 
     /// Gives a record back.
     pub(super) fn put(&self, record: u32) {
-        self.own().lock().push(record);
+        self.lists[own()].lock().push(record);
     }
 
     /// Records below this number may have been used.
@@ -72,17 +64,31 @@ impl FreeRecords {
         self.fresh.load(Ordering::Acquire)
     }
 
-    fn take_fresh(&self) -> Option<u32> {
+    fn take_for(&self, own: usize) -> Option<u32> {
+        let record = self.lists[own].lock().pop();
+        if record.is_some() {
+            return record;
+        }
+        for _ in 0..ATTEMPTS {
+            if let Some(record) = self.take_fresh(own).or_else(|| self.take_of_others(own)) {
+                return Some(record);
+            }
+            yield_now();
+        }
+        None
+    }
+
+    fn take_fresh(&self, own: usize) -> Option<u32> {
         let end = |fresh: u32| fresh.saturating_add(BATCH).min(self.capacity);
         let take = |fresh| (fresh < self.capacity).then(|| end(fresh));
         let first = self.fresh.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).ok()?;
         // Backwards, so that the lowest is used first.
-        self.own().lock().extend((first + 1..end(first)).rev());
+        self.lists[own].lock().extend((first + 1..end(first)).rev());
         Some(first)
     }
 
     /// Takes half of the first list that has any.
-    fn take_of_others(&self) -> Option<u32> {
+    fn take_of_others(&self, own: usize) -> Option<u32> {
         self.lists.iter().find_map(|list| {
             let mut records = list.lock();
             let half = records.len() / 2;
@@ -90,23 +96,48 @@ impl FreeRecords {
             drop(records);
             let one = taken.pop();
             if !taken.is_empty() {
-                self.own().lock().append(&mut taken);
+                self.lists[own].lock().append(&mut taken);
             }
             one
         })
     }
+}
 
-    fn own(&self) -> &List {
-        thread_local! {
-            static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
-        }
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let mut number = NUMBER.get();
-        if number == usize::MAX {
-            number = NEXT.fetch_add(1, Ordering::Relaxed) % LISTS;
-            NUMBER.set(number);
-        }
-        &self.lists[number]
+/// The number of this thread's list.
+fn own() -> usize {
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    if NUMBER.get() == usize::MAX {
+        NUMBER.set(NEXT.fetch_add(1, Ordering::Relaxed) % LISTS);
+    }
+    NUMBER.get()
+}
+
+#[cfg(podgate_loom)]
+mod models {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Three records, one of which is given back while two threads want one each.
+    #[test]
+    fn model_every_thread_gets_a_record_of_its_own() {
+        loom::model(|| {
+            let lists = (0..2).map(|_| List::default()).collect();
+            let free = FreeRecords { capacity: 2, lists, fresh: AtomicU32::new(0) };
+            let free = Arc::new(free);
+            let other = Arc::clone(&free);
+            let thread = loom::thread::spawn(move || {
+                let record = other.take_for(1).expect("one for each");
+                other.lists[1].lock().push(record);
+                other.take_for(1).expect("one for each")
+            });
+            let one = free.take_for(0).expect("one for each");
+            let two = thread.join().unwrap();
+            assert_ne!(one, two);
+        });
     }
 }
 

@@ -22,14 +22,13 @@
 //! What a translated session looks like at its opener stands in [`super::translation`], under
 //! the same sequence.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-
 use acl::Address;
 
 use super::State;
 use super::region::Cells;
 use super::table::Owner;
 use crate::Hop;
+use crate::sync::{AtomicU64, Ordering, fence, spin_loop, yield_now};
 use crate::wire::Flow;
 
 /// A session by its place, and which of the sessions that were ever there it is.
@@ -262,7 +261,7 @@ impl Record {
     /// dropped, and nobody else holds it.
     #[inline]
     fn hold(&self, sequence: u64) -> Option<Held<'_>> {
-        self.exchange(sequence, sequence | HELD).then_some(Held { record: self, sequence })
+        self.exchange(sequence, sequence | HELD).then(|| Held { record: self, sequence })
     }
 
     /// Replaces the sequence of a session that nobody holds; `false` if the session has ended.
@@ -277,9 +276,9 @@ impl Record {
                     // Held for a few instructions, unless the holder was interrupted.
                     attempts += 1;
                     if attempts.is_multiple_of(64) {
-                        std::thread::yield_now();
+                        yield_now();
                     } else {
-                        std::hint::spin_loop();
+                        spin_loop();
                     }
                 }
                 Err(_) => return false,
@@ -381,10 +380,59 @@ impl Drop for Held<'_> {
     }
 }
 
+#[cfg(podgate_loom)]
+mod models;
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+    use crate::PortId;
     use proptest::prelude::*;
+
+    /// The short form of the models: one thread ends sessions and opens others in one record, two
+    /// read it and note things about what they have read.
+    #[test]
+    fn a_record_shows_whole_sessions_while_it_changes() {
+        let flow = |n: u64| Flow {
+            source: Address::from_bits(u128::from(n) << 64 | u128::from(n)),
+            destination: Address::from_bits(!u128::from(n)),
+            source_port: n as u16,
+            destination_port: !n as u16,
+            protocol: n as u8,
+        };
+        let record = Record::default();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        let Some(seen) = record.read() else { continue };
+                        let n = seen.sequence >> 1;
+                        assert_eq!(seen.words.flow(), flow(n), "all of one session");
+                        let generation = (seen.judged >> 32) as u32;
+                        assert!(generation == n as u32 || generation == n as u32 + 1);
+                        assert!(seen.owner() == Owner::port(PortId(n as u16 & 0x3fff)));
+                        record.set_judged(seen.sequence, n + 1, true, Hop(1));
+                        record.change_owner(seen.sequence, seen.owner(), seen.owner());
+                        record.set_life(seen.life, life_word(seen.life, n as u32, State(n as u8)));
+                    }
+                });
+            }
+            for n in 0..30_000_u64 {
+                let judged = judged_word(n, Hop(2), Hop(3));
+                let owner = Owner::port(PortId(n as u16 & 0x3fff));
+                let life = (n as u32, State(n as u8));
+                let sequence = record.open(&flow(n), owner, judged, life, None::<fn()>);
+                assert_eq!(sequence >> 1, n);
+                let seen = record.read().expect("it is open");
+                assert_eq!((seen.life >> 32, seen.life as u8), (n, n as u8), "its own life");
+                assert!(record.close(sequence));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
 
     proptest! {
         #[test]

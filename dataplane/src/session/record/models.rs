@@ -1,0 +1,91 @@
+//! Models of a record under loom: small, and run in every order of their threads that matters.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::PortId;
+
+const OWNER: Owner = Owner::port(PortId(1));
+
+fn flow(n: u32) -> Flow {
+    Flow {
+        source: Address::from_v4_bits(n),
+        destination: Address::from_v4_bits(!n),
+        source_port: n as u16,
+        destination_port: !n as u16,
+        protocol: 17,
+    }
+}
+
+fn open(record: &Record, n: u32) -> u64 {
+    let judged = judged_word(1, Hop(2), Hop::NONE);
+    record.open(&flow(n), OWNER, judged, (5, State::default()), None::<fn()>)
+}
+
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(run);
+}
+
+#[test]
+fn model_a_reader_sees_one_session_whole() {
+    model(|| {
+        let record = Arc::new(Record::default());
+        let first = open(&record, 1);
+        let other = Arc::clone(&record);
+        let writer = loom::thread::spawn(move || {
+            assert!(other.close(first));
+            open(&other, 2);
+        });
+        if let Some(seen) = record.read() {
+            let n = if seen.sequence == first { 1 } else { 2 };
+            assert_eq!(seen.words.flow(), flow(n));
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// What is noted about a session is not noted about the next one in the record, whatever both have in
+/// common.
+#[test]
+fn model_a_note_is_about_the_session_that_was_read() {
+    model(|| {
+        let record = Arc::new(Record::default());
+        let first = open(&record, 1);
+        let seen = record.read().expect("a session");
+        let other = Arc::clone(&record);
+        let writer = loom::thread::spawn(move || {
+            assert!(other.close(first));
+            open(&other, 1)
+        });
+        record.set_judged(seen.sequence, 2, true, Hop(9));
+        record.set_life(seen.life, life_word(seen.life, 6, State(32)));
+        let second = writer.join().unwrap();
+        let seen = record.read().expect("the second session");
+        assert_eq!(seen.sequence, second);
+        assert_eq!(seen.judged, judged_word(1, Hop(2), Hop::NONE), "generation 2 never saw it");
+        assert_eq!((seen.life >> 32, seen.life as u8), (5, 0));
+    });
+}
+
+#[test]
+fn model_a_session_ends_once_and_has_one_owner() {
+    model(|| {
+        let record = Arc::new(Record::default());
+        let sequence = open(&record, 1);
+        let threads = [7, 8].map(|port| {
+            let record = Arc::clone(&record);
+            loom::thread::spawn(move || {
+                let changed = record.change_owner(sequence, OWNER, Owner::port(PortId(port)));
+                (changed, record.close(sequence))
+            })
+        });
+        let [one, other] = threads.map(|thread| thread.join().unwrap());
+        assert!(one.1 ^ other.1, "one of them ended it");
+        assert!(!(one.0 && other.0), "one at most changed the owner");
+        let changed = if one.0 { Some(7) } else { other.0.then_some(8) };
+        let owner = changed.map_or(OWNER, |port| Owner::port(PortId(port)));
+        assert!(record.remains().owner() == owner);
+    });
+}
