@@ -244,9 +244,11 @@ impl Record {
         values[4] |= translated | u64::from(owner.0);
         // Whoever reads one of the words below must also see that the last session was closed.
         fence(Ordering::Release);
-        for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([judged, life])) {
+        for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([judged])) {
             word.store(value, Ordering::Relaxed);
         }
+        // An exchange, which comes after any note about the session before.
+        self.words[LIFE].swap(life, Ordering::Relaxed);
         translate.into_iter().for_each(|translate| translate());
         self.words[SEQUENCE].store(sequence, Ordering::Release);
         sequence
