@@ -56,7 +56,7 @@ pub enum ClientError {
         cause: String,
     },
     /// The switch answered with an error.
-    #[error("podgate: {0}")]
+    #[error("{0}")]
     Refused(#[from] ApiError),
 }
 

@@ -6,11 +6,13 @@
 //! ```
 //!
 //! - [`input`]: manifests as repositories and clusters have them,
+//! - [`policy`]: tests of policies,
 //! - [`probe`]: whether a connection may be opened,
 //! - [`replay`]: the verdict about each packet of a capture,
-//! - [`commands`]: the command line of both, and of explain and walkthrough.
+//! - [`commands`]: their command lines.
 
 pub mod commands;
 pub mod input;
+pub mod policy;
 pub mod probe;
 pub mod replay;

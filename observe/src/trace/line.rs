@@ -14,7 +14,7 @@ use super::words;
 pub struct Line {
     /// Its number in the trace, from 1.
     pub n: u64,
-    /// When its vector was handled, RFC 3339 in UTC; absent if nobody knows.
+    /// When its vector was handled, RFC 3339 in UTC; absent where unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
     /// Number of the worker.
@@ -37,7 +37,7 @@ pub struct Line {
     pub reason: Option<String>,
     /// What the reason means.
     pub meaning: String,
-    /// Whether the switch told its sender something.
+    /// Whether the switch sent its sender an ICMP error.
     pub answered: bool,
     /// The nodes it passed, in order.
     pub trace: Vec<Decision>,

@@ -97,8 +97,9 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
         Saw::IcmpError { told } => {
             fields.insert("told".into(), (*told).into());
             match told {
-                true => "its sender is told why".to_owned(),
-                false => "its sender is not told: it was told much lately, or cannot be".to_owned(),
+                true => "its sender gets an ICMP error".to_owned(),
+                false => "its sender gets no ICMP error: its rate is limited, or it has no address"
+                    .to_owned(),
             }
         }
         Saw::Encapsulate { exit, to } => {
@@ -185,9 +186,11 @@ fn security(kind: Option<PortKind>, step: &Step, fields: &mut Fields) -> String 
     fields.insert("port".into(), kind.name().into());
     let is_refused = step.next.is_none();
     match (is_refused, kind) {
-        (true, _) => format!("the sender is not who it says it is (a {} port)", kind.name()),
+        (true, _) => {
+            format!("the source address or MAC is not the port's (a {} port)", kind.name())
+        }
         (false, PortKind::Pod) => "a pod port; the sender uses the pod's own addresses".to_owned(),
-        (false, _) => format!("the {} port; nobody's addresses are misused", kind.name()),
+        (false, _) => format!("the {} port; the source is admissible", kind.name()),
     }
 }
 

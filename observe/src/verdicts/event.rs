@@ -22,9 +22,9 @@ pub struct Event {
     /// The policies that decided, `KIND NS/NAME ingress[0]`, or `default-…`.
     #[serde(default)]
     pub by: Vec<Arc<str>>,
-    /// Who sent the packet.
+    /// The sending end.
     pub from: End,
-    /// Whom it was for.
+    /// The receiving end.
     pub to: End,
     /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]

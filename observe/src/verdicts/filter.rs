@@ -9,7 +9,7 @@ use super::Event;
 pub struct Filter(ObserveFilters);
 
 impl Filter {
-    /// Checks what was asked for.
+    /// Validates the filter.
     ///
     /// # Errors
     /// Of kind `bad-request`, naming the filter.

@@ -56,7 +56,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Events it did not get since it was last asked, because it was too slow.
+    /// Events that it missed since its last call, because it was too slow.
     pub fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
     }
@@ -75,7 +75,7 @@ impl Hub {
         })
     }
 
-    /// What a worker tells its verdicts to; one a worker.
+    /// The sink of one worker's verdicts.
     pub fn inspector(&self, worker: usize) -> Option<Box<dyn Inspect>> {
         let queue = self.queues.get(worker)?;
         Some(Box::new(Inspector::new(Arc::clone(queue))))
@@ -187,7 +187,7 @@ impl Hub {
             },
             reason: seen.outcome.name().to_owned(),
             by: seen.by,
-            // Whoever is behind the port sent it, whatever address it claims.
+            // The pod behind the port sent it, whatever its source address.
             from: end(
                 packet.map(|it| it.source),
                 ports.0,

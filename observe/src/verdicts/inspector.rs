@@ -1,4 +1,4 @@
-//! What a worker tells: the raw facts of one verdict, in a queue that never makes it wait.
+//! The raw facts of one verdict, from a worker, in a queue that never makes it wait.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Inspector {
     fetch: u64,
 }
 
-/// The verdicts of one worker that nobody has fetched yet.
+/// The verdicts of one worker that have not been fetched yet.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) waiting: ArrayQueue<Seen>,
@@ -107,7 +107,7 @@ impl Inspect for Inspector {
             self.queue.lost.add(1);
             return;
         }
-        // Nobody else pushes, so there is room.
+        // The only producer: there is room.
         let _ = self.queue.waiting.push(see(outcome, packet, memory, snapshot));
     }
 }

@@ -1,12 +1,12 @@
 //! `podgate policy`: questions about policies, answered from manifests.
 
 use std::fs;
-use std::io::{self, BufWriter, ErrorKind, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::explain;
 use super::input::{manifests, refuse};
+use super::{diff, explain, lint, test, written};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
@@ -27,6 +27,12 @@ enum Command {
     Explain(explain::Explain),
     /// The rules of a pod: what may reach it and what it may reach
     Walkthrough(explain::Walk),
+    /// Whether the cases of files hold, for pipelines
+    Test(test::Test),
+    /// The connections that a change of manifests opens and closes
+    Diff(diff::Diff),
+    /// Mistakes in manifests, each with its line
+    Lint(lint::Lint),
 }
 
 /// Help of a command ends in examples, in its short form too.
@@ -76,11 +82,11 @@ A case is a JSON or YAML object; a file holds a list of them or many documents:
   {\"from\": E, \"to\": E, \"protocol\": \"TCP|UDP|SCTP|ICMP\", \"port\": NUMBER or \"NAME\",
    \"expect\": \"allow|deny\"}
   E is NS/POD, an IP address, node/NAME or (to only) service/NS/NAME. `expect` may be left out,
-  and `port` for ICMP; other fields are kept. A port name is looked up at the target pod, or
+  and `port` for ICMP; other fields are kept, unless they look like a misspelt one. A port name is looked up at the target pod, or
   among the ports of the service.
 
-A service stands for its ready endpoints, an end with addresses of two families for both: all
-must be allowed. A pod on the host network is its cluster node.
+A service stands for every endpoint that the switch may choose, an end with addresses of two families
+for both: all must be allowed. A pod on the host network is its cluster node.
 
 Manifests may leave out what a cluster would fill in. A pod without spec.nodeName is placed on a
 cluster node that others like it share. A pod without an address gets one: from the podCIDRs of
@@ -96,6 +102,9 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Probe(probe) => probe,
         Command::Explain(explain) => return explain.run(),
         Command::Walkthrough(walk) => return walk.run(),
+        Command::Test(test) => return test.run(),
+        Command::Diff(diff) => return diff.run(),
+        Command::Lint(lint) => return lint.run(),
     };
     match probe.run(&mut BufWriter::new(io::stdout().lock())) {
         Ok(code) => code,
@@ -169,14 +178,6 @@ impl Probe {
             Output::Grid => grid.draw(prober, out),
             Output::Json => grid.lines(prober, out),
         }
-    }
-}
-
-/// A reader that closes the pipe is no failure and changes no verdict.
-fn written(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => other,
     }
 }
 

@@ -4,13 +4,14 @@
 //! the labels and ports of its template. What the model of a service leaves out is kept beside
 //! the objects: its selector, and whether the API server would give it an address.
 
+pub mod located;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use control::model::Key;
-use control::{Object, PodKey, manifests};
+use control::{Fault, FieldFault, Kind, Object, PodKey, manifests};
 use serde_json::Value;
 
 use workloads::Workloads;
@@ -42,31 +43,49 @@ impl Manifests {
     /// # Errors
     /// All faults; half-read policies give no verdicts.
     pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<String>> {
+        let (found, faults, _) = Self::read(paths);
+        if !faults.is_empty() {
+            return Err(faults.iter().map(ToString::to_string).collect());
+        }
+        if found.objects.is_empty() {
+            let nothing = |path: &PathBuf| format!("{}: holds no objects", name(path));
+            return Err(paths.iter().map(nothing).collect());
+        }
+        Ok(found)
+    }
+
+    /// Reads files and folders as far as it can, with what is wrong and the files that hold
+    /// objects.
+    pub fn read(paths: &[PathBuf]) -> (Self, Vec<Fault>, BTreeSet<PathBuf>) {
         let mut found = Self::default();
         let mut workloads = Workloads::default();
-        let loaded = manifests::load_adapted(paths, &mut |file, _, value| {
+        let (mut files, mut misspelt) = (BTreeSet::new(), Vec::new());
+        let mut loaded = manifests::load_adapted(paths, &mut |file, document, value| {
             if is_foreign(&value) && !paths.iter().any(|path| path == file) {
                 found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
+                return None;
+            }
+            files.insert(file.to_path_buf());
+            let text = |field: &str| value[field].as_str().unwrap_or_default();
+            if let Some(kind) = misspelt_kind(text("apiVersion"), text("kind")) {
+                let problem = format!("{} is no kind; did you mean {kind}?", value["kind"]);
+                let fault = FieldFault { field: "kind".into(), problem };
+                let file = Some(file.to_path_buf());
+                misspelt.push(Fault { file, document: Some(document), object: None, fault });
                 return None;
             }
             found.note_service(&value);
             Some(workloads.adapt(value))
         });
-        if !loaded.faults.is_empty() {
-            return Err(loaded.faults.iter().map(ToString::to_string).collect());
-        }
+        loaded.faults.extend(misspelt);
         if !loaded.skipped.is_empty() {
             let kinds = loaded.skipped.iter().map(|(kind, n)| format!("{n} {kind}"));
             let kinds: Vec<String> = kinds.collect();
             found.skipped.push(format!("skipped objects of other kinds: {}", kinds.join(", ")));
         }
-        if loaded.objects.is_empty() {
-            let nothing = |path: &PathBuf| format!("{}: holds no objects", name(path));
-            return Err(paths.iter().map(nothing).collect());
-        }
         found.objects = loaded.objects;
         found.workloads = workloads.finish(&mut found.objects);
-        Ok(found)
+        (found, loaded.faults, files)
     }
 
     /// The name of the workload that a pod belongs to, or the pod's own.
@@ -104,6 +123,40 @@ impl Manifests {
 /// A path as messages name it.
 pub fn name(path: &Path) -> String {
     if path.as_os_str() == "-" { "stdin".into() } else { path.display().to_string() }
+}
+
+/// How many letters to add, remove, change or exchange with the next to make one word another
+/// (the optimal string alignment distance).
+pub fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let above = &rows[i];
+            let mut best = (above[j] + usize::from(x != y)).min(above[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                best = best.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+/// The policy kind that a kind of the same API group is most likely meant to be.
+pub fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
+    let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
+    let policies = [Kind::NetworkPolicy, Kind::ClusterNetworkPolicy, Kind::ClusterEgressFirewall];
+    // Lists of a kind, and kinds of the same group that are no policies.
+    if policies.iter().any(|known| known.name() == kind) || kind.ends_with("List") {
+        return None;
+    }
+    let near = policies.into_iter().find(|known| {
+        group(known.api_version()) == group(version) && distance(known.name(), kind) <= 3
+    });
+    near.map(Kind::name)
 }
 
 /// Whether a document of YAML is something else than a Kubernetes object.
@@ -167,6 +220,29 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
     }
 
     #[test]
+    fn distances_between_words() {
+        let cases = [("", "abc", 3), ("form", "from", 1), ("expct", "expect", 1), ("web", "db", 2)];
+        for (a, b, wanted) in cases {
+            assert_eq!(distance(a, b), wanted, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_kind_is_a_fault() {
+        let policy =
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicies\nmetadata: {name: x}\n";
+        let faults = load(&[("all.yaml", REPOSITORY), ("policy.yaml", policy)]).unwrap_err();
+        assert!(faults[0].ends_with("policy.yaml: document 1: kind: \"NetworkPolicies\" is no kind; did you mean NetworkPolicy?"), "{faults:?}");
+        for (version, kind) in [
+            ("networking.k8s.io/v1", "Ingress"),
+            ("networking.k8s.io/v1", "NetworkPolicyList"),
+            ("apps/v1", "NetworkPolice"),
+        ] {
+            assert_eq!(misspelt_kind(version, kind), None);
+        }
+    }
+
+    #[test]
     fn a_workload_is_one_pod() {
         let found = load(&[("all.yaml", REPOSITORY)]).unwrap();
         assert_eq!(pods(&found), ["shop/report of shop/report", "shop/web of shop/web"]);
@@ -207,8 +283,9 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
             ("play.yml", "- hosts: all\n"),
         ];
         let found = load(&other).unwrap();
-        assert_eq!(found.skipped.len(), 2, "{:?}", found.skipped);
-        assert!(found.skipped.iter().all(|note| note.contains("skipped: no Kubernetes object")));
+        let foreign =
+            found.skipped.iter().filter(|it| it.contains("skipped: no Kubernetes object"));
+        assert_eq!(foreign.count(), 2, "{:?}", found.skipped);
         // A policy that lost its kind is no other YAML.
         let broken = "apiVersion: networking.k8s.io/v1\nmetadata: {name: x}\n";
         assert!(load(&[("all.yaml", REPOSITORY), ("policy.yaml", broken)]).is_err());

@@ -7,7 +7,7 @@
 //! | `from`, `to` | means |
 //! |---|---|
 //! | `NS/POD` | a pod (`pod/NS/POD` says the same, also of pods in a namespace called `node`) |
-//! | an IP address | whoever has it: a pod, a cluster node, a service (`to`), else somebody outside |
+//! | an IP address | the pod, cluster node or service (`to`) that has it, else a host outside |
 //! | `node/NAME` | a cluster node |
 //! | `service/NS/NAME` | the ready endpoints of a service; `to` only |
 //!
@@ -22,6 +22,7 @@ use control::model::Key;
 use serde_json::Value;
 
 use super::{Protocol, Verdict};
+use crate::input;
 
 /// The fields of a case, in the order they were written.
 pub type Fields = Vec<(String, Value)>;
@@ -31,12 +32,23 @@ pub type Fields = Vec<(String, Value)>;
 pub enum Endpoint {
     /// A pod by name.
     Pod(PodKey),
-    /// Whoever has this address.
+    /// The object that has this address, or a host outside.
     Address(IpAddr),
     /// A cluster node by name.
     Node(Arc<str>),
     /// A service by name.
     Service(Key),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(key) => key.fmt(f),
+            Self::Address(address) => address.fmt(f),
+            Self::Node(name) => write!(f, "node/{name}"),
+            Self::Service(key) => write!(f, "service/{key}"),
+        }
+    }
 }
 
 /// The port a connection is for.
@@ -53,9 +65,9 @@ pub enum Port {
 pub struct Case {
     /// All its fields, as given.
     pub fields: Fields,
-    /// Who opens the connection; never a service.
+    /// The end that opens the connection; never a service.
     pub from: Endpoint,
-    /// Whom it is for.
+    /// The end that it is opened to.
     pub to: Endpoint,
     /// The protocol.
     pub protocol: Protocol,
@@ -105,6 +117,15 @@ impl Case {
                 });
             }
         }
+        for (name, _) in &fields {
+            if let Some(known) = FIELDS.into_iter().find(|known| is_misspelt(name, known)) {
+                reader.faults.push(Fault {
+                    case: Some(number),
+                    field: "",
+                    problem: format!("the field {name:?} is unknown; {known:?} is one that counts"),
+                });
+            }
+        }
         let from = reader.field("from", |value| sender(text(value)?));
         let to = reader.field("to", |value| endpoint(text(value)?));
         let protocol = reader.field("protocol", protocol);
@@ -124,6 +145,23 @@ impl Case {
             _ => Err(reader.faults),
         }
     }
+}
+
+/// The fields of a case that mean something.
+const FIELDS: [&str; 5] = ["from", "to", "protocol", "port", "expect"];
+
+/// Whether a field is most likely meant to be a known one: it has other case, one letter more,
+/// less or changed, two exchanged, or an ending.
+fn is_misspelt(field: &str, known: &str) -> bool {
+    if field == known {
+        return false;
+    }
+    let lower = field.to_lowercase();
+    let has_ending = known.len() > 3
+        && ["s", "ed", "s-to", "_", "ation", "ing"]
+            .iter()
+            .any(|end| lower.strip_prefix(known).is_some_and(|rest| rest == *end));
+    lower == known || has_ending || known.len() > 3 && input::distance(&lower, known) == 1
 }
 
 struct Reader<'a> {
@@ -307,7 +345,24 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told() {
+    fn a_misspelt_field_is_a_fault() {
+        let with = |field: &str| {
+            faults(&format!(r#"{{"from":"a/b","to":"a/c","protocol":"ICMP","{field}":"allow"}}"#))
+        };
+        for field in ["expected", "Expect", "exepct", "expct", "expects"] {
+            assert_eq!(
+                with(field),
+                [format!("case 3: the field {field:?} is unknown; \"expect\" is one that counts")]
+            );
+        }
+        for other in ["note", "id", "x", "name", "reason", "form2"] {
+            let text = format!(r#"{{"from":"a/b","to":"a/c","protocol":"ICMP","{other}":1}}"#);
+            assert!(Case::read(1, fields(&text)).is_ok(), "{other}");
+        }
+    }
+
+    #[test]
+    fn every_fault_is_reported() {
         assert_eq!(
             faults(r#"{"from":"service/a/b","to":7,"protocol":"tcp","expect":"maybe"}"#),
             [

@@ -45,6 +45,9 @@ pub fn read(text: &[u8]) -> Result<Vec<Case>, Vec<Fault>> {
             other => each(other, &mut faults),
         }
     }
+    if number == 0 {
+        faults.push(Fault { case: None, field: "", problem: "holds no cases".into() });
+    }
     if faults.is_empty() { Ok(cases) } else { Err(faults) }
 }
 
@@ -197,7 +200,7 @@ mod tests {
         let list = "---\n# two\n- {from: a/b, to: a/c, protocol: TCP, port: 1}\n- from: a/b\n  \
                     to: a/c\n  protocol: SCTP\n  port: 2\n---\n";
         assert_eq!(count(&format!("{list}{list}")), 4);
-        assert_eq!(count("[]"), 0);
+        assert_eq!(faults("[]"), ["holds no cases"]);
     }
 
     #[test]
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_with_the_number_of_their_case() {
+    fn faults_have_the_number_of_their_case() {
         assert_eq!(faults(""), ["holds no cases"]);
         assert_eq!(
             faults(&format!("[{CASE}, 7, [1], null]")),

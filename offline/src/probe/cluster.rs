@@ -400,7 +400,7 @@ impl Cluster {
 }
 
 /// All cluster nodes with the networks and pods behind them. (The underlay is plain: routes only
-/// tell who is in the cluster.)
+/// distinguish clients in the cluster from those outside.)
 fn routes(view: &View, names: &[Arc<str>], pods_of: &[Vec<(&PodKey, Vec<IpAddr>)>]) -> Routes {
     let peer = |(name, pods): (&Arc<str>, &Vec<(&PodKey, Vec<IpAddr>)>)| {
         let node = view.nodes.get(name)?;

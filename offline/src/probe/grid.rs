@@ -9,7 +9,7 @@ use super::plan::Question;
 use super::report::Line;
 use super::{Answer, Endpoint, Port, Prober, Protocol, Verdict};
 
-/// What a grid asks for every pair of pods.
+/// The question of a grid, for every pair of pods.
 #[derive(Clone, Debug)]
 pub struct Grid {
     /// The pods, in the order of rows and columns.

@@ -7,7 +7,7 @@ use dataplane::{SWITCH_MAC, wire};
 use etherparse::{IpNumber, PacketBuilder};
 
 /// The protocols that a question may be about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
 #[value(rename_all = "UPPER")]
 pub enum Protocol {
     /// TCP; a SYN opens it.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::case::Fields;
-use super::{Answer, Case, Endpoint, Port};
+use super::{Answer, Case, Port};
 
 /// Fields that an answer adds; what a case has of these names gives way.
 const ANSWER: [&str; 3] = ["verdict", "reason", "by"];
@@ -93,8 +93,8 @@ fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
     };
     [
         mark,
-        plain(&spelled(&case.from)),
-        plain(&spelled(&case.to)),
+        plain(&case.from.to_string()),
+        plain(&case.to.to_string()),
         port,
         answer.verdict.name().to_owned(),
         answer.reason.to_string(),
@@ -102,16 +102,7 @@ fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
     ]
 }
 
-fn spelled(endpoint: &Endpoint) -> String {
-    match endpoint {
-        Endpoint::Pod(key) => key.to_string(),
-        Endpoint::Address(address) => address.to_string(),
-        Endpoint::Node(name) => format!("node/{name}"),
-        Endpoint::Service(key) => format!("service/{key}"),
-    }
-}
-
-/// Text without anything that a terminal would obey.
+/// Text without control characters, which a terminal would act on.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -6,7 +6,7 @@
 //!                                              └─▶ what left ─▶ --write
 //! ```
 //!
-//! The graph is the one that live packets pass; its ports lead to memory and its clock is the
+//! The graph is the one that live packets pass; its ports end in memory and its clock is the
 //! capture's. Packets go one at a time, so that a packet's verdict never depends on how many
 //! came with it. A later fragment that comes before its first waits in the switch; its line, and
 //! those behind it, are written once its verdict is known.
@@ -39,7 +39,7 @@ pub(crate) enum Failure {
     /// No such cluster node.
     #[error("cluster node '{node}' is not in the manifests; {known}")]
     Node {
-        /// The name asked for.
+        /// The name given.
         node: String,
         /// Which ones there are.
         known: String,
@@ -67,7 +67,7 @@ pub(crate) enum Failure {
         error: io::Error,
     },
     /// The reader of the output has seen enough.
-    #[error("nobody reads the output any more")]
+    #[error("the reader of the output is gone")]
     Unread,
     /// The switch broke its own rules.
     #[error("{0}")]

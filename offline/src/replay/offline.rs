@@ -1,4 +1,4 @@
-//! A cluster node's switch with ports that lead to memory.
+//! A cluster node's switch with ports that end in memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -44,7 +44,7 @@ pub(super) struct Passed {
     pub(super) exit: Option<Arc<str>>,
     /// Why.
     pub(super) outcome: Outcome,
-    /// Who decided.
+    /// The rules that decided.
     pub(super) by: Vec<Arc<str>>,
     /// Both ends, as far as its headers could be read.
     pub(super) flow: Option<Flow>,
@@ -100,7 +100,7 @@ impl Offline {
         let services = ServiceMaker::default().services(view, node);
         let mut surroundings = Surroundings { services, underlay, ..Surroundings::default() };
         if matches!(surroundings.underlay, Underlay::Overlay(_)) {
-            // Whoever is next on the underlay is not in the capture's cluster.
+            // Captures hold no next hops of the underlay.
             let peers =
                 peers(view, node, |_| NextHop { mac: Some(SWITCH_MAC), is_neighbour: false });
             surroundings.routes = Arc::new(Routes::new(peers));
@@ -322,7 +322,7 @@ mod tests {
                 // A fragment may bring along those that waited for it.
                 let most: usize = ended.iter().map(|passed| match passed.outcome.verdict() {
                     Verdict::Forward | Verdict::Consume => 1,
-                    // The sender is told why.
+                    // The sender gets an ICMP error.
                     Verdict::Drop if passed.outcome.is_told() => 1,
                     Verdict::Drop => 0,
                 }).sum();

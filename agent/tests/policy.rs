@@ -1,0 +1,177 @@
+//! `podgate policy explain`, `walkthrough`, `test`, `diff` and `lint` from the outside: what they
+//! print and with which code they end.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use testkit::TempDir;
+
+const SHOP: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec: {template: {metadata: {labels: {app: web}}}}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: shop}
+spec: {template: {metadata: {labels: {app: db}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: shop}
+spec: {selector: {app: db}, ports: [{port: 5432}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: web}}}]
+    ports: [{port: 5432}]
+";
+
+/// A folder of files, and `podgate policy` run inside it.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let folder = TempDir::new("policy-command");
+        for (name, text) in files {
+            let path: PathBuf = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Self(folder)
+    }
+
+    /// The exit code, and what was printed on stdout and stderr.
+    fn run(&self, arguments: &str) -> (i32, String, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_podgate"))
+            .arg("policy")
+            .args(arguments.split_whitespace())
+            .current_dir(self.0.path())
+            .stdin(fs::File::open(self.0.path().join("shop.yaml")).unwrap())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    }
+}
+
+#[test]
+fn explain_gives_the_switchs_answer_to_services_and_to_the_own_cluster_node() {
+    let folder = Folder::new(&[("shop.yaml", SHOP)]);
+    let explain =
+        |arguments: &str| folder.run(&format!("explain {arguments} --manifests shop.yaml -o json"));
+    let (code, out, _) = explain("shop/web service/shop/db --port 5432");
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &answer["verdict"]), (0, &json!("allow")), "{out}");
+    assert_eq!(answer["by"], json!(["NetworkPolicy shop/db ingress[0]"]));
+    assert_eq!(answer["ingress"]["selecting"], json!(["NetworkPolicy shop/db"]));
+    assert_eq!(answer["connections"][0]["to"], "shop/db");
+    let (code, out, _) = explain("node/(unscheduled) shop/db --port 1");
+    assert_eq!(code, 0, "{out}");
+    let (code, out, _) = folder.run("explain shop/db shop/web --port 1 --manifests -");
+    assert!(code == 0 && out.contains("no policy selects it for ingress"), "{out}");
+    let (code, out, _) = folder.run("explain shop/web shop/db --port 1 --manifests shop.yaml");
+    assert_eq!(code, 1);
+    let by = "default-deny of NetworkPolicy shop/db";
+    assert!(
+        out.starts_with(&format!("The connection may not be opened: policy-denied, by {by}\n")),
+        "{out}"
+    );
+    // An address that a case names is never one that a pod without an address gets.
+    let (_, out, _) = explain("10.244.0.2 shop/db --port 5432");
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&answer["verdict"], &answer["egress"]), (&json!("deny"), &Value::Null), "{out}");
+    let (code, out, errors) = explain("shop/ghost shop/db");
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert_eq!(errors, "podgate: Pod shop/ghost is not in the manifests\n");
+}
+
+#[test]
+fn walkthrough_lists_the_own_cluster_node_and_peers_that_select_nothing() {
+    let folder = Folder::new(&[(
+        "shop.yaml",
+        &SHOP.replace(
+            "[{podSelector: {matchLabels: {app: web}}}]",
+            "[{podSelector: {matchLabels: {app: wbe}}}]",
+        ),
+    )]);
+    let (code, out, _) = folder.run("walkthrough shop/db --manifests shop.yaml");
+    assert_eq!(code, 0);
+    assert!(out.contains("allow everything from its own cluster node"), "{out}");
+    assert!(out.contains("now: selects no pod"), "{out}");
+}
+
+#[test]
+fn test_ends_with_what_its_cases_come_to() {
+    let folder = Folder::new(&[
+        ("shop.yaml", SHOP),
+        ("good.yaml", "- {from: shop/app=web, to: service/shop/db, port: 5432, expect: allow}\n"),
+        ("bad.yaml", "- {name: b, from: internet, to: shop/app=db, port: 5432, expect: allow}\n"),
+        ("typo.yaml", "- {from: shop/web, to: shop/db, port: 1, expct: deny}\n"),
+        ("empty.yaml", "[]\n"),
+    ]);
+    let (code, out, _) = folder.run("test --manifests shop.yaml good.yaml");
+    assert_eq!(code, 0, "{out}");
+    assert!(out.ends_with("1 cases, 0 failed\n"), "{out}");
+    let (code, out, _) = folder.run("test --manifests shop.yaml good.yaml bad.yaml -o json");
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(code, 1);
+    assert_eq!([&lines[0]["holds"], &lines[1]["holds"]], [true, false]);
+    let (code, out, _) = folder.run("test --manifests shop.yaml bad.yaml -o github");
+    assert!(code == 1 && out.starts_with("::error file=bad.yaml,line=1,title=b::"), "{out}");
+    for unusable in ["typo.yaml", "empty.yaml", "missing.yaml"] {
+        let (code, out, errors) = folder.run(&format!("test --manifests shop.yaml {unusable}"));
+        assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+        assert!(errors.starts_with(&format!("podgate: {unusable}: ")), "{errors}");
+    }
+}
+
+#[test]
+fn diff_ends_with_what_opens() {
+    let opened = SHOP.replace("port: 5432}]\n", "port: 5432}, {port: 22}]\n");
+    assert_ne!(opened, SHOP);
+    let folder =
+        Folder::new(&[("shop.yaml", SHOP), ("old/all.yaml", SHOP), ("new/all.yaml", &opened)]);
+    let (code, out, _) = folder.run("diff old new");
+    assert_eq!(code, 1, "{out}");
+    assert!(out.starts_with("Opened:\n  shop/db TCP 22 from shop/web\n"), "{out}");
+    assert_eq!(folder.run("diff new old").0, 0, "what closes fails only where it is to");
+    assert_eq!(folder.run("diff new old --fail-on any").0, 1);
+    assert_eq!(folder.run("diff old new --fail-on never").0, 0);
+    let (code, out, _) = folder.run("diff old new -o json");
+    let all: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &all["opened"][0]["ports"]), (1, &json!([22, 22])));
+    let (_, out, _) = folder.run("diff old new -o markdown");
+    assert!(out.contains("| shop/db | TCP 22 | shop/web |"), "{out}");
+    assert_eq!(folder.run("diff old missing").0, 2);
+}
+
+#[test]
+fn lint_fails_only_where_it_is_strict_or_nothing_can_be_read() {
+    let mistake = SHOP.replace("from: [{podSelector: {matchLabels: {app: web}}}]", "from: []");
+    let folder = Folder::new(&[
+        ("shop.yaml", SHOP),
+        ("mistake.yaml", &mistake),
+        ("broken.yaml", "kind: [\n"),
+    ]);
+    assert_eq!(
+        folder.run("lint shop.yaml --strict"),
+        (0, "0 warnings, 0 errors\n".into(), String::new())
+    );
+    let (code, out, _) = folder.run("lint mistake.yaml");
+    assert_eq!(code, 0);
+    assert!(out.starts_with("mistake.yaml:23:11: warning: NetworkPolicy shop/db: "), "{out}");
+    assert!(out.contains("[opens-to-all]"), "{out}");
+    assert_eq!(folder.run("lint mistake.yaml --strict").0, 1);
+    let (code, out, errors) = folder.run("lint broken.yaml");
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+    assert!(errors.contains("broken.yaml"), "{errors}");
+}

@@ -1,0 +1,315 @@
+//! Whether the cases of a suite hold.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::Object;
+use control::PodKey;
+use control::model::PortSpec;
+
+use super::matrix::{self, Matrix};
+use super::suite::{Expectation, Side, Suite};
+use crate::input::Manifests;
+use crate::probe::{Answer, Endpoint, Port, Prober, Protocol, Question};
+
+/// The result of one case.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The case's name.
+    pub name: String,
+    /// The file it is in.
+    pub file: String,
+    /// Its line there.
+    pub line: u64,
+    /// How many connections it is about.
+    pub connections: usize,
+    /// Those that are not as expected, in words.
+    pub failures: Vec<String>,
+}
+
+impl Outcome {
+    /// Whether the case holds.
+    pub fn holds(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+/// A cluster that suites are run against.
+pub struct Runner {
+    prober: Prober,
+    matrix: Matrix,
+    internet: IpAddr,
+    /// Ports that policies name.
+    ports: BTreeSet<(Protocol, u16)>,
+}
+
+impl Runner {
+    /// The cluster of these manifests; `suites` name addresses that invented ones must not take.
+    ///
+    /// # Errors
+    /// When there are more pods than addresses.
+    pub fn new(manifests: Manifests, suites: &[(String, Suite)]) -> Result<Self, String> {
+        let v4 = !manifests.objects.iter().any(|object| {
+            matches!(object, Object::Pod(pod) if !pod.addresses.is_empty()
+                && pod.addresses.iter().all(IpAddr::is_ipv6))
+        });
+        let outside = matrix::outside(&manifests.objects, v4);
+        let generic = outside.iter().find(|(_, name)| *name == "internet");
+        let internet = generic.or(outside.iter().next_back()).map(|(address, _)| *address);
+        let internet = internet.ok_or("no address is left for the internet")?;
+        let ports = policy_ports(&manifests.objects);
+        let cases = suites.iter().flat_map(|(_, suite)| &suite.cases);
+        let named = cases.flat_map(|case| [&case.from, &case.to]).filter_map(|side| match side {
+            Side::One(Endpoint::Address(address)) => Some(*address),
+            _ => None,
+        });
+        let prober = Prober::new(manifests, named.chain([internet]).collect::<Vec<_>>())?;
+        let matrix = Matrix::new(prober.control().view())?;
+        Ok(Self { prober, matrix, internet, ports })
+    }
+
+    /// Runs one file's cases.
+    ///
+    /// # Errors
+    /// Every end that does not exist, and every selector that selects nothing.
+    pub fn run(&mut self, file: &str, suite: &Suite) -> Result<Vec<Outcome>, Vec<String>> {
+        let mut faults = Vec::new();
+        let mut pairs: Vec<Vec<(Endpoint, Endpoint)>> = Vec::new();
+        for case in &suite.cases {
+            let mut ends = |field: &str, side: &Side| {
+                let found = self.ends(side);
+                found.unwrap_or_else(|problem| {
+                    faults.push(format!("{file}: line {}: {field}: {problem}", case.line));
+                    Vec::new()
+                })
+            };
+            let (from, to) = (ends("from", &case.from), ends("to", &case.to));
+            let alone = from.len() == 1 && to.len() == 1;
+            let each = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
+            // A pod that both selectors match does not connect to itself.
+            let each = each.filter(|(from, to)| alone || from != to);
+            pairs.push(each.map(|(from, to)| (from.clone(), to.clone())).collect());
+        }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let questions = suite.cases.iter().zip(&pairs).flat_map(|(case, pairs)| {
+            pairs.iter().map(|(from, to)| Question {
+                from,
+                to,
+                protocol: case.protocol,
+                port: case.port.as_ref(),
+            })
+        });
+        let questions: Vec<Question<'_>> = questions.collect();
+        let mut answers = self.prober.answer(questions).into_iter();
+        let mut outcomes = Vec::new();
+        for (case, pairs) in suite.cases.iter().zip(&pairs) {
+            let mut failures = Vec::new();
+            for (pair, answer) in pairs.iter().zip(answers.by_ref()) {
+                if answer.verdict != case.expect {
+                    failures.push(failure(case, pair, &answer));
+                }
+            }
+            outcomes.push(Outcome {
+                name: case.name.clone(),
+                file: file.to_owned(),
+                line: case.line,
+                connections: pairs.len(),
+                failures,
+            });
+        }
+        if let Some(line) = suite.everything_else {
+            outcomes.push(self.everything_else(file, line, suite, &pairs));
+        }
+        Ok(outcomes)
+    }
+
+    fn ends(&self, side: &Side) -> Result<Vec<Endpoint>, String> {
+        let world = self.prober.world();
+        let internet = Endpoint::Address(self.internet);
+        let found: Vec<Endpoint> = match side {
+            Side::One(endpoint) => match self.prober.unknown(endpoint) {
+                Some(problem) => return Err(problem),
+                None => vec![endpoint.clone()],
+            },
+            Side::Internet => vec![internet],
+            Side::Nodes => {
+                world.nodes().map(|node| Endpoint::Node(Arc::clone(&node.name))).collect()
+            }
+            Side::Any => {
+                self.prober.pods().into_iter().map(Endpoint::Pod).chain([internet]).collect()
+            }
+            Side::Pods(namespace, labels) => {
+                let pods = world.pods().filter(|pod| !pod.finished);
+                let pods = pods.filter(|pod| {
+                    namespace.as_ref().is_none_or(|it| **it == *pod.key.namespace)
+                        && labels.iter().all(|(key, value)| pod.labels.value(key) == Some(value))
+                });
+                pods.map(|pod| Endpoint::Pod(pod.key.clone())).collect()
+            }
+        };
+        if found.is_empty() { Err("selects nothing in the manifests".into()) } else { Ok(found) }
+    }
+
+    /// Every connection between two pods, or a pod and the internet, that no case is about must be
+    /// denied: on every port that a case, a policy or a container names, and one that none does.
+    fn everything_else(
+        &self,
+        file: &str,
+        line: u64,
+        suite: &Suite,
+        pairs: &[Vec<(Endpoint, Endpoint)>],
+    ) -> Outcome {
+        let world = self.prober.world();
+        let mut ports = self.ports.clone();
+        ports.insert((Protocol::Icmp, 0));
+        let container_ports = world.pods().flat_map(|pod| pod.ports.iter());
+        ports.extend(container_ports.map(|port| (of_model(port.protocol), port.number)));
+        let mut covered: HashSet<(IpAddr, IpAddr, Protocol, u16)> = HashSet::new();
+        for (case, pairs) in suite.cases.iter().zip(pairs) {
+            for (from, to) in pairs {
+                for (source, target, port) in self.connections(case, from, to) {
+                    ports.insert((case.protocol, port));
+                    covered.insert((source, target, case.protocol, port));
+                }
+            }
+        }
+        let unnamed = (1..=u16::MAX).rev().find(|port| !ports.contains(&(Protocol::Tcp, *port)));
+        ports.extend(unnamed.map(|port| (Protocol::Tcp, port)));
+
+        let pods: BTreeMap<&PodKey, &[IpAddr]> =
+            self.matrix.view().pods.iter().map(|(key, pod)| (key, &*pod.addresses)).collect();
+        let mut ends: Vec<(String, &[IpAddr])> =
+            pods.iter().map(|(key, addresses)| (key.to_string(), *addresses)).collect();
+        let internet = [self.internet];
+        ends.push(("internet".into(), &internet));
+        let (mut connections, mut failures) = (0, Vec::new());
+        for (from, sources) in &ends {
+            for (to, targets) in ends.iter().filter(|(to, _)| to != from) {
+                let family = |source: &IpAddr| {
+                    let target = targets.iter().find(|it| it.is_ipv4() == source.is_ipv4())?;
+                    Some((*source, *target))
+                };
+                for (source, target) in sources.iter().filter_map(family) {
+                    for (protocol, port) in &ports {
+                        if covered.contains(&(source, target, *protocol, *port)) {
+                            continue;
+                        }
+                        connections += 1;
+                        let decision = self.matrix.decide(source, target, *protocol, *port);
+                        if decision.permits {
+                            let by = decision.by.join(", ");
+                            let port = if *protocol == Protocol::Icmp {
+                                String::new()
+                            } else {
+                                format!(" {port}")
+                            };
+                            failures.push(format!(
+                                "{from} to {to} {}{port}: allow, by {by}",
+                                protocol.name()
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        let name = "everything else: deny".to_owned();
+        Outcome { name, file: file.to_owned(), line, connections, failures }
+    }
+
+    /// The connections between pods that a case's pair of ends comes to.
+    fn connections(
+        &self,
+        case: &Expectation,
+        from: &Endpoint,
+        to: &Endpoint,
+    ) -> Vec<(IpAddr, IpAddr, u16)> {
+        let (world, view) = (self.prober.world(), self.matrix.view());
+        let protocol = case.protocol.with_ports();
+        let sources = self.addresses(from);
+        let number = |pod: &PodKey| match &case.port {
+            None => Some(0),
+            Some(Port::Number(number)) => Some(*number),
+            Some(Port::Name(name)) => world.pod(pod)?.named_port(name, protocol?),
+        };
+        let targets: Vec<(IpAddr, u16)> = match to {
+            Endpoint::Pod(key) => {
+                let port = number(key);
+                self.addresses(to).into_iter().filter_map(|it| Some((it, port?))).collect()
+            }
+            Endpoint::Service(key) => {
+                let service = view.services.get(key);
+                let ports =
+                    service.iter().flat_map(|it| it.service.ports.iter().zip(&it.endpoints));
+                let is_it = |port: &control::model::ServicePort| match &case.port {
+                    Some(Port::Number(number)) => port.port == *number,
+                    Some(Port::Name(name)) => port.name == *name,
+                    None => false,
+                };
+                let wanted =
+                    ports.filter(|(port, _)| Some(port.protocol) == protocol && is_it(port));
+                wanted.flat_map(|(_, list)| list).map(|it| (it.address, it.port)).collect()
+            }
+            Endpoint::Address(_) | Endpoint::Node(_) => match &case.port {
+                Some(Port::Name(_)) => Vec::new(),
+                Some(Port::Number(port)) => {
+                    self.addresses(to).into_iter().map(|it| (it, *port)).collect()
+                }
+                None => self.addresses(to).into_iter().map(|it| (it, 0)).collect(),
+            },
+        };
+        let pairs =
+            sources.iter().flat_map(|from| targets.iter().map(|(to, port)| (*from, *to, *port)));
+        pairs.collect()
+    }
+
+    fn addresses(&self, end: &Endpoint) -> Vec<IpAddr> {
+        let world = self.prober.world();
+        match end {
+            Endpoint::Address(address) => vec![*address],
+            Endpoint::Pod(key) => world.pod(key).map_or_else(Vec::new, |pod| pod.addresses.clone()),
+            Endpoint::Node(name) => {
+                world.node(name).map_or_else(Vec::new, |it| it.addresses.clone())
+            }
+            Endpoint::Service(_) => Vec::new(),
+        }
+    }
+}
+
+fn failure(case: &Expectation, (from, to): &(Endpoint, Endpoint), answer: &Answer) -> String {
+    let port = match &case.port {
+        Some(Port::Number(number)) => format!(" {number}"),
+        Some(Port::Name(name)) => format!(" {name}"),
+        None => String::new(),
+    };
+    let by = match answer.by.is_empty() {
+        true => String::new(),
+        false => format!(", by {}", answer.by.join(", ")),
+    };
+    let (protocol, Answer { verdict, reason, .. }) = (case.protocol.name(), answer);
+    format!("{from} to {to} {protocol}{port}: {verdict}, {reason}{by}")
+}
+
+fn of_model(protocol: control::model::Protocol) -> Protocol {
+    match protocol {
+        control::model::Protocol::Tcp => Protocol::Tcp,
+        control::model::Protocol::Udp => Protocol::Udp,
+        control::model::Protocol::Sctp => Protocol::Sctp,
+    }
+}
+
+/// The numbers of ports that policies name, of ranges the ends.
+fn policy_ports(objects: &[Object]) -> BTreeSet<(Protocol, u16)> {
+    let mut found = BTreeSet::new();
+    matrix::each_rule(objects, |rule| {
+        for ports in rule.ports.iter().flatten() {
+            if let PortSpec::Range(range) = &ports.port {
+                let protocol = of_model(ports.protocol);
+                found.extend([range.first, range.last].map(|port| (protocol, port)));
+            }
+        }
+    });
+    found
+}

@@ -1,0 +1,276 @@
+//! A file of cases for `podgate policy test`.
+//!
+//! ```yaml
+//! - name: the shop reaches its database
+//!   {from: shop/app=frontend, to: shop/app=db, protocol: TCP, port: 5432, expect: allow}
+//! - {from: internet, to: "*", protocol: TCP, port: 22, expect: deny}
+//! - everything-else: deny
+//! ```
+//!
+//! Unlike a case of a probe, one here may select many ends, must have an expectation, and has no
+//! fields beside those that mean something.
+
+use serde_json::Value;
+
+use crate::input::located::{self, Located, Tree};
+use crate::probe::case::{Fields, endpoint};
+use crate::probe::{Case, Endpoint, Port, Protocol, Verdict};
+
+/// The cases of a file.
+#[derive(Clone, Debug, Default)]
+pub struct Suite {
+    /// The cases in their order.
+    pub cases: Vec<Expectation>,
+    /// The line that says `everything-else: deny`, if one does.
+    pub everything_else: Option<u64>,
+}
+
+/// One case: what is expected of every connection from one side to the other.
+#[derive(Clone, Debug)]
+pub struct Expectation {
+    /// Its name; made of its fields where it has none.
+    pub name: String,
+    /// Its line in the file.
+    pub line: u64,
+    /// The ends that open connections.
+    pub from: Side,
+    /// The ends that they are opened to.
+    pub to: Side,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port; `None` for ICMP.
+    pub port: Option<Port>,
+    /// The verdict that is expected of all connections.
+    pub expect: Verdict,
+}
+
+/// One end, or several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// As in a case of a probe.
+    One(Endpoint),
+    /// Pods of a namespace (`None`: of any) with these labels.
+    Pods(Option<String>, Vec<(String, String)>),
+    /// An address that no object has.
+    Internet,
+    /// Every cluster node.
+    Nodes,
+    /// Every pod, and the internet.
+    Any,
+}
+
+const FIELDS: [&str; 6] = ["name", "from", "to", "protocol", "port", "expect"];
+
+impl Suite {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong, each with its line.
+    pub fn read(text: &[u8]) -> Result<Self, Vec<String>> {
+        let documents = located::documents(text).map_err(|problem| vec![problem])?;
+        let (mut suite, mut faults) = (Self::default(), Vec::new());
+        for document in &documents {
+            suite.add(document, &mut faults);
+        }
+        if suite.cases.is_empty() && suite.everything_else.is_none() && faults.is_empty() {
+            faults.push("holds no expectation".into());
+        }
+        if faults.is_empty() { Ok(suite) } else { Err(faults) }
+    }
+
+    fn add(&mut self, value: &Located, faults: &mut Vec<String>) {
+        match &value.tree {
+            Tree::List(list) => list.iter().for_each(|it| self.add(it, faults)),
+            Tree::Map(fields) if fields.iter().all(|(name, _)| is_of_file(name)) => {
+                for (name, value) in fields {
+                    match (name.as_str(), value.text()) {
+                        ("cases", _) if value.is_list() => self.add(value, faults),
+                        ("everything-else", Some("deny")) => {
+                            self.everything_else = Some(value.line)
+                        }
+                        (name, _) => faults.push(format!(
+                            "line {}: {name}: {} is not what belongs here",
+                            value.line,
+                            value.value()
+                        )),
+                    }
+                }
+            }
+            Tree::Map(_) => match Expectation::read(value) {
+                Ok(case) => self.cases.push(case),
+                Err(found) => faults.extend(found),
+            },
+            Tree::Scalar(Value::Null) => {}
+            Tree::Scalar(it) => faults.push(format!("line {}: {it} is no case", value.line)),
+        }
+    }
+}
+
+fn is_of_file(field: &str) -> bool {
+    matches!(field, "cases" | "everything-else")
+}
+
+impl Expectation {
+    fn read(value: &Located) -> Result<Self, Vec<String>> {
+        let line = value.line;
+        let mut faults = Vec::new();
+        for (field, it) in value.fields() {
+            if !FIELDS.contains(&field.as_str()) {
+                let known = FIELDS.join(", ");
+                faults
+                    .push(format!("line {}: {field}: unknown field; a case has {known}", it.line));
+            }
+        }
+        let mut side = |field: &str| {
+            let text = value.get(field).and_then(Located::text);
+            match text.map(|text| Side::read(text, field == "to")) {
+                Some(Ok(side)) => Some(side),
+                Some(Err(problem)) => {
+                    faults.push(format!("line {line}: {field}: {problem}"));
+                    None
+                }
+                None => {
+                    faults.push(format!("line {line}: {field}: is missing or no text"));
+                    None
+                }
+            }
+        };
+        let (from, to) = (side("from"), side("to"));
+        if value.get("expect").is_none() {
+            faults.push(format!("line {line}: expect: is missing"));
+        }
+        // The rest is as in a case of a probe, whose ends are of no interest here.
+        let is_rest =
+            |name: &str| FIELDS.contains(&name) && !matches!(name, "name" | "from" | "to");
+        let own = value.fields().iter().filter(|(name, _)| is_rest(name));
+        let mut fields: Fields = own.map(|(name, it)| (name.clone(), it.value())).collect();
+        let is_named = |name: &str| value.get(name).is_some();
+        if !is_named("protocol") && is_named("port") {
+            fields.push(("protocol".into(), "TCP".into()));
+        }
+        fields.extend(["from", "to"].map(|end| (end.to_owned(), Value::from("0.0.0.0"))));
+        let case = match Case::read(0, fields) {
+            Ok(case) => Some(case),
+            Err(found) => {
+                let found = found
+                    .into_iter()
+                    .filter(|it| FIELDS.contains(&it.field) || it.field.is_empty());
+                faults.extend(found.map(|it| format!("line {line}: {}: {}", it.field, it.problem)));
+                None
+            }
+        };
+        let expect = case.as_ref().and_then(|case| case.expect);
+        let (Some(from), Some(to), Some(case), Some(expect)) = (from, to, case, expect) else {
+            return Err(faults);
+        };
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let text = |field: &str| value.get(field).and_then(Located::text).map(str::to_owned);
+        let port = match &case.port {
+            Some(Port::Number(number)) => format!(" {number}"),
+            Some(Port::Name(name)) => format!(" {name}"),
+            None => String::new(),
+        };
+        let ends = (text("from").unwrap_or_default(), text("to").unwrap_or_default());
+        let made = format!("{} to {} {}{port}: {expect}", ends.0, ends.1, case.protocol.name());
+        let name = text("name").unwrap_or(made);
+        Ok(Self { name, line, from, to, protocol: case.protocol, port: case.port, expect })
+    }
+}
+
+impl Side {
+    fn read(text: &str, is_target: bool) -> Result<Self, String> {
+        match text {
+            "internet" => return Ok(Self::Internet),
+            "*" => return Ok(Self::Any),
+            "node/*" => return Ok(Self::Nodes),
+            _ => {}
+        }
+        if let Some((namespace, selector)) = text.split_once('/')
+            && (selector.contains('=') || selector == "*")
+        {
+            let namespace = Some(namespace.to_owned()).filter(|it| it != "*");
+            let labels = selector.split(',').filter(|it| *it != "*").map(|label| {
+                let pair = label.split_once('=').filter(|(key, _)| !key.is_empty());
+                let pair = pair.map(|(key, value)| (key.to_owned(), value.to_owned()));
+                pair.ok_or_else(|| format!("{label:?} is not LABEL=VALUE"))
+            });
+            return Ok(Self::Pods(namespace, labels.collect::<Result<_, _>>()?));
+        }
+        match endpoint(text) {
+            Ok(Endpoint::Service(_)) if !is_target => {
+                Err(format!("{text:?} is a service, which opens no connection"))
+            }
+            Ok(endpoint) => Ok(Self::One(endpoint)),
+            Err(problem) => Err(format!(
+                "{problem}; a case may also say NS/LABEL=VALUE[,…], NS/*, node/*, internet or *"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str) -> Vec<String> {
+        Suite::read(text.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn every_way_to_name_ends() {
+        let labels = |text: &str| Side::read(text, false).unwrap();
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(
+            labels("shop/app=web,tier=front"),
+            Side::Pods(Some("shop".into()), vec![pair("app", "web"), pair("tier", "front")])
+        );
+        assert_eq!(
+            labels("shop/app.kubernetes.io/name=web"),
+            Side::Pods(Some("shop".into()), vec![pair("app.kubernetes.io/name", "web")])
+        );
+        assert_eq!(labels("*/app=web"), Side::Pods(None, vec![pair("app", "web")]));
+        assert_eq!(labels("shop/*"), Side::Pods(Some("shop".into()), Vec::new()));
+        assert_eq!(
+            [labels("internet"), labels("*"), labels("node/*")],
+            [Side::Internet, Side::Any, Side::Nodes]
+        );
+        assert!(Side::read("service/shop/web", false).is_err());
+        assert!(Side::read("service/shop/web", true).is_ok());
+        assert!(Side::read("web", false).unwrap_err().contains("NS/LABEL=VALUE"));
+    }
+
+    #[test]
+    fn a_file_of_cases() {
+        let text = "- {name: n, from: a/b, to: a/c, port: 80, expect: allow}\n\
+                    - {from: '*', to: a/c, protocol: ICMP, expect: deny}\n- everything-else: deny\n";
+        let suite = Suite::read(text.as_bytes()).unwrap();
+        let names: Vec<&str> = suite.cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names, ["n", "* to a/c ICMP: deny"]);
+        assert_eq!(suite.everything_else, Some(3));
+        let json = r#"{"cases": [{"from": "a/b", "to": "a/c", "port": 80, "expect": "deny"}]}"#;
+        assert_eq!(Suite::read(json.as_bytes()).unwrap().cases.len(), 1);
+    }
+
+    #[test]
+    fn a_mistake_is_unusable() {
+        assert_eq!(faults(""), ["holds no expectation"]);
+        assert_eq!(faults("[]"), ["holds no expectation"]);
+        let known = "a case has name, from, to, protocol, port, expect";
+        assert_eq!(
+            faults("- {from: a/b, to: a/c, port: 80, expected: allow}"),
+            [&*format!("line 1: expected: unknown field; {known}"), "line 1: expect: is missing"]
+        );
+        assert_eq!(
+            faults("- {from: a/b, to: a/c, port: 80, expect: alow}"),
+            ["line 1: expect: \"alow\" is neither \"allow\" nor \"deny\""]
+        );
+        assert_eq!(faults("- everything-else: allow").len(), 1);
+        assert_eq!(faults("- nonsense"), ["line 1: \"nonsense\" is no case"]);
+        assert_eq!(
+            faults("- {from: a/b, to: a/c, protocol: TCP, expect: deny}"),
+            ["line 1: port: is missing"]
+        );
+    }
+}
