@@ -107,7 +107,7 @@ impl Drop for Server {
             let _ = connection.shutdown(Shutdown::Read);
         }
         if let Err(error) = fs::remove_file(&self.socket) {
-            log::debug!("remove {}: {error}", self.socket.display());
+            tracing::debug!("remove {}: {error}", self.socket.display());
         }
     }
 }
@@ -137,7 +137,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         match stream {
             Ok((stream, _)) => begin(stream, shared),
             Err(error) => {
-                log::warn!("local API: {error}");
+                tracing::warn!("local API: {error}");
                 std::thread::sleep(IDLE);
             }
         }
@@ -157,13 +157,13 @@ fn begin(mut stream: UnixStream, shared: &Arc<Shared>) {
         lock(&shared.connections).insert(number, (clone, Doing::Idle(Instant::now())));
         let serve = move || {
             if let Err(error) = serve(stream, &connection) {
-                log::debug!("local API: {error}");
+                tracing::debug!("local API: {error}");
             }
         };
         std::thread::Builder::new().name("api-connection".into()).spawn(serve)
     });
     if let Err(error) = begun {
-        log::warn!("local API: {error}");
+        tracing::warn!("local API: {error}");
     }
 }
 

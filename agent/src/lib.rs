@@ -16,7 +16,6 @@ mod api;
 pub mod commands;
 pub mod config;
 mod http;
-mod logger;
 pub mod run;
 
 pub use api::Server;

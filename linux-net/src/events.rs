@@ -111,7 +111,7 @@ impl<E: Event> Events<E> {
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                log::warn!("{} events: {error}", E::ABOUT);
+                tracing::warn!("{} events: {error}", E::ABOUT);
                 self.waiting.push_back(E::missed());
                 Ok(true)
             }

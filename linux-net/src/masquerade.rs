@@ -49,7 +49,9 @@ impl Masquerader {
             return Ok(());
         }
         if self.rules.take().as_ref() == Some(rules) {
-            log::warn!("masquerade: table {TABLE} was changed by somebody else; it is restored");
+            tracing::warn!(
+                "masquerade: table {TABLE} was changed by somebody else; it is restored"
+            );
         }
         self.table.change(&script(rules))?;
         self.rules = Some(rules.clone());

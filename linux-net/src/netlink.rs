@@ -201,7 +201,7 @@ fn for_each_message(
         // A kind of message or attribute that the library does not know is not ours to read.
         match NetlinkMessage::deserialize(message) {
             Ok(message) => each(message),
-            Err(error) => log::debug!("netlink message skipped: {error}"),
+            Err(error) => tracing::debug!("netlink message skipped: {error}"),
         }
         let padding = length.next_multiple_of(4) - length;
         rest = after.get(padding..).unwrap_or_default();

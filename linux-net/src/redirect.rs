@@ -74,7 +74,7 @@ impl Redirector {
         let known = match self.elements.take() {
             Some(known) if self.table.is_intact()? => Some(known),
             Some(_) => {
-                log::warn!("table {TABLE} was changed by somebody else; it is restored");
+                tracing::warn!("table {TABLE} was changed by somebody else; it is restored");
                 None
             }
             None => None,

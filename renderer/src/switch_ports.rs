@@ -97,7 +97,7 @@ impl SwitchPorts {
             self.taken.insert(*destination, port);
         }
         if left_out > self.left_out {
-            log::warn!(
+            tracing::warn!(
                 "the cluster node's own processes do not reach {left_out} ports of external \
                  addresses: there are no more than 65535 for them"
             );

@@ -5,15 +5,14 @@ use std::process::ExitCode;
 
 use control::api_server::Access;
 use dataplane::port::af_xdp::{AfXdpError, Umem, UmemConfig};
-use log::LevelFilter;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tracing::Level;
 
 use crate::config::{
-    Config, ConfigError, HugePages, LogLevel, Options, host_name, manifests_of, online_cores,
-    read_file,
+    Config, ConfigError, HugePages, LogFormat, LogLevel, Options, host_name, manifests_of,
+    online_cores, read_file,
 };
-use crate::logger;
 use crate::run::{Input, KernelInterfaces, StartError, start};
 use cli::{NO, UNUSABLE, fail};
 
@@ -52,13 +51,18 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(UNUSABLE, error),
     };
-    logger::start(match config.log_level {
-        LogLevel::Error => LevelFilter::Error,
-        LogLevel::Warn => LevelFilter::Warn,
-        LogLevel::Info => LevelFilter::Info,
-        LogLevel::Debug => LevelFilter::Debug,
-        LogLevel::Trace => LevelFilter::Trace,
-    });
+    let level = match config.log_level {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
+    };
+    let format = match config.log_format {
+        LogFormat::Text => telemetry::log::Format::Text,
+        LogFormat::Json => telemetry::log::Format::Json,
+    };
+    telemetry::log::start(level, format);
     // Both are inherited by the threads that follow.
     Umem::recognize_programs();
     let confined =
@@ -80,14 +84,14 @@ pub fn run(args: &Args) -> ExitCode {
                 None => "ready".to_owned(),
                 Some(why) => format!("running, but {why}"),
             };
-            log::info!(
+            tracing::info!(
                 "{state}: cluster node {}, local API at {}, http://{}/metrics",
                 config.node_name,
                 config.socket.display(),
                 running.http_address()
             );
             let signal = signals.forever().next();
-            log::info!("signal {}: ending", signal.unwrap_or_default());
+            tracing::info!("signal {}: ending", signal.unwrap_or_default());
         }
     }
     ExitCode::SUCCESS
@@ -109,7 +113,9 @@ fn read(args: &Args) -> Result<Config, ConfigError> {
 
 fn switch(config: Config) -> Result<crate::run::Running, StartError> {
     if config.manifests.is_empty() && config.api_server.is_none() {
-        log::warn!("no kubeconfig and no manifests: no pod is known, so every pod stays closed");
+        tracing::warn!(
+            "no kubeconfig and no manifests: no pod is known, so every pod stays closed"
+        );
     }
     let input = Input::read(config)?;
     let config = &input.config;
@@ -134,7 +140,7 @@ fn umem(config: &Config) -> Result<Memory, AfXdpError> {
         HugePages::On => create(true),
         HugePages::Off => create(false),
         HugePages::Auto => create(true).or_else(|error| {
-            log::debug!("without huge pages: {error}");
+            tracing::debug!("without huge pages: {error}");
             create(false)
         }),
     }

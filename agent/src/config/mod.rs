@@ -23,7 +23,7 @@ use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use network::Network;
-pub use options::{HugePages, LogLevel, Masquerade, Options, RxMode};
+pub use options::{HugePages, LogFormat, LogLevel, Masquerade, Options, RxMode};
 pub use text::{Cores, OnOff, PortSpan, Span};
 
 use local_api::DEFAULT_SOCKET;
@@ -73,6 +73,8 @@ pub struct Config {
     pub network: Network,
     /// How much is logged.
     pub log_level: LogLevel,
+    /// How the log is written.
+    pub log_format: LogFormat,
 }
 
 /// A configuration that cannot be used; each line names an option and what is wrong with it.
@@ -223,6 +225,7 @@ impl Config {
             mtu,
             network,
             log_level: options.log_level.unwrap_or(LogLevel::Info),
+            log_format: options.log_format.unwrap_or(LogFormat::Text),
         };
         faults.into_result().map(|()| config)
     }
@@ -262,6 +265,7 @@ impl Config {
         ];
         described.extend(self.network.describe());
         described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
+        described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));
         described
     }
 }

@@ -155,6 +155,20 @@ pub struct Options {
     /// How much is logged to stderr [default: info]
     #[arg(long, env = "PODGATE_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
+
+    /// How the log is written [default: text]
+    #[arg(long, env = "PODGATE_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+/// How a line of the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Time, level and message
+    Text,
+    /// One JSON object a line
+    Json,
 }
 
 /// How pods reach the world outside the cluster.
@@ -244,6 +258,7 @@ impl Options {
             translation_ports: self.translation_ports.or(file.translation_ports),
             service_networks: first(self.service_networks, file.service_networks),
             log_level: self.log_level.or(file.log_level),
+            log_format: self.log_format.or(file.log_format),
         }
     }
 }

@@ -69,6 +69,7 @@ fn a_file_may_say_everything() {
         translation-ports: 50000-50999
         service-networks: [10.96.0.0/12, 'fd60::/112']
         log-level: debug
+        log-format: json
     ";
     let config = resolve(parse(text).unwrap()).unwrap();
     let described: Vec<String> =
@@ -105,6 +106,7 @@ fn a_file_may_say_everything() {
         "translation-ports=50000-50999",
         "service-networks=10.96.0.0/12,fd60::/112",
         "log-level=debug",
+        "log-format=json",
     ];
     assert_eq!(described, expected);
     let flags = Options { mtu: Some(1300), ..Options::default() };

@@ -1,20 +1,18 @@
-//! Metrics in Prometheus' text format, version 0.0.4.
+//! The switch's metrics, read from its counters when somebody scrapes.
 
-use std::fmt::{Display, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dataplane::Outcome;
 use dataplane::graph::Node;
+use telemetry::prometheus::{GaugeVec, IntCounterVec};
+use telemetry::{Scrape, process_metrics};
 
 use crate::run::{Board, PortStatus, Restored, Status, WatchState};
-
-/// What the format is called in HTTP.
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All metrics as of now.
 pub(super) fn text(board: &Board) -> String {
     let status = Status::of(board);
-    let mut page = Page::default();
+    let mut page = Page::new();
     page.family("build_info", "gauge", "Always 1; the version is in the label.");
     page.sample(&[("version", &status.version)], 1);
     page.family("start_time_seconds", "gauge", "When the switch was started, in Unix time.");
@@ -56,7 +54,7 @@ pub(super) fn text(board: &Board) -> String {
     page.sample(&[], board.hub.lost());
     workers(&mut page, &status);
     nodes(&mut page, board);
-    page.text
+    page.scrape.text() + &process_metrics()
 }
 
 fn source(page: &mut Page, board: &Board) {
@@ -153,51 +151,71 @@ fn nodes(page: &mut Page, board: &Board) {
     }
 }
 
-#[derive(Default)]
+/// Families one after the other, each with its samples.
 struct Page {
-    text: String,
-    family: &'static str,
+    scrape: Scrape,
+    name: &'static str,
+    kind: &'static str,
+    help: String,
+    family: Option<Family>,
+}
+
+enum Family {
+    Counter(IntCounterVec),
+    Gauge(GaugeVec),
 }
 
 impl Page {
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
-        self.family = name;
-        self.line(format_args!("# HELP podgate_{name} {help}"));
-        self.line(format_args!("# TYPE podgate_{name} {kind}"));
+    fn new() -> Self {
+        let scrape = Scrape::new("podgate");
+        Self { scrape, name: "", kind: "", help: String::new(), family: None }
     }
 
-    fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        let labels: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let name = self.family;
-        if labels.is_empty() {
-            self.line(format_args!("podgate_{name} {value}"));
-        } else {
-            self.line(format_args!("podgate_{name}{{{}}} {value}", labels.join(",")));
+    fn family(&mut self, name: &'static str, kind: &'static str, help: &str) {
+        (self.name, self.kind, self.help, self.family) = (name, kind, help.to_owned(), None);
+    }
+
+    /// A sample; those of one family have the same labels.
+    fn sample(&mut self, labels: &[(&str, &str)], value: impl Number) {
+        let (names, values): (Vec<&str>, Vec<&str>) = labels.iter().copied().unzip();
+        let family = self.family.get_or_insert_with(|| match self.kind {
+            "counter" => Family::Counter(self.scrape.counter(self.name, &self.help, &names)),
+            _ => Family::Gauge(self.scrape.gauge(self.name, &self.help, &names)),
+        });
+        match family {
+            Family::Counter(family) => family.with_label_values(&values).inc_by(value.whole()),
+            Family::Gauge(family) => family.with_label_values(&values).set(value.real()),
         }
     }
+}
 
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        writeln!(self.text, "{line}").expect("a string grows");
+/// Values of samples.
+trait Number: Copy {
+    fn whole(self) -> u64;
+    fn real(self) -> f64;
+}
+
+macro_rules! numbers {
+    ($($of:ty),*) => {$(
+        impl Number for $of {
+            fn whole(self) -> u64 {
+                self as u64
+            }
+
+            fn real(self) -> f64 {
+                self as f64
+            }
+        }
+    )*};
+}
+numbers!(u8, u32, i32, u64, usize, f64);
+
+impl<N: Number> Number for &N {
+    fn whole(self) -> u64 {
+        (*self).whole()
     }
-}
 
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_format() {
-        let mut page = Page::default();
-        page.family("a_total", "counter", "Things.");
-        page.sample(&[], 1);
-        page.sample(&[("x", "a\"b\\c\nd"), ("y", "2")], 3);
-        let expected = "# HELP podgate_a_total Things.\n# TYPE podgate_a_total counter\n\
-                        podgate_a_total 1\npodgate_a_total{x=\"a\\\"b\\\\c\\nd\",y=\"2\"} 3\n";
-        assert_eq!(page.text, expected);
+    fn real(self) -> f64 {
+        (*self).real()
     }
 }

@@ -42,7 +42,7 @@ mod source;
 mod status;
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -108,7 +108,7 @@ pub struct Running {
     control_loop: Option<JoinHandle<()>>,
     hub: Option<JoinHandle<()>>,
     api: Option<crate::Server>,
-    http: Option<http::Server>,
+    http: Option<telemetry::Server>,
     /// Held until the end, so that no second switch uses the same folder.
     _lock: fs::File,
 }
@@ -137,7 +137,7 @@ pub fn start(
 ) -> Result<Running, StartError> {
     let Input { config, source, reading, events, received } = input;
     let lock = lock_folder(&config.state_dir)?;
-    let listener = http::listen(config.listen)
+    let listener = TcpListener::bind(config.listen)
         .map_err(|error| StartError::Failed(format!("listen: {}: {error}", config.listen)))?;
     let tell = events.clone();
     interfaces
@@ -148,7 +148,7 @@ pub fn start(
     let hub = Hub::new(&config.node_name, config.workers);
     let switch = start_workers(&config, memory, frames, &hub)?;
     let board = Arc::new(Board::new(config, Arc::new(switch), Arc::clone(&hub)));
-    let http = http::Server::start(listener, Arc::clone(&board))
+    let http = telemetry::Server::start(listener, Arc::new(http::Health(Arc::clone(&board))))
         .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
     let channel = (events.clone(), received);
     let mut control_loop =
@@ -193,7 +193,7 @@ impl Running {
 
     /// Where HTTP is answered; tells the port if it was left to the kernel.
     pub fn http_address(&self) -> SocketAddr {
-        self.http.as_ref().map_or(self.board.config.listen, http::Server::address)
+        self.http.as_ref().map_or(self.board.config.listen, telemetry::Server::address)
     }
 }
 
@@ -230,7 +230,7 @@ fn start_workers(
     };
     let sessions = Sessions::in_file(&file, config.sessions, config.ports, config.timeouts);
     let sessions = sessions.unwrap_or_else(|error| {
-        log::warn!("connections will not outlive this process: {}: {error}", file.display());
+        tracing::warn!("connections will not outlive this process: {}: {error}", file.display());
         Sessions::new(config.sessions, config.ports, config.timeouts)
     });
     Switch::start_over(&config, sessions, memory, frames, |worker| hub.inspector(worker))

@@ -86,7 +86,7 @@ fn what_happened_can_be_read() {
         assert!(port(&name)["mode"].as_str().unwrap().ends_with("copy"), "{status}");
     }
     assert!(port(&a.key())["received"].as_u64().unwrap() > 0);
-    assert!(node.metric("podgate_packets_total{verdict=\"forward\",reason=\"session\"}") >= 1.0);
+    assert!(node.metric("podgate_packets_total{reason=\"session\",verdict=\"forward\"}") >= 1.0);
     let opened = node.verdicts(&["--from-pod", "default/a", "--to-pod", "default/b"]);
     assert_eq!(opened.len(), 1, "{opened:?}");
     assert_eq!(opened[0]["verdict"], "forwarded");

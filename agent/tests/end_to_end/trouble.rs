@@ -98,7 +98,7 @@ fn a_pod_cannot_send_as_another() {
     let target = b.v4().to_string();
     let ping = ["ping", "-c", "1", "-W", "1", "-I", stolen.as_str(), target.as_str()];
     assert!(!a.namespace.try_exec(ping).status.success());
-    let spoofed = "podgate_packets_total{verdict=\"drop\",reason=\"spoofed-address\"}";
+    let spoofed = "podgate_packets_total{reason=\"spoofed-address\",verdict=\"drop\"}";
     assert!(node.metric(spoofed) >= 1.0);
     assert!(victim.pings(b.v4()), "the victim is not harmed");
 }

@@ -25,14 +25,14 @@ fn what_others_ask_over_http() {
     assert_eq!(node.http("\u{1}\u{2}").0, 400);
     assert_eq!(node.http(&format!("GET /{} HTTP/1.1", "x".repeat(10_000))).0, 431);
     // A worker counts what it sent after it sent it.
-    let sent = "podgate_port_sent_packets_total{port=\"default/db\",interface=\"pg-db\"} 1\n";
+    let sent = "podgate_port_sent_packets_total{interface=\"pg-db\",port=\"default/db\"} 1\n";
     until(|| node.http("GET /metrics HTTP/1.1").1.contains(sent));
     let (code, page) = node.http("GET /metrics HTTP/1.1");
     assert_eq!(code, 200);
     for expected in [
-        "podgate_packets_total{verdict=\"forward\",reason=\"policy-allowed\"} 1\n",
-        "podgate_packets_total{verdict=\"drop\",reason=\"policy-denied\"} 0\n",
-        "podgate_port_received_packets_total{port=\"default/web\",interface=\"pg-web\"} 1\n",
+        "podgate_packets_total{reason=\"policy-allowed\",verdict=\"forward\"} 1\n",
+        "podgate_packets_total{reason=\"policy-denied\",verdict=\"drop\"} 0\n",
+        "podgate_port_received_packets_total{interface=\"pg-web\",port=\"default/web\"} 1\n",
         "podgate_sessions 1\n",
         "podgate_ports_lost_total 0\n",
         "podgate_objects{kind=\"Pod\"} 2\n",

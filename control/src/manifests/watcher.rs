@@ -77,7 +77,7 @@ fn run(mut inotify: Inotify, mut folders: Folders, stop: &AtomicBool, mut change
             Ok(mut events) => events.any(|event| folders.concerns(&event.wd, event.name)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                log::error!("manifests are no longer watched: {error}");
+                tracing::error!("manifests are no longer watched: {error}");
                 return;
             }
         };
@@ -90,7 +90,7 @@ fn run(mut inotify: Inotify, mut folders: Folders, stop: &AtomicBool, mut change
             }
         }
         if let Err(error) = folders.follow() {
-            log::error!("some manifests cannot be watched: {error}");
+            tracing::error!("some manifests cannot be watched: {error}");
             relevant = true;
         }
         if relevant && !stop.load(Ordering::Acquire) {

@@ -113,7 +113,7 @@ impl ControlLoop {
         let begun = self.begin(pod, &reply);
         let is_open = begun.is_ok();
         if let Err(error) = begun {
-            log::warn!("{error}");
+            tracing::warn!("{error}");
             let _ = reply.send(error.into());
         }
         is_open
@@ -202,7 +202,7 @@ impl ControlLoop {
             .and_then(|()| self.interfaces.bring_up(&pod.host_interface));
         match ended {
             Ok(()) => {
-                log::info!("pod {key} is attached ({})", pod.host_interface);
+                tracing::info!("pod {key} is attached ({})", pod.host_interface);
                 Some(waiting)
             }
             Err(error) => {
@@ -260,7 +260,7 @@ impl ControlLoop {
     pub(super) fn drop_pod(&mut self, attachment: &Attachment, why: &str) {
         let Some(attached) = self.pods.remove(attachment) else { return };
         let key = attached.key.clone();
-        log::info!("pod {key} ({}) is let go: {why}", attached.pod.host_interface);
+        tracing::info!("pod {key} ({}) is let go: {why}", attached.pod.host_interface);
         if let Some(id) = attached.port_id() {
             self.remove_port(id);
         }
@@ -284,7 +284,7 @@ impl ControlLoop {
 
     pub(super) fn forget_record(&self, attachment: &Attachment) {
         if let Err(error) = self.records.remove(attachment) {
-            log::error!("state-dir: {error}");
+            tracing::error!("state-dir: {error}");
         }
     }
 }

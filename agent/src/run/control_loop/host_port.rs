@@ -86,7 +86,7 @@ impl ControlLoop {
                 changed
             }
             Err(error) => {
-                log::warn!("the cluster node's addresses: {error}");
+                tracing::warn!("the cluster node's addresses: {error}");
                 self.follows_addresses = true;
                 false
             }

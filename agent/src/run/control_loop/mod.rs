@@ -166,7 +166,7 @@ impl ControlLoop {
         let node = self.board.config.node_name.as_str();
         let is_known = self.control.view().nodes.contains_key(node);
         if !is_known && matches!(self.source, Source::Manifests(_)) {
-            log::warn!(
+            tracing::warn!(
                 "the manifests have no Node {node}: its addresses are unknown until it appears"
             );
         }
@@ -319,7 +319,7 @@ impl ControlLoop {
         // What it now knows how to handle.
         self.set_uplink_filter(&services);
         self.program_kernel(&view);
-        log::debug!("snapshot {} with {} ports", self.generation, ports.len());
+        tracing::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.tell_with(snapshot);
     }
 
@@ -439,7 +439,7 @@ impl ControlLoop {
             redirects.release();
         }
         if let Err(error) = self.interfaces.release_uplink() {
-            log::warn!("uplink: {error}");
+            tracing::warn!("uplink: {error}");
         }
         // Nobody is told anything more.
         self.source = Source::Nothing;
@@ -461,7 +461,7 @@ impl ControlLoop {
             && matches!(host.port, PodPort::Open { .. })
             && let Err(error) = self.interfaces.release_host_port(&host.config.switch_interface)
         {
-            log::warn!("host port: {error}");
+            tracing::warn!("host port: {error}");
         }
     }
 }

@@ -19,7 +19,7 @@ impl ControlLoop {
         let failed = |error| StartError::Failed(format!("state-dir: {error}"));
         let (records, faults) = self.records.load().map_err(failed)?;
         for fault in faults {
-            log::error!("a pod that was attached is not taken up: {fault}");
+            tracing::error!("a pod that was attached is not taken up: {fault}");
         }
         for pod in records {
             self.board.beat();
@@ -27,16 +27,16 @@ impl ControlLoop {
             let attachment = pod.attachment();
             match self.interfaces.index(&interface) {
                 Ok(None) => {
-                    log::info!("pod {key}: interface {interface} is gone; it is forgotten");
+                    tracing::info!("pod {key}: interface {interface} is gone; it is forgotten");
                     self.switch.depart(pod.addresses.iter().map(|it| (*it).into()));
                     self.forget_record(&attachment);
                     continue;
                 }
                 Ok(Some(_)) => {}
-                Err(error) => log::warn!("pod {key}: {error}"),
+                Err(error) => tracing::warn!("pod {key}: {error}"),
             }
             if let Err(error) = self.pods.admit(&pod, &self.own_addresses()) {
-                log::error!("pod {key} is not taken up: {error}");
+                tracing::error!("pod {key} is not taken up: {error}");
                 continue;
             }
             let port = self.open_port_or_later(&interface);
@@ -66,7 +66,7 @@ impl ControlLoop {
         let in_force = self.switch.generation();
         for (_, interface) in self.to_bring_up.extract_if(.., |(wanted, _)| *wanted <= in_force) {
             if let Err(error) = self.interfaces.bring_up(&interface) {
-                log::warn!("{error}");
+                tracing::warn!("{error}");
             }
         }
     }
@@ -155,7 +155,7 @@ impl ControlLoop {
     fn close_unguarded(&mut self, interface: &str, id: PortId) {
         let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.port.id() == Some(id));
         if !is_uplink && let Err(error) = self.interfaces.bring_down(interface) {
-            log::warn!("{error}");
+            tracing::warn!("{error}");
         }
         self.lose_port(id, "its XDP program was taken off");
         let now = Instant::now();
@@ -219,7 +219,7 @@ impl ControlLoop {
     }
 
     pub(super) fn note_loss(&mut self, name: String, interface: String, why: &str) {
-        log::warn!("port {name} ({interface}) is lost: {why}");
+        tracing::warn!("port {name} ({interface}) is lost: {why}");
         self.board.ports_lost.fetch_add(1, Ordering::Relaxed);
         if self.lost.len() == LOST {
             self.lost.pop_front();
@@ -290,10 +290,10 @@ impl ControlLoop {
 pub(super) fn log_port(name: &str, interface: &str, port: &PodPort) {
     match port {
         PodPort::Open { id, mode, .. } => {
-            log::info!("port {} is {name} ({interface}, {mode})", id.0);
+            tracing::info!("port {} is {name} ({interface}, {mode})", id.0);
         }
         PodPort::Failed { why, .. } => {
-            log::error!("port {name} ({interface}) cannot be opened: {why}")
+            tracing::error!("port {name} ({interface}) cannot be opened: {why}")
         }
     }
 }

@@ -35,7 +35,7 @@ impl Faults {
     fn set(&mut self, object: ObjectRef, faults: Vec<Fault>) {
         let known = self.objects.get(&object);
         let is_new = |fault: &&Fault| known.is_none_or(|known| !known.contains(fault));
-        faults.iter().filter(is_new).for_each(|fault| log::warn!("{fault}"));
+        faults.iter().filter(is_new).for_each(|fault| tracing::warn!("{fault}"));
         match faults.is_empty() {
             true => drop(self.objects.remove(&object)),
             false => drop(self.objects.insert(object, faults)),
@@ -81,7 +81,7 @@ impl ControlLoop {
         let loaded = reading.loaded;
         let known = &self.faults.manifests;
         for fault in loaded.faults.iter().filter(|fault| !known.contains(fault)) {
-            log::warn!("manifests: {fault}");
+            tracing::warn!("manifests: {fault}");
         }
         self.skipped = loaded.skipped;
         self.faults.manifests = loaded.faults;
@@ -98,12 +98,12 @@ impl ControlLoop {
             Restored::From(at) => {
                 let at = observe::time::utc(*at);
                 let count = objects.len();
-                log::info!(
+                tracing::info!(
                     "state of {at} ({count} objects) counts until the API server tells more"
                 );
             }
-            Restored::Nothing => log::info!("no saved state: pods wait for the API server"),
-            Restored::Refused(why) => log::error!(
+            Restored::Nothing => tracing::info!("no saved state: pods wait for the API server"),
+            Restored::Refused(why) => tracing::error!(
                 "state-dir: {why}; it is not used, and pods stay closed until the API server has \
                  told everything"
             ),
@@ -130,7 +130,7 @@ impl ControlLoop {
             self.end_initial_sync();
             self.source_info.synced = true;
             let count: usize = self.control.counts().values().sum();
-            log::info!("every kind is listed: {count} objects");
+            tracing::info!("every kind is listed: {count} objects");
         }
     }
 
@@ -141,7 +141,7 @@ impl ControlLoop {
         let is_late = began.is_some_and(|began| began.elapsed() > LATE);
         let is_restored = matches!(self.source_info.restored, Restored::From(_));
         if is_late && is_restored {
-            log::warn!("some kinds are not listed yet: the saved state counts for them");
+            tracing::warn!("some kinds are not listed yet: the saved state counts for them");
             self.end_initial_sync();
         }
         is_late && is_restored
@@ -217,10 +217,12 @@ impl ControlLoop {
                 watch.since = now;
                 let name = kind.name();
                 match (&watch.state, &state) {
-                    (_, WatchState::Failing(why)) => log::warn!("watch of {name}: {why}"),
-                    (WatchState::Failing(_), _) => log::info!("watch of {name}: answered again"),
-                    (_, WatchState::Absent) => log::info!("{name} is not installed"),
-                    (_, WatchState::Watching) => log::debug!("watch of {name}: in sync"),
+                    (_, WatchState::Failing(why)) => tracing::warn!("watch of {name}: {why}"),
+                    (WatchState::Failing(_), _) => {
+                        tracing::info!("watch of {name}: answered again")
+                    }
+                    (_, WatchState::Absent) => tracing::info!("{name} is not installed"),
+                    (_, WatchState::Watching) => tracing::debug!("watch of {name}: in sync"),
                     (_, WatchState::Asking | WatchState::Resuming) => {}
                 }
             }
@@ -232,14 +234,14 @@ impl ControlLoop {
             Event::Absent(kind) => become_(*kind, WatchState::Absent),
             Event::Trouble(kind, why) => become_(*kind, WatchState::Failing(why.clone())),
             Event::Fault(fault) => {
-                log::warn!("API server: {fault}");
+                tracing::warn!("API server: {fault}");
                 info.strange += 1;
             }
             Event::Reported(_) => info.report_error = None,
             Event::NotReported(object, why) => {
                 let why = format!("{object}: {why}");
                 if info.report_error.as_ref() != Some(&why) {
-                    log::warn!("write the status of {why}");
+                    tracing::warn!("write the status of {why}");
                 }
                 info.report_error = Some(why);
             }
@@ -290,7 +292,7 @@ impl ControlLoop {
                 self.source_info.save_error = None;
             }
             Err(error) => {
-                log::error!("state-dir: {error}");
+                tracing::error!("state-dir: {error}");
                 self.source_info.save_error = Some(error);
             }
         }

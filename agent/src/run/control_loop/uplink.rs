@@ -84,7 +84,7 @@ impl ControlLoop {
     pub(super) fn lose_uplink(&mut self, id: PortId, why: &str) {
         self.remove_port(id);
         if let Err(error) = self.interfaces.release_uplink() {
-            log::debug!("uplink: {error}");
+            tracing::debug!("uplink: {error}");
         }
         if let Some(uplink) = &mut self.uplink {
             let again_at = Instant::now() + AGAIN;
@@ -220,7 +220,7 @@ impl ControlLoop {
                 let made_of = Some((Arc::clone(services), own));
                 self.uplink.iter_mut().for_each(|uplink| uplink.filters.clone_from(&made_of));
             }
-            Err(error) => log::error!("uplink: {error}"),
+            Err(error) => tracing::error!("uplink: {error}"),
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) fn watch(events: LinkEvents, guarded: Guarded, tell: Tell) -> Result<
     let watch = move || {
         if let Err(error) = run(events, netlink, &guarded, &tell) {
             // Workers still notice interfaces that vanish, only later.
-            log::error!("interfaces are no longer watched: {error}");
+            tracing::error!("interfaces are no longer watched: {error}");
         }
     };
     let thread = std::thread::Builder::new().name("interfaces".into()).spawn(watch);
@@ -73,7 +73,7 @@ fn run(
             due = Instant::now() + INTERVAL;
             match netlink.links() {
                 Ok(links) => links.iter().for_each(|link| check(&mut netlink, link)),
-                Err(error) => log::debug!("interfaces: {error}"),
+                Err(error) => tracing::debug!("interfaces: {error}"),
             }
         }
     }

@@ -384,7 +384,7 @@ fn listen<E: Event + Send + 'static>(
     let listen = move || {
         if let Err(error) = events.into_iter().try_for_each(pass_on) {
             // Workers still notice interfaces that vanish, only later.
-            log::error!("{what} are no longer watched: {error}");
+            tracing::error!("{what} are no longer watched: {error}");
         }
     };
     let thread = std::thread::Builder::new().name(what.into()).spawn(listen);

@@ -137,7 +137,7 @@ fn ask(network: &mut dyn HostNetwork, destination: Destination) -> Option<Hop> {
             Some(Hop { link: hop.link, neighbour: hop.neighbour, mac: hop.mac.map(|mac| mac.0) })
         }
         Err(error) => {
-            log::debug!("next hop: {error}");
+            tracing::debug!("next hop: {error}");
             None
         }
     };

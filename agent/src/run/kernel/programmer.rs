@@ -192,8 +192,10 @@ fn run<D: Clone>(
                 let mut state = shared.lock();
                 let error = result.err();
                 match (&error, &state.error) {
-                    (Some(new), old) if Some(new) != old.as_ref() => log::error!("{name}: {new}"),
-                    (None, Some(_)) => log::info!("{name}: in sync again"),
+                    (Some(new), old) if Some(new) != old.as_ref() => {
+                        tracing::error!("{name}: {new}")
+                    }
+                    (None, Some(_)) => tracing::info!("{name}: in sync again"),
                     _ => {}
                 }
                 (state.tried, state.error) = (version, error);

@@ -109,7 +109,7 @@ impl Saver {
         if self.due.is_some() {
             self.begin(control);
             if let Ok(Outcome { result: Err(error), .. }) = self.done.recv() {
-                log::error!("state-dir: {error}");
+                tracing::error!("state-dir: {error}");
             }
         }
     }
