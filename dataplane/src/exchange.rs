@@ -39,8 +39,8 @@ const NOBODY: u8 = u8::MAX;
 pub(crate) struct Handoff {
     pub(crate) frame: Frame,
     pub(crate) port: PortId,
-    /// Of the port that had the number then; see [`Exchange::incarnation`].
-    pub(crate) incarnation: u32,
+    /// Of the port that had the number then; see [`Exchange::epoch`].
+    pub(crate) epoch: u32,
     pub(crate) way: Way,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Exchange {
     workers: usize,
     /// For each port and worker, who sends what that worker has for it.
     senders: Box<[AtomicU8]>,
-    incarnations: Box<[AtomicU32]>,
+    epochs: Box<[AtomicU32]>,
     rings: Box<[ArrayQueue<Handoff>]>,
     bells: Box<[Arc<Bell>]>,
     hasher: RandomState,
@@ -78,7 +78,7 @@ impl Exchange {
         Arc::new(Self {
             workers,
             senders: (0..ports * workers).map(|_| AtomicU8::new(NOBODY)).collect(),
-            incarnations: (0..ports).map(|_| AtomicU32::new(0)).collect(),
+            epochs: (0..ports).map(|_| AtomicU32::new(0)).collect(),
             rings: (0..workers).map(|_| ArrayQueue::new(RING)).collect(),
             bells: (0..workers).map(|_| Arc::default()).collect(),
             hasher: RandomState::new(),
@@ -91,8 +91,8 @@ impl Exchange {
 
     /// From now on these workers serve the port, each a part of it; nobody, if there are none.
     pub(crate) fn set_owners(&self, port: PortId, owners: &[usize]) {
-        if let Some(incarnation) = self.incarnations.get(usize::from(port.0)) {
-            incarnation.fetch_add(1, Ordering::Relaxed);
+        if let Some(epoch) = self.epochs.get(usize::from(port.0)) {
+            epoch.fetch_add(1, Ordering::Relaxed);
         }
         for (worker, sender) in self.senders_of(port).iter().enumerate() {
             let other = owners.get(worker % owners.len().max(1)).copied();
@@ -109,9 +109,9 @@ impl Exchange {
 
     /// Counts the ports that had this number, so that what was on its way to one is not taken for
     /// the next one's.
-    pub(crate) fn incarnation(&self, port: PortId) -> u32 {
-        let incarnation = self.incarnations.get(usize::from(port.0));
-        incarnation.map_or(0, |it| it.load(Ordering::Relaxed))
+    pub(crate) fn epoch(&self, port: PortId) -> u32 {
+        let epoch = self.epochs.get(usize::from(port.0));
+        epoch.map_or(0, |it| it.load(Ordering::Relaxed))
     }
 
     /// Hands a frame that leaves by `port` to the worker that sends it for `worker`; that one is to
@@ -149,7 +149,7 @@ impl Exchange {
     }
 
     fn push(&self, to: usize, frame: Frame, port: PortId, way: Way) -> Result<usize, Refused> {
-        let handoff = Handoff { frame, port, incarnation: self.incarnation(port), way };
+        let handoff = Handoff { frame, port, epoch: self.epoch(port), way };
         let pushed = self.rings[to].push(handoff).map_err(|handoff| Refused::Full(handoff.frame));
         pushed.map(|()| to)
     }
@@ -299,9 +299,9 @@ mod tests {
     fn a_number_that_is_given_again_is_another_port() {
         let exchange = Exchange::new(2, 1);
         exchange.set_owners(PortId(0), &[0]);
-        let first = exchange.incarnation(PortId(0));
+        let first = exchange.epoch(PortId(0));
         exchange.set_owners(PortId(0), &[]);
         exchange.set_owners(PortId(0), &[0]);
-        assert_ne!(exchange.incarnation(PortId(0)), first);
+        assert_ne!(exchange.epoch(PortId(0)), first);
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Slot {
     pub(super) leaving: Vec<Frame>,
     /// Whether other workers have parts of the port too.
     pub(super) is_part: bool,
-    incarnation: u32,
+    epoch: u32,
     takes_open_sums: bool,
 }
 
@@ -51,18 +51,10 @@ impl Slots {
         exchange: &Exchange,
     ) {
         let is_part = exchange.owners(id).count() > 1;
-        let incarnation = exchange.incarnation(id);
+        let epoch = exchange.epoch(id);
         let takes_open_sums = port.takes_open_sums();
         let leaving = Vec::with_capacity(VECTOR);
-        self.slots.push(Slot {
-            id,
-            port,
-            counters,
-            leaving,
-            is_part,
-            incarnation,
-            takes_open_sums,
-        });
+        self.slots.push(Slot { id, port, counters, leaving, is_part, epoch, takes_open_sums });
         self.note_places();
     }
 
@@ -113,7 +105,7 @@ impl Slots {
     /// more, and if another one has its number now.
     #[inline]
     pub(super) fn of_handoff(&mut self, handoff: &Handoff) -> Option<&mut Slot> {
-        self.of(handoff.port).filter(|slot| slot.incarnation == handoff.incarnation)
+        self.of(handoff.port).filter(|slot| slot.epoch == handoff.epoch)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {

@@ -81,9 +81,9 @@ impl AfXdpPort {
         self.mode
     }
 
-    /// Lends the kernel empty frames up to the fill level.
+    /// Posts empty frames to the fill ring, up to its level.
     #[inline]
-    fn top_up(&mut self, lent: &mut Lent<'_>) {
+    fn refill(&mut self, lent: &mut Lent<'_>) {
         if self.filled + BATCH <= self.share.level {
             while self.filled < self.share.level
                 && let Some(frame) = lent.free.take()
@@ -231,7 +231,7 @@ impl Port for AfXdpPort {
         } else {
             self.empty_rounds += 1;
         }
-        self.top_up(lent);
+        self.refill(lent);
         if self.empty_rounds >= ROUNDS_BEFORE_CHECK {
             self.empty_rounds = 0;
             // An interface that is deleted leaves its socket bound to nothing.
