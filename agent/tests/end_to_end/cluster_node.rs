@@ -217,9 +217,7 @@ impl ClusterNode {
         self.eventually("the change", || {
             let status = self.status();
             let in_force = status["generation"] == status["generation_in_force"];
-            let kernel = status["kernel"].as_array().unwrap();
-            let in_sync =
-                kernel.iter().all(|part| part["in_sync"] == true || !part["error"].is_null());
+            let in_sync = kernel_in_sync(&status);
             (in_force && in_sync && known(&status) != before).then_some(())
         });
     }
@@ -361,6 +359,12 @@ impl ClusterNode {
     fn manifest(&self, name: &str) -> PathBuf {
         self.manifests.join(format!("{name}.yaml"))
     }
+}
+
+/// Whether the kernel has everything the switch wants of it, or refuses it.
+pub(crate) fn kernel_in_sync(status: &Value) -> bool {
+    let parts = status["kernel"].as_array().unwrap();
+    parts.iter().all(|part| part["in_sync"] == true || !part["error"].is_null())
 }
 
 impl Pod<'_> {

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use testkit::{Namespace, TempDir};
 
-use crate::cluster_node::ClusterNode;
+use crate::cluster_node::{ClusterNode, kernel_in_sync};
 
 /// The network, with the folder of manifests that its cluster nodes share.
 pub(crate) struct Lan {
@@ -101,7 +101,8 @@ impl Lan {
             node.eventually(name, || {
                 let status = node.status();
                 let in_force = status["generation"] == status["generation_in_force"];
-                (in_force && known(node) != before).then_some(())
+                let in_sync = kernel_in_sync(&status);
+                (in_force && in_sync && known(node) != before).then_some(())
             });
         }
     }

@@ -71,7 +71,7 @@ fn apply(lan: &Lan, name: &str, node: &str, endpoints: &[String], spec: Value) {
             .map(|it| json!({"addresses": [it], "nodeName": node, "conditions": {"ready": true}}))
             .collect();
         let mut metadata = metadata.clone();
-        metadata["name"] = format!("{name}-{family}").into();
+        metadata["name"] = format!("{name}-{}", family.to_lowercase()).into();
         let ports: Vec<Value> = spec["ports"].as_array().unwrap().iter().map(|port| {
             json!({"name": port["name"], "port": port["targetPort"], "protocol": port["protocol"]})
         }).collect();
