@@ -31,6 +31,7 @@ pub struct Board {
     ready: AtomicBool,
     deciding: AtomicBool,
     stalled: AtomicBool,
+    source_stuck: AtomicBool,
     /// Milliseconds after the start at which the control loop last went round.
     heartbeat_ms: AtomicU64,
     state: Mutex<Arc<State>>,
@@ -107,6 +108,7 @@ impl Board {
             ready: AtomicBool::new(false),
             deciding: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
+            source_stuck: AtomicBool::new(false),
             heartbeat_ms: AtomicU64::new(0),
             state: Mutex::default(),
         }
@@ -146,6 +148,9 @@ impl Board {
         if self.stalled.load(Ordering::Acquire) {
             ailments.push("a worker does not go round");
         }
+        if self.source_stuck.load(Ordering::Acquire) {
+            ailments.push("reading the manifests, or the API server's credentials, is stuck");
+        }
         if self.uptime().saturating_sub(beat) > LONGEST_ROUND {
             ailments.push("the control loop does not go round");
         }
@@ -162,6 +167,10 @@ impl Board {
 
     pub(super) fn set_stalled(&self, stalled: bool) {
         self.stalled.store(stalled, Ordering::Release);
+    }
+
+    pub(super) fn set_source_stuck(&self, stuck: bool) {
+        self.source_stuck.store(stuck, Ordering::Release);
     }
 
     pub(super) fn beat(&self) {

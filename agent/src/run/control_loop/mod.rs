@@ -72,6 +72,8 @@ pub(super) struct ControlLoop {
     faults: source::Faults,
     workers: Vec<WorkerCheck>,
     next_check: Instant,
+    /// When the source's thread was last found free.
+    source_seen: Instant,
 }
 
 /// When a worker was last seen to go round.
@@ -88,6 +90,8 @@ const SHORT_TICK: Duration = Duration::from_millis(1);
 const CHECK: Duration = Duration::from_secs(1);
 /// A worker goes round at least four times a second.
 const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
+/// Reading manifests may take so long.
+const LONGEST_READING: Duration = Duration::from_secs(30);
 /// When a port that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Events that come all the time are worked in at least this often.
@@ -157,6 +161,7 @@ impl ControlLoop {
             skipped: std::collections::BTreeMap::new(),
             faults: source::Faults::default(),
             next_check: Instant::now(),
+            source_seen: Instant::now(),
         })
     }
 
@@ -432,6 +437,10 @@ impl ControlLoop {
         }
         let stalled = self.workers.iter().any(|check| now - check.seen > LONGEST_WORKER_ROUND);
         self.board.set_stalled(stalled);
+        if self.source.responds() {
+            self.source_seen = now;
+        }
+        self.board.set_source_stuck(now - self.source_seen > LONGEST_READING);
     }
 
     fn end(mut self) {

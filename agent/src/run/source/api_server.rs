@@ -5,6 +5,7 @@
 //! all slots are taken, the watches are not read any further.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub(in crate::run) struct ApiServer {
     /// Its address, as configured.
     pub(in crate::run) server: String,
     reports: mpsc::Sender<(ObjectRef, Condition)>,
+    /// Set again and again while the thread is free.
+    pulse: Arc<AtomicBool>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -31,6 +34,8 @@ const WAITING: usize = 256;
 /// The place of an event among those that wait; dropped once the event is worked in.
 pub(in crate::run) type Slot = OwnedSemaphorePermit;
 
+/// Between signs of life of the thread.
+const PULSE: Duration = Duration::from_millis(200);
 /// The API server has others to serve.
 const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
 
@@ -47,6 +52,8 @@ impl ApiServer {
         let (stop, stopped) = oneshot::channel();
         let (answer, answered) = sync_channel(1);
         let (reports, to_report) = mpsc::channel(WAITING);
+        let pulse = Arc::new(AtomicBool::new(true));
+        let pulsing = Arc::clone(&pulse);
         let run = move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -69,6 +76,12 @@ impl ApiServer {
                 let mut tasks = watch(&connection.client, Pace::default(), &sender);
                 tasks.spawn(write(connection.client, to_report, sender));
                 tasks.spawn(async move {
+                    loop {
+                        pulsing.store(true, Ordering::Release);
+                        tokio::time::sleep(PULSE).await;
+                    }
+                });
+                tasks.spawn(async move {
                     let slots = Arc::new(Semaphore::new(WAITING));
                     while let Some(event) = events.recv().await {
                         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
@@ -88,11 +101,16 @@ impl ApiServer {
         let thread = thread?;
         let ended = || StartError::Failed("the thread that asks the API server ended".to_owned());
         let server = answered.recv().map_err(|_| ended())??;
-        Ok(Self { server, reports, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { server, reports, pulse, stop: Some(stop), thread: Some(thread) })
     }
 }
 
 impl ApiServer {
+    /// Whether the thread was free since this was asked last.
+    pub(in crate::run) fn responds(&self) -> bool {
+        self.pulse.swap(false, Ordering::AcqRel)
+    }
+
     /// Writes a condition into an object's status by and by; `false` if too many wait already.
     pub(in crate::run) fn report(&self, object: ObjectRef, condition: Condition) -> bool {
         self.reports.try_send((object, condition)).is_ok()
@@ -132,6 +150,33 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
     use std::time::Instant;
+
+    #[test]
+    fn a_thread_that_is_held_up_shows() {
+        let server = testkit::api_server::ApiServer::new();
+        let (holding, held) = std::sync::mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let access = Access::Kubeconfig(server.kubeconfig());
+        let watching = ApiServer::watch(access, move |_, _| {
+            // As a file that does not return.
+            let _ = held.lock().unwrap().recv();
+            true
+        });
+        let watching = watching.map_err(|_| "no watch").unwrap();
+        let responds = || {
+            watching.responds();
+            std::thread::sleep(4 * PULSE);
+            watching.responds()
+        };
+        let began = Instant::now();
+        while responds() {
+            assert!(began.elapsed() < Duration::from_secs(30));
+        }
+        drop(holding);
+        while !responds() {
+            assert!(began.elapsed() < Duration::from_secs(60));
+        }
+    }
 
     #[test]
     fn events_that_are_not_worked_in_hold_up_the_watches() {

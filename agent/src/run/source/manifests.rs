@@ -45,6 +45,11 @@ impl Manifests {
         Ok(Self { source, _watcher: watcher })
     }
 
+    /// Whether no reading is under way.
+    pub(in crate::run) fn responds(&self) -> bool {
+        !matches!(self.source.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+    }
+
     /// Reads everything for the first time.
     ///
     /// What cannot be read at all has no last version that could stay in force, and nobody can
@@ -63,4 +68,19 @@ fn load(source: &Mutex<Numbered>) -> Reading {
     let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
     source.read += 1;
     Reading { number: source.read, loaded: source.source.load() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_that_is_under_way_shows() {
+        let manifests = Manifests::watch(&[], |_| ()).map_err(|_| "no watch").unwrap();
+        assert!(manifests.responds());
+        let reading = manifests.source.lock().unwrap();
+        assert!(!manifests.responds());
+        drop(reading);
+        assert!(manifests.responds());
+    }
 }

@@ -31,9 +31,21 @@ pub(super) enum Source {
     /// Nowhere: no pod is known.
     Nothing,
     /// Files and folders.
-    Manifests(#[expect(dead_code, reason = "held to go on watching")] Manifests),
+    Manifests(Manifests),
     /// The API server.
     ApiServer(ApiServer),
+}
+
+impl Source {
+    /// Whether the source's thread is free, or was since this was asked last; a read that does not
+    /// return holds it.
+    pub(super) fn responds(&self) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Manifests(manifests) => manifests.responds(),
+            Self::ApiServer(api_server) => api_server.responds(),
+        }
+    }
 }
 
 /// The source as people see it.
