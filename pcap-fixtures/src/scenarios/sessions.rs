@@ -52,7 +52,12 @@ pub(super) fn idle_sessions() -> Scenario {
         "sessions end after their idle time, which is the capture's time; later packets are evaluated as new",
     );
     let (client, server) = ("10.1.1.172:5000", "10.1.1.173:9000");
+    // Without a reply: half a minute.
     s.from(c, udp(client, server)).allowed(d, ALLOWED);
+    s.wait(Duration::from_secs(31));
+    s.from(d, udp(server, client)).denied(&["default-deny of NetworkPolicy default/client-closed"]);
+    s.from(c, udp(client, server)).allowed(d, ALLOWED);
+    s.from(d, udp(server, client)).session(c);
     // Kept alive by traffic in either direction.
     for _ in 0..4 {
         s.wait(Duration::from_secs(400));
@@ -62,10 +67,10 @@ pub(super) fn idle_sessions() -> Scenario {
     s.wait(Duration::from_secs(601));
     s.from(d, udp(server, client)).denied(&["default-deny of NetworkPolicy default/client-closed"]);
     s.from(c, udp(client, server)).allowed(d, ALLOWED);
-    // A handshake that is never finished: two minutes.
+    // A handshake without a reply: half a minute.
     let (client, server) = ("10.1.1.172:40000", "10.1.1.173:80");
     s.from(c, tcp(client, server).syn()).allowed(d, ALLOWED_TCP);
-    s.wait(Duration::from_secs(121));
+    s.wait(Duration::from_secs(31));
     s.from(d, tcp(server, client).syn_ack()).dropped("no-session");
     // Established: hours.
     s.from(c, tcp(client, server).syn()).allowed(d, ALLOWED_TCP);
