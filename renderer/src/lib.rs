@@ -26,7 +26,7 @@ pub const HOST: &str = "host";
 /// Name of the port towards other cluster nodes.
 pub const UPLINK: &str = "uplink";
 
-/// A port and whom it leads to.
+/// A port and its role.
 #[derive(Clone, Debug)]
 pub struct NodePort {
     /// Its number in the dataplane.
@@ -37,32 +37,32 @@ pub struct NodePort {
     pub own_mac: Option<Mac>,
     /// Bytes of the largest packet that it takes; 0 if it takes any.
     pub mtu: u16,
-    /// Whom it leads to.
-    pub leads_to: LeadsTo,
+    /// Its role.
+    pub role: PortRole,
     /// `ns/pod`, `uplink` or `host`.
     pub name: Arc<str>,
 }
 
 impl NodePort {
     /// A port of which no more is known.
-    pub fn new(id: PortId, leads_to: LeadsTo) -> Self {
-        let name = match &leads_to {
-            LeadsTo::Pod(key, _) => key.to_string().into(),
-            LeadsTo::Host => HOST.into(),
-            LeadsTo::Uplink => UPLINK.into(),
+    pub fn new(id: PortId, role: PortRole) -> Self {
+        let name = match &role {
+            PortRole::Pod(key, _) => key.to_string().into(),
+            PortRole::Host => HOST.into(),
+            PortRole::Uplink => UPLINK.into(),
         };
-        Self::named(id, leads_to, name)
+        Self::named(id, role, name)
     }
 
     /// The same where its name was made before: a snapshot follows every change in the cluster.
-    pub fn named(id: PortId, leads_to: LeadsTo, name: Arc<str>) -> Self {
-        Self { id, mac: None, own_mac: None, mtu: 0, leads_to, name }
+    pub fn named(id: PortId, role: PortRole, name: Arc<str>) -> Self {
+        Self { id, mac: None, own_mac: None, mtu: 0, role, name }
     }
 }
 
-/// What a cluster node has around it, beside its ports.
+/// The context of a cluster node, beside its ports.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct NodeContext {
     /// Addresses of the cluster node beyond those of its object (the host port's gateway address,
     /// say).
     pub node_addresses: Vec<IpAddr>,
@@ -78,9 +78,9 @@ pub struct Surroundings {
     pub translation_ports: Option<RangeInclusive<u16>>,
 }
 
-/// Whom a port leads to.
+/// What a port connects the switch to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LeadsTo {
+pub enum PortRole {
     /// A pod with the addresses it was given.
     Pod(PodKey, Vec<IpAddr>),
     /// This cluster node's kernel.
@@ -93,7 +93,7 @@ pub enum LeadsTo {
 pub fn snapshot(
     view: &View,
     node: &str,
-    surroundings: Surroundings,
+    node_context: NodeContext,
     generation: u64,
     ports: &[NodePort],
 ) -> Snapshot {
@@ -111,15 +111,15 @@ pub fn snapshot(
         more_node_addresses: cluster_node
             .into_iter()
             .flat_map(|node| gateways(&node.pod_cidrs))
-            .chain(surroundings.node_addresses)
+            .chain(node_context.node_addresses)
             .collect(),
         switch_addresses: SWITCH_ADDRESSES.to_vec(),
         local_networks: cluster_node.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
-        services: surroundings.services,
-        routes: surroundings.routes,
-        underlay: surroundings.underlay,
-        masquerade: surroundings.masquerade,
-        translation_ports: surroundings.translation_ports,
+        services: node_context.services,
+        routes: node_context.routes,
+        underlay: node_context.underlay,
+        masquerade: node_context.masquerade,
+        translation_ports: node_context.translation_ports,
     })
 }
 
@@ -163,15 +163,15 @@ pub fn gateways(pod_networks: &[IpNet]) -> impl Iterator<Item = IpAddr> {
 }
 
 fn state(view: &View, port: &NodePort) -> PortState {
-    let kind = match &port.leads_to {
-        LeadsTo::Pod(..) => PortKind::Pod,
-        LeadsTo::Host => PortKind::Host,
-        LeadsTo::Uplink => PortKind::Uplink,
+    let kind = match &port.role {
+        PortRole::Pod(..) => PortKind::Pod,
+        PortRole::Host => PortKind::Host,
+        PortRole::Uplink => PortKind::Uplink,
     };
     let name = Arc::clone(&port.name);
     let mut state = PortState { mac: port.mac, mtu: port.mtu, ..PortState::new(name, kind) };
     state.own_mac = port.own_mac.unwrap_or(state.own_mac);
-    if let LeadsTo::Pod(key, addresses) = &port.leads_to {
+    if let PortRole::Pod(key, addresses) = &port.role {
         state.addresses = addresses.iter().map(|address| (*address).into()).collect();
         if let Some(pod) = view.pods.get(key) {
             state.to_pod = gate(&pod.to_pod);

@@ -76,7 +76,7 @@ pub enum StartError {
     /// What it was given cannot be used.
     #[error("{0}")]
     Input(String),
-    /// Something in its surroundings does not work.
+    /// Something in its node_context does not work.
     #[error("{0}")]
     Failed(String),
 }

@@ -20,7 +20,7 @@ use control::{Control, Object, Scope};
 use dataplane::port::memory::Wire;
 use dataplane::switch::{Config, RxMode};
 use dataplane::{Memory, Switch};
-use renderer::{LeadsTo, NodePort, Surroundings, snapshot};
+use renderer::{NodeContext, NodePort, PortRole, snapshot};
 use serde_json::{Value, json};
 
 const LOCAL_PODS: usize = 250;
@@ -83,7 +83,7 @@ impl Rig {
         for (key, pod) in control.view().pods.iter() {
             let id = switch.free_port_id().expect("a port is free");
             switch.add_port(id, Wire::default().port());
-            ports.push(NodePort::new(id, LeadsTo::Pod(key.clone(), pod.addresses.clone())));
+            ports.push(NodePort::new(id, PortRole::Pod(key.clone(), pod.addresses.clone())));
         }
         Self { switch, ports, generation: 0 }
     }
@@ -91,7 +91,7 @@ impl Rig {
     /// Hands the view over to the worker.
     fn publish(&mut self, control: &Control) {
         self.generation += 1;
-        let (view, around) = (control.view(), Surroundings::default());
+        let (view, around) = (control.view(), NodeContext::default());
         let snapshot = snapshot(&view, "node-0", around, self.generation, &self.ports);
         self.switch.publish(&Arc::new(snapshot));
     }

@@ -14,7 +14,7 @@ use control::{Object, PodGate, PodKey, View};
 use dataplane::wire::Flow;
 use dataplane::{DEFAULT_ALLOW, Outcome, PortId, Snapshot};
 use ipnet::IpNet;
-use renderer::{LeadsTo, NodePort, Surroundings};
+use renderer::{NodeContext, NodePort, PortRole};
 
 use crate::probe::Protocol;
 
@@ -41,12 +41,12 @@ impl Matrix {
     pub fn new(view: Arc<View>) -> Result<Self, String> {
         let port = |(n, (key, pod)): (usize, (&PodKey, &Arc<control::PodView>))| {
             let id = u16::try_from(n).ok().map(PortId).filter(|id| *id != PortId::NONE)?;
-            Some(NodePort::new(id, LeadsTo::Pod(key.clone(), pod.addresses.clone())))
+            Some(NodePort::new(id, PortRole::Pod(key.clone(), pod.addresses.clone())))
         };
         let ports: Option<Vec<NodePort>> = view.pods.iter().enumerate().map(port).collect();
         let ports = ports.ok_or("there are more pods than a switch has ports")?;
         let generation = view.generation.max(1);
-        let snapshot = renderer::snapshot(&view, "", Surroundings::default(), generation, &ports);
+        let snapshot = renderer::snapshot(&view, "", NodeContext::default(), generation, &ports);
         Ok(Self { snapshot, view })
     }
 

@@ -13,7 +13,7 @@ use dataplane::services::{Backends, Services};
 use dataplane::wire::{self, Flow};
 use dataplane::{DEFAULT_ALLOW, Outcome, Peer, PortId, Routes};
 use ipnet::IpNet;
-use renderer::{NodePort, ServiceMaker, Surroundings};
+use renderer::{NodeContext, NodePort, ServiceMaker};
 
 use super::answer::{Passage, Reply, reason};
 use super::opening::Opening;
@@ -220,14 +220,14 @@ impl Cluster {
         let site = &mut self.sites[node];
         let is_made = site.switch.is_some() && site.backend == backend;
         if !is_made {
-            let surroundings = Surroundings {
+            let node_context = NodeContext {
                 services: Arc::new(services.with_one_backend(backend)),
                 routes: Arc::clone(&self.routes),
-                ..Surroundings::default()
+                ..NodeContext::default()
             };
             let generation = self.view.generation.max(1) + backend as u64;
             let snapshot =
-                renderer::snapshot(&self.view, &site.name, surroundings, generation, &site.ports);
+                renderer::snapshot(&self.view, &site.name, node_context, generation, &site.ports);
             match &site.switch {
                 Some(switch) => switch.publish(snapshot),
                 None => site.switch = Some(Switch::new(snapshot, site.ports.len())),

@@ -13,7 +13,7 @@ use dataplane::{DEFAULT_ALLOW, Deciders, Memory, Now, Outcome, Packet, PortId, S
 use super::answer::{Decision, Passage};
 use super::opening::LARGEST;
 
-use renderer::{LeadsTo, NodePort};
+use renderer::{NodePort, PortRole};
 
 /// Packets that are sent in together.
 pub const BATCH: usize = 64;
@@ -52,13 +52,13 @@ pub fn ports<'a>(
     pods: impl IntoIterator<Item = (&'a PodKey, Vec<std::net::IpAddr>)>,
 ) -> Option<Vec<NodePort>> {
     let mut ports =
-        vec![NodePort::new(HOST, LeadsTo::Host), NodePort::new(UPLINK, LeadsTo::Uplink)];
+        vec![NodePort::new(HOST, PortRole::Host), NodePort::new(UPLINK, PortRole::Uplink)];
     for (n, (key, addresses)) in pods.into_iter().enumerate() {
         let id = PortId(u16::try_from(n).ok()?.checked_add(FIRST_POD)?);
         if id == PortId::NONE {
             return None;
         }
-        ports.push(NodePort::new(id, LeadsTo::Pod(key.clone(), addresses)));
+        ports.push(NodePort::new(id, PortRole::Pod(key.clone(), addresses)));
     }
     Some(ports)
 }

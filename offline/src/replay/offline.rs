@@ -19,7 +19,7 @@ use dataplane::{
     Hop, Memory, Now, Outcome, Packet, PortId, Routes, SWITCH_MAC, Snapshot, Underlay, Verdict,
 };
 
-use renderer::{LeadsTo, NextHop, NodePort, ServiceMaker, Surroundings, peers, snapshot};
+use renderer::{NextHop, NodeContext, NodePort, PortRole, ServiceMaker, peers, snapshot};
 
 /// The longest frame a capture can hold, in bytes.
 const LONGEST: usize = 262_144;
@@ -88,24 +88,24 @@ impl Offline {
     /// How many pods fit, if these are more.
     pub(super) fn new(view: &View, node: &str, underlay: Underlay) -> Result<Self, usize> {
         let pods = view.pods.iter().filter(|(_, pod)| &*pod.node == node);
-        let pods = pods.map(|(key, pod)| LeadsTo::Pod(key.clone(), pod.addresses.clone()));
-        let ends: Vec<LeadsTo> = pods.chain([LeadsTo::Host, LeadsTo::Uplink]).collect();
+        let pods = pods.map(|(key, pod)| PortRole::Pod(key.clone(), pod.addresses.clone()));
+        let ends: Vec<PortRole> = pods.chain([PortRole::Host, PortRole::Uplink]).collect();
         let most = usize::from(Hop::MOST_PORTS);
         if ends.len() > most {
             return Err(most - 2);
         }
         let numbered = (0..).zip(ends);
         let ports: Vec<NodePort> =
-            numbered.map(|(id, leads_to)| NodePort::new(PortId(id), leads_to)).collect();
+            numbered.map(|(id, role)| NodePort::new(PortId(id), role)).collect();
         let services = ServiceMaker::default().services(view, node);
-        let mut surroundings = Surroundings { services, underlay, ..Surroundings::default() };
-        if matches!(surroundings.underlay, Underlay::Overlay(_)) {
+        let mut node_context = NodeContext { services, underlay, ..NodeContext::default() };
+        if matches!(node_context.underlay, Underlay::Overlay(_)) {
             // Captures hold no next hops of the underlay.
             let peers =
                 peers(view, node, |_| NextHop { mac: Some(SWITCH_MAC), is_neighbour: false });
-            surroundings.routes = Arc::new(Routes::new(peers));
+            node_context.routes = Arc::new(Routes::new(peers));
         }
-        let snapshot = snapshot(view, node, surroundings, view.generation.max(1), &ports);
+        let snapshot = snapshot(view, node, node_context, view.generation.max(1), &ports);
         let snapshot = Arc::new(snapshot);
 
         let config = Config::default();

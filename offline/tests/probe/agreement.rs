@@ -12,7 +12,7 @@ use offline::probe::opening::Opening;
 use offline::probe::switch::{HOST, Step, Switch, UPLINK, ports};
 use offline::probe::{Prober, Protocol, Verdict};
 use proptest::prelude::*;
-use renderer::{NextHop, ServiceMaker, Surroundings};
+use renderer::{NextHop, NodeContext, ServiceMaker};
 use testkit::TempDir;
 use testkit::manifests::{node, pod};
 
@@ -104,14 +104,14 @@ impl Live {
             }
             places.extend(node.addresses.iter().map(|it| (*it, (Arc::clone(name), HOST))));
             let mut maker = ServiceMaker::with_own_processes();
-            let around = Surroundings {
+            let around = NodeContext {
                 services: maker.services(&view, name),
                 routes: Arc::new(Routes::new(renderer::peers(&view, name, |_| NextHop {
                     mac: Some(SWITCH_MAC),
                     is_neighbour: true,
                 }))),
                 underlay: Underlay::Routed,
-                ..Surroundings::default()
+                ..NodeContext::default()
             };
             let snapshot = renderer::snapshot(&view, name, around, view.generation, &ports);
             switches.insert(Arc::clone(name), Switch::new(snapshot, ports.len()));

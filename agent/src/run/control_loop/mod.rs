@@ -29,7 +29,7 @@ use super::source::{API_SERVER, Saver, Source, SourceInfo};
 use super::{Event, StartError};
 use crate::config::Masquerade;
 use local_api::{Answer, ApiError, AttachPod, ErrorKind, Request};
-use renderer::{LeadsTo, NodePort, ServiceMaker, snapshot};
+use renderer::{NodePort, PortRole, ServiceMaker, snapshot};
 
 /// The loop's own state; nobody else touches it.
 pub(super) struct ControlLoop {
@@ -299,25 +299,25 @@ impl ControlLoop {
         if let Some(host) = &self.host
             && let PodPort::Open { id, mtu, .. } = host.port
         {
-            let port = NodePort::new(id, LeadsTo::Host);
+            let port = NodePort::new(id, PortRole::Host);
             ports.push(NodePort { mac: Some(host.mac), mtu, ..port });
         }
         for attached in self.pods.counting() {
             if let Some(id) = attached.port_id() {
-                let leads_to = LeadsTo::Pod(attached.key.clone(), attached.pod.addresses.clone());
+                let role = PortRole::Pod(attached.key.clone(), attached.pod.addresses.clone());
                 let mac = Some(attached.pod.mac.0);
                 ports.push(NodePort {
                     mac,
                     mtu: attached.port.mtu(),
-                    ..NodePort::named(id, leads_to, Arc::clone(&attached.name))
+                    ..NodePort::named(id, role, Arc::clone(&attached.name))
                 });
             }
         }
         ports.extend(self.uplink_port());
         let node = self.board.config.node_name.clone();
-        let surroundings = self.surroundings(&view);
-        let services = Arc::clone(&surroundings.services);
-        let snapshot = Arc::new(snapshot(&view, &node, surroundings, self.generation, &ports));
+        let node_context = self.node_context(&view);
+        let services = Arc::clone(&node_context.services);
+        let snapshot = Arc::new(snapshot(&view, &node, node_context, self.generation, &ports));
         let departed = self.control.take_departed();
         self.switch.depart(departed.into_iter().map(Into::into));
         self.switch.publish(&snapshot);

@@ -18,7 +18,7 @@ use crate::config::Masquerade;
 use crate::run::kernel::{Destination, Hop, InterfaceEvent, NextHops};
 use crate::run::pods::PodPort;
 use crate::run::{Event, StartError};
-use renderer::{LeadsTo, NextHop, NodePort, SWITCH_ADDRESSES, Surroundings, UPLINK, peers};
+use renderer::{NextHop, NodeContext, NodePort, PortRole, SWITCH_ADDRESSES, UPLINK, peers};
 
 /// The port towards other cluster nodes.
 pub(super) struct UplinkPort {
@@ -128,31 +128,31 @@ impl ControlLoop {
             mac,
             own_mac: Some(uplink.mac),
             mtu: uplink.port.mtu(),
-            ..NodePort::new(uplink.port.id()?, LeadsTo::Uplink)
+            ..NodePort::new(uplink.port.id()?, PortRole::Uplink)
         })
     }
 
     /// What is around the cluster node, for the next snapshot.
-    pub(super) fn surroundings(&mut self, view: &View) -> Surroundings {
+    pub(super) fn node_context(&mut self, view: &View) -> NodeContext {
         let config = &self.board.config;
         let services = self.services.services(view, &config.node_name);
         let network = &config.network;
-        let mut surroundings = Surroundings {
+        let mut node_context = NodeContext {
             node_addresses: self.node_addresses(),
             services,
             translation_ports: Some(network.translation_ports.clone()),
-            ..Surroundings::default()
+            ..NodeContext::default()
         };
         let (node, direct) = (config.node_name.clone(), network.masquerade == Masquerade::Direct);
         let underlay = network.underlay.clone();
         if self.uplink.is_some() {
-            surroundings.routes = self.routes(view, &node);
-            surroundings.underlay = underlay;
+            node_context.routes = self.routes(view, &node);
+            node_context.underlay = underlay;
             // Without a gateway the kernel knows best where the world is.
             let gateway = self.uplink.as_ref().and_then(UplinkPort::gateway);
-            surroundings.masquerade = direct && gateway.is_some();
+            node_context.masquerade = direct && gateway.is_some();
         }
-        surroundings
+        node_context
     }
 
     /// Routes to the other cluster nodes, made anew if these or their next hops have changed.
