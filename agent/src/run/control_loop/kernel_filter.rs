@@ -11,8 +11,8 @@ use crate::run::StartError;
 use crate::run::kernel::{HostNetwork, Programmer, Programming};
 use linux_net::filter::Rules;
 
-/// Interval at which a table that somebody else has changed is noticed.
-const VERIFY: Duration = Duration::from_secs(1);
+/// Interval of checks for foreign changes of the switch's nftables tables.
+pub(super) const VERIFY: Duration = Duration::from_secs(1);
 
 /// Keeps the kernel's filter in line with the cluster's pod networks.
 pub(super) struct KernelFilterReconciler {

@@ -1,5 +1,6 @@
 //! The world outside for pods, through the kernel's masquerading.
 
+use super::kernel_filter::VERIFY;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,6 @@ use super::uplink::Nodes;
 use crate::run::StartError;
 use crate::run::kernel::{HostNetwork, Programmer, Programming};
 use linux_net::masquerade::Rules;
-
-/// Interval at which a table that somebody else has changed is noticed.
-const VERIFY: Duration = Duration::from_secs(1);
 
 /// Keeps the kernel's masquerading in line with the cluster's pod networks.
 pub(super) struct MasqueradeReconciler {

@@ -1,6 +1,7 @@
 //! Services for processes of the cluster node itself: the kernel redirects what they send to node
 //! ports and external addresses to the host port.
 
+use super::kernel_filter::VERIFY;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +9,6 @@ use std::time::Duration;
 use crate::run::StartError;
 use crate::run::kernel::{HostNetwork, Programmer, Programming};
 use linux_net::redirect::Redirects;
-
-/// Interval at which a table that somebody else has changed is noticed.
-const VERIFY: Duration = Duration::from_secs(1);
 
 /// Keeps the kernel's redirects in line with the services.
 pub(super) struct RedirectReconciler {
