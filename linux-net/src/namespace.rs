@@ -28,6 +28,25 @@ impl Namespace {
         Ok(Self { path: path.to_owned(), file })
     }
 
+    /// Makes a namespace without a name, with a loopback interface that is off. It ends with this
+    /// handle and the sockets that were opened in it.
+    ///
+    /// # Errors
+    /// Without CAP_SYS_ADMIN, or if no thread can be started.
+    pub fn create() -> Result<Self, Error> {
+        let failed = |cause| Error::new("make a network namespace", cause);
+        // A thread of its own, which ends: the caller's stays where it is.
+        let thread = std::thread::Builder::new().name("netns".to_owned()).spawn(|| {
+            sys::leave_network_namespace()?;
+            File::open("/proc/thread-self/ns/net")
+        });
+        let file = match thread.map_err(failed)?.join() {
+            Ok(file) => file.map_err(failed)?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        Ok(Self { path: PathBuf::from("(unnamed)"), file })
+    }
+
     /// The namespace the calling thread is in.
     ///
     /// # Errors

@@ -16,6 +16,13 @@ pub(super) fn enter_network_namespace(namespace: &File) -> io::Result<()> {
     result(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
+/// Moves the calling thread (and no other one) into a new network namespace; see unshare(2). Needs
+/// CAP_SYS_ADMIN.
+pub(super) fn leave_network_namespace() -> io::Result<()> {
+    // SAFETY: unshare takes flags and touches no memory of ours; descriptors stay shared.
+    result(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+}
+
 /// The names of the features a network device can have, by their bit number.
 /// They are the same for all devices of one kernel.
 pub(super) fn feature_names(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Vec<String>> {

@@ -4,6 +4,7 @@
 //! code ([`cli`] lists the codes). The commands that need no running switch are in [`offline`].
 
 pub mod call;
+pub mod check;
 pub mod completion;
 pub mod observe;
 pub mod run;
@@ -33,6 +34,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the switch of this cluster node
     Run(Box<run::Args>),
+    /// Look at what this machine allows the switch to do
+    Check(check::Args),
     /// Tell what the running switch is doing
     Status(status::Args),
     /// Tell what the running switch does right now, over and over
@@ -61,6 +64,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::run(&args),
+            Command::Check(args) => check::run(&args),
             Command::Status(args) => status::run(&args),
             Command::Top(args) => top::run(&args),
             Command::Observe(args) => observe::run(&args),

@@ -44,6 +44,8 @@ pub struct Umem {
     pub(super) frames: u32,
     /// Whether the kernel takes metadata of the packets it is to send (Linux 6.8).
     takes_metadata: bool,
+    /// Whether packets may stretch over several frames (Linux 6.6).
+    takes_long_packets: bool,
     /// Frames that busy ports may still take beyond their usual share.
     pub(super) spare: Arc<AtomicU32>,
     /// The socket that brought the UMEM to the kernel. It is bound to the loopback interface,
@@ -102,12 +104,12 @@ impl Umem {
         // The kernel gives every socket of a shared UMEM the mode of the first; pod interfaces
         // (veth) have copy mode only. Before Linux 6.6 no packet stretches over several frames.
         let (lo, copy) = (index_of("lo")?, SocketAddrXdpFlags::XDP_COPY);
-        let bound = anchor.bind(lo, 0, copy | SocketAddrXdpFlags::XDP_USE_SG);
+        let bound = anchor.bind(lo, 0, copy | SocketAddrXdpFlags::XDP_USE_SG).map(|()| true);
         let bound = bound.or_else(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => anchor.bind(lo, 0, copy),
+            io::ErrorKind::InvalidInput => anchor.bind(lo, 0, copy).map(|()| false),
             _ => Err(error),
         });
-        bound.map_err(|cause| {
+        let takes_long_packets = bound.map_err(|cause| {
             let why = match cause.kind() {
                 io::ErrorKind::ResourceBusy => {
                     ", which another switch or program with AF_XDP has in this network namespace"
@@ -124,6 +126,7 @@ impl Umem {
         let this = Self {
             frames: count,
             takes_metadata,
+            takes_long_packets,
             spare: Arc::new(AtomicU32::new(count / SPARE_PART)),
             anchor,
             registration,
@@ -165,6 +168,25 @@ impl Umem {
             Some(hall) => Ok(Arc::clone(hall)),
             None => Ok(Arc::clone(hall.insert(Hall::open(fallback)?))),
         }
+    }
+
+    /// Whether packets may stretch over several frames (`XDP_USE_SG`, Linux 6.6).
+    pub fn takes_long_packets(&self) -> bool {
+        self.takes_long_packets
+    }
+
+    /// Whether a checksum may be left to the receiving kernel (`XDP_TX_METADATA`, Linux 6.8).
+    pub fn takes_metadata(&self) -> bool {
+        self.takes_metadata
+    }
+
+    /// Name of the XDP program on `interface` that is not Podgate's. Without CAP_SYS_ADMIN every
+    /// program counts as another's, by its number.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn foreign_program(interface: &str) -> Result<Option<String>, AfXdpError> {
+        Ok(program::foreign(index_of(interface)?))
     }
 
     /// Closes an interface: what arrives is dropped until a port is opened on it.

@@ -1,0 +1,97 @@
+//! `podgate check`: what this machine allows, before the switch is started on it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cli::{NO, Output, UNUSABLE, fail, print};
+use dataplane::Underlay;
+use dataplane::switch::RxMode;
+use preflight::Wanted;
+
+use crate::config::{
+    self, Config, ConfigError, Masquerade, Options, host_name, online_cores, read_file,
+};
+
+/// What `podgate check` takes.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Ends with 0 if nothing is in the way, with 1 if the switch runs and there \
+are warnings, with 2 if it cannot run here or the configuration cannot be used. A note is no \
+warning: it names something that the switch does without.
+
+Nothing is changed. AF_XDP and nftables are tried in a network namespace of their own.
+
+Example:
+  podgate check --pods 250 --config /etc/podgate/config.yaml
+  podgate check -o json | jq -r '.findings[] | select(.level == \"warning\") | .detail'"
+)]
+pub struct Args {
+    /// File with the options of podgate run, YAML
+    #[arg(long, env = "PODGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Pods that memory is worked out for
+    #[arg(long, value_name = "N", default_value_t = 110)]
+    pods: u32,
+
+    /// The runtime's folder of CNI configurations
+    #[arg(long, value_name = "PATH", default_value = "/etc/cni/net.d")]
+    cni_folder: PathBuf,
+
+    /// How the answer is written
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// Looks, and writes what was found to stdout.
+pub fn run(args: &Args) -> ExitCode {
+    let config = match read(args) {
+        Ok(config) => config,
+        Err(error) => return fail(UNUSABLE, error),
+    };
+    let report = preflight::inspect(&wanted(args, config));
+    let written = match args.output {
+        Output::Text => print(&report.to_string()),
+        Output::Json => match serde_json::to_string(&report) {
+            Ok(line) => print(&(line + "\n")),
+            Err(error) => fail(NO, error),
+        },
+    };
+    match report.exit_code() {
+        0 => written,
+        code => ExitCode::from(code),
+    }
+}
+
+fn read(args: &Args) -> Result<Config, ConfigError> {
+    let options = args.config.as_deref().map(read_file).transpose()?;
+    Config::resolve(options.unwrap_or_else(Options::default), &host_name(), &online_cores())
+}
+
+fn wanted(args: &Args, config: Config) -> Wanted {
+    Wanted {
+        pods: args.pods,
+        max_ports: config.max_ports.into(),
+        umem_frames: config.umem_frames,
+        frames_per_port: config.frames_per_port,
+        hugepages: match config.hugepages {
+            config::HugePages::Auto => preflight::HugePages::Auto,
+            config::HugePages::On => preflight::HugePages::On,
+            config::HugePages::Off => preflight::HugePages::Off,
+        },
+        sessions: config.sessions,
+        mtu: config.mtu,
+        host_port: config.host_port,
+        masquerade: config.network.masquerade == Masquerade::Kernel,
+        uplink: config.network.uplink,
+        node_addresses: config.node_addresses,
+        tunnels: matches!(config.network.underlay, Underlay::Overlay(_)),
+        rx_mode: match config.rx_mode {
+            RxMode::Polling => "polling",
+            RxMode::Adaptive => "adaptive",
+            RxMode::Interrupt => "interrupt",
+        }
+        .to_owned(),
+        cni_folder: args.cni_folder.clone(),
+    }
+}
