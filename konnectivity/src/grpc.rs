@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn messages_in_whatever_pieces_they_come() {
-        let wanted = [Packet::Drain, Packet::CloseRequest { connection: 300 }];
+        let wanted = [Packet::Drain, Packet::CloseRequest { connection: 300, half: false }];
         let bytes: Vec<u8> = wanted.iter().flat_map(message).collect();
         assert_eq!(&bytes[..9], [0, 0, 0, 0, 4, 8, 6, 0x42, 0]);
         for size in 1..=bytes.len() {

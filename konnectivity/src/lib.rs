@@ -33,6 +33,7 @@ pub mod rules;
 pub mod server;
 pub mod survey;
 mod tls;
+mod window;
 
 pub use identifiers::{Identifiers, IdentifiersError};
 pub use tls::{TlsError, TlsFiles, TlsPolicy, cipher_names};

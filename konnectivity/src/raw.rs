@@ -43,6 +43,8 @@ impl Default for State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Open,
+    /// The socket's writing direction, when the queue is empty.
+    Half,
     /// When the queue is empty.
     AfterQueue,
     Now,
@@ -56,6 +58,11 @@ pub(crate) trait Owner: Send + Sync {
     fn read(&self, bytes: &[u8]);
     /// So many bytes of the queue were written.
     fn written(&self, bytes: usize);
+    /// The other end has sent its last byte. True if bytes may still come for it, until
+    /// [`Raw::finish`]; otherwise the socket is closed after the queue.
+    fn half_closed(&self) -> bool {
+        false
+    }
 }
 
 /// Why the socket is done with.
@@ -107,10 +114,19 @@ impl Raw {
         })
     }
 
+    /// Ends the writing direction when everything is written; what comes is read on.
+    pub(crate) fn half_close(&self) {
+        self.with(|state| {
+            if state.end == End::Open {
+                state.end = End::Half;
+            }
+        });
+    }
+
     /// Closes the socket when everything is written.
     pub(crate) fn finish(&self) {
         self.with(|state| {
-            if state.end == End::Open {
+            if matches!(state.end, End::Open | End::Half) {
                 state.end = End::AfterQueue;
             }
         });
@@ -155,7 +171,16 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send,
     O: Owner,
 {
-    let mut task = Task { io: &mut io, raw, owner, dirty: false, peer_ended: false, linger: None };
+    let mut task = Task {
+        io: &mut io,
+        raw,
+        owner,
+        dirty: false,
+        half_closed: false,
+        peer_ended: false,
+        answering: false,
+        linger: None,
+    };
     let ended = poll_fn(|cx| {
         let mut buffer = BUFFER.take();
         buffer.resize(READ, 0);
@@ -178,7 +203,11 @@ struct Task<'a, I, O> {
     raw: &'a Raw,
     owner: &'a O,
     dirty: bool,
+    /// The writing direction is ended.
+    half_closed: bool,
     peer_ended: bool,
+    /// The other end has ended its direction and still takes bytes.
+    answering: bool,
     linger: Option<Pin<Box<Sleep>>>,
 }
 
@@ -192,22 +221,33 @@ impl<I: AsyncRead + AsyncWrite + Unpin, O: Owner> Task<'_, I, O> {
             };
             let end = self.raw.lock().end;
             let ended = if self.peer_ended { Ended::ByPeer } else { Ended::ByOwner };
-            if end == End::Now || idle && (end == End::AfterQueue || self.peer_ended) {
+            let over = self.peer_ended && !self.answering;
+            if end == End::Now || idle && (end == End::AfterQueue || over) {
                 return Poll::Ready(ended);
             }
-            if end == End::AfterQueue || self.peer_ended {
+            if idle && end == End::Half && !self.half_closed {
+                match Pin::new(&mut *self.io).poll_shutdown(cx) {
+                    Poll::Ready(Ok(())) => self.half_closed = true,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Ended::Failed(error)),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            if end == End::AfterQueue || over {
                 let linger =
                     self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
                 return linger.as_mut().poll(cx).map(|()| ended);
             }
-            if !self.owner.has_room() {
+            if self.peer_ended || !self.owner.has_room() {
                 return Poll::Pending;
             }
             let mut buffer = ReadBuf::new(buffer);
             match Pin::new(&mut *self.io).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) => return Poll::Ready(Ended::Failed(error)),
-                Poll::Ready(Ok(())) if buffer.filled().is_empty() => self.peer_ended = true,
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
+                    self.peer_ended = true;
+                    self.answering = self.owner.half_closed();
+                }
                 Poll::Ready(Ok(())) => self.owner.read(buffer.filled()),
             }
         }

@@ -364,7 +364,7 @@ async fn the_agent_serves_a_server_of_another_making() {
             Packet::Data { connection: 7, error: String::new(), bytes: "x".into() },
             "unrecognized connectID",
         ),
-        (Packet::CloseRequest { connection: 7 }, "Unknown connectID"),
+        (Packet::CloseRequest { connection: 7, half: false }, "Unknown connectID"),
     ] {
         server.send(&packet).await;
         let answer = Packet::CloseResponse { error: error.to_owned(), connection: 7 };
@@ -375,7 +375,7 @@ async fn the_agent_serves_a_server_of_another_making() {
     // What there is goes on.
     server.send(&data(b"pong")).await;
     assert_eq!(soon(server.receive()).await, Some(data(b"pong")));
-    server.send(&Packet::CloseRequest { connection: 1 }).await;
+    server.send(&Packet::CloseRequest { connection: 1, half: false }).await;
     let answer = Packet::CloseResponse { error: String::new(), connection: 1 };
     assert_eq!(soon(server.receive()).await, Some(answer));
     assert_eq!(agent.targets(), 0);

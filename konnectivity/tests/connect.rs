@@ -128,3 +128,25 @@ async fn without_an_agent() {
     assert!(answer.starts_with("HTTP/1.1 500 Internal Server Error\r\n"), "{answer}");
     assert!(answer.ends_with("No agent available"), "{answer}");
 }
+
+#[tokio::test]
+async fn a_client_that_has_sent_everything_gets_the_whole_answer() {
+    let pair = pair("connect-half").await;
+    let answers = target(|mut stream| async move {
+        // The answer begins when the question is at its end.
+        let mut question = Vec::new();
+        let _read = stream.read_to_end(&mut question).await;
+        let _sent = stream.write_all(&pattern(question.len() * 1000)).await;
+    })
+    .await;
+    let mut client = UnixStream::connect(pair.socket()).await.unwrap();
+    soon(connect(&mut client, &answers.to_string())).await;
+    client.write_all(&pattern(3000)).await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    soon(client.read_to_end(&mut received)).await.unwrap();
+    assert!(received == pattern(3_000_000), "{} bytes", received.len());
+    until("the end", || pair.server.established() == 0 && pair.agent.targets() == 0).await;
+    let line = &audit(&pair.world.path("server-audit"))[0];
+    assert_eq!(line["outcome"], "closed by client");
+}

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -129,7 +131,10 @@ async fn without_credit_a_reader_that_never_reads_is_closed_alone() {
     agent.send(&Packet::Data { connection: 2, error: String::new(), bytes }).await;
     assert_eq!(soon(other.receive_data(13)).await.unwrap(), b"for the other");
     // The agent is asked to close, and hears why nothing.
-    assert_eq!(soon(agent.receive()).await, Some(Packet::CloseRequest { connection: 1 }));
+    assert_eq!(
+        soon(agent.receive()).await,
+        Some(Packet::CloseRequest { connection: 1, half: false })
+    );
     agent.send(&Packet::CloseResponse { error: String::new(), connection: 1 }).await;
     // The reader gets what was on its way, and then is told.
     let error = soon(stalled.receive_data(40 * 60_000)).await.unwrap_err();
@@ -169,4 +174,34 @@ async fn without_credit_a_slow_reader_slows_and_loses_nothing() {
     }
     assert!(received == pattern(count));
     drop(sender.await.unwrap());
+}
+
+#[tokio::test]
+async fn equal_downloads_get_equal_shares() {
+    const COUNT: usize = 30;
+    let pair = Pair::new("shares").await;
+    let endless = endless().await.to_string();
+    let received: Arc<[AtomicUsize]> = (0..COUNT).map(|_| AtomicUsize::new(0)).collect();
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut tunnels = Vec::new();
+    for _ in 0..COUNT {
+        let mut tunnel = Tunnel::unix(&pair.socket()).await.unwrap();
+        soon(tunnel.dial(&endless)).await.unwrap();
+        tunnels.push(tunnel);
+    }
+    for (at, mut tunnel) in tunnels.into_iter().enumerate() {
+        let received = Arc::clone(&received);
+        tasks.spawn(async move {
+            while let Some(packet) = tunnel.receive().await {
+                if let Packet::Data { bytes, .. } = packet {
+                    received[at].fetch_add(bytes.len(), Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    let shares = || received.iter().map(|it| it.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    until("two MB on average", || shares().iter().sum::<usize>() > COUNT * (2 << 20)).await;
+    let shares = shares();
+    let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+    assert!(most < &(least * 2), "{least} to {most}: {shares:?}");
 }

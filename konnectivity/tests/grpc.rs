@@ -19,7 +19,7 @@ async fn an_echo_over_a_unix_socket() {
     tunnel.send_data(connection, b"hello");
     assert_eq!(soon(tunnel.receive_data(5)).await.unwrap(), b"hello");
     assert_eq!((pair.server.established(), pair.agent.targets()), (1, 1));
-    tunnel.send(&Packet::CloseRequest { connection });
+    tunnel.send(&Packet::CloseRequest { connection, half: false });
     let closed = Packet::CloseResponse { error: String::new(), connection };
     assert_eq!(soon(tunnel.receive()).await, Some(closed));
     until("the end", || pair.server.established() == 0 && pair.agent.targets() == 0).await;
@@ -67,7 +67,7 @@ async fn a_large_request_arrives_whole_before_the_close() {
     for chunk in pattern(count).chunks(30_000) {
         tunnel.send_data(connection, chunk);
     }
-    tunnel.send(&Packet::CloseRequest { connection });
+    tunnel.send(&Packet::CloseRequest { connection, half: false });
     let closed = Packet::CloseResponse { error: String::new(), connection };
     assert_eq!(soon(tunnel.receive()).await, Some(closed));
     assert!(soon(received.recv()).await.unwrap() == pattern(count));
@@ -161,7 +161,10 @@ async fn a_dial_that_is_given_up_leaves_nothing() {
     // The answer that comes too late is for nobody: the agent has to close again.
     let late = Packet::DialResponse { error: String::new(), connection: 3, random: 7 };
     agent.send(&late).await;
-    assert_eq!(soon(agent.receive()).await, Some(Packet::CloseRequest { connection: 3 }));
+    assert_eq!(
+        soon(agent.receive()).await,
+        Some(Packet::CloseRequest { connection: 3, half: false })
+    );
     // The same when the client just goes away.
     tunnel.send(&dial(8));
     assert_eq!(soon(agent.receive()).await, Some(dial(8)));
@@ -247,7 +250,7 @@ async fn connections_nobody_knows_are_closed() {
     let error = "backend not initialized".to_owned();
     let closed = Packet::CloseResponse { error, connection: 5 };
     assert_eq!(soon(tunnel.receive()).await, Some(closed));
-    tunnel.send(&Packet::CloseRequest { connection: 6 });
+    tunnel.send(&Packet::CloseRequest { connection: 6, half: false });
     let error = "backend uninitialized".to_owned();
     let closed = Packet::CloseResponse { error, connection: 6 };
     assert_eq!(soon(tunnel.receive()).await, Some(closed));

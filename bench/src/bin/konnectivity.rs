@@ -302,7 +302,7 @@ async fn dials(
                     while begin.elapsed() < length {
                         if way == 0 {
                             let (mut tunnel, connection) = rig.open(b"").await?;
-                            tunnel.send(&Packet::CloseRequest { connection });
+                            tunnel.send(&Packet::CloseRequest { connection, half: false });
                             tunnel.receive().await.ok_or("no answer to the close")?;
                         } else {
                             // An answer, so that no more are on their way than are accepted.
@@ -334,12 +334,27 @@ async fn dials(
     Ok(())
 }
 
-/// Bytes a second that `count` connections receive together.
-async fn received(rig: &Arc<Rig>, proxied: bool, count: usize, length: Duration) -> Result<f64> {
-    let bytes = Arc::new(AtomicU64::new(0));
+/// What connections received in a round.
+struct Received {
+    /// Bytes a second, all connections together.
+    rate: f64,
+    /// The most bytes of one connection over the least of one.
+    spread: f64,
+    /// Resident memory of the server at the end of the round, in bytes.
+    memory: f64,
+}
+
+/// Lets `count` connections receive at once for `length`.
+async fn received(
+    rig: &Arc<Rig>,
+    proxied: bool,
+    count: usize,
+    length: Duration,
+) -> Result<Received> {
+    let bytes: Arc<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
-    for _ in 0..count {
+    for at in 0..count {
         let (rig, bytes, stop) = (Arc::clone(rig), Arc::clone(&bytes), Arc::clone(&stop));
         tasks.spawn(async move {
             if proxied {
@@ -347,7 +362,7 @@ async fn received(rig: &Arc<Rig>, proxied: bool, count: usize, length: Duration)
                 while !stop.load(Ordering::Relaxed) {
                     match tunnel.receive().await {
                         Some(Packet::Data { bytes: some, .. }) => {
-                            bytes.fetch_add(some.len() as u64, Ordering::Relaxed);
+                            bytes[at].fetch_add(some.len() as u64, Ordering::Relaxed);
                         }
                         other => return Err(format!("{other:?} instead of data").into()),
                     }
@@ -358,21 +373,27 @@ async fn received(rig: &Arc<Rig>, proxied: bool, count: usize, length: Duration)
                 let mut buffer = vec![0; 64 * 1024];
                 while !stop.load(Ordering::Relaxed) {
                     let some = stream.read(&mut buffer).await?;
-                    bytes.fetch_add(some as u64, Ordering::Relaxed);
+                    bytes[at].fetch_add(some as u64, Ordering::Relaxed);
                 }
             }
             Result::Ok(())
         });
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let (before, begin) = (bytes.load(Ordering::Relaxed), Instant::now());
+    let count = || bytes.iter().map(|it| it.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let (before, begin) = (count(), Instant::now());
     tokio::time::sleep(length).await;
-    let rate = (bytes.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64();
+    let shares: Vec<_> =
+        count().iter().zip(before).map(|(after, before)| (after - before) as f64).collect();
+    let rate = shares.iter().sum::<f64>() / begin.elapsed().as_secs_f64();
+    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let spread = shares.iter().copied().fold(0.0, f64::max) / least;
+    let [memory, _] = rig.memory()?;
     stop.store(true, Ordering::Relaxed);
     while let Some(done) = tasks.join_next().await {
         done??;
     }
-    Ok(rate)
+    Ok(Received { rate, spread, memory })
 }
 
 async fn throughput(
@@ -384,11 +405,15 @@ async fn throughput(
     for count in [1, 100] {
         let mut rates = [Samples::default(), Samples::default()];
         let mut costs = [Samples::default(), Samples::default()];
+        let mut spreads = [Samples::default(), Samples::default()];
+        let mut memory = [Samples::default(), Samples::default()];
         for round in 1..=rounds {
             for (way, samples) in rates.iter_mut().enumerate() {
                 eprintln!("throughput of {count}, round {round} of {rounds}");
                 let (before, begin) = (rig.time()?, Instant::now());
-                let rate = received(rig, way == 0, count, length).await?;
+                let Received { rate, spread, memory: during } =
+                    received(rig, way == 0, count, length).await?;
+                spreads[way].add(spread);
                 samples.add(rate / 1e6);
                 if way == 0 {
                     let gigabytes = rate * begin.elapsed().as_secs_f64() / 1e9;
@@ -397,11 +422,21 @@ async fn throughput(
                     {
                         cost.add((after - before) / gigabytes);
                     }
+                    // The connections' ends reach the server.
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    memory[0].add(during / 1e6);
+                    memory[1].add(rig.memory()?[0] / 1e6);
                 }
             }
         }
         let name = format!("throughput of {count} (MB/s)");
         rows.push(row(&name, &rates[0], &rates[1]));
+        let name = format!("most over least bytes of {count}");
+        rows.push(row(&name, &spreads[0], &spreads[1]));
+        for (memory, when) in memory.iter().zip(["during", "a second after"]) {
+            let name = format!("server's memory {when} the throughput of {count} (MB)");
+            rows.push(row(&name, memory, "–"));
+        }
         for (cost, name) in costs.iter().zip(["server", "agent"]) {
             let name = format!("processor time a gigabyte of {count}, {name} (s)");
             rows.push(row(&name, cost, "–"));
@@ -419,10 +454,10 @@ async fn stalled(
     let mut rates = [Samples::default(), Samples::default()];
     for round in 1..=rounds {
         eprintln!("a stalled reader, round {round} of {rounds}");
-        rates[0].add(received(rig, true, 100, length).await? / 1e6);
+        rates[0].add(received(rig, true, 100, length).await?.rate / 1e6);
         // It asks for data and never takes any.
         let stalled = rig.open(b"s").await?;
-        rates[1].add(received(rig, true, 100, length).await? / 1e6);
+        rates[1].add(received(rig, true, 100, length).await?.rate / 1e6);
         drop(stalled);
     }
     rows.push(row("100 busy connections alone (MB/s)", &rates[0], "–"));

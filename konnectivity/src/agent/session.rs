@@ -120,10 +120,11 @@ impl Session {
             Packet::DialRequest { protocol, address, random } => {
                 self.dial(protocol, address, random);
             }
-            Packet::CloseRequest { connection } => {
+            Packet::CloseRequest { connection, half } => {
                 let target = self.targets().get(&connection).cloned();
                 match target {
                     // It is answered when everything before it has been written.
+                    Some(target) if half => target.raw.half_close(),
                     Some(target) => target.raw.finish(),
                     None => {
                         let error = "Unknown connectID".to_owned();

@@ -21,6 +21,7 @@ use crate::grpc::request;
 use crate::packet::Packet;
 use crate::server::{AGENT_PATH, AGENT_SETTINGS, WINDOW};
 use crate::tls;
+use crate::window::Window;
 use http2::{Link, Role, drive};
 
 /// At least this often sessions are looked after.
@@ -202,7 +203,7 @@ async fn connect(
             );
         }
     };
-    let window = options.limits.connection_bytes.to_string();
+    let window = Window::initial(options.limits.connection_bytes).to_string();
     let mut metadata = vec![
         ("agentid", options.agent_id.as_str()),
         ("agentidentifiers", options.identifiers.as_str()),

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -15,6 +15,10 @@ use crate::grpc::data_message;
 use crate::packet::Packet;
 use crate::raw::{Ended, Owner, Raw, run};
 use crate::rules::Rules;
+use crate::window::Window;
+
+/// Bytes a target may queue before others get their turn.
+const QUANTUM: usize = 64 * 1024;
 
 /// A connection to a target, and what waits for it.
 #[derive(Debug)]
@@ -28,10 +32,12 @@ pub(crate) struct Target {
     itself: Weak<Target>,
     /// Bytes the server takes.
     credit: AtomicI64,
-    /// Bytes the server is still to be given credit for.
-    grant: AtomicUsize,
+    /// What the server may send.
+    window: Mutex<Window>,
     /// The link wakes this target when there is room.
     waiting: AtomicBool,
+    /// Bytes read since other targets had their turn.
+    turn: AtomicUsize,
     to_target: AtomicU64,
     from_target: AtomicU64,
     started: u64,
@@ -53,8 +59,9 @@ impl Target {
             session: Arc::clone(session),
             itself: itself.clone(),
             credit: AtomicI64::new(credit),
-            grant: AtomicUsize::new(0),
+            window: Mutex::new(Window::new(session.shared.options.limits.connection_bytes)),
             waiting: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
             to_target: AtomicU64::new(0),
             from_target: AtomicU64::new(0),
             started: http2::millis(),
@@ -95,7 +102,7 @@ impl Target {
     pub(crate) fn deliver(&self, bytes: Bytes, length: usize) -> bool {
         self.to_target.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         // What is not queued needs no room.
-        self.grant(length - bytes.len());
+        self.grant(length - bytes.len(), self.raw.queued());
         self.raw.push(bytes).is_some_and(|queued| queued > self.limit())
     }
 
@@ -155,15 +162,17 @@ impl Target {
         }
     }
 
-    fn grant(&self, bytes: usize) {
+    /// Sends the server credit for `bytes` that the target has taken, while `queued` still wait.
+    fn grant(&self, bytes: usize, queued: usize) {
         if self.session.window().is_none() {
             return;
         }
-        let limit = self.session.shared.options.limits.connection_bytes;
-        let granted = self.grant.fetch_add(bytes, Ordering::AcqRel) + bytes;
-        if granted * 4 >= limit {
-            self.grant.fetch_sub(granted, Ordering::AcqRel);
-            let bytes = i64::try_from(granted).unwrap_or(i64::MAX);
+        let credit = {
+            let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+            window.consume(bytes, queued)
+        };
+        if let Some(credit) = credit {
+            let bytes = i64::try_from(credit).unwrap_or(i64::MAX);
             self.session.send(&Packet::Credit { connection: self.number, bytes });
         }
     }
@@ -180,7 +189,14 @@ impl Owner for Target {
         let Some(itself) = self.itself.upgrade() else { return false };
         // Before it is asked: it may wake at once.
         self.waiting.store(true, Ordering::Release);
-        let room = self.session.link.has_room(&Waker::from(itself));
+        let waker = Waker::from(itself);
+        let room = match self.turn.load(Ordering::Relaxed) < QUANTUM {
+            true => self.session.link.has_room(&waker),
+            false => {
+                self.turn.store(0, Ordering::Relaxed);
+                self.session.link.has_room_after_others(&waker)
+            }
+        };
         if room {
             self.waiting.store(false, Ordering::Release);
         }
@@ -189,13 +205,14 @@ impl Owner for Target {
 
     fn read(&self, bytes: &[u8]) {
         self.from_target.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.turn.fetch_add(bytes.len(), Ordering::Relaxed);
         let message = data_message(self.number, bytes);
         self.credit.fetch_sub(message.len() as i64, Ordering::AcqRel);
         self.session.send_data(message);
     }
 
     fn written(&self, bytes: usize) {
-        self.grant(bytes);
+        self.grant(bytes, self.raw.queued());
         if self.session.is_blocked() {
             self.session.link.wake();
         }

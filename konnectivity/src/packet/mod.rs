@@ -45,6 +45,9 @@ pub enum Packet {
     CloseRequest {
         /// Its number.
         connection: i64,
+        /// The target's bytes are still wanted: only the other direction is at its end. Sent to
+        /// agents of this implementation alone.
+        half: bool,
     },
     /// A connection is closed.
     CloseResponse {
@@ -101,7 +104,10 @@ pub enum PacketError {
     Payload(&'static str),
 }
 
+/// Type and payload field of [`Packet::Credit`], which the original's definition does not have.
 const CREDIT: u64 = 64;
+/// The field of a CLOSE_REQ that the original's definition does not have.
+const HALF: usize = 2;
 
 impl Packet {
     /// The type's name, as the original's metrics show it.
@@ -161,7 +167,9 @@ impl Packet {
                 connection: fields.number(2),
                 random: fields.number(3),
             },
-            2 => Self::CloseRequest { connection: fields.number(1) },
+            2 => {
+                Self::CloseRequest { connection: fields.number(1), half: fields.number(HALF) != 0 }
+            }
             3 => Self::CloseResponse { error: fields.text(1)?, connection: fields.number(2) },
             4 => Self::Data {
                 connection: fields.number(1),
@@ -189,8 +197,9 @@ impl Packet {
                 put_number(&mut body, 3, *random);
                 (1, 3)
             }
-            Self::CloseRequest { connection } => {
+            Self::CloseRequest { connection, half } => {
                 put_number(&mut body, 1, *connection);
+                put_number(&mut body, HALF as u64, i64::from(*half));
                 (2, 5)
             }
             Self::CloseResponse { error, connection } => {

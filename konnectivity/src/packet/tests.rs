@@ -17,7 +17,7 @@ fn golden_bytes() {
     assert_eq!(hex(&answer), "08011a05100118ac02");
     let refused = Packet::DialResponse { error: "no".into(), connection: 0, random: 1 };
     assert_eq!(hex(&refused), "08011a060a026e6f1801");
-    assert_eq!(hex(&Packet::CloseRequest { connection: 1 }), "08022a020801");
+    assert_eq!(hex(&Packet::CloseRequest { connection: 1, half: false }), "08022a020801");
     assert_eq!(hex(&Packet::CloseResponse { error: String::new(), connection: 1 }), "080332021001");
     let data = Packet::Data { connection: 1, error: String::new(), bytes: "hi".into() };
     assert_eq!(hex(&data), "080422060801 1a026869".replace(' ', ""));
@@ -40,7 +40,7 @@ fn unknown_fields_are_skipped_and_order_does_not_matter() {
         0x7d, 1, 2, 3, 4, // field 15, four bytes
         0x08, 0x02, // type
     ]);
-    assert_eq!(Packet::decode(&bytes), Ok(Packet::CloseRequest { connection: 7 }));
+    assert_eq!(Packet::decode(&bytes), Ok(Packet::CloseRequest { connection: 7, half: false }));
 }
 
 #[test]
@@ -69,7 +69,8 @@ fn packets() -> impl Strategy<Value = Packet> {
         (text, any::<i64>(), any::<i64>()).prop_map(|(error, connection, random)| {
             Packet::DialResponse { error, connection, random }
         }),
-        any::<i64>().prop_map(|connection| Packet::CloseRequest { connection }),
+        (any::<i64>(), any::<bool>())
+            .prop_map(|(connection, half)| Packet::CloseRequest { connection, half }),
         (text, any::<i64>())
             .prop_map(|(error, connection)| Packet::CloseResponse { error, connection }),
         (any::<i64>(), text, proptest::collection::vec(any::<u8>(), 0..300)).prop_map(

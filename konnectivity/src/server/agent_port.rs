@@ -18,6 +18,7 @@ use crate::accept;
 use crate::grpc::{Assembler, Status, header, response, trailers};
 use crate::identifiers::Identifiers;
 use crate::kubernetes::is_service_account;
+use crate::window::Window;
 use http2::{Field, Handler, Link, Role, Settings, code, drive};
 
 /// The service's path.
@@ -277,7 +278,7 @@ impl PendingAgent {
             wanted.window,
         );
         let count = proxy.server_count().to_string();
-        let own_window = proxy.options.limits.connection_bytes.to_string();
+        let own_window = Window::initial(proxy.options.limits.connection_bytes).to_string();
         let mut metadata =
             vec![("serverid", proxy.options.server_id.as_str()), ("servercount", count.as_str())];
         if backend.window.is_some() {

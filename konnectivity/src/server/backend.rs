@@ -132,7 +132,7 @@ impl Backend {
                     // No number is 0; whoever sends it means nothing.
                     None if connection == 0 => {}
                     None => {
-                        self.send(proxy, &Packet::CloseRequest { connection });
+                        self.send(proxy, &Packet::CloseRequest { connection, half: false });
                     }
                 }
             }
@@ -172,7 +172,7 @@ impl Backend {
             drop(table);
             proxy.metrics.dial_failures.with_label_values(&["unrecognized_response"]).inc();
             if number != 0 {
-                self.send(proxy, &Packet::CloseRequest { connection: number });
+                self.send(proxy, &Packet::CloseRequest { connection: number, half: false });
             }
             return;
         };
@@ -191,7 +191,7 @@ impl Backend {
             // Given up in between.
             proxy.metrics.dial_failures.with_label_values(&["send_rsp"]).inc();
             self.forget(number);
-            self.send(proxy, &Packet::CloseRequest { connection: number });
+            self.send(proxy, &Packet::CloseRequest { connection: number, half: false });
         }
     }
 

@@ -146,6 +146,10 @@ impl Owner for Side {
     fn written(&self, bytes: usize) {
         self.0.drained(bytes);
     }
+
+    fn half_closed(&self) -> bool {
+        self.0.half_close()
+    }
 }
 
 /// Everything up to the empty line and what came behind it; `None` if it is too long.

@@ -209,7 +209,7 @@ impl Stream {
                     None => {}
                 }
             }
-            Packet::CloseRequest { connection } => {
+            Packet::CloseRequest { connection, .. } => {
                 match self.connections.iter().find(|it| it.number() == connection) {
                     Some(known) => known.close(),
                     None => {

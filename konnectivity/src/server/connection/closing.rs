@@ -23,6 +23,27 @@ impl Connection {
         }
     }
 
+    /// The frontend has ended its own direction. The agent is to end the target's after what is
+    /// queued, and what the target still sends is delivered. False if the agent knows only the
+    /// end of both directions.
+    pub(crate) fn half_close(self: &Arc<Self>) -> bool {
+        let mut state = self.lock();
+        if self.backend.window.is_none() || state.phase != Phase::Established {
+            return false;
+        }
+        if state.closing.is_none() {
+            state.closing = Some(millis());
+            state.half_closed = true;
+            self.pump(&mut state);
+        }
+        true
+    }
+
+    pub(super) fn request_close(&self, half: bool) {
+        let request = Packet::CloseRequest { connection: self.number(), half };
+        self.backend.send(&self.proxy, &request);
+    }
+
     /// The frontend gives the dial up, or is gone.
     pub(crate) fn part(self: &Arc<Self>, why: &str, at_once: bool) {
         let mut state = self.lock();
@@ -42,6 +63,10 @@ impl Connection {
                 state.phase = Phase::Parting;
                 self.finished(&state, why);
                 state.closing.get_or_insert(millis());
+                if std::mem::take(&mut state.half_closed) {
+                    // Now the other direction ends as well.
+                    state.close_sent = false;
+                }
                 if at_once {
                     state.queue = VecDeque::new();
                     state.queued = 0;
@@ -90,8 +115,10 @@ impl Connection {
     /// The agent does not answer the close: it is told once more, and that is it.
     pub(crate) fn give_up_closing(self: &Arc<Self>) {
         self.backend.forget(self.number());
-        self.backend.send(&self.proxy, &Packet::CloseRequest { connection: self.number() });
-        self.closed_by_agent("the agent did not answer the close");
+        self.request_close(false);
+        let half_closed = self.lock().half_closed;
+        // A target that keeps its direction open without a byte answers nothing either.
+        self.closed_by_agent(if half_closed { "" } else { "the agent did not answer the close" });
     }
 
     fn finished(&self, state: &State, why: &str) {

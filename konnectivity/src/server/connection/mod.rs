@@ -23,6 +23,7 @@ use super::proxy::Proxy;
 use crate::audit::Record;
 use crate::grpc::{Status, message, trailers};
 use crate::packet::Packet;
+use crate::window::Window;
 use http2::{Link, millis};
 
 /// Where bytes for the API server go.
@@ -81,12 +82,15 @@ struct State {
     held: usize,
     /// Bytes the agent takes.
     credit: i64,
-    /// Bytes the agent is still to be given credit for.
-    grant: usize,
+    /// What the agent may send.
+    window: Window,
     /// The link's driver wakes this connection when there is room.
     waiting: bool,
-    /// Since when a close is wanted, after the queue.
+    /// A close is wanted, after the queue: since when, or since the last byte from the target if
+    /// the frontend still takes them.
     closing: Option<u64>,
+    /// The frontend has ended its own direction only.
+    half_closed: bool,
     close_sent: bool,
     /// When the frontend took something last.
     taken: u64,
@@ -170,9 +174,10 @@ impl Connection {
                     queued: 0,
                     held: 0,
                     credit,
-                    grant: 0,
+                    window: Window::new(proxy.options.limits.connection_bytes),
                     waiting: false,
                     closing: None,
+                    half_closed: false,
                     close_sent: false,
                     taken: now,
                     to_target: 0,
@@ -331,8 +336,7 @@ impl Connection {
             state.queue = VecDeque::new();
             if state.closing.is_some() && !state.close_sent {
                 state.close_sent = true;
-                let request = Packet::CloseRequest { connection: self.number() };
-                self.backend.send(&self.proxy, &request);
+                self.request_close(state.half_closed);
             }
         }
         if state.queued < QUEUE && (state.held > 0 || had >= QUEUE) {
@@ -356,6 +360,9 @@ impl Connection {
         }
         let metrics = &self.proxy.metrics;
         state.from_target += bytes.len() as u64;
+        if state.half_closed {
+            state.closing = Some(millis());
+        }
         metrics.bytes_from_agent.inc_by(bytes.len() as u64);
         let count = raw.len();
         let queued = match &self.sink {
@@ -365,7 +372,7 @@ impl Connection {
             }
             Sink::Raw(client) => {
                 // What is not queued needs no room.
-                self.grant(&mut state, count - bytes.len());
+                self.grant(&mut state, count - bytes.len(), client.raw.queued());
                 client.raw.push(bytes)
             }
         };
@@ -384,13 +391,17 @@ impl Connection {
         if self.backend.window.is_some() { limit * 2 } else { limit }
     }
 
-    /// Whether the frontend has caught up enough for the agent's link to be read again.
-    pub(crate) fn has_caught_up(&self) -> bool {
-        let queued = match &self.sink {
+    /// Bytes that wait for the frontend.
+    fn queued(&self) -> usize {
+        match &self.sink {
             Sink::Stream(link, stream) => link.queued(*stream),
             Sink::Raw(client) => client.raw.queued(),
-        };
-        queued <= self.limit() / 2 || self.lock().phase != Phase::Established
+        }
+    }
+
+    /// Whether the frontend has caught up enough for the agent's link to be read again.
+    pub(crate) fn has_caught_up(&self) -> bool {
+        self.queued() <= self.limit() / 2 || self.lock().phase != Phase::Established
     }
 
     /// Closes the connection if its reader has taken nothing for too long; whether it did.
@@ -423,20 +434,20 @@ impl Connection {
     pub(crate) fn drained(&self, bytes: usize) {
         let mut state = self.lock();
         state.taken = millis();
-        self.grant(&mut state, bytes);
+        self.grant(&mut state, bytes, self.queued());
         drop(state);
         if self.backend.blocked.load(Ordering::Relaxed) {
             self.backend.link.wake();
         }
     }
 
-    fn grant(&self, state: &mut State, bytes: usize) {
+    /// Sends the agent credit for `bytes` that the frontend has taken, while `queued` still wait.
+    fn grant(&self, state: &mut State, bytes: usize, queued: usize) {
         if self.backend.window.is_none() || state.phase != Phase::Established {
             return;
         }
-        state.grant += bytes;
-        if state.grant * 4 >= self.proxy.options.limits.connection_bytes {
-            let bytes = i64::try_from(std::mem::take(&mut state.grant)).unwrap_or(i64::MAX);
+        if let Some(credit) = state.window.consume(bytes, queued) {
+            let bytes = i64::try_from(credit).unwrap_or(i64::MAX);
             let packet = Packet::Credit { connection: self.number(), bytes };
             self.backend.send(&self.proxy, &packet);
         }
