@@ -31,7 +31,7 @@ async fn a_reader_that_never_reads_waits_alone() {
     soon(stalled.dial(&endless)).await.unwrap();
     // It gets what the window lets through, and then nothing is read from the target any more.
     let from_agent = || metric(&pair.server.metrics(), "server_from_agent_bytes_total");
-    until("the first bytes", || from_agent() > 500_000.0).await;
+    until("the first bytes", || from_agent() > 200_000.0).await;
     for _ in 0..20 {
         let mut tunnel = Tunnel::unix(&pair.socket()).await.unwrap();
         let connection = soon(tunnel.dial(&echo)).await.unwrap();
