@@ -57,6 +57,23 @@ pub(crate) fn check_opening(role: Role, fields: &[Field]) -> Result<(), String> 
     }
 }
 
+/// The content-length of a message, if it has one.
+///
+/// # Errors
+/// Says why it is malformed (RFC 9110, section 8.6).
+pub(crate) fn content_length(fields: &[Field]) -> Result<Option<u64>, String> {
+    let mut length = None;
+    for field in fields.iter().filter(|it| it.name == "content-length") {
+        let digits = !field.value.is_empty() && field.value.bytes().all(|it| it.is_ascii_digit());
+        let value = field.value.parse().ok().filter(|_| digits);
+        match value {
+            Some(value) if length.is_none_or(|it| it == value) => length = Some(value),
+            _ => return Err(format!("content-length {}", field.value)),
+        }
+    }
+    Ok(length)
+}
+
 /// Checks the headers that end a message.
 ///
 /// # Errors

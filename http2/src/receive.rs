@@ -1,9 +1,10 @@
 //! What arrives on a connection: frames in pieces, in whatever pieces they come.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::drive::Handler;
-use super::field::{check_opening, check_trailers};
+use super::field::{check_opening, check_trailers, content_length};
 use super::frame::{self, flag, kind};
 use super::hpack::{Decoder, Field, HpackError};
 use super::limits::Limits;
@@ -34,6 +35,8 @@ pub struct Receiver {
     decoder: Decoder,
     limits: Limits,
     last_stream: u32,
+    /// Bytes still to come on streams with a content-length.
+    lengths: HashMap<u32, u64>,
     settled: bool,
 }
 
@@ -61,6 +64,8 @@ struct Block {
 
 /// A header block, encoded.
 const MOST_BLOCK: usize = 64 * 1024;
+/// Streams with a content-length before those that have ended are removed.
+const MOST_LENGTHS: usize = 64;
 /// Frames a header block may come in.
 const MOST_CONTINUATIONS: usize = 64;
 
@@ -78,6 +83,7 @@ impl Receiver {
             decoder: Decoder::default(),
             limits: Limits::default(),
             last_stream: 0,
+            lengths: HashMap::new(),
             settled: false,
         }
     }
@@ -164,7 +170,7 @@ impl Receiver {
             return Err(protocol_error("a header block that is not continued"));
         }
         check_stream(kind, stream)?;
-        check_length(kind, flags, length)?;
+        check_frame_length(kind, flags, length)?;
         let padded = flags & flag::PADDED != 0;
         let mut frame =
             Frame { kind, flags, stream, left: length, padding: Some(0), wanted: false };
@@ -195,6 +201,9 @@ impl Receiver {
                 }
             };
             link.arrived(stream, length, frame.wanted)?;
+            if !padded {
+                self.check_length(&mut frame, link, handler);
+            }
         }
         Ok(frame)
     }
@@ -220,6 +229,7 @@ impl Receiver {
             if frame.wanted {
                 link.release(frame.stream, 1 + padding);
             }
+            self.check_length(&mut frame, link, handler);
         }
         let (mine, rest) = bytes.split_at(bytes.len().min(frame.left));
         bytes = rest;
@@ -362,6 +372,46 @@ impl Receiver {
         }
     }
 
+    /// Notes the content-length of a message that opens; false if the message has none of that
+    /// length (section 8.1.1).
+    fn expect(&mut self, link: &Link, stream: u32, fields: &[Field], end: bool) -> bool {
+        let Ok(length) = content_length(fields) else { return false };
+        match length {
+            None => true,
+            // A response to HEAD has the length and no content.
+            Some(length) if end => length == 0 || self.role == Role::Client,
+            Some(length) => {
+                if self.lengths.len() >= MOST_LENGTHS {
+                    self.lengths.retain(|stream, _| link.has_stream(*stream));
+                }
+                self.lengths.insert(stream, length);
+                true
+            }
+        }
+    }
+
+    /// Counts content; false if it is longer, or at its end shorter, than the content-length.
+    fn count(&mut self, stream: u32, bytes: u64, end: bool) -> bool {
+        let Some(left) = self.lengths.get_mut(&stream) else { return true };
+        let rest = left.checked_sub(bytes);
+        *left = rest.unwrap_or_default();
+        if end || rest.is_none() {
+            self.lengths.remove(&stream);
+        }
+        rest.is_some_and(|rest| !end || rest == 0)
+    }
+
+    /// Ends the stream of a DATA frame whose content, `frame.left` bytes, is not what the
+    /// content-length says.
+    fn check_length(&mut self, frame: &mut Frame, link: &Arc<Link>, handler: &mut impl Handler) {
+        let end = frame.flags & flag::END_STREAM != 0;
+        if frame.wanted && !self.count(frame.stream, frame.left as u64, end) {
+            frame.wanted = false;
+            link.release(frame.stream, frame.left);
+            stream_error(link, handler, frame.stream, code::PROTOCOL_ERROR);
+        }
+    }
+
     /// Decodes the header block if it is complete.
     fn block_frame(
         &mut self,
@@ -385,7 +435,8 @@ impl Receiver {
         if self.role == Role::Server && stream % 2 == 1 && stream > self.last_stream {
             self.last_stream = stream;
             let accepted = link.accept(stream);
-            let well_formed = check_opening(self.role, &fields).is_ok();
+            let well_formed = check_opening(self.role, &fields).is_ok()
+                && self.expect(link, stream, &fields, end);
             if accepted && !well_formed {
                 link.reset(stream, code::PROTOCOL_ERROR);
             }
@@ -398,7 +449,10 @@ impl Receiver {
         match link.standing(stream) {
             Standing::Open { answered: false } => {
                 let interim = fields.first().is_some_and(|it| it.value.starts_with('1'));
-                if check_opening(self.role, &fields).is_err() || interim && end {
+                if check_opening(self.role, &fields).is_err()
+                    || interim && end
+                    || !interim && !self.expect(link, stream, &fields, end)
+                {
                     stream_error(link, handler, stream, code::PROTOCOL_ERROR);
                     return Ok(());
                 }
@@ -409,7 +463,7 @@ impl Receiver {
                 deliver(link, handler, stream, fields, end)
             }
             Standing::Open { answered: true } => {
-                if !end || check_trailers(&fields).is_err() {
+                if !end || check_trailers(&fields).is_err() || !self.count(stream, 0, true) {
                     stream_error(link, handler, stream, code::PROTOCOL_ERROR);
                     return Ok(());
                 }
@@ -486,7 +540,7 @@ fn check_stream(kind: u8, stream: u32) -> Result<(), Fault> {
 }
 
 /// Checks the length of kinds that have a certain one.
-fn check_length(kind: u8, flags: u8, length: usize) -> Result<(), Fault> {
+fn check_frame_length(kind: u8, flags: u8, length: usize) -> Result<(), Fault> {
     let right = match kind {
         kind::PRIORITY => length == 5,
         kind::RST_STREAM | kind::WINDOW_UPDATE => length == 4,

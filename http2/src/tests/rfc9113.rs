@@ -358,6 +358,46 @@ fn section_8_malformed_requests() {
 }
 
 #[test]
+fn section_8_1_1_the_content_length_is_the_length_of_the_content() {
+    let with = |values: &[&str]| {
+        let lengths = values.iter().map(|value| ("content-length", *value));
+        block(&POST.into_iter().chain(lengths).collect::<Vec<_>>())
+    };
+    let (three, trailers) = (with(&["3"]), block(&[("a", "b")]));
+    let opening = (kind::HEADERS, END_HEADERS, 1, &three[..]);
+    let wrong: [&[Raw<'_>]; 6] = [
+        &[(kind::DATA, 0, 1, &[1, 2, 3, 4])],
+        &[(kind::DATA, 0, 1, &[1, 2, 3]), (kind::DATA, flag::END_STREAM, 1, &[4])],
+        &[(kind::DATA, flag::END_STREAM, 1, &[1, 2])],
+        &[(kind::DATA, flag::END_STREAM | flag::PADDED, 1, &[1, 1, 2, 0])],
+        &[(kind::DATA, flag::END_STREAM, 1, &[])],
+        &[(kind::DATA, 0, 1, &[1]), (kind::HEADERS, END_BOTH, 1, &trailers)],
+    ];
+    for frames in wrong {
+        let seen = serve(&client(&[&[opening][..], frames].concat()));
+        assert!(seen.fault.is_none() && reset_with(&seen, 1, PROTOCOL_ERROR), "{seen:?}");
+    }
+    let right: [&[Raw<'_>]; 3] = [
+        &[(kind::DATA, flag::END_STREAM, 1, &[1, 2, 3])],
+        &[
+            (kind::DATA, flag::PADDED, 1, &[2, 1, 2, 3, 0, 0]),
+            (kind::HEADERS, END_BOTH, 1, &trailers),
+        ],
+        &[(kind::DATA, 0, 1, &[1, 2]), (kind::DATA, flag::END_STREAM, 1, &[3])],
+    ];
+    for frames in right {
+        let seen = serve(&client(&[&[opening][..], frames].concat()));
+        assert!(seen.fault.is_none() && seen.events.last().unwrap().contains("end"), "{seen:?}");
+    }
+    for values in [&["x"][..], &["+3"], &["3", "4"], &[""]] {
+        let seen = serve(&client(&[(kind::HEADERS, END_HEADERS, 1, &with(values))]));
+        assert_eq!(seen.sent[1], format!("RST_STREAM 1 {PROTOCOL_ERROR:08x}"), "{values:?}");
+    }
+    let seen = serve(&client(&[(kind::HEADERS, END_BOTH, 1, &three)]));
+    assert_eq!(seen.sent[1], format!("RST_STREAM 1 {PROTOCOL_ERROR:08x}"));
+}
+
+#[test]
 fn section_8_1_trailers_end_the_stream_and_have_no_pseudo_headers() {
     let (good, bad) = (block(&[("a", "b")]), block(&[(":path", "/")]));
     for trailers in [(kind::HEADERS, END_HEADERS, 1, &good[..]), (kind::HEADERS, END_BOTH, 1, &bad)]
