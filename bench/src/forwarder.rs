@@ -9,7 +9,7 @@ use acl::{Action, PortRange, Rule, Table};
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::protocol;
-use dataplane::{Gate, Parts, PortId, PortKind, PortState, Snapshot, Switch};
+use dataplane::{AclBinding, Parts, PortId, PortKind, PortState, Snapshot, Switch};
 use testkit::{Process, has_program};
 
 use crate::rig::{PATIENCE, Rig, mac, words};
@@ -145,10 +145,10 @@ fn serve(mac_a: &str, mac_b: &str, idle: &str) -> Result<(), Box<dyn Error>> {
         })
         .collect();
     rules.push(Rule::new(Action::Deny, "the rest"));
-    let table = Gate::Table(Arc::new(Table::compile(rules.into(), &map)));
+    let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     let pod = |name: &str, mac, address: u32, to_pod| {
         let addresses = vec![acl::Address::from_v4_bits(address)];
-        let (mac, from_pod) = (Some(mac), Gate::Open);
+        let (mac, from_pod) = (Some(mac), AclBinding::Open);
         Some(PortState { mac, addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
     };
     let mut ports = vec![

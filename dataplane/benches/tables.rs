@@ -7,7 +7,7 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dataplane::session::{Opening, Owner, Sessions, Sight, Timeouts, Views};
 use dataplane::wire::{self, Flow, checksum, protocol};
-use dataplane::{Hop, PortId};
+use dataplane::{Adjacency, PortId};
 
 /// Packets that are looked up one after the other, as in a vector.
 const VECTOR: usize = 256;
@@ -24,7 +24,7 @@ fn flow(n: u32) -> Flow {
 
 const OPENING: Opening = Opening {
     owner: Owner::port(PortId(0)),
-    hop: Hop::port(PortId(1)),
+    adjacency: Adjacency::port(PortId(1)),
     generation: 1,
     tcp_flags: 0,
 };

@@ -26,9 +26,10 @@ pub use frame::{Frame, FreeList, Memory};
 pub use graph::Graph;
 pub use outcome::{OUTCOMES, Outcome, Verdict};
 pub use packet::{Packet, VECTOR};
-pub use policy::{DEFAULT_ALLOW, Deciders, Judgement, RuleAt, judge};
+pub use policy::{DEFAULT_ALLOW, Deciders, Decision, RuleAt, evaluate};
 pub use snapshot::{
-    Gate, Hop, Leads, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay,
+    AclBinding, Adjacency, Egress, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot,
+    Underlay,
 };
 pub use switch::Switch;
 pub use wire::SWITCH_MAC;

@@ -2,7 +2,7 @@
 
 use crate::session::Guess;
 use crate::wire::Headers;
-use crate::{Deciders, Frame, Hop, Outcome, PortId, Verdict};
+use crate::{Adjacency, Deciders, Frame, Outcome, PortId, Verdict};
 
 /// Packets that travel the graph together.
 pub const VECTOR: usize = 256;
@@ -14,10 +14,10 @@ pub struct Packet {
     pub frame: Frame,
     /// Where it came in.
     pub in_port: PortId,
-    /// The cluster node whose tunnel it came out of; see [`Hop::peer`].
-    pub from_peer: Hop,
+    /// The cluster node whose tunnel it came out of; see [`Adjacency::peer`].
+    pub from_peer: Adjacency,
     /// Where it goes, once that is known.
-    pub hop: Hop,
+    pub adjacency: Adjacency,
     /// The port it leaves by, once that is known; also set for answers of the switch itself.
     pub out_port: PortId,
     /// Whether the frame now holds the switch's answer to the packet.
@@ -46,8 +46,8 @@ impl Packet {
         Self {
             frame,
             in_port,
-            from_peer: Hop::NONE,
-            hop: Hop::NONE,
+            from_peer: Adjacency::NONE,
+            adjacency: Adjacency::NONE,
             out_port: PortId::NONE,
             is_answered: false,
             translation: Self::AS_IT_IS,

@@ -10,7 +10,7 @@ use dataplane::port::memory::Wire;
 use dataplane::port::{Lent, Port, PortGone};
 use dataplane::switch::Config;
 use dataplane::{
-    Frame, Gate, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
+    AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
 };
 use testkit::packet::udp;
 
@@ -47,7 +47,7 @@ impl Rig {
     fn publish(&self, generation: u64, known: &[PortId]) {
         let pod = |(id, name, address): (PortId, &str, &str)| {
             let addresses = vec![address.parse::<std::net::IpAddr>().unwrap().into()];
-            let (to_pod, from_pod) = (Gate::Open, Gate::Open);
+            let (to_pod, from_pod) = (AclBinding::Open, AclBinding::Open);
             let state = PortState::new(name, PortKind::Pod);
             known.contains(&id).then_some(PortState { addresses, to_pod, from_pod, ..state })
         };

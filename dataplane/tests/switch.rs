@@ -9,13 +9,13 @@ use dataplane::port::{Lent, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::protocol;
 use dataplane::{
-    Frame, Gate, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
+    AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
 };
 use testkit::packet::{tcp, udp};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn table(permitted: &[u16]) -> Gate {
+fn table(permitted: &[u16]) -> AclBinding {
     let map = Arc::new(AddressMap::default());
     let permit = |port: &u16| {
         Rule::new(Action::Permit, format!("permit {port}"))
@@ -24,10 +24,10 @@ fn table(permitted: &[u16]) -> Gate {
     };
     let mut rules: Vec<Rule> = permitted.iter().map(permit).collect();
     rules.push(Rule::new(Action::Deny, "deny"));
-    Gate::Table(Arc::new(Table::compile(rules.into(), &map)))
+    AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)))
 }
 
-fn pod(name: &str, address: &str, to_pod: Gate, from_pod: Gate) -> Option<PortState> {
+fn pod(name: &str, address: &str, to_pod: AclBinding, from_pod: AclBinding) -> Option<PortState> {
     let address: std::net::IpAddr = address.parse().unwrap();
     let addresses = vec![address.into()];
     Some(PortState { addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
@@ -85,8 +85,8 @@ fn packets_cross_from_worker_to_worker_and_back() {
     rig.publish(&snapshot(
         1,
         vec![
-            pod("default/a", "10.1.0.2", Gate::Open, Gate::Open),
-            pod("default/b", "10.1.0.3", table(&[53]), Gate::Open),
+            pod("default/a", "10.1.0.2", AclBinding::Open, AclBinding::Open),
+            pod("default/b", "10.1.0.3", table(&[53]), AclBinding::Open),
         ],
     ));
     rig.wires[0].send(udp("10.1.0.2:4000", "10.1.0.3:53").payload(b"question").build());
@@ -104,8 +104,8 @@ fn a_port_without_tables_is_closed_and_one_without_a_state_is_no_port() {
     rig.publish(&snapshot(
         1,
         vec![
-            pod("default/a", "10.1.0.2", Gate::Open, Gate::Open),
-            pod("default/b", "10.1.0.3", Gate::Closed, Gate::Closed),
+            pod("default/a", "10.1.0.2", AclBinding::Open, AclBinding::Open),
+            pod("default/b", "10.1.0.3", AclBinding::Closed, AclBinding::Closed),
         ],
     ));
     rig.wires[0].send(tcp("10.1.0.2:4000", "10.1.0.3:80").syn().build());
@@ -138,8 +138,8 @@ fn no_packet_is_judged_by_half_of_two_snapshots_or_lost_to_a_swap() {
     let ends = |even: bool| {
         let (sender, receiver) = if even { (&both, &one) } else { (&one, &both) };
         vec![
-            pod("default/a", "10.1.0.2", Gate::Open, sender.clone()),
-            pod("default/b", "10.1.0.3", receiver.clone(), Gate::Open),
+            pod("default/a", "10.1.0.2", AclBinding::Open, sender.clone()),
+            pod("default/b", "10.1.0.3", receiver.clone(), AclBinding::Open),
         ]
     };
     rig.publish(&snapshot(1, ends(false)));
@@ -176,8 +176,8 @@ fn a_new_deny_ends_a_live_connection_and_an_unrelated_change_does_not() {
     let rig = Rig::new(1, 2);
     let ends = |permitted: &[u16]| {
         vec![
-            pod("default/a", "10.1.0.2", Gate::Open, Gate::Open),
-            pod("default/b", "10.1.0.3", table(permitted), Gate::Open),
+            pod("default/a", "10.1.0.2", AclBinding::Open, AclBinding::Open),
+            pod("default/b", "10.1.0.3", table(permitted), AclBinding::Open),
         ]
     };
     let ask = || rig.wires[0].send(udp("10.1.0.2:4000", "10.1.0.3:53").build());
@@ -200,8 +200,9 @@ fn a_new_deny_ends_a_live_connection_and_an_unrelated_change_does_not() {
 fn a_number_is_not_given_again_while_workers_know_it_as_another_ports() {
     let rig = Rig::new(2, 3);
     let ends = |first: bool| {
-        let first = if first { pod("a", "10.1.0.2", Gate::Open, Gate::Open) } else { None };
-        vec![first, pod("b", "10.1.0.3", Gate::Open, Gate::Open)]
+        let first =
+            if first { pod("a", "10.1.0.2", AclBinding::Open, AclBinding::Open) } else { None };
+        vec![first, pod("b", "10.1.0.3", AclBinding::Open, AclBinding::Open)]
     };
     rig.publish(&snapshot(1, ends(true)));
     rig.switch.remove_port(PortId(0));
@@ -231,7 +232,10 @@ fn a_port_that_is_given_up_gives_its_number_back() {
     rig.switch.remove_port(PortId(0));
     assert!(rig.switch.parts(PortId(0)).is_empty());
     assert_eq!(rig.switch.free_port_id(), Some(PortId(0)));
-    rig.publish(&snapshot(1, vec![None, pod("default/b", "10.1.0.3", Gate::Open, Gate::Open)]));
+    rig.publish(&snapshot(
+        1,
+        vec![None, pod("default/b", "10.1.0.3", AclBinding::Open, AclBinding::Open)],
+    ));
     rig.wires[1].send(udp("10.1.0.3:53", "10.1.0.2:4000").build());
     eventually("the refusal", || (rig.ended_as(Outcome::NoRoute) == 1).then_some(()));
 }
@@ -273,8 +277,8 @@ fn packets_pass_while_a_port_is_closed() {
     rig.publish(&snapshot(
         1,
         vec![
-            pod("default/a", "10.1.0.2", Gate::Open, Gate::Open),
-            pod("default/b", "10.1.0.3", Gate::Open, Gate::Open),
+            pod("default/a", "10.1.0.2", AclBinding::Open, AclBinding::Open),
+            pod("default/b", "10.1.0.3", AclBinding::Open, AclBinding::Open),
         ],
     ));
     std::thread::scope(|scope| {
@@ -299,8 +303,8 @@ fn sessions_end_with_the_pod_that_had_their_address() {
     let mut rig = Rig::new(2, 2);
     let ports = |server: &str| {
         vec![
-            pod("default/client", "10.1.0.2", Gate::Open, Gate::Open),
-            pod(server, "10.1.0.3", Gate::Open, Gate::Open),
+            pod("default/client", "10.1.0.2", AclBinding::Open, AclBinding::Open),
+            pod(server, "10.1.0.3", AclBinding::Open, AclBinding::Open),
         ]
     };
     rig.publish(&snapshot(1, ports("default/old")));
@@ -333,7 +337,7 @@ fn sessions_end_with_a_pod_elsewhere() {
     let rig = Rig::new(1, 2);
     let ports = || {
         let uplink = Some(PortState::new("uplink", PortKind::Uplink));
-        vec![pod("default/a", "10.1.0.2", Gate::Open, Gate::Open), uplink]
+        vec![pod("default/a", "10.1.0.2", AclBinding::Open, AclBinding::Open), uplink]
     };
     rig.publish(&snapshot(1, ports()));
     let packet = |from: &str, to: &str| udp(from, to).payload(b"x").build();

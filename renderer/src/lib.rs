@@ -13,7 +13,7 @@ use control::{ClusterNode, PodGate, PodKey, View};
 use dataplane::services::Services;
 use dataplane::wire::Mac;
 use dataplane::wire::vxlan::HOP_LIMIT;
-use dataplane::{Gate, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
+use dataplane::{AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Underlay};
 use ipnet::IpNet;
 
 use linux_net::host_port;
@@ -174,16 +174,16 @@ fn state(view: &View, port: &NodePort) -> PortState {
     if let PortRole::Pod(key, addresses) = &port.role {
         state.addresses = addresses.iter().map(|address| (*address).into()).collect();
         if let Some(pod) = view.pods.get(key) {
-            state.to_pod = gate(&pod.to_pod);
-            state.from_pod = gate(&pod.from_pod);
+            state.to_pod = binding(&pod.to_pod);
+            state.from_pod = binding(&pod.from_pod);
         }
     }
     state
 }
 
-fn gate(gate: &PodGate) -> Gate {
-    match gate {
-        PodGate::Open => Gate::Open,
-        PodGate::Table(table) => Gate::Table(Arc::clone(table)),
+fn binding(binding: &PodGate) -> AclBinding {
+    match binding {
+        PodGate::Open => AclBinding::Open,
+        PodGate::Table(table) => AclBinding::Table(Arc::clone(table)),
     }
 }

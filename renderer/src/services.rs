@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use control::model::{Key, Protocol};
 use control::{ServiceEndpoint, ServiceView, View};
-use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::protocol;
 
 use super::switch_ports::SwitchPorts;
@@ -72,15 +72,15 @@ fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
     // An address that is of both kinds is restricted as a load balancer's.
     let external = service.load_balancer_ips.iter().chain(&service.external_ips);
     let sources: Option<Arc<[IpNet]>> = service.source_ranges.as_deref().map(Arc::from);
-    let ways = service.cluster_ips.iter().map(|address| (address, Way::Cluster));
-    let ways: Vec<_> = ways.chain(external.map(|address| (address, Way::External))).collect();
+    let scoped = service.cluster_ips.iter().map(|address| (address, Scope::Cluster));
+    let scoped: Vec<_> = scoped.chain(external.map(|address| (address, Scope::External))).collect();
     // A cluster address has no other owner: ports that the service lacks are refused.
     service.cluster_ips.iter().for_each(|address| services.claim((*address).into()));
     for (port, families) in service.ports.iter().zip(ports) {
         let protocol = number(port.protocol);
-        for (address, way) in &ways {
+        for (address, scope) in &scoped {
             let family = &families[usize::from(address.is_ipv6())];
-            let entry = Entry { port: Arc::clone(family), way: *way };
+            let entry = Entry { port: Arc::clone(family), scope: *scope };
             services.add((**address).into(), protocol, port.port, entry);
             if let Some(sources) = &sources
                 && service.load_balancer_ips.contains(address)

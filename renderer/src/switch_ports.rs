@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use dataplane::services::{Entry, Services, Way};
+use dataplane::services::{Entry, Scope, Services};
 
 use linux_net::redirect::Redirects;
 
@@ -109,7 +109,7 @@ impl SwitchPorts {
 /// Node ports come first, so that they are most likely to keep their numbers.
 fn destinations(services: &Services) -> BTreeMap<Destination, Entry> {
     let by_address = services.iter().filter_map(|(address, protocol, port, entry)| {
-        let address = address.filter(|_| entry.way == Way::External)?.to_ip();
+        let address = address.filter(|_| entry.scope == Scope::External)?.to_ip();
         let v6 = address.is_ipv6();
         Some((Destination { address: Some(address), v6, protocol, port }, entry))
     });
@@ -131,7 +131,12 @@ mod tests {
             let service = Arc::default();
             match address.parse::<IpAddr>() {
                 Ok(it) => {
-                    services.add(it.into(), 6, *port, Entry { port: service, way: Way::External });
+                    services.add(
+                        it.into(),
+                        6,
+                        *port,
+                        Entry { port: service, scope: Scope::External },
+                    );
                 }
                 Err(_) => services.add_node_port(false, 6, *port, service),
             }
@@ -185,7 +190,7 @@ mod tests {
     #[test]
     fn without_services_of_the_kind_there_is_nothing_at_the_addresses() {
         let mut cluster_only = Services::default();
-        let entry = Entry { port: Arc::default(), way: Way::Cluster };
+        let entry = Entry { port: Arc::default(), scope: Scope::Cluster };
         cluster_only.add(Ipv4Addr::new(10, 96, 0, 1).into(), 6, 80, entry);
         assert_eq!(SwitchPorts::default().add_to(&mut cluster_only), Redirects::default());
         assert!(!cluster_only.is_virtual(SWITCH_ADDRESSES[0].into()));

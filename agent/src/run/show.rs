@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 
 use acl::{Action, End, PortRange, Rule};
 use dataplane::graph::{self, Node};
-use dataplane::{Gate, Outcome, PortKind, Snapshot};
+use dataplane::{AclBinding, Outcome, PortKind, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -149,7 +149,7 @@ fn sessions(board: &Board) -> Table {
         "seen-from",
     ]);
     for (found, views) in board.switch.sessions().iter().take(MOST_SESSIONS) {
-        let flow = views.judged();
+        let flow = views.policy_flow();
         let (opener, receiver) = (&views.opener, &views.receiver);
         let (source, destination) = (flow.source.to_ip(), flow.destination.to_ip());
         let is_tcp = flow.protocol == dataplane::wire::protocol::TCP;
@@ -194,7 +194,7 @@ fn tables(snapshot: &Snapshot) -> Table {
     let mut table = Table::new(&["pod", "direction", "rule", "action", "match", "by"]);
     for (_, port) in snapshot.ports().filter(|(_, port)| port.kind == PortKind::Pod) {
         // Named as in Kubernetes: what goes to the pod is its ingress.
-        for (direction, gate) in [("ingress", &port.to_pod), ("egress", &port.from_pod)] {
+        for (direction, binding) in [("ingress", &port.to_pod), ("egress", &port.from_pod)] {
             let mut row = |rule: Value, action: &str, matching: String, by: &str| {
                 table.add(vec![
                     (*port.name).into(),
@@ -205,10 +205,12 @@ fn tables(snapshot: &Snapshot) -> Table {
                     by.into(),
                 ]);
             };
-            match gate {
-                Gate::Closed => row(Value::Null, "deny", "everything".into(), "closed"),
-                Gate::Open => row(Value::Null, "permit", "everything".into(), "default-allow"),
-                Gate::Table(rules) => {
+            match binding {
+                AclBinding::Closed => row(Value::Null, "deny", "everything".into(), "closed"),
+                AclBinding::Open => {
+                    row(Value::Null, "permit", "everything".into(), "default-allow")
+                }
+                AclBinding::Table(rules) => {
                     for (n, rule) in rules.rules().iter().enumerate() {
                         let action = match rule.action {
                             Action::Permit => "permit",

@@ -43,7 +43,7 @@ fn pods_policies_and_verdicts() {
     assert_eq!(denied.from.pod.as_deref(), Some("default/web"));
     assert_eq!(denied.to.pod.as_deref(), Some("default/db"));
     assert!(denied.by.iter().any(|by| by.contains("NetworkPolicy default/db")), "{denied:?}");
-    // The connection of before is judged again at its next packet.
+    // The connection of before is evaluated again at its next packet.
     web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:6379").data(b"x"));
     let cut = node
         .wait_for_event(|event| event.to.port == Some(6379) && event.verdict == Verdict::Dropped);

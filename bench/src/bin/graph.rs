@@ -19,7 +19,7 @@ use dataplane::graph::Node;
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::wire::checksum;
 use dataplane::{
-    Counters, Gate, Graph, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState,
+    AclBinding, Counters, Graph, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState,
     Snapshot, VECTOR,
 };
 use fastrand::Rng;
@@ -91,7 +91,7 @@ fn judged_again() -> Vec<String> {
     rig.run((0..count).map(|n| ends(n, rules)), Outcome::PolicyAllowed);
     rig.swaps = true;
     let mut rng = Rng::with_seed(SEED);
-    let name = format!("{count} sessions, judged again");
+    let name = format!("{count} sessions, re-evaluated");
     measure(&name, &mut rig, Outcome::Session, VECTORS / 4, || ends(rng.u32(..count), rules))
 }
 
@@ -277,7 +277,7 @@ fn snapshot(rules: Rules, action: Action) -> Snapshot {
     let table = Arc::new(Table::compile(list.into(), &map));
     let pod = |name: &str, address: u32, to_pod| {
         let addresses = vec![acl::Address::from_v4_bits(address)];
-        let from_pod = Gate::Open;
+        let from_pod = AclBinding::Open;
         Some(PortState {
             addresses,
             to_pod,
@@ -287,8 +287,8 @@ fn snapshot(rules: Rules, action: Action) -> Snapshot {
         })
     };
     let ports = vec![
-        pod("default/client", CLIENT, Gate::Open),
-        pod("default/server", SERVER, Gate::Table(table)),
+        pod("default/client", CLIENT, AclBinding::Open),
+        pod("default/server", SERVER, AclBinding::Table(table)),
         Some(PortState { mtu: 1500, ..PortState::new("uplink", PortKind::Uplink) }),
     ];
     Snapshot::new(Parts { generation: 1, ports, addresses: map, ..Parts::default() })

@@ -17,7 +17,7 @@ use bench::print_table;
 use clap::Parser;
 use dataplane::port::{Lent, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
-use dataplane::{Frame, Gate, Memory, Outcome, Parts, PortKind, PortState, Snapshot, Switch};
+use dataplane::{AclBinding, Frame, Memory, Outcome, Parts, PortKind, PortState, Snapshot, Switch};
 
 #[derive(Parser)]
 struct Args {
@@ -195,7 +195,7 @@ impl Port for Sink {
 }
 
 /// Permits the traffic last; every generation has other rules before that.
-fn table(rules: u32, generation: u64) -> Gate {
+fn table(rules: u32, generation: u64) -> AclBinding {
     let map = Arc::new(AddressMap::default());
     let mut list: Vec<Rule> = (0..rules.saturating_sub(2))
         .map(|n| {
@@ -208,16 +208,18 @@ fn table(rules: u32, generation: u64) -> Gate {
         .collect();
     list.push(Rule::new(Action::Permit, "the traffic").protocol(17));
     list.push(Rule::new(Action::Deny, "the rest"));
-    Gate::Table(Arc::new(Table::compile(list.into(), &map)))
+    AclBinding::Table(Arc::new(Table::compile(list.into(), &map)))
 }
 
-fn parts(generation: u64, to_pod: Gate) -> Parts {
+fn parts(generation: u64, to_pod: AclBinding) -> Parts {
     let pod = |name: &str, address: u32, to_pod| {
         let addresses = vec![acl::Address::from_v4_bits(address)];
-        let from_pod = Gate::Open;
+        let from_pod = AclBinding::Open;
         Some(PortState { addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
     };
-    let ports =
-        vec![pod("default/a", 0x0a01_0002, Gate::Open), pod("default/b", 0x0a01_0003, to_pod)];
+    let ports = vec![
+        pod("default/a", 0x0a01_0002, AclBinding::Open),
+        pod("default/b", 0x0a01_0003, to_pod),
+    ];
     Parts { generation, ports, ..Parts::default() }
 }

@@ -7,7 +7,7 @@ use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{Sessions, Views};
 use crate::wire::Flow;
-use crate::{Hop, Memory, Now, Outcome, PortId, Snapshot};
+use crate::{Adjacency, Memory, Now, Outcome, PortId, Snapshot};
 
 /// Where a node sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +44,18 @@ pub(super) struct Translation {
 impl Context<'_> {
     /// Where a packet with these ends goes and the port it leaves by, if it may leave there at all.
     #[inline]
-    pub(super) fn route(&self, packet: &Packet, to: &Flow) -> Result<(Hop, PortId), Outcome> {
-        let hop = self.snapshot.route(to.destination)?;
-        let Some((port, _)) = self.snapshot.way(hop) else { return Err(Outcome::PortGone) };
+    pub(super) fn route(&self, packet: &Packet, to: &Flow) -> Result<(Adjacency, PortId), Outcome> {
+        let adjacency = self.snapshot.route(to.destination)?;
+        let Some((port, _)) = self.snapshot.egress(adjacency) else {
+            return Err(Outcome::PortGone);
+        };
         if port == packet.in_port && !self.translates(packet) {
             return Err(Outcome::NotLocal);
         }
-        if self.snapshot.is_stray_tunnel(to, packet.in_port, hop) {
+        if self.snapshot.is_stray_tunnel(to, packet.in_port, adjacency) {
             return Err(Outcome::TunnelRefused);
         }
-        Ok((hop, port))
+        Ok((adjacency, port))
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 use super::{Context, Next, anti_spoofing, session};
 use crate::packet::Packet;
 use crate::wire::{self, Headers, Kind, vxlan};
-use crate::{Hop, Outcome, Underlay};
+use crate::{Adjacency, Outcome, Underlay};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let refused = Next::End(Outcome::TunnelRefused);
@@ -35,7 +35,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if !vxlan::combine_congestion(frame, &packet.headers, class) {
         return Next::End(Outcome::CongestionLost);
     }
-    packet.from_peer = Hop::peer(peer);
+    packet.from_peer = Adjacency::peer(peer);
     session::expect(context, packet);
     anti_spoofing::onward(context, packet)
 }

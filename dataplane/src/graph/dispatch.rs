@@ -201,7 +201,7 @@ impl Graph {
                     }
                     Node::Policy => {
                         let items = &lists[node as usize].items[at..until];
-                        policy::judge(&mut context, packets, items);
+                        policy::classify(&mut context, packets, items);
                         work.each::<false>(lists, packets, &mut context, policy::step);
                     }
                     Node::Open => work.each::<false>(lists, packets, &mut context, open::step),

@@ -8,7 +8,7 @@ use crate::{Outcome, Underlay};
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let (Underlay::Overlay(overlay), Some((port, Some(peer)))) =
-        (snapshot.underlay(), snapshot.way(packet.hop))
+        (snapshot.underlay(), snapshot.egress(packet.adjacency))
     else {
         return Next::End(Outcome::NoRoute);
     };

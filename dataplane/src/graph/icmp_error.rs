@@ -6,14 +6,14 @@
 use super::{Context, Next, Node};
 use crate::packet::Packet;
 use crate::wire::answer::{self, LONGEST, Notice};
-use crate::{Hop, Now, Outcome, PortId, PortKind};
+use crate::{Adjacency, Now, Outcome, PortId, PortKind};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let outcome = packet.outcome.unwrap_or(Outcome::NoRoute);
     let dropped = Next::End(outcome);
     let notice = match outcome {
         Outcome::TtlExpired => Notice::TimeExceeded,
-        Outcome::TooBig => Notice::TooBig(context.snapshot.mtu(packet.hop)),
+        Outcome::TooBig => Notice::TooBig(context.snapshot.mtu(packet.adjacency)),
         Outcome::NoEndpoint => Notice::PortUnreachable,
         _ => return dropped,
     };
@@ -41,11 +41,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return dropped;
     }
     packet.is_answered = true;
-    if packet.from_peer == Hop::NONE {
+    if packet.from_peer == Adjacency::NONE {
         packet.out_port = packet.in_port;
         return dropped;
     }
-    packet.hop = packet.from_peer;
+    packet.adjacency = packet.from_peer;
     Next::Node(Node::Encapsulate)
 }
 

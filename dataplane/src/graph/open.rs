@@ -1,20 +1,20 @@
-//! Makes the sessions of connections that both gates let pass.
+//! Makes the sessions of connections that both bindings let pass.
 
 use super::{Context, Next, Node, Translation, session};
 use crate::packet::Packet;
 use crate::session::{Found, Opened, Opening, Owner, Refusal, Views};
 use crate::wire::{Flow, protocol};
-use crate::{Hop, Outcome, PortKind};
+use crate::{Adjacency, Outcome, PortKind};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let flow = packet.headers.flow;
     let mut views = context.translation(packet).map_or(Views::plain(flow), |it| it.views);
-    let hop = packet.hop;
-    let from_pod = context.snapshot.masquerades(flow.source, hop);
+    let adjacency = packet.adjacency;
+    let from_pod = context.snapshot.masquerades(flow.source, adjacency);
     if from_pod && let Some(own) = context.snapshot.node_address(flow.source) {
         views.receiver.source = own;
     }
-    match open(context, packet, &mut views, hop) {
+    match open(context, packet, &mut views, adjacency) {
         Ok(None) => {}
         Ok(Some(known)) => return join(context, packet, &known),
         Err(outcome) => return Next::End(outcome),
@@ -52,12 +52,12 @@ fn open(
     context: &Context<'_>,
     packet: &Packet,
     views: &mut Views,
-    hop: Hop,
+    adjacency: Adjacency,
 ) -> Result<Option<Found>, Outcome> {
     let owner = owner(context, packet, views);
     let opening = Opening {
         owner,
-        hop,
+        adjacency,
         generation: context.snapshot.generation,
         tcp_flags: packet.headers.tcp_flags,
     };
@@ -93,7 +93,7 @@ pub(super) fn owner(context: &Context<'_>, packet: &Packet, views: &Views) -> Ow
         Some(PortKind::Host) if snapshot.is_own_node(sender) => Owner::port(packet.in_port),
         _ => {
             let is_in_cluster =
-                packet.from_peer != Hop::NONE || snapshot.routes().find(sender).is_some();
+                packet.from_peer != Adjacency::NONE || snapshot.routes().find(sender).is_some();
             context.sessions.remote_owner(sender, is_in_cluster)
         }
     }
@@ -136,7 +136,7 @@ mod tests {
     use crate::graph::reassembly::Table;
     use crate::policy::PolicyBatch;
     use crate::session::{Sessions, Timeouts};
-    use crate::{Gate, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
+    use crate::{AclBinding, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot};
 
     /// Two workers take a packet of one new connection each and choose different backends. The
     /// second packet takes the first one's, in its addresses and in its way out.
@@ -145,8 +145,8 @@ mod tests {
         let address = |n: u32| acl::Address::from_v4_bits(0x0a01_0002 + n);
         let pod = |n| PortState {
             addresses: vec![address(n)],
-            to_pod: Gate::Open,
-            from_pod: Gate::Open,
+            to_pod: AclBinding::Open,
+            from_pod: AclBinding::Open,
             ..PortState::new(format!("default/pod{n}"), PortKind::Pod)
         };
         let ports = (0..3).map(|n| Some(pod(n))).collect();
@@ -163,7 +163,7 @@ mod tests {
         let sessions = Sessions::new(16, 4, Timeouts::default());
         let opening = Opening {
             owner: Owner::port(PortId(0)),
-            hop: Hop::port(PortId(1)),
+            adjacency: Adjacency::port(PortId(1)),
             generation: 1,
             tcp_flags: 0,
         };
@@ -172,7 +172,7 @@ mod tests {
         let (memory, mut frames) = Memory::heap(512, 1);
         let mut packet = Packet::new(frames.pop().unwrap(), PortId(0));
         packet.headers.flow = opener;
-        packet.hop = Hop::port(PortId(2));
+        packet.adjacency = Adjacency::port(PortId(2));
         packet.outcome = Some(Outcome::PolicyAllowed);
         let (mut reassembly, mut rate_limiter) = (Table::default(), RateLimiter::default());
         let (mut translations, mut policy_batch) = (Vec::new(), PolicyBatch::default());
@@ -191,6 +191,6 @@ mod tests {
         assert_eq!(step(&mut context, &mut packet), Next::Node(Node::Rewrite));
         let translation = context.translation(&packet).unwrap();
         assert_eq!((translation.to, translation.views), (to(1), views(1)));
-        assert_eq!(packet.hop, Hop::port(PortId(1)));
+        assert_eq!(packet.adjacency, Adjacency::port(PortId(1)));
     }
 }

@@ -3,7 +3,7 @@
 use super::{Context, Next, Node};
 use crate::frame::ONE_PIECE;
 use crate::packet::Packet;
-use crate::snapshot::Leads;
+use crate::snapshot::Egress;
 use crate::wire::{Fragment, Mac, checksum, crc32c, nested, protocol, translate};
 use crate::{Outcome, PortId, Snapshot, Underlay};
 
@@ -13,15 +13,15 @@ const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
 #[inline]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
-    let (port_id, peer) = match packet.hop.leads() {
-        Leads::Port(port) => (port, None),
-        Leads::Peer(_) => match snapshot.way(packet.hop) {
+    let (port_id, peer) = match packet.adjacency.egress() {
+        Egress::Port(port) => (port, None),
+        Egress::Peer(_) => match snapshot.egress(packet.adjacency) {
             Some(way) => way,
             None => return Next::End(Outcome::PortGone),
         },
     };
     let Some(port) = snapshot.port(port_id) else { return Next::End(Outcome::PortGone) };
-    let most = if peer.is_some() { snapshot.mtu(packet.hop) } else { port.mtu };
+    let most = if peer.is_some() { snapshot.mtu(packet.adjacency) } else { port.mtu };
     if port.mtu > 0 && packet.headers.end - packet.headers.l3 > most {
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::IcmpError);

@@ -10,7 +10,7 @@ use crate::packet::Packet;
 use crate::services::{Backend, Entry, Kept};
 use crate::session::Views;
 use crate::wire::{Flow, Mac, Role};
-use crate::{Hop, Outcome, PortKind, Snapshot};
+use crate::{Adjacency, Outcome, PortKind, Snapshot};
 
 /// Whether a packet without a session may be for a service.
 #[inline]
@@ -92,7 +92,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 /// Whether the packet comes from outside the cluster.
 fn is_outside(snapshot: &Snapshot, packet: &Packet) -> bool {
     let source = packet.headers.flow.source;
-    let is_known = packet.from_peer != Hop::NONE
+    let is_known = packet.from_peer != Adjacency::NONE
         || snapshot.owner(source).is_some()
         || snapshot.is_own_node(source)
         || snapshot.routes().find(source).is_some();

@@ -6,14 +6,14 @@
 //! | only follows | it goes on | refused |
 //! | quotes another (ICMP error) | it goes to the quoted packet's sender | refused |
 //!
-//! "Goes on" means: the session is of the snapshot's generation, or is judged again now.
+//! "Goes on" means: the session is of the snapshot's generation, or is re-evaluated now.
 
 use super::{Context, Next, Node, Translation, open, service};
 use crate::packet::Packet;
-use crate::policy::{Judgement, judge};
+use crate::policy::{Decision, evaluate};
 use crate::session::{Found, Sight, Views};
 use crate::wire::{self, Flow, Fragment, Headers, Mac, Role, protocol};
-use crate::{Hop, Outcome, PortKind, Verdict};
+use crate::{Adjacency, Outcome, PortKind, Verdict};
 
 // A session is in two cache lines, and the second is only known from the first. Each is asked for
 // one node ahead, so that what the node in between does hides the wait.
@@ -42,8 +42,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if may_pass && headers.fragment == Fragment::Whole {
         let (generation, now_s) = (context.snapshot.generation, context.now.seconds());
         let Packet { guess, headers: Headers { flow, tcp_flags, .. }, .. } = packet;
-        if let Some(hop) = context.sessions.pass(*guess, flow, *tcp_flags, generation, now_s) {
-            packet.hop = hop;
+        if let Some(adjacency) = context.sessions.pass(*guess, flow, *tcp_flags, generation, now_s)
+        {
+            packet.adjacency = adjacency;
             packet.outcome = Some(Outcome::Session);
             return Next::Node(Node::Rewrite);
         }
@@ -108,7 +109,7 @@ pub(super) fn go_on(
         };
         // What a later snapshot allowed, a worker that is behind neither ends nor evaluates.
         if !is_current && !found.is_of_later(generation) {
-            if let Err(next) = judge_again(context, packet, found, &views) {
+            if let Err(next) = reevaluate(context, packet, found, &views) {
                 return next;
             }
             if found.forward {
@@ -123,14 +124,14 @@ pub(super) fn go_on(
             context.translate(packet, Translation { views, to, quoted: None, returns });
         }
     }
-    let known = found.hop();
-    packet.hop = if known != Hop::NONE && is_current {
+    let known = found.adjacency();
+    packet.adjacency = if known != Adjacency::NONE && is_current {
         known
     } else {
         match route(context, packet) {
-            Ok(hop) => {
-                context.sessions.stamp(found, generation, hop);
-                hop
+            Ok(adjacency) => {
+                context.sessions.stamp(found, generation, adjacency);
+                adjacency
             }
             Err(outcome) => return Next::End(outcome),
         }
@@ -142,21 +143,23 @@ pub(super) fn go_on(
 }
 
 /// Where a packet of a session leaves, with the addresses it will have then.
-fn route(context: &Context<'_>, packet: &Packet) -> Result<Hop, Outcome> {
+fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency, Outcome> {
     match context.translation(packet) {
-        None => context.route(packet, &packet.headers.flow).map(|(hop, _)| hop),
+        None => context.route(packet, &packet.headers.flow).map(|(adjacency, _)| adjacency),
         Some(translation) if translation.returns => {
-            let hop = context.snapshot.uplink().map(Hop::port).ok_or(Outcome::NoRoute)?;
-            let is_stray = context.snapshot.is_stray_tunnel(&translation.to, packet.in_port, hop);
-            if is_stray { Err(Outcome::TunnelRefused) } else { Ok(hop) }
+            let adjacency =
+                context.snapshot.uplink().map(Adjacency::port).ok_or(Outcome::NoRoute)?;
+            let is_stray =
+                context.snapshot.is_stray_tunnel(&translation.to, packet.in_port, adjacency);
+            if is_stray { Err(Outcome::TunnelRefused) } else { Ok(adjacency) }
         }
-        Some(translation) => context.route(packet, &translation.to).map(|(hop, _)| hop),
+        Some(translation) => context.route(packet, &translation.to).map(|(adjacency, _)| adjacency),
     }
 }
 
 /// A policy change reaches connections that live: what is no longer allowed ends here. So does the
 /// connection of a pod that has its address no longer; the next pod opens its own. So does a flow of datagrams to an endpoint that its service no longer has; it gets another one.
-fn judge_again(
+fn reevaluate(
     context: &Context<'_>,
     packet: &mut Packet,
     found: &Found,
@@ -171,7 +174,7 @@ fn judge_again(
             false => Next::End(Outcome::NoSession),
         });
     }
-    let Judgement { outcome, by } = judge(context.snapshot, &views.judged());
+    let Decision { outcome, by } = evaluate(context.snapshot, &views.policy_flow());
     if outcome.verdict() != Verdict::Forward {
         context.sessions.end(found);
         packet.by = by;
@@ -224,7 +227,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return refused;
     }
     if !found.is_of(snapshot.generation) && !found.is_of_later(snapshot.generation) {
-        let Judgement { outcome, by } = judge(snapshot, &views.judged());
+        let Decision { outcome, by } = evaluate(snapshot, &views.policy_flow());
         if outcome.verdict() != Verdict::Forward {
             context.sessions.end(&found);
             packet.by = by;
@@ -232,7 +235,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         }
     }
     let went = snapshot.route(quoted.destination).ok();
-    let quoted_went = went.and_then(|hop| snapshot.way(hop)).map(|(port, _)| port);
+    let quoted_went = went.and_then(|adjacency| snapshot.egress(adjacency)).map(|(port, _)| port);
     let from_host = snapshot.port(packet.in_port).is_some_and(|port| port.kind == PortKind::Host);
     let returned = !found.forward && views.return_mac != Mac::default();
     let came_back = quoted_went == Some(packet.in_port)
@@ -246,8 +249,8 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     match route(context, packet) {
         Err(outcome) => Next::End(outcome),
-        Ok(hop) => {
-            packet.hop = hop;
+        Ok(adjacency) => {
+            packet.adjacency = adjacency;
             packet.outcome = Some(Outcome::Related);
             Next::Node(Node::Rewrite)
         }

@@ -5,43 +5,43 @@
 
 use acl::{Key, Table};
 
-use super::{Deciders, Judgement, RuleAt, key};
+use super::{Deciders, Decision, RuleAt, key};
 use crate::wire::Flow;
-use crate::{Gate, Outcome, PortId, PortState, Snapshot};
+use crate::{AclBinding, Outcome, PortId, PortState, Snapshot};
 
-/// Connections that gates decide about.
+/// Connections that bindings decide about.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyBatch<'a> {
-    cases: Vec<Case<'a>>,
+    entries: Vec<Entry<'a>>,
     keys: Vec<Key>,
     lists: Lists,
 }
 
 /// One connection.
 #[derive(Debug)]
-struct Case<'a> {
-    /// The gates of the pod that opens it and of the one that it is for, and what tables found.
-    gates: [Option<(PortId, &'a Gate)>; 2],
+struct Entry<'a> {
+    /// The bindings of the pod that opens it and of the one that it is for, and what tables found.
+    bindings: [Option<(PortId, &'a AclBinding)>; 2],
     found: [u32; 2],
     refused: Option<Outcome>,
     /// Whether it is the same connection as the one before, in another form.
     is_further_form: bool,
 }
 
-/// What is needed while tables are asked.
+/// What is needed while tables are lookups.
 #[derive(Debug, Default)]
 struct Lists {
-    asked: Vec<Asked>,
+    lookups: Vec<Lookup>,
     batch: Vec<Key>,
     found: Vec<u32>,
 }
 
 /// A question to a table.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Lookup {
     /// The table's address, which tells tables apart.
     table: usize,
-    case: usize,
+    entry: usize,
 }
 
 /// Where as few lookups as this go to one table, each is made alone.
@@ -50,11 +50,11 @@ const FEW: usize = 4;
 impl<'a> PolicyBatch<'a> {
     /// No connections, in the room that these had: it is large.
     pub(crate) fn emptied<'b>(mut self) -> PolicyBatch<'b> {
-        self.cases.clear();
+        self.entries.clear();
         self.keys.clear();
         // Nothing is left that could be borrowed; the room is kept.
-        let cases = self.cases.into_iter().map(|_| unreachable!("cleared")).collect();
-        PolicyBatch { cases, keys: self.keys, lists: self.lists }
+        let entries = self.entries.into_iter().map(|_| unreachable!("cleared")).collect();
+        PolicyBatch { entries, keys: self.keys, lists: self.lists }
     }
 
     /// One more connection, as its opener's packets show it, with its pods, where these are on this
@@ -63,25 +63,30 @@ impl<'a> PolicyBatch<'a> {
     pub(crate) fn push(
         &mut self,
         flow: &Flow,
-        sender: Option<(PortId, &'a PortState)>,
-        receiver: Option<(PortId, &'a PortState)>,
+        initiator: Option<(PortId, &'a PortState)>,
+        responder: Option<(PortId, &'a PortState)>,
     ) {
-        let gates = [
-            sender.map(|(id, pod)| (id, &pod.from_pod)),
-            receiver.map(|(id, pod)| (id, &pod.to_pod)),
+        let bindings = [
+            initiator.map(|(id, pod)| (id, &pod.from_pod)),
+            responder.map(|(id, pod)| (id, &pod.to_pod)),
         ];
         let is_further_form = false;
-        self.cases.push(Case { gates, found: [Table::NONE; 2], refused: None, is_further_form });
+        self.entries.push(Entry {
+            bindings,
+            found: [Table::NONE; 2],
+            refused: None,
+            is_further_form,
+        });
         self.keys.push(key(flow));
     }
 
     /// Adds another form of the last connection.
     #[inline]
     pub(crate) fn push_form(&mut self, flow: &Flow) {
-        if let Some(Case { gates, .. }) = self.cases.last() {
-            let gates = *gates;
+        if let Some(Entry { bindings, .. }) = self.entries.last() {
+            let bindings = *bindings;
             let (found, refused) = ([Table::NONE; 2], None);
-            self.cases.push(Case { gates, found, refused, is_further_form: true });
+            self.entries.push(Entry { bindings, found, refused, is_further_form: true });
             self.keys.push(key(flow));
         }
     }
@@ -89,21 +94,21 @@ impl<'a> PolicyBatch<'a> {
     /// Judges them; says what was found about each connection, in the order in which they came. All
     /// its forms must be allowed.
     #[inline]
-    pub(crate) fn judge(&mut self, snapshot: &Snapshot) -> impl Iterator<Item = Judgement> {
+    pub(crate) fn evaluate(&mut self, snapshot: &Snapshot) -> impl Iterator<Item = Decision> {
         self.identify(snapshot);
         for end in 0..2 {
-            self.ask_gates(end);
-            self.ask_tables(end);
+            self.evaluate_bindings(end);
+            self.lookup_tables(end);
         }
-        let mut cases = self.cases.iter().peekable();
+        let mut entries = self.entries.iter().peekable();
         std::iter::from_fn(move || {
-            let mut judgement = cases.next()?.judgement();
-            while let Some(form) = cases.next_if(|case| case.is_further_form) {
-                if judgement.outcome == Outcome::PolicyAllowed && form.refused.is_some() {
-                    judgement = form.judgement();
+            let mut decision = entries.next()?.decision();
+            while let Some(form) = entries.next_if(|entry| entry.is_further_form) {
+                if decision.outcome == Outcome::PolicyAllowed && form.refused.is_some() {
+                    decision = form.decision();
                 }
             }
-            Some(judgement)
+            Some(decision)
         })
     }
 
@@ -112,10 +117,10 @@ impl<'a> PolicyBatch<'a> {
     fn identify(&mut self, snapshot: &Snapshot) {
         let mut wanted = [false; 2];
         let mut last = std::ptr::null();
-        for (_, gate) in self.cases.iter().flat_map(|case| case.gates.iter().flatten()) {
-            // Neighbours often are of one gate.
-            if let Gate::Table(table) = gate
-                && !std::ptr::eq(std::mem::replace(&mut last, *gate), *gate)
+        for (_, binding) in self.entries.iter().flat_map(|entry| entry.bindings.iter().flatten()) {
+            // Neighbours often are of one binding.
+            if let AclBinding::Table(table) = binding
+                && !std::ptr::eq(std::mem::replace(&mut last, *binding), *binding)
             {
                 let [source, destination] = table.asks_identities();
                 wanted = [wanted[0] | source, wanted[1] | destination];
@@ -129,18 +134,18 @@ impl<'a> PolicyBatch<'a> {
         }
     }
 
-    /// Has one end's gates decide, but for those that have tables: these are to be asked.
+    /// Has one end's bindings decide, but for those that have tables: these are to be lookups.
     #[inline]
-    fn ask_gates(&mut self, end: usize) {
-        let asked = &mut self.lists.asked;
-        asked.clear();
-        for (n, case) in self.cases.iter_mut().enumerate() {
-            match case.gates[end] {
-                None | Some((_, Gate::Open)) => {}
-                Some(_) if case.refused.is_some() => {}
-                Some((_, Gate::Closed)) => case.refuse(end, Outcome::Closed),
-                Some((_, Gate::Table(table))) => {
-                    asked.push(Asked { table: std::ptr::from_ref(&**table).addr(), case: n });
+    fn evaluate_bindings(&mut self, end: usize) {
+        let lookups = &mut self.lists.lookups;
+        lookups.clear();
+        for (n, entry) in self.entries.iter_mut().enumerate() {
+            match entry.bindings[end] {
+                None | Some((_, AclBinding::Open)) => {}
+                Some(_) if entry.refused.is_some() => {}
+                Some((_, AclBinding::Closed)) => entry.refuse(end, Outcome::Closed),
+                Some((_, AclBinding::Table(table))) => {
+                    lookups.push(Lookup { table: std::ptr::from_ref(&**table).addr(), entry: n });
                 }
             }
         }
@@ -148,43 +153,46 @@ impl<'a> PolicyBatch<'a> {
 
     /// Asks each table once.
     #[inline]
-    fn ask_tables(&mut self, end: usize) {
-        let Self { cases, keys, lists: Lists { asked, batch, found } } = self;
-        let Some(first) = asked.first() else { return };
-        let is_one = asked.iter().all(|asked| asked.table == first.table);
+    fn lookup_tables(&mut self, end: usize) {
+        let Self { entries, keys, lists: Lists { lookups, batch, found } } = self;
+        let Some(first) = lookups.first() else { return };
+        let is_one = lookups.iter().all(|lookups| lookups.table == first.table);
         if !is_one {
-            asked.sort_unstable_by_key(|asked| asked.table);
+            lookups.sort_unstable_by_key(|lookups| lookups.table);
         }
-        let is_about_all = is_one && asked.len() == keys.len();
-        for asked in asked.chunk_by(|a, b| a.table == b.table) {
-            let Some((_, Gate::Table(table))) = cases[asked[0].case].gates[end] else { continue };
+        let is_about_all = is_one && lookups.len() == keys.len();
+        for lookups in lookups.chunk_by(|a, b| a.table == b.table) {
+            let Some((_, AclBinding::Table(table))) = entries[lookups[0].entry].bindings[end]
+            else {
+                continue;
+            };
             found.clear();
-            if asked.len() <= FEW {
+            if lookups.len() <= FEW {
                 let lookup = |key| table.lookup(key).map_or(Table::NONE, |rule| rule as u32);
-                found.extend(asked.iter().map(|asked| lookup(&keys[asked.case])));
+                found.extend(lookups.iter().map(|lookups| lookup(&keys[lookups.entry])));
             } else {
-                found.resize(asked.len(), Table::NONE);
+                found.resize(lookups.len(), Table::NONE);
                 if is_about_all {
                     table.lookup_vector(keys, found);
                 } else {
                     batch.clear();
-                    batch.extend(asked.iter().map(|asked| keys[asked.case]));
+                    batch.extend(lookups.iter().map(|lookups| keys[lookups.entry]));
                     table.lookup_vector(batch, found);
                 }
             }
-            for (asked, found) in asked.iter().zip(found.iter()) {
-                let case = &mut cases[asked.case];
-                case.found[end] = *found;
+            for (lookups, found) in lookups.iter().zip(found.iter()) {
+                let entry = &mut entries[lookups.entry];
+                entry.found[end] = *found;
                 // A table that has nothing to say about a packet says no.
                 if !table.permits(*found) {
-                    case.refuse(end, Outcome::PolicyDenied);
+                    entry.refuse(end, Outcome::PolicyDenied);
                 }
             }
         }
     }
 }
 
-impl Case<'_> {
+impl Entry<'_> {
     fn refuse(&mut self, end: usize, outcome: Outcome) {
         self.refused = Some(outcome);
         // The end that let it pass is not what decided.
@@ -192,13 +200,13 @@ impl Case<'_> {
     }
 
     #[inline]
-    fn judgement(&self) -> Judgement {
+    fn decision(&self) -> Decision {
         let rule = |end: usize| {
-            let (port, _) = self.gates[end]?;
+            let (port, _) = self.bindings[end]?;
             (self.found[end] != Table::NONE).then_some(RuleAt { port, rule: self.found[end] })
         };
         let by = Deciders { from_pod: rule(0), to_pod: rule(1) };
-        Judgement { outcome: self.refused.unwrap_or(Outcome::PolicyAllowed), by }
+        Decision { outcome: self.refused.unwrap_or(Outcome::PolicyAllowed), by }
     }
 }
 
@@ -210,7 +218,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{forms, judge, settled};
+    use crate::policy::{evaluate, exempt, forms};
     use crate::{Parts, PortKind};
 
     /// Pods 10.1.0.0 to 10.1.0.7 here, others elsewhere; 10.1.0.100 is the cluster node.
@@ -218,7 +226,7 @@ mod tests {
         Address::from_v4_bits(0x0a01_0000 + u32::from(n))
     }
 
-    fn snapshot(gates: &[(u8, u8)]) -> Snapshot {
+    fn snapshot(bindings: &[(u8, u8)]) -> Snapshot {
         let mut builder = AddressMapBuilder::default();
         let block = |net: &str| Block { net: net.parse().unwrap(), except: vec![] };
         builder.add(PeerSetId(0), [block("10.1.0.0/30"), block("10.1.0.32/28")]);
@@ -234,17 +242,17 @@ mod tests {
             vec![Rule::new(Action::Deny, "deny").source(set(1)), permit(1), permit(2)],
             vec![permit(3).source(set(1)).destination(set(0)), permit(0)],
         ]
-        .map(|rules| Gate::Table(Arc::new(Table::compile(rules.into(), &map))));
-        let gate = |n: u8| match n {
-            0 => Gate::Closed,
-            1 => Gate::Open,
+        .map(|rules| AclBinding::Table(Arc::new(Table::compile(rules.into(), &map))));
+        let binding = |n: u8| match n {
+            0 => AclBinding::Closed,
+            1 => AclBinding::Open,
             _ => tables[usize::from(n) % 3].clone(),
         };
-        let pods = gates.iter().zip(0..).map(|((from_pod, to_pod), n)| {
+        let pods = bindings.iter().zip(0..).map(|((from_pod, to_pod), n)| {
             Some(PortState {
                 addresses: vec![address(n)],
-                from_pod: gate(*from_pod),
-                to_pod: gate(*to_pod),
+                from_pod: binding(*from_pod),
+                to_pod: binding(*to_pod),
                 ..PortState::new(format!("default/{n}"), PortKind::Pod)
             })
         });
@@ -262,11 +270,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn side_by_side_they_are_judged_as_alone(
-            gates in prop::collection::vec((0..6_u8, 0..6_u8), 8),
+        fn a_batch_decides_as_single_evaluations_do(
+            bindings in prop::collection::vec((0..6_u8, 0..6_u8), 8),
             flows in prop::collection::vec((0..48_u8, 0..12_u8, 0..4_u16, any::<bool>()), 1..60),
         ) {
-            let snapshot = snapshot(&gates);
+            let snapshot = snapshot(&bindings);
             let flows = flows.into_iter().map(|(from, to, port, turned)| {
                 let (mut from, to) = (address(from), address(to));
                 if from == address(47) {
@@ -278,23 +286,23 @@ mod tests {
                 let (source, destination) = if turned { (to, from) } else { (from, to) };
                 Flow { source, destination, source_port: 9, destination_port: port, protocol: 6 }
             });
-            let mut cases = PolicyBatch::default();
+            let mut entries = PolicyBatch::default();
             let mut expected = Vec::new();
             for flow in flows {
-                let [sender, receiver] =
+                let [initiator, responder] =
                     [flow.source, flow.destination].map(|address| snapshot.pod_of(address));
-                let [from, to] = [sender, receiver].map(|pod| pod.map(|(id, _)| id));
-                match settled(&snapshot, &flow, from, to) {
-                    Some(outcome) => prop_assert_eq!(judge(&snapshot, &flow).outcome, outcome),
+                let [from, to] = [initiator, responder].map(|pod| pod.map(|(id, _)| id));
+                match exempt(&snapshot, &flow, from, to) {
+                    Some(outcome) => prop_assert_eq!(evaluate(&snapshot, &flow).outcome, outcome),
                     None => {
-                        cases.push(&flow, sender, receiver);
-                        let forms = forms(&snapshot, &flow, sender.is_some(), receiver.is_some());
-                        forms.skip(1).for_each(|form| cases.push_form(&form));
-                        expected.push(judge(&snapshot, &flow));
+                        entries.push(&flow, initiator, responder);
+                        let forms = forms(&snapshot, &flow, initiator.is_some(), responder.is_some());
+                        forms.skip(1).for_each(|form| entries.push_form(&form));
+                        expected.push(evaluate(&snapshot, &flow));
                     }
                 }
             }
-            let found: Vec<Judgement> = cases.judge(&snapshot).collect();
+            let found: Vec<Decision> = entries.evaluate(&snapshot).collect();
             prop_assert_eq!(found, expected);
         }
     }

@@ -1,8 +1,8 @@
 //! May this connection be opened?
 //!
 //! A connection opens if both ends let it: the table of the pod that opens it (`from_pod`) and
-//! the table of the pod that it is for (`to_pod`). That is what combining the sender's rules
-//! into the receiver's local table, and all senders' rules into one global table, would say
+//! the table of the pod that it is for (`to_pod`). That is what combining the initiator's rules
+//! into the responder's local table, and all senders' rules into one global table, would say
 //! as well; asking two tables keeps a change at one pod from touching the tables of others.
 
 mod batch;
@@ -14,11 +14,11 @@ use acl::Key;
 pub(crate) use batch::PolicyBatch;
 
 use crate::wire::{Flow, protocol};
-use crate::{Gate, Outcome, PortId, Snapshot};
+use crate::{AclBinding, Outcome, PortId, Snapshot};
 
-/// The judgement of one connection, with the rules it rests on.
+/// The decision of one connection, with the rules it rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judgement {
+pub struct Decision {
     /// [`Outcome::PolicyAllowed`], [`Outcome::OwnNode`], [`Outcome::NoPolicy`],
     /// [`Outcome::PolicyDenied`] or [`Outcome::Closed`].
     pub outcome: Outcome,
@@ -45,25 +45,25 @@ pub struct RuleAt {
 }
 
 /// Judges the connection that `flow`, as its opener's packets show it, belongs to.
-pub fn judge(snapshot: &Snapshot, flow: &Flow) -> Judgement {
-    judge_deciding(snapshot, flow).0
+pub fn evaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
+    evaluate_deciding(snapshot, flow).0
 }
 
-/// The form of the connection that the judgement rests on; see [`forms`].
+/// The form of the connection that the decision rests on; see [`forms`].
 pub(crate) fn deciding(snapshot: &Snapshot, flow: &Flow) -> Flow {
-    judge_deciding(snapshot, flow).1
+    evaluate_deciding(snapshot, flow).1
 }
 
-fn judge_deciding(snapshot: &Snapshot, flow: &Flow) -> (Judgement, Flow) {
-    let [sender, receiver] =
+fn evaluate_deciding(snapshot: &Snapshot, flow: &Flow) -> (Decision, Flow) {
+    let [initiator, responder] =
         [flow.source, flow.destination].map(|address| snapshot.pod_of(address).is_some());
-    let mut forms = forms(snapshot, flow, sender, receiver).map(|flow| {
-        let judgement = judge_form(snapshot, &flow);
-        (judgement, flow)
+    let mut forms = forms(snapshot, flow, initiator, responder).map(|flow| {
+        let decision = evaluate_form(snapshot, &flow);
+        (decision, flow)
     });
-    let first = forms.next().unwrap_or_else(|| (judge_form(snapshot, flow), *flow));
+    let first = forms.next().unwrap_or_else(|| (evaluate_form(snapshot, flow), *flow));
     let is_refused =
-        |(judgement, _): &(Judgement, Flow)| judgement.outcome.verdict() == crate::Verdict::Drop;
+        |(decision, _): &(Decision, Flow)| decision.outcome.verdict() == crate::Verdict::Drop;
     if is_refused(&first) { first } else { forms.find(is_refused).unwrap_or(first) }
 }
 
@@ -73,8 +73,8 @@ fn judge_deciding(snapshot: &Snapshot, flow: &Flow) -> (Judgement, Flow) {
 pub(crate) fn forms(
     snapshot: &Snapshot,
     flow: &Flow,
-    sender: bool,
-    receiver: bool,
+    initiator: bool,
+    responder: bool,
 ) -> impl Iterator<Item = Flow> {
     let flow = *flow;
     let named = |address, asks: bool| {
@@ -82,44 +82,48 @@ pub(crate) fn forms(
         named.into_iter().flatten()
     };
     // What a pod opens is for the destination; what is for a pod comes from the source.
-    let destinations = named(flow.destination, sender && !receiver);
-    let sources = named(flow.source, receiver && !sender);
+    let destinations = named(flow.destination, initiator && !responder);
+    let sources = named(flow.source, responder && !initiator);
     let to = destinations.map(move |destination| Flow { destination, ..flow });
     let from = sources.map(move |source| Flow { source, ..flow });
     std::iter::once(flow).chain(to).chain(from)
 }
 
-fn judge_form(snapshot: &Snapshot, flow: &Flow) -> Judgement {
-    let (sender, receiver) = (snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination));
+fn evaluate_form(snapshot: &Snapshot, flow: &Flow) -> Decision {
+    let (initiator, responder) = (snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination));
     let mut by = Deciders::default();
     let id = |(id, _)| id;
-    if let Some(outcome) = settled(snapshot, flow, sender.map(id), receiver.map(id)) {
-        return Judgement { outcome, by };
+    if let Some(outcome) = exempt(snapshot, flow, initiator.map(id), responder.map(id)) {
+        return Decision { outcome, by };
     }
-    if let Some((id, port)) = sender {
-        let (refused, rule) = ask(snapshot, &port.from_pod, flow);
+    if let Some((id, port)) = initiator {
+        let (refused, rule) = evaluate_binding(snapshot, &port.from_pod, flow);
         by.from_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = refused {
-            return Judgement { outcome, by };
+            return Decision { outcome, by };
         }
     }
-    if let Some((id, port)) = receiver {
-        let (refused, rule) = ask(snapshot, &port.to_pod, flow);
+    if let Some((id, port)) = responder {
+        let (refused, rule) = evaluate_binding(snapshot, &port.to_pod, flow);
         by.to_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = refused {
             // The end that let it pass is not what decided.
-            return Judgement { outcome, by: Deciders { from_pod: None, ..by } };
+            return Decision { outcome, by: Deciders { from_pod: None, ..by } };
         }
     }
-    Judgement { outcome: Outcome::PolicyAllowed, by }
+    Decision { outcome: Outcome::PolicyAllowed, by }
 }
 
-/// What one gate says to a connection: why it refuses, and the rule that decides.
-pub(crate) fn ask(snapshot: &Snapshot, gate: &Gate, flow: &Flow) -> (Option<Outcome>, Option<u32>) {
-    match gate {
-        Gate::Closed => (Some(Outcome::Closed), None),
-        Gate::Open => (None, None),
-        Gate::Table(table) => {
+/// What one binding says to a connection: why it refuses, and the rule that decides.
+pub(crate) fn evaluate_binding(
+    snapshot: &Snapshot,
+    binding: &AclBinding,
+    flow: &Flow,
+) -> (Option<Outcome>, Option<u32>) {
+    match binding {
+        AclBinding::Closed => (Some(Outcome::Closed), None),
+        AclBinding::Open => (None, None),
+        AclBinding::Table(table) => {
             let (mut key, map) = (key(flow), snapshot.address_map());
             let [of_source, of_destination] = table.asks_identities();
             if of_source {
@@ -135,19 +139,21 @@ pub(crate) fn ask(snapshot: &Snapshot, gate: &Gate, flow: &Flow) -> (Option<Outc
     }
 }
 
-/// What no gate is asked about.
+/// What no binding is asked about.
 #[inline]
-pub(crate) fn settled(
+pub(crate) fn exempt(
     snapshot: &Snapshot,
     flow: &Flow,
-    sender: Option<PortId>,
-    receiver: Option<PortId>,
+    initiator: Option<PortId>,
+    responder: Option<PortId>,
 ) -> Option<Outcome> {
-    match (sender, receiver) {
+    match (initiator, responder) {
         (None, None) => Some(Outcome::NoPolicy),
         // A pod may always talk to itself, and its own cluster node (kubelet) may always talk to
         // it.
-        (Some(sender), Some(receiver)) if sender == receiver => Some(Outcome::PolicyAllowed),
+        (Some(initiator), Some(responder)) if initiator == responder => {
+            Some(Outcome::PolicyAllowed)
+        }
         (None, Some(_)) if snapshot.is_own_node(flow.source) => Some(Outcome::OwnNode),
         _ => None,
     }
@@ -182,8 +188,8 @@ impl Deciders {
         let origin = |at: Option<RuleAt>, from: bool| {
             let at = at?;
             let port = snapshot.port(at.port)?;
-            let gate = if from { &port.from_pod } else { &port.to_pod };
-            let Gate::Table(table) = gate else { return None };
+            let binding = if from { &port.from_pod } else { &port.to_pod };
+            let AclBinding::Table(table) = binding else { return None };
             table.rules().get(at.rule as usize).map(|rule| Arc::clone(&rule.origin))
         };
         let mut origins: Vec<Arc<str>> = Vec::new();

@@ -95,7 +95,7 @@ impl ServicePort {
 
 /// How a client gets to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Way {
+pub enum Scope {
     /// By its cluster address.
     Cluster,
     /// By an external address, a load balancer's, or a port of the cluster node.
@@ -108,17 +108,17 @@ pub struct Entry {
     /// The service's port.
     pub port: Arc<ServicePort>,
     /// How the client got to it.
-    pub way: Way,
+    pub scope: Scope,
 }
 
 impl Entry {
     /// The backends for a client outside (or inside) the cluster.
     #[inline]
     pub fn backends(&self, outside: bool) -> &Backends {
-        match (self.way, outside) {
-            (Way::Cluster, _) => &self.port.internal,
-            (Way::External, false) => &self.port.any,
-            (Way::External, true) => &self.port.external,
+        match (self.scope, outside) {
+            (Scope::Cluster, _) => &self.port.internal,
+            (Scope::External, false) => &self.port.any,
+            (Scope::External, true) => &self.port.external,
         }
     }
 }
@@ -164,7 +164,7 @@ impl Services {
 
     /// Has a port of the cluster node's own addresses of a family lead to a service.
     pub fn add_node_port(&mut self, v6: bool, protocol: u8, port: u16, service: Arc<ServicePort>) {
-        let entry = Entry { port: service, way: Way::External };
+        let entry = Entry { port: service, scope: Scope::External };
         self.node_ports.entry((v6, protocol, port)).or_insert(entry);
     }
 
@@ -244,7 +244,7 @@ mod tests {
         let at = Address::from_v4_bits(1);
         let mut services = Services::default();
         services.claim(at);
-        services.add(at, 6, 80, Entry { port: Arc::new(port), way: Way::Cluster });
+        services.add(at, 6, 80, Entry { port: Arc::new(port), scope: Scope::Cluster });
         let flow = Flow { destination: at, destination_port: 80, protocol: 6, ..Flow::default() };
         for nth in 0..5 {
             let narrowed = services.with_one_backend(nth);

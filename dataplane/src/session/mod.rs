@@ -9,7 +9,7 @@
 //! either end sends, and knows both sights ([`translation`]).
 //!
 //! A session holds no verdict but the number of the policy generation that allowed it, so that
-//! a change of policy sweeps nothing: each session is judged again at its next packet.
+//! a change of policy sweeps nothing: each session is re-evaluated at its next packet.
 //!
 //! The table may stand in a file ([`store`]), so that connections outlive the process.
 //!

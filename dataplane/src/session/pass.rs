@@ -4,7 +4,7 @@ use super::State;
 use super::record::Words;
 use super::record::life_word;
 use super::table::{Guess, Sessions};
-use crate::Hop;
+use crate::Adjacency;
 use crate::wire::Flow;
 
 impl Sessions {
@@ -22,21 +22,21 @@ impl Sessions {
         tcp_flags: u8,
         generation: u64,
         now_s: u32,
-    ) -> Option<Hop> {
+    ) -> Option<Adjacency> {
         let record = self.record(guess)?;
         let seen = record.read()?;
         let forward = seen.words.direction_of(&Words::of(flow))?;
         let state = State(seen.life as u8);
         let after = state.after(flow.protocol, tcp_flags, forward);
         let most_s = self.timeouts().seconds(flow.protocol, state);
-        let hop = Hop((seen.judged >> if forward { 16 } else { 0 }) as u16);
+        let adjacency = Adjacency((seen.forwarding >> if forward { 16 } else { 0 }) as u16);
         let is_idle = now_s.saturating_sub((seen.life >> 32) as u32) > most_s;
-        let is_of_generation = (seen.judged >> 32) as u32 == generation as u32;
-        if seen.is_translated() | is_idle | !is_of_generation | (hop == Hop::NONE) {
+        let is_of_generation = (seen.forwarding >> 32) as u32 == generation as u32;
+        if seen.is_translated() | is_idle | !is_of_generation | (adjacency == Adjacency::NONE) {
             return None;
         }
         record.set_life(seen.life, life_word(seen.life, now_s, after));
-        Some(hop)
+        Some(adjacency)
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
                 views.receiver.destination_port = 8080;
             }
             let opening =
-                Opening { owner: Owner::port(PortId(0)), hop: Hop(1), generation: 7, tcp_flags: 2 };
+                Opening { owner: Owner::port(PortId(0)), adjacency: Adjacency(1), generation: 7, tcp_flags: 2 };
             // The same packets go the general way in one table and, if they may, the quick way in
             // the other.
             let tables = [(); 2].map(|()| Sessions::new(4, 2, Timeouts::default()));
@@ -91,7 +91,7 @@ mod tests {
                 for flags in &flags {
                     let found = generally(sessions, &flow, *flags, 11);
                     if let Some(found) = found.filter(|_| stamps) {
-                        sessions.stamp(&found, 7, Hop(2));
+                        sessions.stamp(&found, 7, Adjacency(2));
                     }
                 }
             }
@@ -101,9 +101,9 @@ mod tests {
             let guess = quick.guess(quick.hash(&flow));
             let passed = quick.pass(guess, &flow, last, generation, now_s);
             let found = generally(general, &flow, last, now_s);
-            if let Some(hop) = passed {
+            if let Some(adjacency) = passed {
                 let found = found.expect("what passes has a session");
-                prop_assert_eq!((hop, found.is_of(generation)), (found.hop(), true));
+                prop_assert_eq!((adjacency, found.is_of(generation)), (found.adjacency(), true));
                 let state = |sessions: &Sessions| {
                     let (found, _) = sessions.iter().next().expect("the session");
                     (found.state(), found.last_seen())
@@ -111,7 +111,7 @@ mod tests {
                 prop_assert_eq!(state(quick), state(general));
             } else if let Some(found) = found {
                 let is_plain = !found.translated && found.is_of(generation);
-                prop_assert!(!is_plain || found.hop() == Hop::NONE);
+                prop_assert!(!is_plain || found.adjacency() == Adjacency::NONE);
             }
         }
     }

@@ -36,7 +36,7 @@ impl Views {
 
     /// The connection as policies see it: who really opens it, and who really gets it.
     #[inline]
-    pub fn judged(&self) -> Flow {
+    pub fn policy_flow(&self) -> Flow {
         Flow { source: self.opener.source, source_port: self.opener.source_port, ..self.receiver }
     }
 }

@@ -1,7 +1,7 @@
 //! Everything a worker needs to decide about packets, immutable.
 
+mod adjacency;
 mod forwarding;
-mod hop;
 mod node_addresses;
 mod port;
 mod routes;
@@ -14,8 +14,8 @@ use acl::{Address, AddressMap};
 use ahash::AHashMap;
 use ipnet::IpNet;
 
-pub use hop::{Hop, Leads};
-pub use port::{Gate, PortId, PortKind, PortState};
+pub use adjacency::{Adjacency, Egress};
+pub use port::{AclBinding, PortId, PortKind, PortState};
 pub use routes::{Peer, Routes};
 
 use crate::services::Services;

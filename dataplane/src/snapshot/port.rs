@@ -39,7 +39,7 @@ impl PortKind {
 
 /// What stands at one direction of a pod.
 #[derive(Clone, Debug, Default)]
-pub enum Gate {
+pub enum AclBinding {
     /// Nothing passes: the pod's tables are not known yet.
     #[default]
     Closed,
@@ -62,9 +62,9 @@ pub struct PortState {
     /// A pod's own addresses.
     pub addresses: Vec<Address>,
     /// The local table: judges connections towards the pod. The peer is the source.
-    pub to_pod: Gate,
+    pub to_pod: AclBinding,
     /// Judges connections that the pod opens. The peer is the destination.
-    pub from_pod: Gate,
+    pub from_pod: AclBinding,
     /// MAC address of the port itself: the source of frames that leave.
     pub own_mac: Mac,
     /// Bytes of the largest IP packet that may leave here; 0 if any may.
@@ -79,8 +79,8 @@ impl PortState {
             kind,
             mac: None,
             addresses: Vec::new(),
-            to_pod: Gate::Closed,
-            from_pod: Gate::Closed,
+            to_pod: AclBinding::Closed,
+            from_pod: AclBinding::Closed,
             own_mac: SWITCH_MAC,
             mtu: 0,
         }

@@ -36,7 +36,7 @@ const V6: usize = 40;
 const VALID: u8 = 0x08;
 /// The group policy field is valid.
 const GROUP: u8 = 0x80;
-/// Hop limit of outer packets.
+/// Adjacency limit of outer packets.
 pub const HOP_LIMIT: u8 = 255;
 
 /// The ends of a tunnel for one packet.

@@ -11,7 +11,7 @@ use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
 use dataplane::port::{Recording, memory::Wire};
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::{self, checksum, protocol};
-use dataplane::{Gate, Parts, PortId, PortKind, PortState, Snapshot, Switch};
+use dataplane::{AclBinding, Parts, PortId, PortKind, PortState, Snapshot, Switch};
 use testkit::Namespace;
 use testkit::packet::udp;
 
@@ -83,8 +83,8 @@ impl Rig {
             Some(PortState {
                 mac: mac.map(|mac| octets(mac).try_into().unwrap()),
                 addresses: vec![address.into()],
-                to_pod: Gate::Open,
-                from_pod: Gate::Open,
+                to_pod: AclBinding::Open,
+                from_pod: AclBinding::Open,
                 ..PortState::new(format!("p{n}"), PortKind::Pod)
             })
         };

@@ -7,14 +7,14 @@ use std::time::Duration;
 use acl::{Action, AddressMap, PortRange, Rule, Table};
 use dataplane::orders::Order;
 use dataplane::port::memory::Wire;
-use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::wire::protocol;
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::worker::Inspect;
 use dataplane::{
-    Gate, Memory, Now, Outcome, Packet, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot,
-    Underlay, Worker,
+    AclBinding, Memory, Now, Outcome, Packet, Parts, Peer, PortId, PortKind, PortState, Routes,
+    Snapshot, Underlay, Worker,
 };
 
 const FRAMES: usize = 512;
@@ -88,10 +88,10 @@ fn parts(generation: u64, services: &Arc<Services>) -> Parts {
         Rule::new(Action::Permit, "two").protocol(protocol::TCP),
         Rule::new(Action::Deny, "the rest"),
     ];
-    let table = Gate::Table(Arc::new(Table::compile(rules.into(), &map)));
+    let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     let pod = |name: &str, addresses: [&str; 2], to_pod| {
         let addresses = addresses.map(|text| ip(text).into()).to_vec();
-        let from_pod = Gate::Open;
+        let from_pod = AclBinding::Open;
         Some(PortState { addresses, to_pod, from_pod, ..PortState::new(name, PortKind::Pod) })
     };
     let peer = Peer {
@@ -106,7 +106,7 @@ fn parts(generation: u64, services: &Arc<Services>) -> Parts {
     Parts {
         generation,
         ports: vec![
-            pod("default/a", ["10.1.0.2", "fd01::2"], Gate::Open),
+            pod("default/a", ["10.1.0.2", "fd01::2"], AclBinding::Open),
             pod("default/b", ["10.1.0.3", "fd01::3"], table),
             Some(PortState::new("host", PortKind::Host)),
             Some(uplink),
@@ -126,7 +126,7 @@ fn services() -> Services {
     for (vip, backend) in [("10.96.0.1", "10.1.0.3"), ("fd96::1", "fd01::3")] {
         let backend = Backend { address: ip(backend).into(), port: 53 };
         let port = ServicePort { internal: Backends::new(vec![backend]), ..ServicePort::default() };
-        let entry = Entry { port: Arc::new(port), way: Way::Cluster };
+        let entry = Entry { port: Arc::new(port), scope: Scope::Cluster };
         services.add(ip(vip).into(), protocol::UDP, 53, entry);
     }
     services

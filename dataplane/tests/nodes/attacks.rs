@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use acl::{Action, AddressMap, End, Rule, Table};
-use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, checksum, protocol};
-use dataplane::{Gate, Outcome, Parts, Peer, Routes, Underlay};
+use dataplane::{AclBinding, Outcome, Parts, Peer, Routes, Underlay};
 use testkit::packet::{Packet, other, ping, tcp, udp};
 
 use crate::rig::{Rig, assert_is, host, ip, pod, uplink};
@@ -101,7 +101,7 @@ fn no_service_leads_to_a_tunnel_port_outside_of_tunnels() {
         external: backends,
         ..ServicePort::default()
     };
-    let entry = Entry { port: Arc::new(port), way: Way::External };
+    let entry = Entry { port: Arc::new(port), scope: Scope::External };
     services.add(ip("203.0.113.7").into(), protocol::UDP, 53, entry);
     let mut rig = Rig::new(Parts { services: Arc::new(services), masquerade: true, ..parts() });
     ends(&mut rig, POD, udp("10.1.0.2:5", "203.0.113.7:53").payload(b"x"), "tunnel-refused");
@@ -141,7 +141,7 @@ fn denied(network: &str) -> Parts {
         Rule::new(Action::Permit, "the rest"),
     ];
     let map = Arc::new(AddressMap::default());
-    let table = Gate::Table(Arc::new(Table::compile(rules.into(), &map)));
+    let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     parts.ports[usize::from(POD)].as_mut().unwrap().from_pod = table;
     parts.addresses = map;
     parts

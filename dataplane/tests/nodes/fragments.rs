@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use acl::{Action, AddressMap, PortRange, Rule, Table};
-use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::protocol;
-use dataplane::{Gate, Outcome, Parts};
+use dataplane::{AclBinding, Outcome, Parts};
 use proptest::prelude::*;
 use testkit::packet::udp;
 
@@ -33,12 +33,12 @@ fn parts() -> Parts {
         uplink([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 9], 1500),
     ];
     let table = Table::compile(rules.into(), &map);
-    ports[usize::from(SERVER)].as_mut().unwrap().to_pod = Gate::Table(Arc::new(table));
+    ports[usize::from(SERVER)].as_mut().unwrap().to_pod = AclBinding::Table(Arc::new(table));
     let mut services = Services::default();
     for (vip, server) in [("10.96.0.1", "10.1.0.3"), ("fd96::1", "fd01::3")] {
         let backend = Backend { address: ip(server).into(), port: 5353 };
         let port = ServicePort { internal: Backends::new(vec![backend]), ..ServicePort::default() };
-        let entry = Entry { port: Arc::new(port), way: Way::Cluster };
+        let entry = Entry { port: Arc::new(port), scope: Scope::Cluster };
         services.add(ip(vip).into(), protocol::UDP, 53, entry);
     }
     let node_addresses = vec![ip("192.0.2.1")];

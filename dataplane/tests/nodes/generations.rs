@@ -1,7 +1,7 @@
 //! Workers take snapshots up one after the other; a session may have been allowed by a later one than
 //! the worker's that its next packet comes to.
 
-use dataplane::{Gate, Outcome, Parts};
+use dataplane::{AclBinding, Outcome, Parts};
 use testkit::packet::{icmp_error, tcp};
 
 use crate::rig::{Rig, pod};
@@ -10,7 +10,7 @@ const CLIENT: u16 = 0;
 const SERVER: u16 = 1;
 
 /// Two pods; the server is open to everybody, or closed.
-fn parts(generation: u64, to_server: Gate) -> Parts {
+fn parts(generation: u64, to_server: AclBinding) -> Parts {
     let mut server = pod("default/server", &["10.1.0.3"]);
     server.iter_mut().for_each(|server| server.to_pod = to_server.clone());
     let ports = vec![pod("default/client", &["10.1.0.2"]), server];
@@ -20,20 +20,20 @@ fn parts(generation: u64, to_server: Gate) -> Parts {
 #[test]
 fn a_worker_behind_the_others_ends_no_session_of_theirs() {
     let (client, server) = ("10.1.0.2:4000", "10.1.0.3:80");
-    let mut rig = Rig::new(parts(2, Gate::Open));
+    let mut rig = Rig::new(parts(2, AclBinding::Open));
     let request = tcp(client, server).syn();
     rig.pass(CLIENT, request.clone().build(), SERVER);
     // The same worker plays the one that has not taken generation 2 up yet.
-    rig.publish(parts(1, Gate::Closed));
+    rig.publish(parts(1, AclBinding::Closed));
     let reply = tcp(server, client).syn_ack().build();
     assert_eq!(rig.send(SERVER, reply), Outcome::Session);
     let error = icmp_error("10.1.0.3", "10.1.0.2", 3, 3, &request).build();
     assert_eq!(rig.send(SERVER, error), Outcome::Related);
-    rig.publish(parts(2, Gate::Open));
+    rig.publish(parts(2, AclBinding::Open));
     let data = tcp(client, server).data(b"hello").build();
     assert_eq!(rig.send(CLIENT, data.clone()), Outcome::Session);
     // Generation 3 ends it.
-    rig.publish(parts(3, Gate::Closed));
+    rig.publish(parts(3, AclBinding::Closed));
     assert_eq!(rig.send(CLIENT, data.clone()), Outcome::Closed);
     assert_eq!(rig.send(CLIENT, data), Outcome::NoSession);
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, checksum, protocol};
 use dataplane::{Outcome, Parts, Peer, Routes, Underlay};
@@ -34,7 +34,7 @@ fn parts() -> Parts {
         };
         let port = Arc::new(port);
         for protocol in [protocol::TCP, protocol::UDP, protocol::SCTP] {
-            let entry = Entry { port: Arc::clone(&port), way: Way::Cluster };
+            let entry = Entry { port: Arc::clone(&port), scope: Scope::Cluster };
             services.add(ip(vip).into(), protocol, 80, entry);
         }
         services.claim(ip(vip).into());

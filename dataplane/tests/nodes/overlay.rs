@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, protocol};
 use dataplane::{Outcome, Parts, Peer, Routes, Underlay};
@@ -218,7 +218,7 @@ fn a_service_leads_to_a_pod_elsewhere() {
     let backend = Backend { address: ip("10.2.0.2").into(), port: 8080 };
     let port = ServicePort { internal: Backends::new(vec![backend]), ..ServicePort::default() };
     let mut services = Services::default();
-    let entry = Entry { port: Arc::new(port), way: Way::Cluster };
+    let entry = Entry { port: Arc::new(port), scope: Scope::Cluster };
     services.add(ip("10.96.0.1").into(), protocol::TCP, 80, entry);
     let mut one = Rig::new(parts(1, false, services));
     let mut two = Rig::new(parts(2, false, Services::default()));

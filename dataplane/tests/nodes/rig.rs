@@ -11,7 +11,7 @@ use dataplane::session::{Sessions, Timeouts};
 use dataplane::wire::Mac;
 use dataplane::worker::Inspect;
 use dataplane::{
-    Gate, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState, Snapshot, Worker,
+    AclBinding, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState, Snapshot, Worker,
 };
 
 /// Frames of a switch, unless a test says otherwise.
@@ -131,8 +131,8 @@ pub(crate) fn ip(text: &str) -> IpAddr {
 pub(crate) fn pod(name: &str, addresses: &[&str]) -> Option<PortState> {
     Some(PortState {
         addresses: addresses.iter().map(|text| ip(text).into()).collect(),
-        to_pod: Gate::Open,
-        from_pod: Gate::Open,
+        to_pod: AclBinding::Open,
+        from_pod: AclBinding::Open,
         ..PortState::new(name, PortKind::Pod)
     })
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use acl::{Action, AddressMap, PortRange, Rule, Table};
-use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::{self, protocol};
-use dataplane::{Gate, Outcome, Parts, Peer, Routes, Underlay};
+use dataplane::{AclBinding, Outcome, Parts, Peer, Routes, Underlay};
 use testkit::packet::{icmp_error, ping, sctp, tcp, udp};
 
 use crate::rig::{Rig, assert_is, host, ip, left_open, pod, uplink};
@@ -68,7 +68,7 @@ fn cluster(at: &[(&str, u8, u16)], port: ServicePort) -> Services {
     let port = Arc::new(port);
     let mut services = Services::default();
     for (address, protocol, number) in at {
-        let entry = Entry { port: Arc::clone(&port), way: Way::Cluster };
+        let entry = Entry { port: Arc::clone(&port), scope: Scope::Cluster };
         services.add(ip(address).into(), *protocol, *number, entry);
         services.claim(ip(address).into());
     }
@@ -117,7 +117,7 @@ fn policies_judge_the_pod_behind_the_service() {
             .destination_ports(PortRange::one(8080)),
         Rule::new(Action::Deny, "the rest"),
     ];
-    let table = Gate::Table(Arc::new(Table::compile(rules.into(), &map)));
+    let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     let at = [("10.96.0.1", protocol::TCP, 80), ("10.96.0.1", protocol::TCP, 81)];
     let with = |port, generation| {
         let mut parts = parts(cluster(&at, service(&[("10.1.0.3", port)])));
@@ -135,8 +135,9 @@ fn policies_judge_the_pod_behind_the_service() {
     let mut rig = Rig::new(with(8080, 1));
     rig.send(CLIENT, syn());
     let mut denied = with(8080, 2);
-    denied.ports[usize::from(SERVER)].as_mut().unwrap().to_pod =
-        Gate::Table(Arc::new(Table::compile(vec![Rule::new(Action::Deny, "all")].into(), &map)));
+    denied.ports[usize::from(SERVER)].as_mut().unwrap().to_pod = AclBinding::Table(Arc::new(
+        Table::compile(vec![Rule::new(Action::Deny, "all")].into(), &map),
+    ));
     rig.publish(denied);
     let data = tcp("10.1.0.2:4000", "10.96.0.1:80").data(b"x").build();
     assert_eq!(rig.send(CLIENT, data), Outcome::PolicyDenied);
@@ -192,7 +193,7 @@ fn a_client_is_given_a_backend_anew_when_its_affinity_is_over() {
     let port =
         ServicePort { affinity_s: Some(60), ..service(&[("10.1.0.3", 8080), ("10.1.0.4", 8080)]) };
     let mut services = Services::default();
-    let entry = Entry { port: Arc::new(port), way: Way::External };
+    let entry = Entry { port: Arc::new(port), scope: Scope::External };
     services.add(ip("203.0.113.7").into(), protocol::TCP, 80, entry);
     let mut rig = Rig::new(parts(services));
     let place = |rig: &mut Rig, client: usize, port: u16| {
@@ -338,7 +339,7 @@ fn node_port() -> Services {
     };
     services.add_node_port(false, protocol::TCP, 30_001, port(&local));
     services.add_node_port(false, protocol::TCP, 30_002, port(&all));
-    let entry = Entry { port: port(&local), way: Way::External };
+    let entry = Entry { port: port(&local), scope: Scope::External };
     services.add(ip("203.0.113.7").into(), protocol::TCP, 80, entry);
     services
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use acl::{Action, AddressMap, PortRange, Rule, Table};
 use dataplane::graph::Node;
-use dataplane::graph::trace::{End, Filter, Saw, Tracing, Way};
-use dataplane::services::{Backend, Backends, Entry, ServicePort, Services, Way as Access};
+use dataplane::graph::trace::{End, Filter, Finding, PacketTrace, Tracing};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::protocol;
-use dataplane::{Gate, Outcome, Parts, Verdict};
+use dataplane::{AclBinding, Outcome, Parts, Verdict};
 use testkit::packet::{arp_request, cut, tcp, udp};
 
 use crate::rig::{Rig, host, ip, pod};
@@ -24,11 +24,11 @@ fn parts(generation: u64, allowed: u16) -> Parts {
     let table = Table::compile(rules.into(), &map);
     let mut ports =
         vec![pod("default/client", &["10.1.0.2"]), pod("default/server", &["10.1.0.3"]), host()];
-    ports[1].as_mut().unwrap().to_pod = Gate::Table(Arc::new(table));
+    ports[1].as_mut().unwrap().to_pod = AclBinding::Table(Arc::new(table));
     let backend = Backend { address: ip("10.1.0.3").into(), port: 8080 };
     let port = ServicePort { internal: Backends::new(vec![backend]), ..ServicePort::default() };
     let mut services = Services::default();
-    let entry = Entry { port: Arc::new(port), way: Access::Cluster };
+    let entry = Entry { port: Arc::new(port), scope: Scope::Cluster };
     services.add(ip("10.96.0.1").into(), protocol::TCP, 80, entry);
     Parts { generation, ports, addresses: map, services: Arc::new(services), ..Parts::default() }
 }
@@ -39,24 +39,24 @@ fn follow(rig: &mut Rig, filter: Filter, most: u32) -> Arc<Tracing> {
     tracing
 }
 
-fn ways(tracing: &Tracing) -> Vec<Way> {
+fn traces(tracing: &Tracing) -> Vec<PacketTrace> {
     std::iter::from_fn(|| tracing.take()).collect()
 }
 
-fn only(tracing: &Tracing) -> Way {
-    let mut ways = ways(tracing);
-    assert_eq!(ways.len(), 1, "{ways:?}");
-    ways.remove(0)
+fn only(tracing: &Tracing) -> PacketTrace {
+    let mut traces = traces(tracing);
+    assert_eq!(traces.len(), 1, "{traces:?}");
+    traces.remove(0)
 }
 
-fn nodes(way: &Way) -> Vec<Node> {
-    way.steps.iter().map(|step| step.node).collect()
+fn nodes(trace: &PacketTrace) -> Vec<Node> {
+    trace.steps.iter().map(|step| step.node).collect()
 }
 
-fn outcome(way: &Way) -> Outcome {
-    match &way.end {
+fn outcome(trace: &PacketTrace) -> Outcome {
+    match &trace.end {
         End::Done { outcome, .. } => *outcome,
-        End::Waits => panic!("it waits: {way:?}"),
+        End::Waits => panic!("it waits: {trace:?}"),
     }
 }
 
@@ -65,38 +65,44 @@ fn each_node_tells_what_it_decided() {
     let mut rig = Rig::new(parts(1, 8080));
     let tracing = follow(&mut rig, Filter::default(), 100);
     rig.send(0, tcp("10.1.0.2:4000", "10.96.0.1:80").syn().build());
-    let way = only(&tracing);
+    let trace = only(&tracing);
     use Node::{AntiSpoofing, Open, Parse, Policy, Rewrite, Service, Session};
-    assert_eq!(nodes(&way), [Parse, AntiSpoofing, Session, Service, Policy, Open, Rewrite]);
-    for (step, next) in way.steps.iter().zip(&way.steps[1..]) {
+    assert_eq!(nodes(&trace), [Parse, AntiSpoofing, Session, Service, Policy, Open, Rewrite]);
+    for (step, next) in trace.steps.iter().zip(&trace.steps[1..]) {
         assert_eq!(step.next, Some(next.node));
     }
-    assert_eq!((way.in_port.as_deref(), way.vector), (Some("default/client"), 1));
-    let Saw::Session { seen: None, .. } = &way.steps[2].saw else { panic!("{way:?}") };
-    let Saw::Service { asked, given: Some(given) } = &way.steps[3].saw else { panic!("{way:?}") };
+    assert_eq!((trace.in_port.as_deref(), trace.vector), (Some("default/client"), 1));
+    let Finding::Session { seen: None, .. } = &trace.steps[2].finding else { panic!("{trace:?}") };
+    let Finding::Service { asked, given: Some(given) } = &trace.steps[3].finding else {
+        panic!("{trace:?}")
+    };
     assert_eq!((asked.destination_port, given.destination_port), (80, 8080));
-    let Saw::Policy { exit: Some(exit), judged: Some(judged) } = &way.steps[4].saw else {
-        panic!("{way:?}")
+    let Finding::Policy { exit: Some(exit), evaluation: Some(evaluation) } =
+        &trace.steps[4].finding
+    else {
+        panic!("{trace:?}")
     };
     assert_eq!(exit.port.as_deref(), Some("default/server"));
-    let (from, to) = (judged.from_pod.as_ref().unwrap(), judged.to_pod.as_ref().unwrap());
+    let (from, to) = (evaluation.from_pod.as_ref().unwrap(), evaluation.to_pod.as_ref().unwrap());
     assert!(from.permits && from.rule.is_none() && &*from.pod == "default/client");
     let rule = (0, Arc::from("NetworkPolicy default/server ingress[0]"));
     assert_eq!((to.permits, to.rule.clone()), (true, Some(rule)));
-    let Saw::Open { made: Some(made) } = &way.steps[5].saw else { panic!("{way:?}") };
+    let Finding::Open { made: Some(made) } = &trace.steps[5].finding else { panic!("{trace:?}") };
     assert_eq!((made.forward, made.views.receiver), (true, *given));
-    let Saw::Rewrite { to: Some(to), ttl: 63, .. } = &way.steps[6].saw else { panic!("{way:?}") };
+    let Finding::Rewrite { to: Some(to), ttl: 63, .. } = &trace.steps[6].finding else {
+        panic!("{trace:?}")
+    };
     assert_eq!(to.destination.to_ip(), ip("10.1.0.3"));
-    let End::Done { outcome, out_port, answered } = &way.end else { panic!("{way:?}") };
+    let End::Done { outcome, out_port, answered } = &trace.end else { panic!("{trace:?}") };
     let end = (*outcome, out_port.as_deref(), *answered);
     assert_eq!(end, (Outcome::PolicyAllowed, Some("default/server"), false));
 
     // The answer finds the session, from its other side.
     rig.send(1, tcp("10.1.0.3:8080", "10.1.0.2:4000").syn_ack().build());
-    let way = only(&tracing);
-    assert_eq!(nodes(&way), [Parse, AntiSpoofing, Session, Rewrite]);
-    let Saw::Session { seen: Some(seen), judged: None } = &way.steps[2].saw else {
-        panic!("{way:?}")
+    let trace = only(&tracing);
+    assert_eq!(nodes(&trace), [Parse, AntiSpoofing, Session, Rewrite]);
+    let Finding::Session { seen: Some(seen), evaluation: None } = &trace.steps[2].finding else {
+        panic!("{trace:?}")
     };
     assert!(!seen.forward && seen.current && seen.views.is_translated());
 }
@@ -112,15 +118,20 @@ fn a_connection_of_an_older_snapshot_is_seen_to_be_judged_again() {
     {
         rig.publish(parts(generation, allowed));
         assert_eq!(rig.send(0, data()), expected);
-        let way = only(&tracing);
-        let Saw::Session { seen: Some(seen), judged: Some(judged) } = &way.steps[2].saw else {
-            panic!("{way:?}")
+        let trace = only(&tracing);
+        let Finding::Session { seen: Some(seen), evaluation: Some(evaluation) } =
+            &trace.steps[2].finding
+        else {
+            panic!("{trace:?}")
         };
         assert!(!seen.current);
-        assert_eq!((judged.outcome == Outcome::PolicyDenied), (expected == Outcome::PolicyDenied));
-        assert_eq!(outcome(&way), expected);
+        assert_eq!(
+            (evaluation.outcome == Outcome::PolicyDenied),
+            (expected == Outcome::PolicyDenied)
+        );
+        assert_eq!(outcome(&trace), expected);
         if expected == Outcome::PolicyDenied {
-            assert_eq!(judged.by, ["default-deny of NetworkPolicy default/server".into()]);
+            assert_eq!(evaluation.by, ["default-deny of NetworkPolicy default/server".into()]);
         }
     }
 }
@@ -132,10 +143,10 @@ fn only_what_matches_is_followed_and_only_so_many() {
     let filter = Filter { verdict: Some(Verdict::Drop), port: Some(81), ..Filter::default() };
     let tracing = follow(&mut rig, filter, 2);
     rig.send_all(0, vec![to(8080), to(80), to(81)]);
-    let way = only(&tracing);
-    assert_eq!((outcome(&way), way.vector), (Outcome::PolicyDenied, 3));
+    let trace = only(&tracing);
+    assert_eq!((outcome(&trace), trace.vector), (Outcome::PolicyDenied, 3));
     rig.send_all(0, vec![to(81), to(81), to(81)]);
-    assert_eq!((ways(&tracing).len(), tracing.is_over(), tracing.taken()), (1, true, 2));
+    assert_eq!((traces(&tracing).len(), tracing.is_over(), tracing.taken()), (1, true, 2));
     rig.send(0, to(81));
     assert!(tracing.take().is_none());
     assert_eq!(Arc::strong_count(&tracing), 1, "the worker still holds the trace");
@@ -147,9 +158,9 @@ fn what_cannot_be_read_is_followed_to_its_end() {
     let tracing = follow(&mut rig, Filter::default(), 100);
     rig.send(0, cut(udp("10.1.0.2:1", "10.1.0.3:2").build(), 30));
     rig.send(0, arp_request("10.1.0.2", "10.1.0.1").build());
-    let ways = ways(&tracing);
-    assert_eq!((nodes(&ways[0]), outcome(&ways[0])), (vec![Node::Parse], Outcome::Truncated));
-    assert!(matches!(ways[0].steps[0].saw, Saw::Headers(None)));
-    assert_eq!(nodes(&ways[1]), [Node::Parse, Node::Neighbour]);
-    assert_eq!(outcome(&ways[1]), Outcome::ArpReply);
+    let traces = traces(&tracing);
+    assert_eq!((nodes(&traces[0]), outcome(&traces[0])), (vec![Node::Parse], Outcome::Truncated));
+    assert!(matches!(traces[0].steps[0].finding, Finding::Headers(None)));
+    assert_eq!(nodes(&traces[1]), [Node::Parse, Node::Neighbour]);
+    assert_eq!(outcome(&traces[1]), Outcome::ArpReply);
 }

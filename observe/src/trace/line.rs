@@ -1,15 +1,15 @@
-//! One packet's way, as scripts and people read it.
+//! One packet's trace, as scripts and people read it.
 
 use std::fmt;
 use std::sync::Arc;
 
-use dataplane::graph::trace::{End, Way};
+use dataplane::graph::trace::{End, PacketTrace};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::words;
 
-/// One packet's way. The names of its fields are fixed.
+/// One packet's trace. The names of its fields are fixed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Its number in the trace, from 1.
@@ -62,9 +62,9 @@ pub struct Decision {
 const WAITS: &str = "A later fragment that waits for its first.";
 
 impl Line {
-    /// The line of a way.
-    pub fn new(n: u64, time: Option<String>, way: &Way) -> Self {
-        let (verdict, reason, meaning, out, answered) = match &way.end {
+    /// The line of a trace.
+    pub fn new(n: u64, time: Option<String>, trace: &PacketTrace) -> Self {
+        let (verdict, reason, meaning, out, answered) = match &trace.end {
             End::Waits => ("wait", None, WAITS, None, false),
             End::Done { outcome, out_port, answered } => (
                 outcome.verdict().name(),
@@ -77,17 +77,17 @@ impl Line {
         Self {
             n,
             time,
-            worker: way.worker,
-            vector: way.vector,
-            generation: way.generation,
-            length: way.length,
-            in_port: way.in_port.clone(),
+            worker: trace.worker,
+            vector: trace.vector,
+            generation: trace.generation,
+            length: trace.length,
+            in_port: trace.in_port.clone(),
             out,
             verdict: verdict.to_owned(),
             reason,
             meaning: meaning.to_owned(),
             answered,
-            trace: decisions(way),
+            trace: decisions(trace),
         }
     }
 
@@ -112,8 +112,8 @@ pub fn write_decisions(
     decisions.try_for_each(|it| writeln!(f, "    {:<14} {}", it.node, it.says))
 }
 
-/// What each node of a way decided.
-pub fn decisions(way: &Way) -> Vec<Decision> {
+/// What each node of a trace decided.
+pub fn decisions(trace: &PacketTrace) -> Vec<Decision> {
     let decision = |step| {
         let (says, fields) = words::of(step);
         Decision {
@@ -123,7 +123,7 @@ pub fn decisions(way: &Way) -> Vec<Decision> {
             fields,
         }
     };
-    way.steps.iter().map(decision).collect()
+    trace.steps.iter().map(decision).collect()
 }
 
 impl fmt::Display for Line {

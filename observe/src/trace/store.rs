@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use dataplane::Switch;
-use dataplane::graph::trace::{Filter, Tracing, Way};
+use dataplane::graph::trace::{Filter, PacketTrace, Tracing};
 
 use super::Line;
 use crate::time::utc;
 
-/// Where ways are kept once workers are done with them.
+/// Where traces are kept once workers are done with them.
 #[derive(Debug, Default)]
 pub struct Store {
     inner: Mutex<Inner>,
@@ -19,7 +19,7 @@ pub struct Store {
 struct Inner {
     tracing: Option<Arc<Tracing>>,
     wanted: u32,
-    ways: Vec<Way>,
+    traces: Vec<PacketTrace>,
 }
 
 impl Store {
@@ -29,7 +29,7 @@ impl Store {
         let mut inner = self.lock();
         let old = std::mem::replace(
             &mut *inner,
-            Inner { tracing: Some(Arc::clone(&tracing)), wanted: count, ways: Vec::new() },
+            Inner { tracing: Some(Arc::clone(&tracing)), wanted: count, traces: Vec::new() },
         );
         switch.follow(Some(&tracing));
         drop(inner);
@@ -48,19 +48,19 @@ impl Store {
     /// What was followed so far, in the order of time, and how many packets are wanted.
     pub fn lines(&self, switch: &Switch) -> (Vec<Line>, u32) {
         let mut inner = self.lock();
-        let Inner { tracing, wanted, ways } = &mut *inner;
+        let Inner { tracing, wanted, traces } = &mut *inner;
         if let Some(tracing) = tracing {
-            ways.extend(std::iter::from_fn(|| tracing.take()));
-            // Workers take turns; within one, ways are in order already.
-            ways.sort_by_key(|way| way.at);
+            traces.extend(std::iter::from_fn(|| tracing.take()));
+            // Workers take turns; within one, traces are in order already.
+            traces.sort_by_key(|trace| trace.at);
         }
         let (now, wall) = (switch.now(), SystemTime::now());
         let time = |at: Duration| {
             let ago = now.0.saturating_sub(at);
             wall.checked_sub(ago).map(utc)
         };
-        let lines = ways.iter().zip(1..);
-        (lines.map(|(way, n)| Line::new(n, time(way.at.0), way)).collect(), *wanted)
+        let lines = traces.iter().zip(1..);
+        (lines.map(|(trace, n)| Line::new(n, time(trace.at.0), trace)).collect(), *wanted)
     }
 
     /// Nothing that can fail runs under this lock.

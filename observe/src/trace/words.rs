@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 
 use dataplane::graph::Node;
-use dataplane::graph::trace::{Asked, Exit, Judged, Saw, Seen, Step};
+use dataplane::graph::trace::{AclResult, Evaluation, Exit, Finding, SessionInfo, Step};
 use dataplane::wire::{Flow, Fragment, Headers, Kind, Role, protocol};
 use dataplane::{Outcome, PortKind, Verdict};
 use serde_json::{Map, Value, json};
@@ -16,35 +16,35 @@ type Fields = Map<String, Value>;
 /// A step's decision.
 pub(super) fn of(step: &Step) -> (String, Fields) {
     let mut fields = Fields::new();
-    let mut says = match &step.saw {
-        Saw::Nothing if step.node == Node::Hold => {
+    let mut says = match &step.finding {
+        Finding::Nothing if step.node == Node::Hold => {
             "until its first fragment comes, two seconds at most".to_owned()
         }
-        Saw::Nothing => neighbour(step.outcome),
-        Saw::Headers(None) | Saw::Tunnel { inside: None, .. } => {
+        Finding::Nothing => neighbour(step.outcome),
+        Finding::Headers(None) | Finding::Tunnel { inside: None, .. } => {
             step.outcome.map_or("refused", Outcome::meaning).to_owned()
         }
-        Saw::Headers(Some(found)) => headers(found, &mut fields),
-        Saw::Port(kind) => security(*kind, step, &mut fields),
-        Saw::Tunnel { peer, inside: Some(inside) } => {
+        Finding::Headers(Some(found)) => headers(found, &mut fields),
+        Finding::Port(kind) => security(*kind, step, &mut fields),
+        Finding::Tunnel { peer, inside: Some(inside) } => {
             let peer = peer.as_deref().unwrap_or("an unknown cluster node");
             fields.insert("peer".into(), peer.into());
             let inner = headers(inside, &mut fields);
             format!("out of the tunnel from {peer}: {inner}")
         }
-        Saw::Session { seen, judged } => {
+        Finding::Session { seen, evaluation } => {
             let mut says = seen.as_ref().map_or_else(
                 || "belongs to no connection".to_owned(),
                 |seen| session(seen, &mut fields),
             );
             fields.insert("found".into(), seen.is_some().into());
-            if let Some(judged) = judged {
-                says += "; judged again: ";
-                says += &judgement(judged, &mut fields);
+            if let Some(evaluation) = evaluation {
+                says += "; re-evaluated: ";
+                says += &evaluation_words(evaluation, &mut fields);
             }
             says
         }
-        Saw::Reassembly { first, session: seen } => {
+        Finding::Reassembly { first, session: seen } => {
             fields.insert("first".into(), first.is_some().into());
             match (first, seen) {
                 (None, _) if step.next.is_some() => {
@@ -58,7 +58,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
                 }
             }
         }
-        Saw::Service { asked, given } => {
+        Finding::Service { asked, given } => {
             fields.insert("service".into(), end(asked, false).into());
             fields.insert("backend".into(), given.map(|given| end(&given, false)).into());
             match given {
@@ -73,19 +73,21 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
                 }
             }
         }
-        Saw::Policy { exit, judged } => {
+        Finding::Policy { exit, evaluation } => {
             let mut says = match exit {
                 Some(exit) => format!("route to {}", exit_name(exit, &mut fields)),
                 None => "no route that it may take".to_owned(),
             };
-            if let Some(judged) = judged {
+            if let Some(evaluation) = evaluation {
                 says += "; ";
-                says += &judgement(judged, &mut fields);
+                says += &evaluation_words(evaluation, &mut fields);
             }
             says
         }
-        Saw::Open { made: None } => step.outcome.map_or("no session", Outcome::meaning).to_owned(),
-        Saw::Open { made: Some(made) } => {
+        Finding::Open { made: None } => {
+            step.outcome.map_or("no session", Outcome::meaning).to_owned()
+        }
+        Finding::Open { made: Some(made) } => {
             let ends = ends(&made.views.receiver);
             fields.insert("session".into(), ends.clone().into());
             match made.views.is_translated() {
@@ -93,16 +95,16 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
                 false => "a session".to_owned(),
             }
         }
-        Saw::Rewrite { to, ttl, exit } => rewrite(step, to.as_ref(), *ttl, exit, &mut fields),
-        Saw::IcmpError { told } => {
-            fields.insert("told".into(), (*told).into());
-            match told {
+        Finding::Rewrite { to, ttl, exit } => rewrite(step, to.as_ref(), *ttl, exit, &mut fields),
+        Finding::IcmpError { sent } => {
+            fields.insert("told".into(), (*sent).into());
+            match sent {
                 true => "its sender gets an ICMP error".to_owned(),
                 false => "its sender gets no ICMP error: its rate is limited, or it has no address"
                     .to_owned(),
             }
         }
-        Saw::Encapsulate { exit, to } => {
+        Finding::Encapsulate { exit, to } => {
             let name = exit.as_ref().map(|exit| exit_name(exit, &mut fields)).unwrap_or_default();
             let to = to.map(|to| to.to_ip().to_string());
             fields.insert("tunnel-to".into(), to.clone().into());
@@ -194,7 +196,7 @@ fn security(kind: Option<PortKind>, step: &Step, fields: &mut Fields) -> String 
     }
 }
 
-fn session(seen: &Seen, fields: &mut Fields) -> String {
+fn session(seen: &SessionInfo, fields: &mut Fields) -> String {
     let is_tcp = seen.views.opener.protocol == protocol::TCP;
     let state = match (is_tcp, seen.state.is_established(), seen.state.is_over()) {
         (false, ..) => "",
@@ -223,33 +225,33 @@ fn session(seen: &Seen, fields: &mut Fields) -> String {
     says
 }
 
-fn judgement(judged: &Judged, fields: &mut Fields) -> String {
+fn evaluation_words(evaluation: &Evaluation, fields: &mut Fields) -> String {
     let mut says = Vec::new();
     // Named as in Kubernetes: what goes to the pod is its ingress.
-    for (asked, direction) in [(&judged.from_pod, "egress"), (&judged.to_pod, "ingress")] {
-        let Some(asked) = asked else { continue };
-        fields.insert(direction.into(), gate(asked));
-        let verb = if asked.permits { "permits" } else { "denies" };
-        let why = match &asked.rule {
+    for (result, direction) in [(&evaluation.from_pod, "egress"), (&evaluation.to_pod, "ingress")] {
+        let Some(result) = result else { continue };
+        fields.insert(direction.into(), acl_result(result));
+        let verb = if result.permits { "permits" } else { "denies" };
+        let why = match &result.rule {
             Some((number, origin)) => format!("rule {number} {verb}, {origin}"),
-            None => format!("{} gate {verb}", asked.gate.name()),
+            None => format!("{} ACL {verb}", result.binding.name()),
         };
-        says.push(format!("{} {direction}: {why}", asked.pod));
+        says.push(format!("{} {direction}: {why}", result.pod));
     }
-    fields.insert("judged".into(), ends(&judged.flow).into());
-    fields.insert("by".into(), judged.by.iter().map(|origin| &**origin).collect());
+    fields.insert("judged".into(), ends(&evaluation.flow).into());
+    fields.insert("by".into(), evaluation.by.iter().map(|origin| &**origin).collect());
     if says.is_empty() {
-        says.push(judged.outcome.meaning().trim_end_matches('.').to_owned());
+        says.push(evaluation.outcome.meaning().trim_end_matches('.').to_owned());
     }
     says.join("; ")
 }
 
-fn gate(asked: &Asked) -> Value {
-    let (number, origin) = asked.rule.clone().unzip();
+fn acl_result(result: &AclResult) -> Value {
+    let (number, origin) = result.rule.clone().unzip();
     json!({
-        "pod": &*asked.pod,
-        "gate": asked.gate.name(),
-        "permits": asked.permits,
+        "pod": &*result.pod,
+        "gate": result.binding.name(),
+        "permits": result.permits,
         "rule": number,
         "by": origin.as_deref(),
     })

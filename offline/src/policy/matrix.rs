@@ -64,12 +64,12 @@ impl Matrix {
             destination_port: if protocol == Protocol::Icmp { 0 } else { port },
             protocol: protocol.number(to.is_ipv6()),
         };
-        let judgement = dataplane::judge(&self.snapshot, &flow);
+        let decision = dataplane::evaluate(&self.snapshot, &flow);
         let permits = matches!(
-            judgement.outcome,
+            decision.outcome,
             Outcome::PolicyAllowed | Outcome::NoPolicy | Outcome::OwnNode
         );
-        let mut by = judgement.by.origins(&self.snapshot, judgement.outcome);
+        let mut by = decision.by.origins(&self.snapshot, decision.outcome);
         if by.iter().any(|origin| &**origin != DEFAULT_ALLOW) {
             by.retain(|origin| &**origin != DEFAULT_ALLOW);
         }

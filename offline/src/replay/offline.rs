@@ -8,7 +8,7 @@ use std::time::Duration;
 use control::View;
 use dataplane::capture::Record;
 use dataplane::frame::XDP_HEADROOM;
-use dataplane::graph::trace::{Filter, Tracing, Way};
+use dataplane::graph::trace::{Filter, PacketTrace, Tracing};
 use dataplane::orders::Order;
 use dataplane::port::memory::Wire;
 use dataplane::session::Sessions;
@@ -16,7 +16,8 @@ use dataplane::switch::Config;
 use dataplane::wire::Flow;
 use dataplane::worker::{Inspect, Worker};
 use dataplane::{
-    Hop, Memory, Now, Outcome, Packet, PortId, Routes, SWITCH_MAC, Snapshot, Underlay, Verdict,
+    Adjacency, Memory, Now, Outcome, Packet, PortId, Routes, SWITCH_MAC, Snapshot, Underlay,
+    Verdict,
 };
 
 use renderer::{NextHop, NodeContext, NodePort, PortRole, ServiceMaker, peers, snapshot};
@@ -49,7 +50,7 @@ pub(super) struct Passed {
     /// Both ends, as far as its headers could be read.
     pub(super) flow: Option<Flow>,
     /// Its way through the graph, if packets are followed.
-    pub(super) ways: Vec<Way>,
+    pub(super) traces: Vec<PacketTrace>,
 }
 
 /// The switch took a packet and gave no verdict.
@@ -76,7 +77,7 @@ struct Log {
     /// Number of the packet under way, and when it came.
     current: (u64, Now),
     /// Those that wait in the switch, by the frame they stand in.
-    waiting: HashMap<u32, (u64, Now, Vec<Way>)>,
+    waiting: HashMap<u32, (u64, Now, Vec<PacketTrace>)>,
     /// Those that are done, with the frame they stood in.
     ended: Vec<(u32, Passed)>,
 }
@@ -90,7 +91,7 @@ impl Offline {
         let pods = view.pods.iter().filter(|(_, pod)| &*pod.node == node);
         let pods = pods.map(|(key, pod)| PortRole::Pod(key.clone(), pod.addresses.clone()));
         let ends: Vec<PortRole> = pods.chain([PortRole::Host, PortRole::Uplink]).collect();
-        let most = usize::from(Hop::MOST_PORTS);
+        let most = usize::from(Adjacency::MOST_PORTS);
         if ends.len() > most {
             return Err(most - 2);
         }
@@ -160,16 +161,16 @@ impl Offline {
         self.take_ended()
     }
 
-    /// Packets that are done, with their ways.
+    /// Packets that are done, with their traces.
     fn take_ended(&mut self) -> Vec<Passed> {
         let mut log = lock(&self.log);
         let mut ended = std::mem::take(&mut log.ended);
         let tracing = self.tracing.iter();
-        for way in tracing.flat_map(|tracing| std::iter::from_fn(|| tracing.take())) {
-            if let Some((_, passed)) = ended.iter_mut().find(|(frame, _)| *frame == way.frame) {
-                passed.ways.push(way);
-            } else if let Some((_, _, ways)) = log.waiting.get_mut(&way.frame) {
-                ways.push(way);
+        for trace in tracing.flat_map(|tracing| std::iter::from_fn(|| tracing.take())) {
+            if let Some((_, passed)) = ended.iter_mut().find(|(frame, _)| *frame == trace.frame) {
+                passed.traces.push(trace);
+            } else if let Some((_, _, traces)) = log.waiting.get_mut(&trace.frame) {
+                traces.push(trace);
             }
         }
         ended.into_iter().map(|(_, passed)| passed).collect()
@@ -217,7 +218,7 @@ impl Inspect for Watch {
         let mut log = lock(&self.log);
         let frame = packet.frame.index();
         let (n, at) = log.current;
-        let (n, at, ways) = log.waiting.remove(&frame).unwrap_or_else(|| (n, at, Vec::new()));
+        let (n, at, traces) = log.waiting.remove(&frame).unwrap_or_else(|| (n, at, Vec::new()));
         let passed = Passed {
             n,
             at,
@@ -226,7 +227,7 @@ impl Inspect for Watch {
             outcome,
             by: packet.by.origins(snapshot, outcome),
             flow: (flow != Flow::default()).then_some(flow),
-            ways,
+            traces,
         };
         log.ended.push((frame, passed));
     }

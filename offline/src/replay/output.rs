@@ -82,8 +82,8 @@ impl<'a, W: Write> Report<'a, W> {
         let (entry, exit) = (&*passed.entry, passed.exit.as_deref());
         match self.output {
             Output::Json => {
-                let followed = !passed.ways.is_empty();
-                let trace = followed.then(|| passed.ways.iter().flat_map(decisions).collect());
+                let followed = !passed.traces.is_empty();
+                let trace = followed.then(|| passed.traces.iter().flat_map(decisions).collect());
                 let verdict = verdict.name();
                 let line = Line { n, r#in: entry, out: exit, verdict, reason, by, trace };
                 serde_json::to_writer(&mut *self.to, &line)?;
@@ -103,7 +103,7 @@ impl<'a, W: Write> Report<'a, W> {
                     "{n:>6} {seconds:>12.6}  {way:<36} {flow:<44} {verdict:<8} {why}"
                 )?;
                 let mut trace = String::new();
-                write_decisions(&mut trace, passed.ways.iter().flat_map(decisions))
+                write_decisions(&mut trace, passed.traces.iter().flat_map(decisions))
                     .map_err(io::Error::other)?;
                 self.to.write_all(trace.as_bytes())
             }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use acl::Address;
 use control::{ClusterNode, View};
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
-use dataplane::services::{Services, Way};
+use dataplane::services::{Scope, Services};
 use dataplane::wire::Mac;
 use dataplane::{PortId, Routes, Underlay};
 
@@ -205,7 +205,7 @@ impl ControlLoop {
         filter.masquerade_ports = Some((*first, *last));
         for (address, protocol, port, entry) in services.iter() {
             let is_inside = |it: &Address| SWITCH_ADDRESSES.contains(&it.to_ip());
-            if entry.way == Way::Cluster || address.as_ref().is_some_and(is_inside) {
+            if entry.scope == Scope::Cluster || address.as_ref().is_some_and(is_inside) {
                 continue;
             }
             let addresses = match address {

@@ -14,7 +14,8 @@ use acl::{Action, AddressMap, End, PortRange, Rule, Table};
 use dataplane::port::{Lent, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
 use dataplane::{
-    Frame, Gate, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch, Verdict,
+    AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
+    Verdict,
 };
 use fastrand::Rng;
 
@@ -291,15 +292,15 @@ fn snapshot(rules: u32) -> Snapshot {
     };
     let mut list: Vec<Rule> = (0..rules).map(permit).collect();
     list.push(Rule::new(Action::Deny, "the rest"));
-    let table = Gate::Table(Arc::new(Table::compile(list.into(), &map)));
-    let pod = |name: String, addresses: Vec<u32>, to_pod: &Gate| {
+    let table = AclBinding::Table(Arc::new(Table::compile(list.into(), &map)));
+    let pod = |name: String, addresses: Vec<u32>, to_pod: &AclBinding| {
         let addresses = addresses.into_iter().map(acl::Address::from_v4_bits).collect();
-        let (to_pod, from_pod) = (to_pod.clone(), Gate::Open);
+        let (to_pod, from_pod) = (to_pod.clone(), AclBinding::Open);
         Some(PortState { addresses, to_pod, from_pod, ..PortState::new(&*name, PortKind::Pod) })
     };
     let client = |n| {
         let addresses = (0..ADDRESSES).map(|address| client_address(n, address)).collect();
-        pod(format!("default/client{n}"), addresses, &Gate::Open)
+        pod(format!("default/client{n}"), addresses, &AclBinding::Open)
     };
     let server = |n| pod(format!("default/server{n}"), vec![server_address(n)], &table);
     let ports = (0..PAIRS).map(client).chain((0..PAIRS).map(server)).collect();

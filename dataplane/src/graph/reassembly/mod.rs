@@ -39,17 +39,17 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 /// Forwards a fragment of traffic that no policy is about, which has no sessions.
 fn without_policy(context: &Context<'_>, packet: &mut Packet) -> Next {
     let flow = &packet.headers.flow;
-    let (hop, port) = match context.route(packet, flow) {
+    let (adjacency, port) = match context.route(packet, flow) {
         Ok(found) => found,
         Err(outcome) => return Next::End(outcome),
     };
     let pod = |id: PortId| context.snapshot.pod(id).map(|_| id);
     // The snapshot may be another one than the first fragment's.
-    let settled = policy::settled(context.snapshot, flow, pod(packet.in_port), pod(port));
-    if settled != Some(Outcome::NoPolicy) || context.snapshot.masquerades(flow.source, hop) {
+    let exempt = policy::exempt(context.snapshot, flow, pod(packet.in_port), pod(port));
+    if exempt != Some(Outcome::NoPolicy) || context.snapshot.masquerades(flow.source, adjacency) {
         return Next::End(Outcome::FragmentUnknown);
     }
-    packet.hop = hop;
+    packet.adjacency = adjacency;
     packet.outcome = Some(Outcome::Fragment);
     Next::Node(Node::Rewrite)
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::Tracing;
-use super::look::{self, Before};
-use super::way::{End, Saw, Step, Way};
+use super::observe::{self, Before};
+use super::record::{End, Finding, PacketTrace, Step};
 use crate::Outcome;
 use crate::graph::{Context, Node};
 use crate::packet::{Packet, VECTOR};
@@ -22,7 +22,7 @@ pub(in crate::graph) struct Tracer {
 struct Following {
     /// Whether its headers are wanted; later nodes may find others.
     is_wanted: bool,
-    way: Way,
+    trace: PacketTrace,
 }
 
 impl Tracer {
@@ -44,7 +44,7 @@ impl Tracer {
             let filter = &self.tracing.filter;
             let follows = filter.matches_entry(port.map(|name| &**name)).then(|| Following {
                 is_wanted: false,
-                way: Way {
+                trace: PacketTrace {
                     at: context.now,
                     worker: self.worker,
                     vector: packets.len() as u16,
@@ -70,7 +70,7 @@ impl Tracer {
     ) {
         let is_followed = self.following[usize::from(index)].is_some();
         self.before =
-            if is_followed { look::before(node, context, packet) } else { Before::Nothing };
+            if is_followed { observe::before(node, context, packet) } else { Before::Nothing };
     }
 
     /// The node is done with it, and sent it to `next`.
@@ -91,8 +91,8 @@ impl Tracer {
             (_, None | Some(Node::IcmpError | Node::Open | Node::Rewrite)) => packet.outcome,
             _ => None,
         };
-        let saw = look::after(node, before, context, packet, outcome);
-        following.way.steps.push(Step { node, saw, next, outcome });
+        let finding = observe::after(node, before, context, packet, outcome);
+        following.trace.steps.push(Step { node, finding, next, outcome });
         if matches!(node, Node::Parse | Node::Decapsulate | Node::Reassembly) {
             following.is_wanted |= self.tracing.filter.matches_headers(&packet.headers);
         }
@@ -106,8 +106,8 @@ impl Tracer {
     /// The vector has passed.
     pub(in crate::graph) fn finish(&mut self, context: &Context<'_>, packets: &[Packet]) {
         for (following, packet) in self.following.drain(..).zip(packets) {
-            let Some(Following { is_wanted: true, mut way }) = following else { continue };
-            let is_done = way.steps.last().is_some_and(|step| step.next.is_none());
+            let Some(Following { is_wanted: true, mut trace }) = following else { continue };
+            let is_done = trace.steps.last().is_some_and(|step| step.next.is_none());
             let outcome: Option<Outcome> = packet.outcome.filter(|_| is_done);
             let port = context.snapshot.port(packet.out_port).filter(|_| packet.leaves());
             let out_port = port.map(|port| Arc::clone(&port.name));
@@ -115,18 +115,20 @@ impl Tracer {
                 continue;
             }
             if let Some(outcome) = outcome {
-                way.end = End::Done { outcome, out_port, answered: packet.is_answered };
+                trace.end = End::Done { outcome, out_port, answered: packet.is_answered };
             }
-            self.tracing.keep(way);
+            self.tracing.keep(trace);
         }
     }
 }
 
-impl Saw {
-    /// What was judged, if anything was.
-    pub fn judged(&self) -> Option<&super::Judged> {
+impl Finding {
+    /// What was evaluation, if anything was.
+    pub fn evaluation(&self) -> Option<&super::Evaluation> {
         match self {
-            Self::Policy { judged, .. } | Self::Session { judged, .. } => judged.as_ref(),
+            Self::Policy { evaluation, .. } | Self::Session { evaluation, .. } => {
+                evaluation.as_ref()
+            }
             _ => None,
         }
     }

@@ -5,7 +5,7 @@
 //! | 0 | sequence: odd while the session is in use, even while it is free or being written; highest bit: held |
 //! | 1–4 | source and destination address as the opener's packets show them at the receiver |
 //! | 5 | source port, destination port, whether it is translated, protocol, owner |
-//! | 6 | low half of the generation that allowed it; hops forward and reverse |
+//! | 6 | low half of the generation that allowed it; adjacencies forward and reverse |
 //! | 7 | second of the last packet, low bits of the sequence, what was seen of TCP |
 //!
 //! Words 1–5 change only while the sequence is even (but for the owner); a reader that finds the
@@ -15,7 +15,7 @@
 //! earlier one. Each change therefore names the session it is for:
 //!
 //! - The owner and word 6 are written while the session is held ([`Record::hold`]): it cannot end
-//!   meanwhile. Word 6 is written whole, so that hops belong to the generation beside them.
+//!   meanwhile. Word 6 is written whole, so that adjacencies belong to the generation beside them.
 //! - Word 7 contains the low 24 bits of the sequence, so that its compare-and-swap fails on a later
 //!   session.
 //!
@@ -27,7 +27,7 @@ use acl::Address;
 use super::State;
 use super::region::Cells;
 use super::table::Owner;
-use crate::Hop;
+use crate::Adjacency;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop, yield_now};
 use crate::wire::Flow;
 
@@ -48,29 +48,29 @@ pub struct Found {
     /// Whether packets are rewritten between opener and receiver.
     pub translated: bool,
     pub(super) protocol: u8,
-    pub(super) judged: u64,
+    pub(super) forwarding: u64,
     pub(super) life: u64,
 }
 
 impl Found {
-    /// Whether the session was allowed by this generation (and need not be judged again).
+    /// Whether the session was allowed by this generation (and need not be re-evaluated).
     #[inline]
     pub fn is_of(&self, generation: u64) -> bool {
-        (self.judged >> 32) as u32 == generation as u32
+        (self.forwarding >> 32) as u32 == generation as u32
     }
 
     /// Whether a later generation than this one allowed the session: another worker decides by that
     /// already.
     #[inline]
     pub fn is_of_later(&self, generation: u64) -> bool {
-        is_later((self.judged >> 32) as u32, generation as u32)
+        is_later((self.forwarding >> 32) as u32, generation as u32)
     }
 
-    /// Where packets of this direction leave as of the session's generation, or [`Hop::NONE`].
+    /// Where packets of this direction leave as of the session's generation, or [`Adjacency::NONE`].
     #[inline]
-    pub fn hop(&self) -> Hop {
+    pub fn adjacency(&self) -> Adjacency {
         let shift = if self.forward { 16 } else { 0 };
-        Hop((self.judged >> shift) as u16)
+        Adjacency((self.forwarding >> shift) as u16)
     }
 
     /// What was seen of TCP.
@@ -86,7 +86,7 @@ impl Found {
 }
 
 #[inline]
-pub(super) fn judged_word(generation: u64, forward: Hop, reverse: Hop) -> u64 {
+pub(super) fn forwarding_word(generation: u64, forward: Adjacency, reverse: Adjacency) -> u64 {
     u64::from(generation as u32) << 32 | u64::from(forward.0) << 16 | u64::from(reverse.0)
 }
 
@@ -179,7 +179,7 @@ pub(super) struct Seen {
     pub(super) sequence: u64,
     /// The connection as the receiver sees it.
     pub(super) words: Words,
-    pub(super) judged: u64,
+    pub(super) forwarding: u64,
     pub(super) life: u64,
 }
 
@@ -200,7 +200,7 @@ impl Seen {
             forward,
             translated: self.is_translated(),
             protocol: (self.words.ends >> 16) as u8,
-            judged: self.judged,
+            forwarding: self.forwarding,
             life: self.life,
         }
     }
@@ -218,7 +218,7 @@ unsafe impl Cells for Record {}
 
 const SEQUENCE: usize = 0;
 const ENDS: usize = 5;
-const JUDGED: usize = 6;
+const FORWARDING: usize = 6;
 const LIFE: usize = 7;
 
 /// The session is held.
@@ -233,7 +233,7 @@ impl Record {
         &self,
         receiver: &Flow,
         owner: Owner,
-        judged: u64,
+        forwarding: u64,
         (seen, state): (u32, State),
         translate: Option<impl FnOnce()>,
     ) -> u64 {
@@ -244,7 +244,7 @@ impl Record {
         values[4] |= translated | u64::from(owner.0);
         // Whoever reads one of the words below must also see that the last session was closed.
         fence(Ordering::Release);
-        for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([judged])) {
+        for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([forwarding])) {
             word.store(value, Ordering::Relaxed);
         }
         // An exchange, which comes after any note about the session before.
@@ -310,7 +310,8 @@ impl Record {
     pub(super) fn recover(&self) {
         let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) & !HELD;
         self.words[SEQUENCE].store(sequence, Ordering::Relaxed);
-        self.words[JUDGED].store(judged_word(0, Hop::NONE, Hop::NONE), Ordering::Relaxed);
+        self.words[FORWARDING]
+            .store(forwarding_word(0, Adjacency::NONE, Adjacency::NONE), Ordering::Relaxed);
     }
 
     /// The session that is here, if any.
@@ -335,27 +336,33 @@ impl Record {
     fn load(&self, sequence: u64) -> Seen {
         let word = |n: usize| self.words[n].load(Ordering::Relaxed);
         let words = Words::from_values([word(1), word(2), word(3), word(4), word(5)]);
-        Seen { sequence, words, judged: word(JUDGED), life: word(LIFE) }
+        Seen { sequence, words, forwarding: word(FORWARDING), life: word(LIFE) }
     }
 
-    /// Notes that `generation` allowed the session, and the hop of one direction under it; the other
+    /// Notes that `generation` allowed the session, and the adjacency of one direction under it; the other
     /// direction's stays if it is of the same generation. A later generation stays as it is.
     #[inline]
-    pub(super) fn set_judged(&self, sequence: u64, generation: u64, is_forward: bool, hop: Hop) {
+    pub(super) fn set_forwarding(
+        &self,
+        sequence: u64,
+        generation: u64,
+        is_forward: bool,
+        adjacency: Adjacency,
+    ) {
         let Some(held) = self.hold(sequence) else { return };
-        let word = &held.record.words[JUDGED];
+        let word = &held.record.words[FORWARDING];
         let old = word.load(Ordering::Relaxed);
         let (of, generation_low) = ((old >> 32) as u32, generation as u32);
         if is_later(of, generation_low) {
             return;
         }
         let known = |shift: u32| match of == generation_low {
-            true => Hop((old >> shift) as u16),
-            false => Hop::NONE,
+            true => Adjacency((old >> shift) as u16),
+            false => Adjacency::NONE,
         };
         let new = match is_forward {
-            true => judged_word(generation, hop, known(0)),
-            false => judged_word(generation, known(16), hop),
+            true => forwarding_word(generation, adjacency, known(0)),
+            false => forwarding_word(generation, known(16), adjacency),
         };
         word.store(new, Ordering::Relaxed);
     }
@@ -413,20 +420,20 @@ mod tests {
                         let Some(seen) = record.read() else { continue };
                         let n = seen.sequence >> 1;
                         assert_eq!(seen.words.flow(), flow(n), "all of one session");
-                        let generation = (seen.judged >> 32) as u32;
+                        let generation = (seen.forwarding >> 32) as u32;
                         assert!(generation == n as u32 || generation == n as u32 + 1);
                         assert!(seen.owner() == Owner::port(PortId(n as u16 & 0x3fff)));
-                        record.set_judged(seen.sequence, n + 1, true, Hop(1));
+                        record.set_forwarding(seen.sequence, n + 1, true, Adjacency(1));
                         record.change_owner(seen.sequence, seen.owner(), seen.owner());
                         record.set_life(seen.life, life_word(seen.life, n as u32, State(n as u8)));
                     }
                 });
             }
             for n in 0..30_000_u64 {
-                let judged = judged_word(n, Hop(2), Hop(3));
+                let forwarding = forwarding_word(n, Adjacency(2), Adjacency(3));
                 let owner = Owner::port(PortId(n as u16 & 0x3fff));
                 let life = (n as u32, State(n as u8));
-                let sequence = record.open(&flow(n), owner, judged, life, None::<fn()>);
+                let sequence = record.open(&flow(n), owner, forwarding, life, None::<fn()>);
                 assert_eq!(sequence >> 1, n);
                 let seen = record.read().expect("it is open");
                 assert_eq!((seen.life >> 32, seen.life as u8), (n, n as u8), "its own life");

@@ -18,8 +18,8 @@ fn flow(n: u32) -> Flow {
 }
 
 fn open(record: &Record, n: u32) -> u64 {
-    let judged = judged_word(1, Hop(2), Hop::NONE);
-    record.open(&flow(n), OWNER, judged, (5, State::default()), None::<fn()>)
+    let forwarding = forwarding_word(1, Adjacency(2), Adjacency::NONE);
+    record.open(&flow(n), OWNER, forwarding, (5, State::default()), None::<fn()>)
 }
 
 fn model(run: impl Fn() + Send + Sync + 'static) {
@@ -59,12 +59,16 @@ fn model_a_note_is_about_the_session_that_was_read() {
             assert!(other.close(first));
             open(&other, 1)
         });
-        record.set_judged(seen.sequence, 2, true, Hop(9));
+        record.set_forwarding(seen.sequence, 2, true, Adjacency(9));
         record.set_life(seen.life, life_word(seen.life, 6, State(32)));
         let second = writer.join().unwrap();
         let seen = record.read().expect("the second session");
         assert_eq!(seen.sequence, second);
-        assert_eq!(seen.judged, judged_word(1, Hop(2), Hop::NONE), "generation 2 never saw it");
+        assert_eq!(
+            seen.forwarding,
+            forwarding_word(1, Adjacency(2), Adjacency::NONE),
+            "generation 2 never saw it"
+        );
         assert_eq!((seen.life >> 32, seen.life as u8), (5, 0));
     });
 }

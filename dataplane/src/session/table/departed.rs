@@ -52,7 +52,7 @@ impl Sessions {
 
     /// Whether a session is that of a pod which has one of its addresses no longer.
     pub fn has_departed(&self, found: &Found, views: &Views) -> bool {
-        self.departed.has(views, (found.judged >> 32) as u32)
+        self.departed.has(views, (found.forwarding >> 32) as u32)
     }
 
     /// Ends the sessions of departed addresses whose generation every worker decides by; `in_force`

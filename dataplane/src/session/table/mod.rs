@@ -17,7 +17,7 @@ use acl::Address;
 
 use super::hash::FlowHash;
 use super::index::{ELSEWHERE, Index, NOTHING};
-use super::record::{Record, Seen, Words, judged_word, life_word};
+use super::record::{Record, Seen, Words, forwarding_word, life_word};
 use super::region::Array;
 use super::store::Store;
 use super::translation::Translation;
@@ -25,7 +25,7 @@ use super::{Found, SessionId, State, Timeouts, Views};
 use crate::cpu;
 use crate::services::Affinities;
 use crate::wire::Flow;
-use crate::{Hop, PortId};
+use crate::{Adjacency, PortId};
 
 /// Locks that makers of sessions spread over.
 const STRIPES: usize = 1024;
@@ -96,7 +96,7 @@ impl Sessions {
     }
 
     /// The same in a file, with the sessions that an earlier process of this boot left in it. Each
-    /// of them is judged again at its next packet, and nobody owns it until then.
+    /// of them is re-evaluated at its next packet, and nobody owns it until then.
     ///
     /// Nobody else may use the file meanwhile.
     ///
@@ -309,14 +309,14 @@ impl Sessions {
             self.quotas.release(opening.owner);
             return Err(Refusal::Full);
         };
-        let judged = judged_word(opening.generation, opening.hop, Hop::NONE);
+        let forwarding = forwarding_word(opening.generation, opening.adjacency, Adjacency::NONE);
         let life =
             (now_s, State::default().after(views.receiver.protocol, opening.tcp_flags, true));
         let translation = &self.translations[index as usize];
         let translate = || translation.write(&views.opener, views.return_mac);
         let translate = translated.then_some(translate);
         let record = &self.records[index as usize];
-        let sequence = record.open(&views.receiver, opening.owner, judged, life, translate);
+        let sequence = record.open(&views.receiver, opening.owner, forwarding, life, translate);
         let id = SessionId { index, sequence };
         let placed = self.index.insert(receiver_hash, index)
             && (!translated || self.index.insert(opener_hash, index));
@@ -342,12 +342,12 @@ impl Sessions {
         self.records[found.id.index as usize].set_life(found.life, life);
     }
 
-    /// Stamps the session with the generation that allowed it again, and the hop of the direction
-    /// it was judged in; the other direction's is looked up at its next packet.
+    /// Stamps the session with the generation that allowed it again, and the adjacency of the direction
+    /// it was forwarding in; the other direction's is looked up at its next packet.
     #[inline]
-    pub fn stamp(&self, found: &Found, generation: u64, hop: Hop) {
+    pub fn stamp(&self, found: &Found, generation: u64, adjacency: Adjacency) {
         let record = &self.records[found.id.index as usize];
-        record.set_judged(found.id.sequence, generation, found.forward, hop);
+        record.set_forwarding(found.id.sequence, generation, found.forward, adjacency);
     }
 
     /// Counts a session that nobody owns, one of an earlier process, as that of `owner`.
@@ -508,7 +508,7 @@ pub struct Opening {
     /// Whose quota it counts against.
     pub owner: Owner,
     /// Where the opener's packets leave.
-    pub hop: Hop,
+    pub adjacency: Adjacency,
     /// The generation that allowed it.
     pub generation: u64,
     /// TCP flags of the opening packet, or 0.

@@ -17,7 +17,12 @@ fn flow(n: u32) -> Flow {
 }
 
 fn opening(port: u16) -> Opening {
-    Opening { owner: Owner::port(PortId(port)), hop: Hop(9), generation: 1, tcp_flags: SYN }
+    Opening {
+        owner: Owner::port(PortId(port)),
+        adjacency: Adjacency(9),
+        generation: 1,
+        tcp_flags: SYN,
+    }
 }
 
 fn id(opened: Opened) -> SessionId {
@@ -43,7 +48,7 @@ fn both_directions_find_the_session() {
     let reverse = find(&sessions, &flow(1).reversed(), 0).unwrap();
     assert!(forward.forward && !reverse.forward);
     assert_eq!(forward.id, reverse.id);
-    assert_eq!((forward.hop(), reverse.hop()), (Hop(9), Hop::NONE));
+    assert_eq!((forward.adjacency(), reverse.adjacency()), (Adjacency(9), Adjacency::NONE));
     assert!(find(&sessions, &flow(2), 0).is_none());
 }
 
@@ -52,12 +57,12 @@ fn output_ports_belong_to_one_generation() {
     let sessions = Sessions::new(16, 1, Timeouts::default());
     open_one(&sessions, &flow(1), 0).unwrap();
     let back = flow(1).reversed();
-    sessions.stamp(&find(&sessions, &back, 0).unwrap(), 1, Hop(4));
-    assert_eq!(find(&sessions, &flow(1), 0).unwrap().hop(), Hop(9));
-    assert_eq!(find(&sessions, &back, 0).unwrap().hop(), Hop(4));
-    sessions.stamp(&find(&sessions, &back, 0).unwrap(), 2, Hop(5));
+    sessions.stamp(&find(&sessions, &back, 0).unwrap(), 1, Adjacency(4));
+    assert_eq!(find(&sessions, &flow(1), 0).unwrap().adjacency(), Adjacency(9));
+    assert_eq!(find(&sessions, &back, 0).unwrap().adjacency(), Adjacency(4));
+    sessions.stamp(&find(&sessions, &back, 0).unwrap(), 2, Adjacency(5));
     let forward = find(&sessions, &flow(1), 0).unwrap();
-    assert!(forward.is_of(2) && forward.hop() == Hop::NONE);
+    assert!(forward.is_of(2) && forward.adjacency() == Adjacency::NONE);
 }
 
 #[test]
@@ -247,7 +252,7 @@ fn sessions_outlive_the_process() {
     assert_eq!((sessions.used(), sessions.used_by(PortId(1))), (20, 0));
     assert!(find(&sessions, &flow(3), 0).is_none());
     let found = find(&sessions, &flow(7).reversed(), 0).unwrap();
-    assert!(!found.is_of(1) && found.hop() == Hop::NONE, "to be judged again");
+    assert!(!found.is_of(1) && found.adjacency() == Adjacency::NONE, "to be re-evaluated");
     let translated = find(&sessions, &service(40).opener, 0).unwrap();
     assert_eq!(sessions.views(&translated), Some(service(40)));
     sessions.claim(&found, Owner::port(PortId(1)));
@@ -303,13 +308,13 @@ fn a_session_found_before_its_end_changes_no_later_one() {
     sessions.end(&found);
     let new = open_one(&sessions, &flow(2), 0).unwrap();
     assert_eq!(old.index, new.index, "the same record");
-    sessions.stamp(&found, 2, Hop(9));
+    sessions.stamp(&found, 2, Adjacency(9));
     sessions.touch(&found, RST, 0);
     sessions.claim(&found, Owner::port(PortId(0)));
     let other = find(&sessions, &flow(2), 0).unwrap();
     assert!(!other.is_of(2), "generation 2 never allowed it");
     assert!(!other.state().is_over(), "it was not reset");
-    sessions.stamp(&other, 2, Hop(9));
+    sessions.stamp(&other, 2, Adjacency(9));
     assert!(find(&sessions, &flow(2), 0).unwrap().is_of(2));
 }
 

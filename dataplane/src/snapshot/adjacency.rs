@@ -5,11 +5,11 @@ use crate::PortId;
 /// Where a packet goes next: out of a port, or by the uplink to another cluster node. Belongs to
 /// the snapshot that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Hop(pub(crate) u16);
+pub struct Adjacency(pub(crate) u16);
 
-/// What a [`Hop`] stands for.
+/// What a [`Adjacency`] stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leads {
+pub enum Egress {
     /// Whatever is at this port.
     Port(PortId),
     /// Another cluster node, by its place in the routes.
@@ -19,10 +19,10 @@ pub enum Leads {
 /// Numbers from here on are peers'.
 const PEERS: u16 = 0x8000;
 
-impl Hop {
+impl Adjacency {
     /// Nowhere.
     pub const NONE: Self = Self(u16::MAX);
-    /// Ports beyond this number cannot be a hop.
+    /// Ports beyond this number cannot be a adjacency.
     pub const MOST_PORTS: u16 = PEERS;
 
     /// Out of a port.
@@ -39,11 +39,11 @@ impl Hop {
 
     /// What it stands for.
     #[inline]
-    pub const fn leads(self) -> Leads {
+    pub const fn egress(self) -> Egress {
         match self.0 {
-            u16::MAX => Leads::Port(PortId::NONE),
-            PEERS.. => Leads::Peer(self.0 - PEERS),
-            port => Leads::Port(PortId(port)),
+            u16::MAX => Egress::Port(PortId::NONE),
+            PEERS.. => Egress::Peer(self.0 - PEERS),
+            port => Egress::Port(PortId(port)),
         }
     }
 }
@@ -53,10 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hops_keep_what_they_stand_for() {
-        assert_eq!(Hop::port(PortId(7)).leads(), Leads::Port(PortId(7)));
-        assert_eq!(Hop::peer(7).leads(), Leads::Peer(7));
-        assert_eq!(Hop::NONE.leads(), Leads::Port(PortId::NONE));
-        assert_eq!(Hop::port(PortId::NONE), Hop::NONE);
+    fn an_adjacency_keeps_its_egress() {
+        assert_eq!(Adjacency::port(PortId(7)).egress(), Egress::Port(PortId(7)));
+        assert_eq!(Adjacency::peer(7).egress(), Egress::Peer(7));
+        assert_eq!(Adjacency::NONE.egress(), Egress::Port(PortId::NONE));
+        assert_eq!(Adjacency::port(PortId::NONE), Adjacency::NONE);
     }
 }

@@ -1,4 +1,4 @@
-//! One packet's way, as values.
+//! One packet's trace, as values.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::session::{State, Views};
 use crate::wire::{Flow, Headers};
 use crate::{Now, Outcome, PortKind};
 
-/// The way of one packet through the graph.
+/// The trace of one packet through the graph.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct PacketTrace {
     /// When its vector was handled.
     pub at: Now,
     /// Number of the worker.
@@ -32,7 +32,7 @@ pub struct Way {
     pub end: End,
 }
 
-/// The end of a way.
+/// The end of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// It has its outcome.
@@ -41,10 +41,10 @@ pub enum End {
         outcome: Outcome,
         /// The port that it, or the switch's answer to it, left by.
         out_port: Option<Arc<str>>,
-        /// Whether the switch told its sender something.
+        /// Whether the switch sent its sender something.
         answered: bool,
     },
-    /// It waits in the switch, and begins another way from there.
+    /// It waits in the switch, and begins another trace from there.
     Waits,
 }
 
@@ -54,8 +54,8 @@ pub struct Step {
     /// The node.
     pub node: Node,
     /// What it found.
-    pub saw: Saw,
-    /// Where it sent the packet; `None` ends the way.
+    pub finding: Finding,
+    /// Where it sent the packet; `None` ends the trace.
     pub next: Option<Node>,
     /// The outcome, where the node decided about it.
     pub outcome: Option<Outcome>,
@@ -63,7 +63,7 @@ pub struct Step {
 
 /// What a node found.
 #[derive(Clone, Debug)]
-pub enum Saw {
+pub enum Finding {
     /// Nothing beside the outcome.
     Nothing,
     /// The headers; `None` if they are not what they should be.
@@ -80,16 +80,16 @@ pub enum Saw {
     /// A connection.
     Session {
         /// The one that the packet belongs to, if any.
-        seen: Option<Seen>,
-        /// The new judgement of one that an older snapshot allowed.
-        judged: Option<Judged>,
+        seen: Option<SessionInfo>,
+        /// The new decision of one that an older snapshot allowed.
+        evaluation: Option<Evaluation>,
     },
     /// A later fragment.
     Reassembly {
         /// The flow of its first fragment, if that is known.
         first: Option<Flow>,
         /// Its connection.
-        session: Option<Seen>,
+        session: Option<SessionInfo>,
     },
     /// A service.
     Service {
@@ -102,15 +102,15 @@ pub enum Saw {
     Policy {
         /// Where the packet goes next, if there is a route.
         exit: Option<Exit>,
-        /// What was judged, if it came to that.
-        judged: Option<Judged>,
+        /// What was evaluation, if it came to that.
+        evaluation: Option<Evaluation>,
     },
     /// A connection that was opened.
     Open {
         /// As it stands in the table now; `None` if there was no room for it.
-        made: Option<Seen>,
+        made: Option<SessionInfo>,
     },
-    /// What the packet looks like on its way out.
+    /// What the packet looks like on its trace out.
     Rewrite {
         /// Its new ends, if it is translated.
         to: Option<Flow>,
@@ -119,10 +119,10 @@ pub enum Saw {
         /// Where it leaves.
         exit: Option<Exit>,
     },
-    /// Whether its sender was told.
+    /// Whether its sender was sent.
     IcmpError {
-        /// Not if it was told too much lately, or cannot be.
-        told: bool,
+        /// Not if it was sent too much lately, or cannot be.
+        sent: bool,
     },
     /// The tunnel it was put into.
     Encapsulate {
@@ -135,12 +135,12 @@ pub enum Saw {
 
 /// A connection as a packet found it.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct SessionInfo {
     /// Whether the packet is one of the end that opened the connection.
     pub forward: bool,
     /// What was seen of TCP before this packet.
     pub state: State,
-    /// Whether the snapshot in force allowed it already; if not, it is judged again.
+    /// Whether the snapshot in force allowed it already; if not, it is re-evaluated.
     pub current: bool,
     /// Both sights of it.
     pub views: Views,
@@ -151,41 +151,41 @@ pub struct Seen {
 pub struct Exit {
     /// The port.
     pub port: Option<Arc<str>>,
-    /// The cluster node behind it, where the way leads to one.
+    /// The cluster node behind it, where the trace leads to one.
     pub peer: Option<Arc<str>>,
 }
 
-/// A connection that was judged.
+/// A connection that was evaluation.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct Evaluation {
     /// As policies see it.
     pub flow: Flow,
-    /// The gate of the pod that opens it, if that is one of this cluster node's.
-    pub from_pod: Option<Asked>,
-    /// The gate of the pod that it is for, if that is one of this cluster node's.
-    pub to_pod: Option<Asked>,
+    /// The binding of the pod that opens it, if that is one of this cluster node's.
+    pub from_pod: Option<AclResult>,
+    /// The binding of the pod that it is for, if that is one of this cluster node's.
+    pub to_pod: Option<AclResult>,
     /// The verdict.
     pub outcome: Outcome,
     /// Origins of the rules that decided.
     pub by: Vec<Arc<str>>,
 }
 
-/// What one gate said.
+/// What one binding said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Whose gate.
+pub struct AclResult {
+    /// Whose binding.
     pub pod: Arc<str>,
     /// Which kind it is.
-    pub gate: GateKind,
+    pub binding: BindingKind,
     /// Whether it lets the connection pass.
     pub permits: bool,
     /// The rule of its table that says so: number and origin.
     pub rule: Option<(u32, Arc<str>)>,
 }
 
-/// Kinds of gates.
+/// Kinds of bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateKind {
+pub enum BindingKind {
     /// Nothing passes: the pod's policies are not known yet.
     Closed,
     /// Everything passes: no policy is about this direction of the pod.
@@ -194,7 +194,7 @@ pub enum GateKind {
     Table,
 }
 
-impl GateKind {
+impl BindingKind {
     /// The name used in every output.
     pub const fn name(self) -> &'static str {
         match self {
