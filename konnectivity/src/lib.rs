@@ -29,6 +29,7 @@ pub mod kubernetes;
 mod metrics;
 pub mod packet;
 mod raw;
+mod reload;
 pub mod rules;
 pub mod server;
 pub mod survey;

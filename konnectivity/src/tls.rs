@@ -9,6 +9,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
+use crate::reload::Reloaded;
+
 /// Certificate, key and the authority that the other side's certificate must be from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -18,6 +20,12 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
     /// Authorities of the other side, PEM.
     pub ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    fn paths(&self) -> Vec<PathBuf> {
+        [&self.cert, &self.key, &self.ca].into_iter().flatten().cloned().collect()
+    }
 }
 
 /// What may be negotiated.
@@ -50,6 +58,36 @@ pub enum TlsError {
     },
 }
 
+/// A server's configuration, as new as its files; `what` names it in the log.
+///
+/// # Errors
+/// Names the file that cannot be used.
+pub(crate) fn server_of_files(
+    what: &'static str,
+    files: &TlsFiles,
+    policy: &TlsPolicy,
+    alpn: &'static [&'static str],
+) -> Result<Reloaded<ServerConfig>, String> {
+    let (files, policy) = (files.clone(), policy.clone());
+    Reloaded::new(what, files.paths(), move || {
+        server(&files, &policy, alpn).map_err(|error| error.to_string())
+    })
+}
+
+/// A client's configuration, as new as its files.
+///
+/// # Errors
+/// Names the file that cannot be used.
+pub(crate) fn client_of_files(
+    files: &TlsFiles,
+    alpn: &[String],
+) -> Result<Reloaded<ClientConfig>, String> {
+    let (files, alpn) = (files.clone(), alpn.to_vec());
+    Reloaded::new("certificates for servers", files.paths(), move || {
+        client(&files, &alpn).map_err(|error| error.to_string())
+    })
+}
+
 /// A server's configuration. With `ca` set, clients have to show a certificate.
 ///
 /// # Errors
@@ -58,7 +96,7 @@ pub(crate) fn server(
     files: &TlsFiles,
     policy: &TlsPolicy,
     alpn: &[&str],
-) -> Result<Arc<ServerConfig>, TlsError> {
+) -> Result<ServerConfig, TlsError> {
     let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
         return Err(TlsError::Config {
             what: "TLS".into(),
@@ -82,14 +120,14 @@ pub(crate) fn server(
         .with_single_cert(certificates(cert)?, private_key(key)?)
         .map_err(|error| file(cert, error))?;
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// A client's configuration. Without `ca`, the system's authorities count.
 ///
 /// # Errors
 /// Names the file that cannot be used.
-pub(crate) fn client(files: &TlsFiles, alpn: &[String]) -> Result<Arc<ClientConfig>, TlsError> {
+pub(crate) fn client(files: &TlsFiles, alpn: &[String]) -> Result<ClientConfig, TlsError> {
     let roots = match &files.ca {
         Some(ca) => roots(ca)?,
         None => {
@@ -111,7 +149,7 @@ pub(crate) fn client(files: &TlsFiles, alpn: &[String]) -> Result<Arc<ClientConf
     };
     let protocols = alpn.iter().map(String::as_str).chain(["h2"]);
     config.alpn_protocols = protocols.map(|protocol| protocol.as_bytes().to_vec()).collect();
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// Names of cipher suites that can be chosen, in IANA's spelling.
@@ -299,11 +337,11 @@ mod tests {
     /// What client and server say of a connection between them.
     async fn refusals(ours: &TlsFiles, theirs: &TlsFiles) -> [Option<String>; 2] {
         use tokio::io::AsyncReadExt;
-        let client = tokio_rustls::TlsConnector::from(client(ours, &[]).unwrap());
+        let client = tokio_rustls::TlsConnector::from(Arc::new(client(ours, &[]).unwrap()));
         let server = server(theirs, &TlsPolicy::default(), &["h2"]).unwrap();
         let (near, far) = tokio::io::duplex(1 << 16);
         let served = tokio::spawn(async move {
-            let accepted = tokio_rustls::TlsAcceptor::from(server).accept(far).await;
+            let accepted = tokio_rustls::TlsAcceptor::from(Arc::new(server)).accept(far).await;
             accepted.err().and_then(|error| refusal("the agent", &error))
         });
         let name = rustls::pki_types::ServerName::try_from("server").unwrap();

@@ -406,3 +406,44 @@ fn acceptor(world: &World) -> TlsAcceptor {
     config.alpn_protocols = vec![b"h2".to_vec()];
     TlsAcceptor::from(std::sync::Arc::new(config))
 }
+
+#[tokio::test]
+async fn certificates_are_rotated_without_a_lost_connection() {
+    let world = World::new("rotation");
+    let server = Server::start(world.server_options()).await.unwrap();
+    let agent = Agent::start(world.agent_options(server.agent_address())).unwrap();
+    until("the agent", || server.agents() == 1).await;
+    let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
+    let connection = soon(tunnel.dial(&echo().await.to_string())).await.unwrap();
+    // Both authorities count while certificates of the new one are handed out.
+    let read = |name: &str| std::fs::read_to_string(world.path(name)).unwrap();
+    let replace = |name: &str, text: &str| {
+        std::fs::write(world.path("next"), text).unwrap();
+        std::fs::rename(world.path("next"), world.path(name)).unwrap();
+    };
+    replace("ca.crt", &(read("ca.crt") + &read("other-ca.crt")));
+    for name in ["server", "agent"] {
+        for end in ["crt", "key"] {
+            replace(&format!("{name}.{end}"), &read(&format!("other-{name}.{end}")));
+        }
+    }
+    // An agent that has never heard of the first authority.
+    let mut options = world.agent_options(server.agent_address());
+    options.agent_id = "new".to_owned();
+    options.files = world.files("other-agent");
+    options.files.ca = Some(world.path("other-ca.crt"));
+    let new = Agent::start(options).unwrap();
+    until("the new agent", || server.agents() == 2).await;
+    // The first one's connection stands, and when it is cut the agent comes back as the new.
+    tunnel.send_data(connection, b"still here");
+    assert_eq!(soon(tunnel.receive_data(10)).await.unwrap(), b"still here");
+    let address = server.agent_address();
+    drop(server);
+    until("its end", || agent.servers().is_empty() && new.servers().is_empty()).await;
+    let mut options = world.server_options();
+    options.agents = address;
+    options.agent_files.ca = Some(world.path("other-ca.crt"));
+    let server = Server::start(options).await.unwrap();
+    until("both agents", || server.agents() == 2).await;
+    drop((agent, new));
+}

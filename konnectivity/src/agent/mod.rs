@@ -62,8 +62,7 @@ impl Agent {
     /// # Errors
     /// Names the file that cannot be used.
     pub fn start(options: Options) -> Result<Self, StartError> {
-        let tls = tls::client(&options.files, &options.alpn)
-            .map_err(|error| StartError::Input(error.to_string()))?;
+        let tls = tls::client_of_files(&options.files, &options.alpn).map_err(StartError::Input)?;
         let shared = Arc::new(Shared {
             options,
             metrics: Metrics::default(),

@@ -19,8 +19,9 @@ use super::options::ServerCount;
 use super::session::{Reader, Session, Told, reason};
 use crate::grpc::request;
 use crate::packet::Packet;
+use crate::reload::Reloaded;
 use crate::server::{AGENT_PATH, AGENT_SETTINGS, WINDOW};
-use crate::tls;
+use crate::tls::refusal;
 use crate::window::Window;
 use http2::{Link, Role, drive};
 
@@ -43,7 +44,7 @@ enum Tried {
 }
 
 /// Connects, and connects again, for ever.
-pub(super) async fn run(shared: Arc<Shared>, config: Arc<ClientConfig>) {
+pub(super) async fn run(shared: Arc<Shared>, tls: Reloaded<ClientConfig>) {
     let options = &shared.options;
     let mut wait = options.sync_interval;
     let mut turn = 0;
@@ -56,7 +57,7 @@ pub(super) async fn run(shared: Arc<Shared>, config: Arc<ClientConfig>) {
         shared.metrics.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
         let draining = shared.draining.load(Ordering::Relaxed);
         if !draining && (have < count || options.sync_forever) {
-            match try_all(&shared, &config, &mut turn, &mut tasks).await {
+            match try_all(&shared, &tls, &mut turn, &mut tasks).await {
                 Tried::Connected => {
                     wait = options.sync_interval;
                     // There may be more.
@@ -131,7 +132,7 @@ fn jittered(wait: Duration) -> Duration {
 /// Tries the addresses in turn, until one leads to a server that is new.
 async fn try_all(
     shared: &Arc<Shared>,
-    config: &Arc<ClientConfig>,
+    tls: &Reloaded<ClientConfig>,
     turn: &mut usize,
     tasks: &mut tokio::task::JoinSet<()>,
 ) -> Tried {
@@ -146,7 +147,7 @@ async fn try_all(
     for _ in 0..addresses.len() {
         let address = addresses[*turn % addresses.len()];
         *turn = turn.wrapping_add(1);
-        match connect(shared, config, address, tasks).await {
+        match connect(shared, tls, address, tasks).await {
             Tried::Connected => return Tried::Connected,
             tried @ Tried::Duplicate(_) => result = tried,
             tried => {
@@ -161,7 +162,7 @@ async fn try_all(
 
 async fn connect(
     shared: &Arc<Shared>,
-    config: &Arc<ClientConfig>,
+    tls: &Reloaded<ClientConfig>,
     address: SocketAddr,
     tasks: &mut tokio::task::JoinSet<()>,
 ) -> Tried {
@@ -186,13 +187,13 @@ async fn connect(
     let shaken = async {
         let stream = TcpStream::connect(address).await.map_err(|error| ("connect", error))?;
         crate::accept::prepare(&stream);
-        let connector = TlsConnector::from(Arc::clone(config));
+        let connector = TlsConnector::from(tls.current());
         connector.connect(name, stream).await.map_err(|error| ("tls", error))
     };
     let stream = match tokio::time::timeout(CONNECT, shaken).await {
         Ok(Ok(stream)) => stream,
         Ok(Err((kind, error))) => {
-            let why = tls::refusal("the server", &error);
+            let why = refusal("the server", &error);
             let why = why.unwrap_or_else(|| format!("{kind}: {error}"));
             return Tried::Failed(kind, format!("{address}: {why}"));
         }

@@ -1,29 +1,18 @@
 //! Rules that somebody wrote.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::path::Path;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use serde::Deserialize;
 use session_rules::{Action, End, Ports, Rule, Scope, Table, Transport};
 
+use crate::reload::Reloaded;
+
 /// Rules out of a file, read again when it changes.
 #[derive(Debug)]
-pub(super) struct FileRules {
-    path: PathBuf,
-    state: Mutex<State>,
-    generation: AtomicU64,
-}
-
-#[derive(Debug)]
-struct State {
-    table: Arc<Table>,
-    modified: Option<SystemTime>,
-    looked: u64,
-}
+pub(super) struct FileRules(Reloaded<Table>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -51,51 +40,25 @@ enum PortsText {
     Range(String),
 }
 
-/// Between two looks at the file.
-const LOOK_MILLIS: u64 = 1_000;
-
 impl FileRules {
     /// Reads the file.
     ///
     /// # Errors
     /// Names file, rule and field.
     pub(super) fn read(path: &Path) -> Result<Self, String> {
-        let modified = modified(path);
-        let table = Arc::new(read(path)?);
-        let state = State { table, modified, looked: http2::millis() };
-        Ok(Self { path: path.to_owned(), state: Mutex::new(state), generation: AtomicU64::new(0) })
+        let file = path.to_owned();
+        Reloaded::new("session rules", [path.to_owned()], move || read(&file)).map(Self)
     }
 
     /// Grows with each change that was read.
     pub(super) fn generation(&self) -> u64 {
-        self.current();
-        self.generation.load(Ordering::Relaxed)
+        self.0.generation()
     }
 
-    /// The table, read anew if the file has changed. A file with a fault changes nothing.
+    /// The table as the file is now. A file with a fault changes nothing.
     pub(super) fn current(&self) -> Arc<Table> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = http2::millis();
-        if now.saturating_sub(state.looked) >= LOOK_MILLIS {
-            state.looked = now;
-            let modified = modified(&self.path);
-            if modified != state.modified {
-                state.modified = modified;
-                match read(&self.path) {
-                    Ok(table) => {
-                        state.table = Arc::new(table);
-                        self.generation.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(error) => tracing::error!("{error}; the rules before stay in force"),
-                }
-            }
-        }
-        Arc::clone(&state.table)
+        self.0.current()
     }
-}
-
-fn modified(path: &Path) -> Option<SystemTime> {
-    std::fs::metadata(path).and_then(|it| it.modified()).ok()
 }
 
 fn read(path: &Path) -> Result<Table, String> {

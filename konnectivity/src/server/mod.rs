@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
@@ -41,6 +42,7 @@ use proxy::Proxy;
 
 use telemetry::{Page, Pages};
 
+use crate::reload::Reloaded;
 use crate::{accept, tls};
 
 /// A server that runs. Dropping it ends it at once.
@@ -74,8 +76,10 @@ impl Server {
     /// # Errors
     /// Names the file or address that cannot be used.
     pub async fn start(options: Options) -> Result<Self, StartError> {
-        let input = |error: tls::TlsError| StartError::Input(error.to_string());
-        let agent_tls = tls::server(&options.agent_files, &options.tls, &["h2"]).map_err(input)?;
+        let agent_files = &options.agent_files;
+        let agent_tls =
+            tls::server_of_files("certificates for agents", agent_files, &options.tls, &["h2"])
+                .map_err(StartError::Input)?;
         let protocols: &[&str] = match options.mode {
             Mode::Grpc => &["h2"],
             Mode::HttpConnect => &["http/1.1"],
@@ -90,23 +94,20 @@ impl Server {
                 tasks.spawn(accept_unix(Arc::clone(&proxy), listener));
             }
             Frontend::Tls { address, files } => {
-                let tls = tls::server(files, &proxy.options.tls, protocols).map_err(input)?;
+                let policy = &proxy.options.tls;
+                let tls =
+                    tls::server_of_files("certificates of the frontend", files, policy, protocols)
+                        .map_err(StartError::Input)?;
                 let listener = listen(*address, "frontend").await?;
                 frontend = listener.local_addr().ok();
                 let serve = |proxy, io, who| async move { serve_frontend(&proxy, io, who).await };
-                tasks.spawn(accept_tls(
-                    Arc::clone(&proxy),
-                    "frontend",
-                    listener,
-                    tls.into(),
-                    serve,
-                ));
+                tasks.spawn(accept_tls(Arc::clone(&proxy), "frontend", listener, tls, serve));
             }
         }
         let listener = listen(proxy.options.agents, "agents").await?;
         let agents = listener.local_addr().unwrap_or(proxy.options.agents);
         let serve = |proxy, io, peer| async move { agent_port::serve(&proxy, io, peer).await };
-        tasks.spawn(accept_tls(Arc::clone(&proxy), "agent", listener, agent_tls.into(), serve));
+        tasks.spawn(accept_tls(Arc::clone(&proxy), "agent", listener, agent_tls, serve));
         tasks.spawn(look_after(Arc::clone(&proxy)));
         if proxy.options.leases.is_some() {
             tasks.spawn(keep_lease(Arc::clone(&proxy)));
@@ -283,7 +284,7 @@ async fn accept_tls<F, R>(
     proxy: Arc<Proxy>,
     port: &'static str,
     listener: TcpListener,
-    acceptor: TlsAcceptor,
+    tls: Reloaded<ServerConfig>,
     serve: F,
 ) where
     F: Fn(Arc<Proxy>, Stream, String) -> R + Copy + Send + 'static,
@@ -296,7 +297,7 @@ async fn accept_tls<F, R>(
                 if proxy.stopping.load(Ordering::Relaxed) {
                     continue;
                 }
-                let (proxy, acceptor) = (Arc::clone(&proxy), acceptor.clone());
+                let (proxy, acceptor) = (Arc::clone(&proxy), TlsAcceptor::from(tls.current()));
                 connections.spawn(async move {
                     let peer = stream.peer_addr().map_or_else(|_| "?".to_owned(), accept::name);
                     let shaken =
