@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
-use dataplane::port::{Lent, Port};
+use dataplane::port::{Buffers, Port};
 use dataplane::wire::Mac;
 use dataplane::{Frame, FreeList, Memory};
 use testkit::Namespace;
@@ -158,28 +158,28 @@ impl End {
 
     /// A packet in free frames, if there are enough.
     pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
-        Lent { memory: &self.memory, free: &mut self.free }.filled(packet)
+        Buffers { memory: &self.memory, free: &mut self.free }.filled(packet)
     }
 
     /// Appends what has arrived.
     pub fn receive(&mut self, frames: &mut Vec<Frame>) -> Result<(), Box<dyn Error>> {
-        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
         let port = self.port.as_mut().expect("there until it is dropped");
-        Ok(port.receive(&mut lent, 64, frames)?)
+        Ok(port.receive(&mut buffers, 64, frames)?)
     }
 
     /// Sends what there is room for; the rest stays.
     pub fn send(&mut self, frames: &mut Vec<Frame>) -> Result<(), Box<dyn Error>> {
-        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
         let port = self.port.as_mut().expect("there until it is dropped");
-        Ok(port.send(&mut lent, frames)?)
+        Ok(port.send(&mut buffers, frames)?)
     }
 }
 
 impl Drop for End {
     fn drop(&mut self) {
         if let Some(port) = self.port.take() {
-            port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
+            port.close(&mut Buffers { memory: &self.memory, free: &mut self.free });
         }
     }
 }

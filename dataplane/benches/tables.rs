@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dataplane::session::{Opening, Owner, Sessions, Sight, Timeouts, Views};
+use dataplane::session::{Opening, Owner, Sessions, Timeouts, TupleOrigin, Tuples};
 use dataplane::wire::{self, Flow, checksum, protocol};
 use dataplane::{Adjacency, PortId};
 
@@ -35,7 +35,7 @@ fn sessions(c: &mut Criterion) {
     for count in [1_000_u32, 1_000_000] {
         let table = Sessions::new(2 * count, 1, Timeouts::default());
         for n in 0..count {
-            table.open(&Views::plain(flow(n)), &OPENING, 0).expect("room");
+            table.open(&Tuples::plain(flow(n)), &OPENING, 0).expect("room");
         }
         // A stride that leaves the processor's caches no order to find.
         let mut at = 0_u32;
@@ -66,7 +66,9 @@ fn sessions(c: &mut Criterion) {
                 |flows| {
                     for flow in &flows {
                         let hash = table.hash(flow);
-                        black_box(table.find(hash, flow, Sight::Entering, 1).expect("its session"));
+                        black_box(
+                            table.find(hash, flow, TupleOrigin::Entering, 1).expect("its session"),
+                        );
                     }
                 },
                 criterion::BatchSize::SmallInput,
@@ -80,8 +82,8 @@ fn sessions(c: &mut Criterion) {
             for _ in 0..VECTOR {
                 at += 1;
                 let flow = flow(at % 50_000);
-                table.open(&Views::plain(flow), &OPENING, 0).expect("room");
-                let found = table.find(table.hash(&flow), &flow, Sight::Entering, 0);
+                table.open(&Tuples::plain(flow), &OPENING, 0).expect("room");
+                let found = table.find(table.hash(&flow), &flow, TupleOrigin::Entering, 0);
                 table.end(&found.expect("it was just opened"));
             }
         });

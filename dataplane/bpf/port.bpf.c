@@ -17,7 +17,7 @@
 #include <bpf/bpf_helpers.h>
 
 /* As many as there may be ports. */
-#define SEATS 16384
+#define SLOTS 16384
 
 struct queue {
 	__u32 interface;
@@ -27,15 +27,15 @@ struct queue {
 /* Which of the sockets is a queue's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, SEATS);
+	__uint(max_entries, SLOTS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct queue);
 	__type(value, __u32);
-} seats SEC(".maps");
+} slots SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, SEATS);
+	__uint(max_entries, SLOTS);
 	__type(key, __u32);
 	__type(value, __u32);
 } sockets SEC(".maps");
@@ -46,11 +46,11 @@ static __always_inline int to_socket(struct xdp_md *context, int fallback)
 		.interface = context->ingress_ifindex,
 		.number = context->rx_queue_index,
 	};
-	__u32 *seat = bpf_map_lookup_elem(&seats, &queue);
+	__u32 *slot = bpf_map_lookup_elem(&slots, &queue);
 
-	if (!seat)
+	if (!slot)
 		return fallback;
-	return bpf_redirect_map(&sockets, *seat, fallback);
+	return bpf_redirect_map(&sockets, *slot, fallback);
 }
 
 SEC("xdp.frags")

@@ -1,4 +1,4 @@
-//! Between workers: who serves which port, rings that carry frames to it, bells that wake.
+//! Between workers: who serves which port, rings that carry frames to it, doorbells that wake.
 //!
 //! A port may be served by several workers, each with its own part (its own queues) of it. Who has
 //! a part sends through that; whoever has none hands what leaves there to one worker that has,
@@ -41,16 +41,16 @@ pub(crate) struct Handoff {
     pub(crate) port: PortId,
     /// Of the port that had the number then; see [`Exchange::epoch`].
     pub(crate) epoch: u32,
-    pub(crate) way: Way,
+    pub(crate) kind: HandoffKind,
 }
 
 /// What the other worker is to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum HandoffKind {
     /// Handle it: it came in at the port.
-    In,
+    Ingress,
     /// Send it out of the port.
-    Out,
+    Egress,
 }
 
 /// Why a frame could not be handed over; it comes back.
@@ -68,7 +68,7 @@ pub(crate) struct Exchange {
     senders: Box<[AtomicU8]>,
     epochs: Box<[AtomicU32]>,
     rings: Box<[ArrayQueue<Handoff>]>,
-    bells: Box<[Arc<Bell>]>,
+    doorbells: Box<[Arc<Doorbell>]>,
     hasher: RandomState,
 }
 
@@ -80,13 +80,13 @@ impl Exchange {
             senders: (0..ports * workers).map(|_| AtomicU8::new(NOBODY)).collect(),
             epochs: (0..ports).map(|_| AtomicU32::new(0)).collect(),
             rings: (0..workers).map(|_| ArrayQueue::new(RING)).collect(),
-            bells: (0..workers).map(|_| Arc::default()).collect(),
+            doorbells: (0..workers).map(|_| Arc::default()).collect(),
             hasher: RandomState::new(),
         })
     }
 
-    pub(crate) fn bell(&self, worker: usize) -> Arc<Bell> {
-        Arc::clone(&self.bells[worker])
+    pub(crate) fn doorbell(&self, worker: usize) -> Arc<Doorbell> {
+        Arc::clone(&self.doorbells[worker])
     }
 
     /// From now on these workers serve the port, each a part of it; nobody, if there are none.
@@ -128,7 +128,7 @@ impl Exchange {
         if sender == NOBODY || usize::from(sender) == worker {
             return Err(Refused::NoWorker(frame));
         }
-        self.push(sender.into(), frame, port, Way::Out)
+        self.push(sender.into(), frame, port, HandoffKind::Egress)
     }
 
     /// The worker that handles the fragments of a datagram that came in at a port.
@@ -145,18 +145,24 @@ impl Exchange {
         frame: Frame,
         port: PortId,
     ) -> Result<usize, Refused> {
-        self.push(worker, frame, port, Way::In)
+        self.push(worker, frame, port, HandoffKind::Ingress)
     }
 
-    fn push(&self, to: usize, frame: Frame, port: PortId, way: Way) -> Result<usize, Refused> {
-        let handoff = Handoff { frame, port, epoch: self.epoch(port), way };
+    fn push(
+        &self,
+        to: usize,
+        frame: Frame,
+        port: PortId,
+        kind: HandoffKind,
+    ) -> Result<usize, Refused> {
+        let handoff = Handoff { frame, port, epoch: self.epoch(port), kind };
         let pushed = self.rings[to].push(handoff).map_err(|handoff| Refused::Full(handoff.frame));
         pushed.map(|()| to)
     }
 
     /// Wakes a worker that was left something, if it sleeps: once for many frames.
     pub(crate) fn wake(&self, worker: usize) {
-        self.bells[worker].ring();
+        self.doorbells[worker].ring();
     }
 
     #[inline]
@@ -175,23 +181,23 @@ impl Exchange {
 }
 
 /// Wakes a worker that sleeps; costs a load while it does not.
-pub(crate) struct Bell {
+pub(crate) struct Doorbell {
     asleep: AtomicBool,
     /// Missing only where the kernel gave no descriptor; then a sleeper wakes by its timeout.
     event: Option<OwnedFd>,
 }
 
-impl Default for Bell {
+impl Default for Doorbell {
     fn default() -> Self {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok();
         Self { asleep: AtomicBool::new(false), event }
     }
 }
 
-impl Bell {
+impl Doorbell {
     /// Wakes the worker if it sleeps.
     pub(crate) fn ring(&self) {
-        // Pairs with the store in `lie_down`: either the sleeper sees the work that was left
+        // Pairs with the store in `arm`: either the sleeper sees the work that was left
         // before this call, or this call sees the sleeper.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)
@@ -204,12 +210,12 @@ impl Bell {
     }
 
     /// From here on a ring is heard; the sleeper looks for work once more before it sleeps.
-    pub(crate) fn lie_down(&self) {
+    pub(crate) fn arm(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    pub(crate) fn get_up(&self) {
+    pub(crate) fn disarm(&self) {
         self.asleep.store(false, Ordering::Relaxed);
         if let Some(event) = &self.event {
             let _ = rustix::io::read(event, &mut [0_u8; 8]);
@@ -228,20 +234,20 @@ mod models {
     /// One side leaves work and rings; the other lies down and looks once more. Either it sees the work,
     /// or it is woken.
     #[test]
-    fn model_a_sleeper_sees_the_work_or_hears_the_bell() {
+    fn model_a_sleeper_sees_the_work_or_is_woken() {
         loom::model(|| {
-            let shared = Arc::new((Bell::default(), AtomicBool::new(false)));
+            let shared = Arc::new((Doorbell::default(), AtomicBool::new(false)));
             let other = Arc::clone(&shared);
             let thread = loom::thread::spawn(move || {
-                let (bell, work) = &*other;
+                let (doorbell, work) = &*other;
                 work.store(true, Ordering::Relaxed);
-                bell.ring();
+                doorbell.ring();
             });
-            let (bell, work) = &*shared;
-            bell.lie_down();
+            let (doorbell, work) = &*shared;
+            doorbell.arm();
             let saw_work = work.load(Ordering::Relaxed);
             thread.join().unwrap();
-            let event = bell.event.as_ref().expect("a descriptor");
+            let event = doorbell.event.as_ref().expect("a descriptor");
             let rang = rustix::io::read(event, &mut [0_u8; 8]).is_ok();
             assert!(saw_work || rang);
         });
@@ -286,7 +292,7 @@ mod tests {
         let taken: Vec<_> = std::iter::from_fn(|| exchange.take(0)).collect();
         let indices: Vec<u32> = taken.iter().map(|it| it.frame.index()).collect();
         assert_eq!(indices, [0, 1, 2, 3]);
-        assert!(taken.iter().all(|it| (it.port, it.way) == (PortId(1), Way::Out)));
+        assert!(taken.iter().all(|it| (it.port, it.kind) == (PortId(1), HandoffKind::Egress)));
         assert!(!exchange.has_frames(1) && !exchange.has_frames(2));
         let frame = taken.into_iter().next().unwrap().frame;
         let refused = exchange.hand_over(1, frame, PortId(1));

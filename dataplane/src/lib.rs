@@ -7,7 +7,7 @@ mod cpu;
 mod exchange;
 pub mod frame;
 pub mod graph;
-pub mod orders;
+pub mod mailbox;
 mod outcome;
 pub mod packet;
 mod policy;

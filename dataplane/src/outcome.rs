@@ -149,7 +149,7 @@ outcomes! {
 
 impl Outcome {
     /// Whether the sender of a packet that ended so may be told why.
-    pub const fn is_told(self) -> bool {
+    pub const fn triggers_icmp_error(self) -> bool {
         matches!(self, Self::TtlExpired | Self::TooBig | Self::NoEndpoint)
     }
 }

@@ -21,7 +21,7 @@ pub struct Packet {
     /// The port it leaves by, once that is known; also set for answers of the switch itself.
     pub out_port: PortId,
     /// Whether the frame now holds the switch's answer to the packet.
-    pub is_answered: bool,
+    pub is_reply: bool,
     /// What became of it; `None` while it is under way.
     pub outcome: Option<Outcome>,
     /// What is to be rewritten: a place in the vector's translations, or [`Packet::AS_IT_IS`].
@@ -49,7 +49,7 @@ impl Packet {
             from_peer: Adjacency::NONE,
             adjacency: Adjacency::NONE,
             out_port: PortId::NONE,
-            is_answered: false,
+            is_reply: false,
             translation: Self::AS_IT_IS,
             outcome: None,
             hash: 0,
@@ -63,7 +63,7 @@ impl Packet {
     #[inline]
     pub fn leaves(&self) -> bool {
         let is_dropped = self.outcome.is_some_and(|it| it.verdict() == Verdict::Drop);
-        self.out_port != PortId::NONE && (self.is_answered || !is_dropped)
+        self.out_port != PortId::NONE && (self.is_reply || !is_dropped)
     }
 }
 

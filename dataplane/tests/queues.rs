@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use dataplane::port::memory::Wire;
-use dataplane::port::{Lent, Port, PortGone};
+use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::switch::Config;
 use dataplane::{
     AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
@@ -100,23 +100,27 @@ impl Miser {
 impl Port for Miser {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         _most: usize,
         _frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
-        while let Some(frame) = lent.free.take() {
+        while let Some(frame) = buffers.free.take() {
             self.kept.push(frame);
             self.hoard.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn send(&mut self, _lent: &mut Lent<'_>, _frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+    fn send(
+        &mut self,
+        _buffers: &mut Buffers<'_>,
+        _frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
         Ok(())
     }
 
-    fn close(self: Box<Self>, lent: &mut Lent<'_>) {
-        self.kept.into_iter().for_each(|frame| lent.free.put(frame));
+    fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
+        self.kept.into_iter().for_each(|frame| buffers.free.put(frame));
     }
 }
 
@@ -313,22 +317,22 @@ struct Failing {
 impl Port for Failing {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
         if self.fails.load(Ordering::Relaxed) {
             return Err(PortGone("the queue failed".into()));
         }
-        self.port.receive(lent, most, frames)
+        self.port.receive(buffers, most, frames)
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        self.port.send(lent, frames)
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.port.send(buffers, frames)
     }
 
-    fn close(self: Box<Self>, lent: &mut Lent<'_>) {
-        self.port.close(lent);
+    fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
+        self.port.close(buffers);
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use acl::{Action, AddressMap, PortRange, Rule, Table};
 use dataplane::port::memory::Wire;
-use dataplane::port::{Lent, Port, PortGone};
+use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
 use dataplane::wire::protocol;
 use dataplane::{
@@ -131,7 +131,7 @@ fn nothing_passes_before_the_first_snapshot() {
 /// packet judged by half of two snapshots would pass. Port 53 is always permitted: only a packet
 /// lost to a swap would be missing.
 #[test]
-fn no_packet_is_judged_by_half_of_two_snapshots_or_lost_to_a_swap() {
+fn no_packet_is_evaluated_by_half_of_two_snapshots_or_lost_to_a_swap() {
     const PACKETS: u16 = 20_000;
     let rig = Rig::new(2, 2);
     let (both, one) = (table(&[53, 9]), table(&[53]));
@@ -154,7 +154,7 @@ fn no_packet_is_judged_by_half_of_two_snapshots_or_lost_to_a_swap() {
     let mut generation = 1;
     for n in 0..PACKETS {
         // Sixteen clients ask again and again: most packets find a session of an older
-        // generation and are judged anew.
+        // generation and are evaluated again.
         let client = format!("10.1.0.2:{}", 1024 + n % 16);
         rig.wires[0].send(udp(&client, "10.1.0.3:53").build());
         rig.wires[0].send(udp(&client, "10.1.0.3:9").build());
@@ -249,18 +249,22 @@ struct SlowToClose {
 impl Port for SlowToClose {
     fn receive(
         &mut self,
-        _lent: &mut Lent<'_>,
+        _buffers: &mut Buffers<'_>,
         _most: usize,
         _frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
         Ok(())
     }
 
-    fn send(&mut self, _lent: &mut Lent<'_>, _frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+    fn send(
+        &mut self,
+        _buffers: &mut Buffers<'_>,
+        _frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
         Ok(())
     }
 
-    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {
         self.begins.send(()).unwrap();
         self.may_end.recv_timeout(PATIENCE).unwrap();
     }

@@ -148,9 +148,9 @@ fn sessions(board: &Board) -> Table {
         "service",
         "seen-from",
     ]);
-    for (found, views) in board.switch.sessions().iter().take(MOST_SESSIONS) {
-        let flow = views.policy_flow();
-        let (opener, receiver) = (&views.opener, &views.receiver);
+    for (found, tuples) in board.switch.sessions().iter().take(MOST_SESSIONS) {
+        let flow = tuples.policy_flow();
+        let (initiator, responder) = (&tuples.initiator, &tuples.responder);
         let (source, destination) = (flow.source.to_ip(), flow.destination.to_ip());
         let is_tcp = flow.protocol == dataplane::wire::protocol::TCP;
         let state = match (is_tcp, found.state().is_established(), found.state().is_over()) {
@@ -170,13 +170,13 @@ fn sessions(board: &Board) -> Table {
             state.into(),
             found.is_of(snapshot.generation).into(),
             other_end(
-                opener.destination,
-                opener.destination_port,
+                initiator.destination,
+                initiator.destination_port,
                 destination,
                 flow.destination_port,
             )
             .into(),
-            other_end(receiver.source, receiver.source_port, source, flow.source_port).into(),
+            other_end(responder.source, responder.source_port, source, flow.source_port).into(),
         ]);
     }
     table

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use acl::{Action, AddressMap, End, PortRange, Rule, Table};
 use bench::print_table;
 use clap::Parser;
-use dataplane::port::{Lent, Port, PortGone};
+use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
 use dataplane::{AclBinding, Frame, Memory, Outcome, Parts, PortKind, PortState, Snapshot, Switch};
 
@@ -137,7 +137,7 @@ struct Source {
 impl Port for Source {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
@@ -153,8 +153,8 @@ impl Port for Source {
         }
         let mut count = 0;
         while count < most.min(BURST) {
-            let Some(mut frame) = lent.free.take() else { break };
-            lent.memory.fill(&mut frame, &self.frame);
+            let Some(mut frame) = buffers.free.take() else { break };
+            buffers.memory.fill(&mut frame, &self.frame);
             frames.push(frame);
             count += 1;
         }
@@ -162,12 +162,12 @@ impl Port for Source {
         Ok(())
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        frames.drain(..).for_each(|frame| lent.free.put(frame));
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        frames.drain(..).for_each(|frame| buffers.free.put(frame));
         Ok(())
     }
 
-    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
 /// Counts what arrives.
@@ -178,20 +178,20 @@ struct Sink {
 impl Port for Sink {
     fn receive(
         &mut self,
-        _lent: &mut Lent<'_>,
+        _buffers: &mut Buffers<'_>,
         _most: usize,
         _frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
         Ok(())
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
         self.seen.arrived.fetch_add(frames.len() as u64, Ordering::SeqCst);
-        frames.drain(..).for_each(|frame| lent.free.put(frame));
+        frames.drain(..).for_each(|frame| buffers.free.put(frame));
         Ok(())
     }
 
-    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
 /// Permits the traffic last; every generation has other rules before that.

@@ -14,11 +14,11 @@
 //! Frame ──▶ headers, data ──▶ data ──▶ data          (links: a word a frame, beside the region)
 //! ```
 
-#![allow(unsafe_code, reason = "frames are views into one region shared by all workers")]
+#![allow(unsafe_code, reason = "frames are tuples into one region shared by all workers")]
 
 mod chain;
 mod free_list;
-mod open_sum;
+mod partial_checksum;
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64};
 
 pub use chain::Chain;
 pub use free_list::FreeList;
-pub use open_sum::{ONE_PIECE, OpenSum};
+pub use partial_checksum::{ONE_PIECE, PartialChecksum};
 
 /// Room in front of a packet that AF_XDP keeps for XDP programs, in bytes.
 pub const XDP_HEADROOM: usize = 256;
@@ -51,7 +51,7 @@ pub struct Frame {
     /// Frames that hang on this one. Those behind the packet's end hold nothing.
     others: u16,
     /// The checksum that is still to be completed.
-    open_sum: Option<OpenSum>,
+    partial_checksum: Option<PartialChecksum>,
 }
 
 impl Frame {
@@ -192,7 +192,7 @@ impl Memory {
             frame.start = XDP_HEADROOM as u32;
             frame.length = length as u32;
             frame.total = length as u32;
-            frame.open_sum = None;
+            frame.partial_checksum = None;
         }
         fits
     }
@@ -210,7 +210,7 @@ impl Memory {
     /// `false` if the frame has no such room ([`RESERVED`] bytes stay).
     #[inline]
     pub fn prepend(&self, frame: &mut Frame, count: usize) -> bool {
-        self.close_sum(frame);
+        self.complete_checksum(frame);
         let fits = count + RESERVED <= frame.start();
         if fits {
             frame.start -= count as u32;
@@ -236,7 +236,7 @@ impl Memory {
     /// Takes up to `count` bytes off the packet's front, of what is in its first frame.
     #[inline]
     pub fn advance(&self, frame: &mut Frame, count: usize) {
-        self.close_sum(frame);
+        self.complete_checksum(frame);
         let count = (count as u32).min(frame.length);
         frame.start += count;
         frame.length -= count;
@@ -246,7 +246,7 @@ impl Memory {
     /// Takes `count` bytes out of the packet, `from` bytes behind its start; what stands before
     /// them moves up.
     pub fn remove(&self, frame: &mut Frame, from: usize, count: usize) {
-        self.close_sum(frame);
+        self.complete_checksum(frame);
         self.bytes_mut(frame).copy_within(..from, count);
         self.advance(frame, count);
     }
@@ -266,8 +266,8 @@ impl Memory {
 
     fn handle(&self, index: u32, start: usize, length: usize) -> Frame {
         let (start, length) = (start as u32, length as u32);
-        let (memory, others, open_sum) = (self.id, 0, None);
-        Frame { index, start, length, total: length, memory, others, open_sum }
+        let (memory, others, partial_checksum) = (self.id, 0, None);
+        Frame { index, start, length, total: length, memory, others, partial_checksum }
     }
 
     #[inline]

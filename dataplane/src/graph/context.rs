@@ -5,7 +5,7 @@ use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use crate::packet::Packet;
 use crate::policy::PolicyBatch;
-use crate::session::{Sessions, Views};
+use crate::session::{Sessions, Tuples};
 use crate::wire::Flow;
 use crate::{Adjacency, Memory, Now, Outcome, PortId, Snapshot};
 
@@ -31,8 +31,8 @@ pub(crate) struct Context<'a> {
 /// What is to be rewritten of one packet of the vector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Translation {
-    /// Both sights of its connection.
-    pub(super) views: Views,
+    /// Both tuples of its connection.
+    pub(super) tuples: Tuples,
     /// The packet's own ends, as they are to be.
     pub(super) to: Flow,
     /// The same for the packet that it quotes.

@@ -5,25 +5,25 @@
 
 use super::{Context, Next, Node};
 use crate::packet::Packet;
-use crate::wire::answer::{self, LONGEST, Notice};
+use crate::wire::icmp_error::{self, IcmpError, LONGEST};
 use crate::{Adjacency, Now, Outcome, PortId, PortKind};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let outcome = packet.outcome.unwrap_or(Outcome::NoRoute);
     let dropped = Next::End(outcome);
-    let notice = match outcome {
-        Outcome::TtlExpired => Notice::TimeExceeded,
-        Outcome::TooBig => Notice::TooBig(context.snapshot.mtu(packet.adjacency)),
-        Outcome::NoEndpoint => Notice::PortUnreachable,
+    let error = match outcome {
+        Outcome::TtlExpired => IcmpError::TimeExceeded,
+        Outcome::TooBig => IcmpError::TooBig(context.snapshot.mtu(packet.adjacency)),
+        Outcome::NoEndpoint => IcmpError::PortUnreachable,
         _ => return dropped,
     };
     packet.out_port = PortId::NONE;
     let flow = packet.headers.flow;
     let snapshot = context.snapshot;
     let is_from_host = snapshot.port(packet.in_port).is_some_and(|it| it.kind == PortKind::Host);
-    let from = match notice {
+    let from = match error {
         // Who asked a service gets the service's answer.
-        Notice::PortUnreachable => Some(flow.destination),
+        IcmpError::PortUnreachable => Some(flow.destination),
         // The kernel drops what claims to come from one of its own addresses.
         _ if is_from_host => snapshot.switch_address(flow.source).or(Some(flow.destination)),
         _ => snapshot.node_address(flow.source),
@@ -34,13 +34,13 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     let mut text = [0; LONGEST];
     let frame = context.memory.bytes(&packet.frame);
-    let Some(length) = answer::write(notice, frame, &packet.headers, from, &mut text) else {
+    let Some(length) = icmp_error::write(error, frame, &packet.headers, from, &mut text) else {
         return dropped;
     };
     if !context.memory.fill(&mut packet.frame, &text[..length]) {
         return dropped;
     }
-    packet.is_answered = true;
+    packet.is_reply = true;
     if packet.from_peer == Adjacency::NONE {
         packet.out_port = packet.in_port;
         return dropped;

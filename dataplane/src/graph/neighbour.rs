@@ -25,11 +25,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let ignored = if is_arp { Outcome::ArpIgnored } else { Outcome::NdIgnored };
     match neighbour::message(frame, &packet.headers) {
         Message::Other => Next::End(ignored),
-        Message::Tell { sender } if is_spoofed(context, port, sender) => {
+        Message::Announcement { sender } if is_spoofed(context, port, sender) => {
             Next::End(Outcome::SpoofedAddress)
         }
-        Message::Tell { .. } => Next::End(ignored),
-        Message::Ask { sender, target } => {
+        Message::Announcement { .. } => Next::End(ignored),
+        Message::Request { sender, target } => {
             if !is_unspecified(sender) && is_spoofed(context, port, sender) {
                 return Next::End(Outcome::SpoofedAddress);
             }
@@ -77,10 +77,10 @@ fn answer(context: &Context<'_>, packet: &mut Packet, sender: Address, target: A
     let headers = packet.headers;
     let outcome = if headers.kind == Kind::Arp {
         neighbour::write_arp_reply(memory.bytes_mut(&mut packet.frame), &headers, SWITCH_MAC);
-        memory.set_length(&mut packet.frame, neighbour::ARP_ANSWER);
+        memory.set_length(&mut packet.frame, neighbour::ARP_REPLY_LENGTH);
         Outcome::ArpReply
     } else {
-        if !memory.set_length(&mut packet.frame, neighbour::ND_REPLY) {
+        if !memory.set_length(&mut packet.frame, neighbour::ND_REPLY_LENGTH) {
             return Next::End(Outcome::NdIgnored);
         }
         let frame = memory.bytes_mut(&mut packet.frame);

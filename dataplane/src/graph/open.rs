@@ -2,26 +2,26 @@
 
 use super::{Context, Next, Node, Translation, session};
 use crate::packet::Packet;
-use crate::session::{Found, Opened, Opening, Owner, Refusal, Views};
+use crate::session::{Found, Opened, Opening, Owner, Refusal, Tuples};
 use crate::wire::{Flow, protocol};
 use crate::{Adjacency, Outcome, PortKind};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let flow = packet.headers.flow;
-    let mut views = context.translation(packet).map_or(Views::plain(flow), |it| it.views);
+    let mut tuples = context.translation(packet).map_or(Tuples::plain(flow), |it| it.tuples);
     let adjacency = packet.adjacency;
     let from_pod = context.snapshot.masquerades(flow.source, adjacency);
     if from_pod && let Some(own) = context.snapshot.node_address(flow.source) {
-        views.receiver.source = own;
+        tuples.responder.source = own;
     }
-    match open(context, packet, &mut views, adjacency) {
+    match open(context, packet, &mut tuples, adjacency) {
         Ok(None) => {}
         Ok(Some(known)) => return join(context, packet, &known),
         Err(outcome) => return Next::End(outcome),
     }
-    if views.is_translated() {
-        let to = views.receiver;
-        let translation = Translation { views, to, quoted: None, returns: false };
+    if tuples.is_translated() {
+        let to = tuples.responder;
+        let translation = Translation { tuples, to, quoted: None, returns: false };
         match context.translations.get_mut(usize::from(packet.translation)) {
             Some(known) => *known = translation,
             None => context.translate(packet, translation),
@@ -46,32 +46,32 @@ fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
 /// Ports that are tried before a connection is given up.
 const ATTEMPTS: usize = 32;
 
-/// Makes the session, seen from another port if the receiver could not tell it from another one.
+/// Makes the session, seen from another port if the responder could not tell it from another one.
 /// If another packet of the connection made it meanwhile, returns that one's.
 fn open(
     context: &Context<'_>,
     packet: &Packet,
-    views: &mut Views,
+    tuples: &mut Tuples,
     adjacency: Adjacency,
 ) -> Result<Option<Found>, Outcome> {
-    let owner = owner(context, packet, views);
+    let owner = owner(context, packet, tuples);
     let opening = Opening {
         owner,
         adjacency,
         generation: context.snapshot.generation,
         tcp_flags: packet.headers.tcp_flags,
     };
-    let own = context.snapshot.is_own_node(views.receiver.source)
-        && views.receiver.source != views.opener.source;
+    let own = context.snapshot.is_own_node(tuples.responder.source)
+        && tuples.responder.source != tuples.initiator.source;
     // Connections of pods must not seem to come from a port that the kernel uses itself.
-    let wanted = views.receiver;
+    let wanted = tuples.responder;
     let first = (!own).then_some(wanted.source_port);
     let others = other_ports(context, &wanted, own.then_some(owner), packet.hash);
     for port in first.into_iter().chain(others).take(ATTEMPTS) {
-        views.receiver = Flow { source_port: port, ..wanted };
-        match context.sessions.open(views, &opening, context.now.seconds()) {
+        tuples.responder = Flow { source_port: port, ..wanted };
+        match context.sessions.open(tuples, &opening, context.now.seconds()) {
             Ok(Opened::New(_)) => return Ok(None),
-            // What the receiver sends back opens nothing; its answers belong to the session.
+            // What the responder sends back opens nothing; its answers belong to the session.
             Ok(Opened::Known(found)) if found.translated && !found.forward => {
                 return Err(Outcome::NoSession);
             }
@@ -85,8 +85,8 @@ fn open(
 }
 
 /// Whose quota a connection counts against.
-pub(super) fn owner(context: &Context<'_>, packet: &Packet, views: &Views) -> Owner {
-    let (snapshot, sender) = (context.snapshot, views.opener.source);
+pub(super) fn owner(context: &Context<'_>, packet: &Packet, tuples: &Tuples) -> Owner {
+    let (snapshot, sender) = (context.snapshot, tuples.initiator.source);
     let kind = snapshot.port(packet.in_port).map(|port| port.kind);
     match kind {
         Some(PortKind::Pod) => Owner::port(packet.in_port),
@@ -103,12 +103,12 @@ pub(super) fn owner(context: &Context<'_>, packet: &Packet, views: &Views) -> Ow
 /// `of` may use, or any.
 fn other_ports<'a>(
     context: &'a Context<'_>,
-    receiver: &Flow,
+    responder: &Flow,
     of: Option<Owner>,
     hash: u64,
 ) -> impl Iterator<Item = u16> + use<'a> {
     let has_ports = matches!(
-        receiver.protocol,
+        responder.protocol,
         protocol::TCP | protocol::UDP | protocol::SCTP | protocol::ICMP | protocol::ICMPV6
     );
     let ports = match of {
@@ -151,15 +151,15 @@ mod tests {
         };
         let ports = (0..3).map(|n| Some(pod(n))).collect();
         let snapshot = Snapshot::new(Parts { generation: 1, ports, ..Parts::default() });
-        let opener = Flow {
+        let initiator = Flow {
             source: address(0),
             destination: acl::Address::from_v4_bits(0x0a60_0001),
             source_port: 4000,
             destination_port: 80,
             protocol: protocol::UDP,
         };
-        let to = |n| Flow { destination: address(n), ..opener };
-        let views = |n| Views { receiver: to(n), ..Views::plain(opener) };
+        let to = |n| Flow { destination: address(n), ..initiator };
+        let tuples = |n| Tuples { responder: to(n), ..Tuples::plain(initiator) };
         let sessions = Sessions::new(16, 4, Timeouts::default());
         let opening = Opening {
             owner: Owner::port(PortId(0)),
@@ -167,11 +167,11 @@ mod tests {
             generation: 1,
             tcp_flags: 0,
         };
-        sessions.open(&views(1), &opening, 0).unwrap();
+        sessions.open(&tuples(1), &opening, 0).unwrap();
 
         let (memory, mut frames) = Memory::heap(512, 1);
         let mut packet = Packet::new(frames.pop().unwrap(), PortId(0));
-        packet.headers.flow = opener;
+        packet.headers.flow = initiator;
         packet.adjacency = Adjacency::port(PortId(2));
         packet.outcome = Some(Outcome::PolicyAllowed);
         let (mut reassembly, mut rate_limiter) = (Table::default(), RateLimiter::default());
@@ -186,11 +186,11 @@ mod tests {
             policy_batch: &mut policy_batch,
             now: Now::default(),
         };
-        let chosen = Translation { views: views(2), to: to(2), quoted: None, returns: false };
+        let chosen = Translation { tuples: tuples(2), to: to(2), quoted: None, returns: false };
         context.translate(&mut packet, chosen);
         assert_eq!(step(&mut context, &mut packet), Next::Node(Node::Rewrite));
         let translation = context.translation(&packet).unwrap();
-        assert_eq!((translation.to, translation.views), (to(1), views(1)));
+        assert_eq!((translation.to, translation.tuples), (to(1), tuples(1)));
         assert_eq!(packet.adjacency, Adjacency::port(PortId(1)));
     }
 }

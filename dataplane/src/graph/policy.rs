@@ -44,7 +44,7 @@ fn add<'a>(
     let flow = match context.translation(packet) {
         None => &packet.headers.flow,
         Some(translation) => {
-            policy_flow = translation.views.policy_flow();
+            policy_flow = translation.tuples.policy_flow();
             &policy_flow
         }
     };

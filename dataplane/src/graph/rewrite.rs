@@ -26,7 +26,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::IcmpError);
     }
-    if leaves_sums_open(snapshot, packet.in_port) {
+    if sends_partial_checksums(snapshot, packet.in_port) {
         nested::complete(context.memory, &mut packet.frame, &packet.headers);
     }
     let is_plain = packet.headers.vlan_tags == 0
@@ -55,7 +55,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let may_stay = packet.frame.is_chain() && !encapsulates;
     checksum::settle(context.memory, &mut packet.frame, &headers, may_stay);
     let is_chain = packet.frame.is_chain();
-    let is_open = packet.frame.open_sum().is_some();
+    let is_open = packet.frame.partial_checksum().is_some();
     let frame = context.memory.bytes_mut(&mut packet.frame);
     checksum::decrement_ttl(frame, &headers);
     let mut receiver = port.mac.unwrap_or(UNKNOWN_MAC);
@@ -68,7 +68,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             checksum::renew_pseudo(frame, &headers);
         }
         if translation.returns {
-            receiver = translation.views.return_mac;
+            receiver = translation.tuples.return_mac;
         }
     }
     let has_crc = is_chain && headers.flow.protocol == protocol::SCTP;
@@ -94,7 +94,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 /// Whether kernels behind a port may count on hardware that completes checksums: the plugin lets
 /// those that send long packets. What the MTU is of nobody knows of memory and captures.
 #[inline]
-fn leaves_sums_open(snapshot: &Snapshot, port: PortId) -> bool {
+fn sends_partial_checksums(snapshot: &Snapshot, port: PortId) -> bool {
     snapshot.port(port).is_some_and(|port| port.mtu == 0 || port.mtu > ONE_PIECE)
 }
 

@@ -8,7 +8,7 @@ use acl::Address;
 use super::{Context, Next, Node, Translation};
 use crate::packet::Packet;
 use crate::services::{Backend, Entry, Kept};
-use crate::session::Views;
+use crate::session::Tuples;
 use crate::wire::{Flow, Mac, Role};
 use crate::{Adjacency, Outcome, PortKind, Snapshot};
 
@@ -47,26 +47,26 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if packet.headers.role != Role::Opens {
         return Next::End(Outcome::NoSession);
     }
-    let opener = packet.headers.flow;
-    if !admits(context.snapshot, &opener) {
+    let initiator = packet.headers.flow;
+    if !admits(context.snapshot, &initiator) {
         return Next::End(Outcome::SourceNotAdmitted);
     }
     let outside = is_outside(context.snapshot, packet);
-    let chosen =
-        find(context.snapshot, &opener).and_then(|entry| choose(context, entry, &opener, outside));
+    let chosen = find(context.snapshot, &initiator)
+        .and_then(|entry| choose(context, entry, &initiator, outside));
     let Some(backend) = chosen else {
         packet.outcome = Some(Outcome::NoEndpoint);
         return Next::Node(Node::IcmpError);
     };
-    let mut receiver =
-        Flow { destination: backend.address, destination_port: backend.port, ..opener };
+    let mut responder =
+        Flow { destination: backend.address, destination_port: backend.port, ..initiator };
     let mut return_mac = Mac::default();
-    let (source, destination) = (receiver.source, receiver.destination);
+    let (source, destination) = (responder.source, responder.destination);
     let is_own = |address| context.snapshot.is_own_node(address);
     if source == destination || is_own(source) && is_own(destination) {
         // A pod that reaches itself would answer itself directly, and the kernel believes nobody
         // else who says to be the cluster node.
-        receiver.source = opener.destination;
+        responder.source = initiator.destination;
     } else {
         let in_port = context.snapshot.port(packet.in_port);
         let by_uplink = in_port.is_some_and(|port| port.kind == PortKind::Uplink);
@@ -78,14 +78,14 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         // cluster node that speaks for another one's pods.
         let sends_on = outside || by_uplink;
         if sends_on && context.snapshot.pod_of(backend.address).is_none() {
-            let Some(own) = context.snapshot.node_address(opener.source) else {
+            let Some(own) = context.snapshot.node_address(initiator.source) else {
                 return Next::End(Outcome::NoRoute);
             };
-            receiver.source = own;
+            responder.source = own;
         }
     }
-    let views = Views { opener, receiver, return_mac };
-    context.translate(packet, Translation { views, to: receiver, quoted: None, returns: false });
+    let tuples = Tuples { initiator, responder, return_mac };
+    context.translate(packet, Translation { tuples, to: responder, quoted: None, returns: false });
     Next::Node(Node::Policy)
 }
 
@@ -99,19 +99,26 @@ fn is_outside(snapshot: &Snapshot, packet: &Packet) -> bool {
     !is_known
 }
 
-fn choose(context: &Context<'_>, entry: &Entry, opener: &Flow, outside: bool) -> Option<Backend> {
+fn choose(
+    context: &Context<'_>,
+    entry: &Entry,
+    initiator: &Flow,
+    outside: bool,
+) -> Option<Backend> {
     let backends = entry.backends(outside);
-    let Some(affinity_s) = entry.port.affinity_s else { return backends.choose(hash(opener)) };
+    let Some(affinity_s) = entry.port.affinity_s else { return backends.choose(hash(initiator)) };
     let (affinities, now_s) = (context.sessions.affinities(), context.now.seconds());
     let is_backend = |it: &Backend| backends.list().binary_search(it).is_ok();
-    let backend = match affinities.find(opener, now_s) {
+    let backend = match affinities.find(initiator, now_s) {
         Kept::Now(backend) if is_backend(&backend) => backend,
         // The client's time is over: chosen as for any connection.
-        Kept::Over => backends.choose(hash(opener))?,
+        Kept::Over => backends.choose(hash(initiator))?,
         // By the client alone, so that it comes to the same backend where nothing is remembered.
-        Kept::Now(_) | Kept::Never => backends.choose(hash(&Flow { source_port: 0, ..*opener }))?,
+        Kept::Now(_) | Kept::Never => {
+            backends.choose(hash(&Flow { source_port: 0, ..*initiator }))?
+        }
     };
-    affinities.note(opener, backend, affinity_s, now_s);
+    affinities.note(initiator, backend, affinity_s, now_s);
     Some(backend)
 }
 

@@ -11,7 +11,7 @@
 use super::{Context, Next, Node, Translation, open, service};
 use crate::packet::Packet;
 use crate::policy::{Decision, evaluate};
-use crate::session::{Found, Sight, Views};
+use crate::session::{Found, TupleOrigin, Tuples};
 use crate::wire::{self, Flow, Fragment, Headers, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Verdict};
 
@@ -59,7 +59,7 @@ fn look(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     let flow = &packet.headers.flow;
     let (hash, now_s) = (packet.hash, context.now.seconds());
-    match context.sessions.find_at(packet.guess, hash, flow, Sight::Entering, now_s) {
+    match context.sessions.find_at(packet.guess, hash, flow, TupleOrigin::Entering, now_s) {
         None => opens(context, packet),
         Some(found)
             if packet.headers.role == Role::Opens && starts_anew(context, packet, &found) =>
@@ -104,24 +104,24 @@ pub(super) fn go_on(
     let is_current = found.is_of(generation);
     if !is_current || found.translated {
         // The session may have ended since it was found.
-        let Some(views) = context.sessions.views(found) else {
+        let Some(tuples) = context.sessions.tuples(found) else {
             return Next::End(Outcome::NoSession);
         };
         // What a later snapshot allowed, a worker that is behind neither ends nor evaluates.
         if !is_current && !found.is_of_later(generation) {
-            if let Err(next) = reevaluate(context, packet, found, &views) {
+            if let Err(next) = reevaluate(context, packet, found, &tuples) {
                 return next;
             }
             if found.forward {
-                context.sessions.claim(found, open::owner(context, packet, &views));
+                context.sessions.claim(found, open::owner(context, packet, &tuples));
             }
         }
         if found.translated {
             let (to, returns) = match found.forward {
-                true => (views.receiver, false),
-                false => (views.opener.reversed(), views.return_mac != Mac::default()),
+                true => (tuples.responder, false),
+                false => (tuples.initiator.reversed(), tuples.return_mac != Mac::default()),
             };
-            context.translate(packet, Translation { views, to, quoted: None, returns });
+            context.translate(packet, Translation { tuples, to, quoted: None, returns });
         }
     }
     let known = found.adjacency();
@@ -163,9 +163,9 @@ fn reevaluate(
     context: &Context<'_>,
     packet: &mut Packet,
     found: &Found,
-    views: &Views,
+    tuples: &Tuples,
 ) -> Result<(), Next> {
-    if context.sessions.has_departed(found, views) {
+    if context.sessions.has_departed(found, tuples) {
         context.sessions.end(found);
         let may_open = packet.headers.role == Role::Opens
             && !matches!(packet.headers.fragment, Fragment::Later(_));
@@ -174,13 +174,13 @@ fn reevaluate(
             false => Next::End(Outcome::NoSession),
         });
     }
-    let Decision { outcome, by } = evaluate(context.snapshot, &views.policy_flow());
+    let Decision { outcome, by } = evaluate(context.snapshot, &tuples.policy_flow());
     if outcome.verdict() != Verdict::Forward {
         context.sessions.end(found);
         packet.by = by;
         return Err(Next::End(outcome));
     }
-    if has_lost_its_backend(context, views) {
+    if has_lost_its_backend(context, tuples) {
         context.sessions.end(found);
         let starts_over = found.forward && !matches!(packet.headers.fragment, Fragment::Later(_));
         return Err(match starts_over {
@@ -191,18 +191,18 @@ fn reevaluate(
     Ok(())
 }
 
-fn has_lost_its_backend(context: &Context<'_>, views: &Views) -> bool {
-    let Flow { destination: address, destination_port: port, protocol, .. } = views.receiver;
-    if !service::admits(context.snapshot, &views.opener) {
+fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
+    let Flow { destination: address, destination_port: port, protocol, .. } = tuples.responder;
+    if !service::admits(context.snapshot, &tuples.initiator) {
         return true;
     }
-    // A connection would notice, and opens another one when its endpoint has ended.
+    // A connection would error, and opens another one when its endpoint has ended.
     if protocol != protocol::UDP
-        || (views.opener.destination, views.opener.destination_port) == (address, port)
+        || (tuples.initiator.destination, tuples.initiator.destination_port) == (address, port)
     {
         return false;
     }
-    let Some(entry) = service::find(context.snapshot, &views.opener) else { return true };
+    let Some(entry) = service::find(context.snapshot, &tuples.initiator) else { return true };
     let lists = [entry.backends(false), entry.backends(true)];
     !lists.iter().any(|backends| {
         backends.list().binary_search(&crate::services::Backend { address, port }).is_ok()
@@ -218,16 +218,16 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(quoted) = quoted else { return refused };
     let hash = context.sessions.hash(&quoted);
     let now_s = context.now.seconds();
-    let Some(found) = context.sessions.find(hash, &quoted, Sight::Quoted, now_s) else {
+    let Some(found) = context.sessions.find(hash, &quoted, TupleOrigin::Quoted, now_s) else {
         return refused;
     };
-    let Some(views) = context.sessions.views(&found) else { return refused };
-    if context.sessions.has_departed(&found, &views) {
+    let Some(tuples) = context.sessions.tuples(&found) else { return refused };
+    if context.sessions.has_departed(&found, &tuples) {
         context.sessions.end(&found);
         return refused;
     }
     if !found.is_of(snapshot.generation) && !found.is_of_later(snapshot.generation) {
-        let Decision { outcome, by } = evaluate(snapshot, &views.policy_flow());
+        let Decision { outcome, by } = evaluate(snapshot, &tuples.policy_flow());
         if outcome.verdict() != Verdict::Forward {
             context.sessions.end(&found);
             packet.by = by;
@@ -237,14 +237,14 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let went = snapshot.route(quoted.destination).ok();
     let quoted_went = went.and_then(|adjacency| snapshot.egress(adjacency)).map(|(port, _)| port);
     let from_host = snapshot.port(packet.in_port).is_some_and(|port| port.kind == PortKind::Host);
-    let returned = !found.forward && views.return_mac != Mac::default();
+    let returned = !found.forward && tuples.return_mac != Mac::default();
     let came_back = quoted_went == Some(packet.in_port)
         || returned && snapshot.uplink() == Some(packet.in_port);
     if !came_back && !from_host {
         return refused;
     }
     if found.translated {
-        let error = related_translation(&packet.headers.flow, found.forward, views);
+        let error = related_translation(&packet.headers.flow, found.forward, tuples);
         context.translate(packet, error);
     }
     match route(context, packet) {
@@ -258,14 +258,14 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 }
 
 /// What an error about a translated packet looks like to whoever sent that.
-fn related_translation(error: &Flow, forward: bool, views: Views) -> Translation {
+fn related_translation(error: &Flow, forward: bool, tuples: Tuples) -> Translation {
     let (sent, left) = match forward {
-        true => (views.opener, views.receiver),
-        false => (views.receiver.reversed(), views.opener.reversed()),
+        true => (tuples.initiator, tuples.responder),
+        false => (tuples.responder.reversed(), tuples.initiator.reversed()),
     };
     // Routers on the way speak for themselves; the far end is known by another address here.
     let source = if error.source == left.destination { sent.destination } else { error.source };
     let to = Flow { source, destination: sent.source, ..*error };
-    let returns = forward && views.return_mac != Mac::default();
-    Translation { views, to, quoted: Some(sent), returns }
+    let returns = forward && tuples.return_mac != Mac::default();
+    Translation { tuples, to, quoted: Some(sent), returns }
 }

@@ -57,7 +57,7 @@ impl<'a> PolicyBatch<'a> {
         PolicyBatch { entries, keys: self.keys, lists: self.lists }
     }
 
-    /// One more connection, as its opener's packets show it, with its pods, where these are on this
+    /// One more connection, as its initiator's packets show it, with its pods, where these are on this
     /// cluster node.
     #[inline]
     pub(crate) fn push(

@@ -44,7 +44,7 @@ pub struct RuleAt {
     pub rule: u32,
 }
 
-/// Judges the connection that `flow`, as its opener's packets show it, belongs to.
+/// Judges the connection that `flow`, as its initiator's packets show it, belongs to.
 pub fn evaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
     evaluate_deciding(snapshot, flow).0
 }

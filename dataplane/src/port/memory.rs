@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{Lent, Port, PortGone};
+use super::{Buffers, Port, PortGone};
 use crate::Frame;
 
 /// The outer end of a [`MemoryPort`]: what a pod or a wire would be.
@@ -68,7 +68,7 @@ struct MemoryPort {
 impl Port for MemoryPort {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
@@ -80,17 +80,17 @@ impl Port for MemoryPort {
             if ends.towards_switch.is_empty() {
                 break;
             }
-            let needed = ends.towards_switch[0].len().div_ceil(lent.memory.capacity());
-            if needed > lent.memory.count() as usize {
+            let needed = ends.towards_switch[0].len().div_ceil(buffers.memory.capacity());
+            if needed > buffers.memory.count() as usize {
                 // Whoever opens the port again does not meet it again.
                 let length = ends.towards_switch.pop_front().map_or(0, |frame| frame.len());
                 return Err(PortGone(format!(
                     "a frame of {length} bytes does not fit into {} times {}",
-                    lent.memory.count(),
-                    lent.memory.capacity()
+                    buffers.memory.count(),
+                    buffers.memory.capacity()
                 )));
             }
-            let Some(frame) = lent.filled(&ends.towards_switch[0]) else { break };
+            let Some(frame) = buffers.filled(&ends.towards_switch[0]) else { break };
             ends.towards_switch.pop_front();
             frames.push(frame);
         }
@@ -102,13 +102,13 @@ impl Port for MemoryPort {
         Ok(())
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
         let mut ends = self.wire.ends();
         for frame in frames.drain(..) {
             let mut bytes = Vec::with_capacity(frame.len());
-            lent.memory.append_to(&frame, &mut bytes, usize::MAX);
+            buffers.memory.append_to(&frame, &mut bytes, usize::MAX);
             ends.from_switch.push_back(bytes);
-            lent.free.put(frame);
+            buffers.free.put(frame);
         }
         Ok(())
     }
@@ -117,5 +117,5 @@ impl Port for MemoryPort {
         self.wire.inner.waiting.as_ref().map(AsFd::as_fd)
     }
 
-    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }

@@ -16,14 +16,14 @@ use crate::frame::Chain;
 use crate::{Frame, FreeList, Memory};
 
 /// What a port works with: the frames' memory and the worker's free frames.
-pub struct Lent<'a> {
+pub struct Buffers<'a> {
     /// The memory all frames of the switch stand in.
     pub memory: &'a Memory,
     /// Free frames.
     pub free: &'a mut FreeList,
 }
 
-impl Lent<'_> {
+impl Buffers<'_> {
     /// This packet in free frames; `None` if there are too few.
     pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
         if packet.len().div_ceil(self.memory.capacity()) > self.free.len() {
@@ -79,18 +79,18 @@ pub trait Port: Send {
     /// Appends up to `most` received frames.
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone>;
 
     /// Takes frames to send from the front of `frames`; what does not fit stays there, and so do
     /// packets of more than [`MOST_FRAMES`] frames, behind the others, where the port sends none.
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone>;
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone>;
 
     /// Whether it sees itself to checksums that are still to be completed
-    /// ([`Frame::open_sum`]); all others are given finished packets only.
-    fn takes_open_sums(&self) -> bool {
+    /// ([`Frame::partial_checksum`]); all others are given finished packets only.
+    fn accepts_partial_checksums(&self) -> bool {
         false
     }
 
@@ -110,5 +110,5 @@ pub trait Port: Send {
     }
 
     /// Gives all frames back that the port still holds.
-    fn close(self: Box<Self>, lent: &mut Lent<'_>);
+    fn close(self: Box<Self>, buffers: &mut Buffers<'_>);
 }

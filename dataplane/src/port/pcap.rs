@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::{Lent, Port, PortGone};
+use super::{Buffers, Port, PortGone};
 use crate::Frame;
 use crate::capture::{Direction, Reader, Writer};
 
@@ -33,20 +33,20 @@ impl<R: BufRead + Send, W: Write + Send> PcapPort<R, W> {
 impl<R: BufRead + Send, W: Write + Send> Port for PcapPort<R, W> {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
         let mut count = 0;
         while count < most
-            && !lent.free.is_empty()
+            && !buffers.free.is_empty()
             && let Some(input) = &mut self.input
         {
             match input.next() {
                 None => self.input = None,
                 Some(Err(error)) => return Err(PortGone(error.to_string())),
                 Some(Ok(record)) => {
-                    let Some(frame) = lent.filled(&record.data) else {
+                    let Some(frame) = buffers.filled(&record.data) else {
                         let (length, offset) = (record.data.len(), record.offset);
                         return Err(PortGone(format!(
                             "no frames for the packet of {length} bytes at offset {offset}"
@@ -60,28 +60,28 @@ impl<R: BufRead + Send, W: Write + Send> Port for PcapPort<R, W> {
         Ok(())
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let time = time.unwrap_or(Duration::ZERO);
         let mut bytes = Vec::new();
         for frame in frames.drain(..) {
             if let Some(output) = &self.output {
                 bytes.clear();
-                lent.memory.append_to(&frame, &mut bytes, usize::MAX);
+                buffers.memory.append_to(&frame, &mut bytes, usize::MAX);
                 let mut writer = output.lock().unwrap_or_else(PoisonError::into_inner);
                 let (name, length) = (Some(&*self.name), bytes.len() as u32);
                 let written = writer.write_directed(name, time, &bytes, length, Direction::Out);
                 if let Err(error) = written {
-                    lent.free.put(frame);
+                    buffers.free.put(frame);
                     return Err(PortGone(format!("write the capture of {}: {error}", self.name)));
                 }
             }
-            lent.free.put(frame);
+            buffers.free.put(frame);
         }
         Ok(())
     }
 
-    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
 #[cfg(test)]
@@ -106,16 +106,16 @@ mod tests {
     fn a_capture_passes_through() {
         let (memory, frames) = Memory::heap(2048, 4);
         let mut free = FreeList::new(&memory, frames);
-        let mut lent = Lent { memory: &memory, free: &mut free };
+        let mut buffers = Buffers { memory: &memory, free: &mut free };
         let packets: Vec<Vec<u8>> = (0..10).map(|n| vec![n; 60]).collect();
         let bytes = capture(&packets.iter().map(|it| &it[..]).collect::<Vec<_>>());
         let output = Arc::new(Mutex::new(Writer::new(Vec::new()).unwrap()));
         let mut port = port(&bytes, Some(&output));
         for _ in 0..5 {
             let mut frames = Vec::new();
-            port.receive(&mut lent, 3, &mut frames).unwrap();
+            port.receive(&mut buffers, 3, &mut frames).unwrap();
             assert!(frames.len() <= 3);
-            port.send(&mut lent, &mut frames).unwrap();
+            port.send(&mut buffers, &mut frames).unwrap();
         }
         drop(port);
         let written = Arc::into_inner(output).unwrap().into_inner().unwrap().finish().unwrap();
@@ -129,15 +129,15 @@ mod tests {
     fn damage_ends_the_port_with_its_reason() {
         let (memory, frames) = Memory::heap(512, 4);
         let mut free = FreeList::new(&memory, frames);
-        let mut lent = Lent { memory: &memory, free: &mut free };
+        let mut buffers = Buffers { memory: &memory, free: &mut free };
         let bytes = capture(&[&[1; 60], &[2; 60]]);
         let mut frames = Vec::new();
-        let gone = port(&bytes[..bytes.len() - 9], None).receive(&mut lent, 9, &mut frames);
+        let gone = port(&bytes[..bytes.len() - 9], None).receive(&mut buffers, 9, &mut frames);
         assert!(gone.unwrap_err().0.contains("test.pcapng"));
         assert_eq!(frames.len(), 1);
 
         let too_long = capture(&[&[1; 1500]]);
-        let gone = port(&too_long, None).receive(&mut lent, 9, &mut frames).unwrap_err();
+        let gone = port(&too_long, None).receive(&mut buffers, 9, &mut frames).unwrap_err();
         assert!(gone.0.contains("no frames for the packet of 1500 bytes at offset"), "{gone}");
     }
 }

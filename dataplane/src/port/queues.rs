@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
-use super::{Lent, Port, PortGone};
+use super::{Buffers, Port, PortGone};
 use crate::Frame;
 
 /// Ports that make up one.
@@ -42,13 +42,13 @@ fn wait_for_any(ports: &[Box<dyn Port>]) -> Option<OwnedFd> {
 }
 
 impl Port for Queues {
-    fn takes_open_sums(&self) -> bool {
-        self.ports.iter().all(|port| port.takes_open_sums())
+    fn accepts_partial_checksums(&self) -> bool {
+        self.ports.iter().all(|port| port.accepts_partial_checksums())
     }
 
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
@@ -56,14 +56,14 @@ impl Port for Queues {
         for n in 0..count {
             let left = most - (frames.len() - start);
             // Even with nothing left a queue is asked: it has the kernel's frames to see to.
-            self.ports[(self.first + n) % count].receive(lent, left, frames)?;
+            self.ports[(self.first + n) % count].receive(buffers, left, frames)?;
         }
         self.first = (self.first + 1) % count;
         Ok(())
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        self.ports[0].send(lent, frames)
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.ports[0].send(buffers, frames)
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
@@ -78,8 +78,8 @@ impl Port for Queues {
         self.ports.iter().map(|port| port.missed()).sum()
     }
 
-    fn close(self: Box<Self>, lent: &mut Lent<'_>) {
-        self.ports.into_iter().for_each(|port| port.close(lent));
+    fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
+        self.ports.into_iter().for_each(|port| port.close(buffers));
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
     fn all_queues_are_served_and_one_sends() {
         let (memory, frames) = Memory::heap(2048, 64);
         let mut free = FreeList::new(&memory, frames);
-        let mut lent = Lent { memory: &memory, free: &mut free };
+        let mut buffers = Buffers { memory: &memory, free: &mut free };
         let wires: Vec<Wire> = (0..3).map(|_| Wire::default()).collect();
         let mut port = Queues::new(wires.iter().map(Wire::port).collect());
         let is_readable = |port: &Queues| {
@@ -113,10 +113,10 @@ mod tests {
         assert!(is_readable(&port));
         let (mut seen, mut received) = (Vec::new(), Vec::new());
         while seen.len() < 9 {
-            port.receive(&mut lent, 2, &mut received).unwrap();
+            port.receive(&mut buffers, 2, &mut received).unwrap();
             assert!((1..=2).contains(&received.len()), "{} at once", received.len());
             seen.extend(received.iter().map(|frame| memory.bytes(frame).to_vec()));
-            port.send(&mut lent, &mut received).unwrap();
+            port.send(&mut buffers, &mut received).unwrap();
         }
         assert!(!is_readable(&port));
         for queue in 0..3 {
@@ -125,7 +125,7 @@ mod tests {
         }
         let sent: Vec<Vec<u8>> = std::iter::from_fn(|| wires[0].receive()).collect();
         assert_eq!(sent, seen);
-        Box::new(port).close(&mut lent);
+        Box::new(port).close(&mut buffers);
         assert_eq!(free.len(), 64);
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use crossbeam_queue::ArrayQueue;
 
-use super::{Lent, Port, PortGone};
+use super::{Buffers, Port, PortGone};
 use crate::Frame;
 use crate::capture::{Direction, Writer};
 
@@ -143,7 +143,13 @@ impl Shared {
         }
     }
 
-    fn record(&self, lent: &Lent<'_>, frames: &[Frame], port: &Arc<str>, direction: Direction) {
+    fn record(
+        &self,
+        buffers: &Buffers<'_>,
+        frames: &[Frame],
+        port: &Arc<str>,
+        direction: Direction,
+    ) {
         if frames.is_empty() || !self.is_on.load(Ordering::Acquire) {
             return;
         }
@@ -157,7 +163,7 @@ impl Shared {
             (slot.direction, slot.time) = (direction, time);
             slot.original_length = frame.len() as u32;
             slot.bytes.clear();
-            lent.memory.append_to(frame, &mut slot.bytes, self.snap);
+            buffers.memory.append_to(frame, &mut slot.bytes, self.snap);
             let _ = self.full.push(slot);
         }
     }
@@ -172,21 +178,21 @@ struct RecordedPort {
 impl Port for RecordedPort {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
         let start = frames.len();
-        let result = self.port.receive(lent, most, frames);
-        self.shared.record(lent, &frames[start..], &self.name, Direction::In);
+        let result = self.port.receive(buffers, most, frames);
+        self.shared.record(buffers, &frames[start..], &self.name, Direction::In);
         result
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
         // Frames the port turns out to have no room for are in the capture as well: the switch
         // sent them.
-        self.shared.record(lent, frames, &self.name, Direction::Out);
-        self.port.send(lent, frames)
+        self.shared.record(buffers, frames, &self.name, Direction::Out);
+        self.port.send(buffers, frames)
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
@@ -201,8 +207,8 @@ impl Port for RecordedPort {
         self.port.missed()
     }
 
-    fn close(self: Box<Self>, lent: &mut Lent<'_>) {
-        self.port.close(lent);
+    fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
+        self.port.close(buffers);
     }
 }
 
@@ -248,11 +254,11 @@ mod tests {
 
         /// Sends a frame in and back out.
         fn pass(&mut self, bytes: &[u8]) {
-            let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+            let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
             let mut frames = Vec::new();
             self.wire.send(bytes);
-            self.port.receive(&mut lent, 64, &mut frames).unwrap();
-            self.port.send(&mut lent, &mut frames).unwrap();
+            self.port.receive(&mut buffers, 64, &mut frames).unwrap();
+            self.port.send(&mut buffers, &mut frames).unwrap();
             assert_eq!(self.wire.receive().unwrap(), bytes);
         }
     }

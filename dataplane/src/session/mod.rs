@@ -6,7 +6,7 @@
 //! contend for.
 //!
 //! A connection to a service looks different at its two ends; its session is found by what
-//! either end sends, and knows both sights ([`translation`]).
+//! either end sends, and knows both tuples ([`translation`]).
 //!
 //! A session holds no verdict but the number of the policy generation that allowed it, so that
 //! a change of policy sweeps nothing: each session is re-evaluated at its next packet.
@@ -29,8 +29,8 @@ mod table;
 mod translation;
 
 pub use record::{Found, SessionId};
-pub use table::{Guess, Opened, Opening, Owner, Refusal, Sessions, Sight};
-pub use translation::Views;
+pub use table::{Guess, Opened, Opening, Owner, Refusal, Sessions, TupleOrigin};
+pub use translation::Tuples;
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What has been seen of a connection, as bits: of TCP its flags, of others whether the receiver has
+/// What has been seen of a connection, as bits: of TCP its flags, of others whether the responder has
 /// answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct State(u8);
@@ -79,7 +79,7 @@ impl State {
     const RST: u8 = 32;
     const ANSWERED: u8 = 64;
 
-    /// The state after a packet of the opener (`forward`) or its peer; `flags` are those of TCP.
+    /// The state after a packet of the initiator (`forward`) or its peer; `flags` are those of TCP.
     #[must_use]
     #[inline]
     pub fn after(self, protocol: u8, flags: u8, forward: bool) -> Self {
@@ -121,7 +121,7 @@ impl State {
         self.0 & (Self::ACK | Self::FIN_FORWARD | Self::FIN_REVERSE | Self::RST) == 0
     }
 
-    /// TCP: both ends are done, so that the opener may use the ports again.
+    /// TCP: both ends are done, so that the initiator may use the ports again.
     #[inline]
     pub fn is_over(self) -> bool {
         const BOTH: u8 = State::FIN_FORWARD | State::FIN_REVERSE;

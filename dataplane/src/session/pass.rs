@@ -44,7 +44,7 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::PortId;
-    use crate::session::{Opened, Opening, Owner, Sight, Timeouts, Views};
+    use crate::session::{Opened, Opening, Owner, Timeouts, TupleOrigin, Tuples};
     use crate::wire::protocol;
     use proptest::prelude::*;
 
@@ -69,24 +69,24 @@ mod tests {
                 destination_port: 80,
                 protocol: if is_tcp { protocol::TCP } else { protocol::UDP },
             };
-            let mut views = Views::plain(flow);
+            let mut tuples = Tuples::plain(flow);
             if is_translated {
-                views.receiver.destination_port = 8080;
+                tuples.responder.destination_port = 8080;
             }
             let opening =
                 Opening { owner: Owner::port(PortId(0)), adjacency: Adjacency(1), generation: 7, tcp_flags: 2 };
             // The same packets go the general way in one table and, if they may, the quick way in
             // the other.
             let tables = [(); 2].map(|()| Sessions::new(4, 2, Timeouts::default()));
-            let mut flow = if forward { flow } else { views.receiver.reversed() };
+            let mut flow = if forward { flow } else { tuples.responder.reversed() };
             let generally = |sessions: &Sessions, flow: &Flow, flags, now_s| {
                 let hash = sessions.hash(flow);
-                let found = sessions.find(hash, flow, Sight::Entering, now_s)?;
+                let found = sessions.find(hash, flow, TupleOrigin::Entering, now_s)?;
                 sessions.touch(&found, flags, now_s);
                 Some(found)
             };
             for sessions in &tables {
-                let opened = sessions.open(&views, &opening, 10);
+                let opened = sessions.open(&tuples, &opening, 10);
                 prop_assert!(matches!(opened, Ok(Opened::New(_))));
                 for flags in &flags {
                     let found = generally(sessions, &flow, *flags, 11);

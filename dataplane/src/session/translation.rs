@@ -1,4 +1,4 @@
-//! Sessions whose packets are rewritten on their way: what they look like at their opener.
+//! Sessions whose packets are rewritten on their way: what they look like at their initiator.
 //!
 //! Translations stand beside the records, place by place, in memory that takes no room where
 //! nothing was ever written.
@@ -9,39 +9,43 @@ use super::record::Words;
 use super::region::Cells;
 use crate::wire::{Flow, Mac};
 
-/// Both sights of one connection, each with the opener as source.
+/// Both tuples of one connection, each with the initiator as source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Views {
-    /// What the opener sends and gets answered by.
-    pub opener: Flow,
-    /// What the receiver gets.
-    pub receiver: Flow,
-    /// MAC address that the opener's packets came from, where answers must go back the same
+pub struct Tuples {
+    /// What the initiator sends and gets answered by.
+    pub initiator: Flow,
+    /// What the responder gets.
+    pub responder: Flow,
+    /// MAC address that the initiator's packets came from, where answers must go back the same
     /// way (connections from outside the cluster); else zero.
     pub return_mac: Mac,
 }
 
-impl Views {
+impl Tuples {
     /// A connection that is not translated.
     #[inline]
     pub fn plain(flow: Flow) -> Self {
-        Self { opener: flow, receiver: flow, return_mac: Mac::default() }
+        Self { initiator: flow, responder: flow, return_mac: Mac::default() }
     }
 
     /// Whether packets are rewritten.
     #[inline]
     pub fn is_translated(&self) -> bool {
-        self.opener != self.receiver
+        self.initiator != self.responder
     }
 
     /// The connection as policies see it: who really opens it, and who really gets it.
     #[inline]
     pub fn policy_flow(&self) -> Flow {
-        Flow { source: self.opener.source, source_port: self.opener.source_port, ..self.receiver }
+        Flow {
+            source: self.initiator.source,
+            source_port: self.initiator.source_port,
+            ..self.responder
+        }
     }
 }
 
-/// What a session looks like at its opener: addresses and ports as in a record, and the MAC
+/// What a session looks like at its initiator: addresses and ports as in a record, and the MAC
 /// address to return to. Read and written under the record's sequence.
 #[derive(Default)]
 pub(super) struct Translation([AtomicU64; 6]);
@@ -52,18 +56,18 @@ unsafe impl Cells for Translation {}
 
 impl Translation {
     /// Writes it; the caller is the only one who knows of the record.
-    pub(super) fn write(&self, opener: &Flow, return_mac: Mac) {
+    pub(super) fn write(&self, initiator: &Flow, return_mac: Mac) {
         let [a, b, c, d, e, f] = return_mac;
         let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        let values = Words::of(opener).values().into_iter().chain([mac]);
+        let values = Words::of(initiator).values().into_iter().chain([mac]);
         for (word, value) in self.0.iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
     }
 
-    /// The opener's sight; the caller makes sure that the session is still the same.
+    /// The initiator's origin; the caller makes sure that the session is still the same.
     #[inline]
-    pub(super) fn opener(&self) -> Words {
+    pub(super) fn initiator(&self) -> Words {
         let value = |n: usize| self.0[n].load(Ordering::Relaxed);
         Words::from_values([value(0), value(1), value(2), value(3), value(4)])
     }

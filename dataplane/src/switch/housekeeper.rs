@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::orders::Orders;
-use crate::port::{Lent, Port};
+use crate::mailbox::Mailbox;
+use crate::port::{Buffers, Port};
 use crate::session::Sessions;
 use crate::{Frame, FreeList, Memory};
 
@@ -18,7 +18,7 @@ pub(crate) enum Task {
     /// End the sessions of departed addresses once no worker makes any more.
     EndDeparted,
     /// Answer once everything before is done.
-    Answer(Sender<()>),
+    Notify(Sender<()>),
 }
 
 pub(super) struct Housekeeper {
@@ -35,7 +35,7 @@ impl Housekeeper {
         memory: &Arc<Memory>,
         free: FreeList,
         sessions: &Arc<Sessions>,
-        workers: Vec<Arc<Orders>>,
+        workers: Vec<Arc<Mailbox>>,
     ) -> std::io::Result<Self> {
         let (tasks, waiting) = channel();
         let (memory, sessions) = (Arc::clone(memory), Arc::clone(sessions));
@@ -59,7 +59,7 @@ impl Housekeeper {
     /// Waits until every port that was given up before is closed.
     pub(super) fn finish(&self) {
         let (done, is_done) = channel();
-        self.give(Task::Answer(done));
+        self.give(Task::Notify(done));
         let _ = is_done.recv();
     }
 }
@@ -78,7 +78,7 @@ fn run(
     memory: &Memory,
     mut free: FreeList,
     sessions: &Sessions,
-    workers: &[Arc<Orders>],
+    workers: &[Arc<Mailbox>],
 ) {
     let mut departed = false;
     loop {
@@ -89,11 +89,11 @@ fn run(
         match next {
             Ok(Task::Close(port, leaving)) => {
                 leaving.into_iter().for_each(|frame| free.put(frame));
-                port.close(&mut Lent { memory, free: &mut free });
+                port.close(&mut Buffers { memory, free: &mut free });
                 free.share_all();
             }
             Ok(Task::EndDeparted) => departed = true,
-            Ok(Task::Answer(done)) => drop(done.send(())),
+            Ok(Task::Notify(done)) => drop(done.send(())),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }

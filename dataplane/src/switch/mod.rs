@@ -12,9 +12,9 @@ use acl::Address;
 use ahash::AHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::exchange::{Bell, Exchange};
+use crate::exchange::{Doorbell, Exchange};
 use crate::graph::trace::Tracing;
-use crate::orders::{Order, Orders};
+use crate::mailbox::{Command, Mailbox};
 use crate::port::{Port, PortGone, Queues};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
@@ -91,7 +91,7 @@ pub struct Switch {
 }
 
 struct Handle {
-    orders: Arc<Orders>,
+    mailbox: Arc<Mailbox>,
     counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
 }
@@ -121,9 +121,9 @@ impl Switch {
         let free = FreeList::new(memory, frames);
         let stop = Arc::new(AtomicBool::new(false));
         let clock = Clock::start();
-        let orders: Vec<Arc<Orders>> =
-            (0..count).map(|number| Orders::with_bell(exchange.bell(number))).collect();
-        let housekeeper = Housekeeper::start(memory, free.share(), &sessions, orders.clone())?;
+        let mailboxes: Vec<Arc<Mailbox>> =
+            (0..count).map(|number| Mailbox::with_doorbell(exchange.doorbell(number))).collect();
+        let housekeeper = Housekeeper::start(memory, free.share(), &sessions, mailboxes.clone())?;
         let mut switch = Self {
             workers: Vec::new(),
             exchange: Arc::clone(&exchange),
@@ -135,8 +135,8 @@ impl Switch {
             pods: Mutex::default(),
             housekeeper,
         };
-        for (number, orders) in orders.into_iter().enumerate() {
-            let bell = exchange.bell(number);
+        for (number, mailbox) in mailboxes.into_iter().enumerate() {
+            let doorbell = exchange.doorbell(number);
             let counters = Arc::new(Counters::default());
             let worker = Worker::new(Parts {
                 number,
@@ -144,7 +144,7 @@ impl Switch {
                 free: free.share(),
                 sessions: Arc::clone(&sessions),
                 counters: Arc::clone(&counters),
-                orders: Arc::clone(&orders),
+                mailbox: Arc::clone(&mailbox),
                 exchange: Arc::clone(&exchange),
                 housekeeper: switch.housekeeper.tasks(),
                 inspect: inspect(number),
@@ -156,9 +156,9 @@ impl Switch {
                     if let Some(id) = core {
                         core_affinity::set_for_current(core_affinity::CoreId { id });
                     }
-                    run(worker, &bell, &stop, mode, clock);
+                    run(worker, &doorbell, &stop, mode, clock);
                 })?;
-            switch.workers.push(Handle { orders, counters, thread: Some(thread) });
+            switch.workers.push(Handle { mailbox, counters, thread: Some(thread) });
         }
         Ok(switch)
     }
@@ -171,8 +171,8 @@ impl Switch {
         self.sessions.set_ports(snapshot.ports().count(), snapshot.uplink().is_some());
         self.published.store(snapshot.generation, Ordering::Release);
         for worker in &self.workers {
-            worker.orders.give(Order::Snapshot(Arc::clone(snapshot)));
-            worker.orders.free_retired();
+            worker.mailbox.send(Command::Snapshot(Arc::clone(snapshot)));
+            worker.mailbox.free_retired();
         }
         self.housekeeper.give(Task::EndDeparted);
     }
@@ -201,7 +201,7 @@ impl Switch {
     /// Has every worker follow packets, or follow them no more.
     pub fn follow(&self, tracing: Option<&Arc<Tracing>>) {
         for worker in &self.workers {
-            worker.orders.give(Order::Trace(tracing.cloned()));
+            worker.mailbox.send(Command::Trace(tracing.cloned()));
         }
     }
 
@@ -213,12 +213,12 @@ impl Switch {
     /// Waits until every worker decides by this generation or a later one.
     pub fn wait_in_force(&self, generation: u64, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        self.workers.iter().all(|worker| worker.orders.wait_for(generation, deadline))
+        self.workers.iter().all(|worker| worker.mailbox.wait_for(generation, deadline))
     }
 
     /// The oldest generation that a worker still decides by.
     pub fn generation(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.orders.generation()).min().unwrap_or(0)
+        self.workers.iter().map(|worker| worker.mailbox.generation()).min().unwrap_or(0)
     }
 
     /// A number for a new port: the lowest that no port has, and that no worker takes for that of
@@ -254,8 +254,8 @@ impl Switch {
                 1 => own.remove(0),
                 _ => Box::new(Queues::new(own)),
             };
-            let order = Order::AddPort(id, port, Arc::clone(&part.counters));
-            self.workers[part.worker].orders.give(order);
+            let command = Command::AddPort(id, port, Arc::clone(&part.counters));
+            self.workers[part.worker].mailbox.send(command);
         }
     }
 
@@ -268,9 +268,9 @@ impl Switch {
         self.exchange.set_owners(id, &[]);
         let (done, are_done) = std::sync::mpsc::channel();
         for part in &parts {
-            let (orders, done) = (&self.workers[part.worker].orders, done.clone());
-            orders.give(Order::RemovePort(id));
-            orders.give(Order::Call(Box::new(move || {
+            let (mailbox, done) = (&self.workers[part.worker].mailbox, done.clone());
+            mailbox.send(Command::RemovePort(id));
+            mailbox.send(Command::Call(Box::new(move || {
                 let _ = done.send(());
             })));
         }
@@ -289,7 +289,7 @@ impl Switch {
 
     /// Ports that workers gave up because their interfaces vanished.
     pub fn take_gone(&self) -> Vec<(PortId, PortGone)> {
-        self.workers.iter().flat_map(|worker| worker.orders.take_gone()).collect()
+        self.workers.iter().flat_map(|worker| worker.mailbox.take_gone()).collect()
     }
 
     /// Each worker's counters.
@@ -324,7 +324,7 @@ impl Drop for Switch {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         for worker in &mut self.workers {
-            worker.orders.give(Order::Call(Box::new(|| ())));
+            worker.mailbox.send(Command::Call(Box::new(|| ())));
             if let Some(thread) = worker.thread.take() {
                 let _ = thread.join();
             }
@@ -351,7 +351,7 @@ impl Clock {
     }
 }
 
-fn run(mut worker: Worker, bell: &Bell, stop: &AtomicBool, mode: RxMode, clock: Clock) {
+fn run(mut worker: Worker, doorbell: &Doorbell, stop: &AtomicBool, mode: RxMode, clock: Clock) {
     let mut last_work = Instant::now();
     while !stop.load(Ordering::Acquire) {
         let now = Instant::now();
@@ -365,7 +365,7 @@ fn run(mut worker: Worker, bell: &Bell, stop: &AtomicBool, mode: RxMode, clock: 
             RxMode::Interrupt => true,
         };
         if rests {
-            sleep(&worker, bell);
+            sleep(&worker, doorbell);
         } else {
             std::hint::spin_loop();
         }
@@ -373,18 +373,18 @@ fn run(mut worker: Worker, bell: &Bell, stop: &AtomicBool, mode: RxMode, clock: 
 }
 
 /// Sleeps until a port has frames, somebody rings, or the longest sleep is over.
-fn sleep(worker: &Worker, bell: &Bell) {
-    bell.lie_down();
+fn sleep(worker: &Worker, doorbell: &Doorbell) {
+    doorbell.arm();
     if !worker.has_work() {
         worker.counters().sleeps.add(1);
         let sending = worker.ports().any(Port::is_sending);
         let timeout = if sending { Duration::from_millis(1) } else { LONGEST_SLEEP };
-        let sources = worker.ports().filter_map(Port::readable).chain(bell.readable());
+        let sources = worker.ports().filter_map(Port::readable).chain(doorbell.readable());
         let mut sources: Vec<PollFd<'_>> =
             sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as _ };
         // Whatever it says, the worker looks at every port in its next round.
         let _ = poll(&mut sources, Some(&timeout));
     }
-    bell.get_up();
+    doorbell.disarm();
 }

@@ -2,7 +2,7 @@
 //! sender left to hardware that is not there.
 
 use super::{Fragment, Headers, Kind, protocol};
-use crate::frame::OpenSum;
+use crate::frame::PartialChecksum;
 use crate::{Frame, Memory};
 
 /// The one's complement sum of big-endian 16-bit words, not folded. A last odd byte counts as
@@ -159,15 +159,15 @@ fn pseudo_of(packet: &[u8], headers: &Headers) -> u64 {
 }
 
 /// Sees to a checksum that its sender left unfinished: notes that it still is if it `may_stay` so
-/// ([`Memory::close_sum`] completes it later), completes it otherwise.
+/// ([`Memory::complete_checksum`] completes it later), completes it otherwise.
 #[inline]
 pub fn settle(memory: &Memory, frame: &mut Frame, headers: &Headers, may_stay: bool) {
     let Some(unfinished) = unfinished(memory.bytes(frame), headers) else { return };
     // What completes it later sums up to the end of the frame.
     let may_stay = may_stay && usize::from(headers.end) == frame.len();
     let field = unfinished.at as u16 - headers.l4;
-    match OpenSum::new(headers.l4, field) {
-        Some(open) if may_stay => memory.leave_sum_open(frame, open),
+    match PartialChecksum::new(headers.l4, field) {
+        Some(open) if may_stay => memory.set_partial_checksum(frame, open),
         _ if frame.is_chain() => drop(complete_chain(memory, frame, headers)),
         _ => drop(complete(memory.bytes_mut(frame), headers)),
     }

@@ -6,11 +6,11 @@
 //! A packet may stretch over several frames; here stands what is in the first. All headers must be
 //! in it, and messages to the switch itself (neighbours, ICMP errors) as a whole.
 
-pub mod answer;
 pub mod checksum;
 pub mod crc32c;
 pub(crate) mod datagram;
 mod icmp;
+pub mod icmp_error;
 mod ip;
 pub mod neighbour;
 pub mod nested;

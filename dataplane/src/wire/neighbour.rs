@@ -39,14 +39,14 @@ pub(super) fn check_nd(message: &[u8], headers: &mut Headers) -> Result<(), Outc
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Who has `target`? The asker's own address is unspecified while it probes (RFC 5227, RFC 4862).
-    Ask {
+    Request {
         /// The asker's address; unspecified for a probe.
         sender: Address,
         /// The address asked for.
         target: Address,
     },
     /// `sender` says that it has an address.
-    Tell {
+    Announcement {
         /// The address it claims.
         sender: Address,
     },
@@ -60,10 +60,11 @@ pub fn message(frame: &[u8], headers: &Headers) -> Message {
         Kind::Arp => {
             let l3 = usize::from(headers.l3);
             match be16(frame, l3 + 6) {
-                Some(ARP_REQUEST) => {
-                    Message::Ask { sender: headers.flow.source, target: headers.flow.destination }
-                }
-                Some(ARP_REPLY) => Message::Tell { sender: headers.flow.source },
+                Some(ARP_REQUEST) => Message::Request {
+                    sender: headers.flow.source,
+                    target: headers.flow.destination,
+                },
+                Some(ARP_REPLY) => Message::Announcement { sender: headers.flow.source },
                 _ => Message::Other,
             }
         }
@@ -72,11 +73,12 @@ pub fn message(frame: &[u8], headers: &Headers) -> Message {
             let message = headers.segment(frame);
             let from_this_link = frame[l3 + 7] == 255;
             match message[0] {
-                SOLICITATION if from_this_link => {
-                    Message::Ask { sender: headers.flow.source, target: v6_at(message, ND_TARGET) }
-                }
+                SOLICITATION if from_this_link => Message::Request {
+                    sender: headers.flow.source,
+                    target: v6_at(message, ND_TARGET),
+                },
                 ADVERTISEMENT if from_this_link => {
-                    Message::Tell { sender: v6_at(message, ND_TARGET) }
+                    Message::Announcement { sender: v6_at(message, ND_TARGET) }
                 }
                 _ => Message::Other,
             }
@@ -91,12 +93,12 @@ pub fn arp_sender(frame: &[u8], headers: &Headers) -> Mac {
 }
 
 /// Length of the answer to a neighbour solicitation.
-pub const ND_REPLY: usize = ETHERNET + 40 + 32;
+pub const ND_REPLY_LENGTH: usize = ETHERNET + 40 + 32;
 /// Length of the answer to an ARP request.
-pub const ARP_ANSWER: usize = ETHERNET + ARP;
+pub const ARP_REPLY_LENGTH: usize = ETHERNET + ARP;
 
 /// Writes "`mac` has `target`" over `frame`, which holds the question and is at least
-/// [`ARP_ANSWER`] bytes long.
+/// [`ARP_REPLY_LENGTH`] bytes long.
 pub fn write_arp_reply(frame: &mut [u8], headers: &Headers, mac: Mac) {
     let l3 = usize::from(headers.l3);
     let mut arp = [0_u8; ARP];
@@ -105,7 +107,7 @@ pub fn write_arp_reply(frame: &mut [u8], headers: &Headers, mac: Mac) {
     frame.copy_within(6..12, 0);
     frame[6..12].copy_from_slice(&mac);
     frame[12..14].copy_from_slice(&[0x08, 0x06]);
-    let reply = &mut frame[ETHERNET..ARP_ANSWER];
+    let reply = &mut frame[ETHERNET..ARP_REPLY_LENGTH];
     reply[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
     reply[8..14].copy_from_slice(&mac);
     reply[14..18].copy_from_slice(target);
@@ -114,13 +116,13 @@ pub fn write_arp_reply(frame: &mut [u8], headers: &Headers, mac: Mac) {
 }
 
 /// Writes the neighbour advertisement "`mac` has `target`" for `asker` into `frame`, which is
-/// [`ND_REPLY`] bytes long and starts with the question's Ethernet header.
+/// [`ND_REPLY_LENGTH`] bytes long and starts with the question's Ethernet header.
 pub fn write_nd_reply(frame: &mut [u8], asker: Address, target: Address, mac: Mac) {
     const ROUTER_SOLICITED_OVERRIDE: u8 = 0xe0;
     frame.copy_within(6..12, 0);
     frame[6..12].copy_from_slice(&mac);
     frame[12..14].copy_from_slice(&[0x86, 0xdd]);
-    let ip = &mut frame[ETHERNET..ND_REPLY];
+    let ip = &mut frame[ETHERNET..ND_REPLY_LENGTH];
     ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 32, 58, 255]);
     ip[8..24].copy_from_slice(&target.bits().to_be_bytes());
     ip[24..40].copy_from_slice(&asker.bits().to_be_bytes());

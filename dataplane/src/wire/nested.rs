@@ -11,7 +11,7 @@
 //! the bytes inside are, which is how the kernel could finish it first.
 
 use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Fragment, Headers, be16, checksum, ip, protocol};
-use crate::frame::OpenSum;
+use crate::frame::PartialChecksum;
 use crate::{Frame, Memory};
 
 const IP_IN_IP: u8 = 4;
@@ -31,18 +31,18 @@ pub fn complete(memory: &Memory, frame: &mut Frame, headers: &Headers) {
         && headers.payload() >= LEAST
         && headers.fragment == Fragment::Whole
         // Of two sums only one can be unfinished.
-        && frame.open_sum().is_none();
+        && frame.partial_checksum().is_none();
     if !may_be {
         return;
     }
     if let Some(open) = unfinished(memory.bytes(frame), frame.len(), headers) {
-        memory.leave_sum_open(frame, open);
-        memory.close_sum(frame);
+        memory.set_partial_checksum(frame, open);
+        memory.complete_checksum(frame);
     }
 }
 
 /// The unfinished checksum inside of a packet of `length` bytes, whose first frame this is.
-fn unfinished(packet: &[u8], length: usize, headers: &Headers) -> Option<OpenSum> {
+fn unfinished(packet: &[u8], length: usize, headers: &Headers) -> Option<PartialChecksum> {
     let l4 = usize::from(headers.l4);
     let whole = packet.get(..usize::from(headers.end).min(packet.len()))?;
     if usize::from(headers.end) != length {
@@ -111,7 +111,7 @@ fn in_ethernet(packet: &[u8], at: usize) -> Option<usize> {
 }
 
 /// The unfinished checksum behind an IP header at `at`.
-fn in_ip(packet: &[u8], at: usize, length: usize) -> Option<OpenSum> {
+fn in_ip(packet: &[u8], at: usize, length: usize) -> Option<PartialChecksum> {
     let (l4, protocol, addresses) = match packet.get(at)? >> 4 {
         4 => {
             let header_length = usize::from(packet[at] & 0x0f) * 4;
@@ -137,7 +137,7 @@ fn in_ip(packet: &[u8], at: usize, length: usize) -> Option<OpenSum> {
     };
     let pseudo = checksum::pseudo(addresses, protocol, length - l4);
     let is_unfinished = be16(packet, l4 + field)? == checksum::fold(pseudo);
-    OpenSum::new(l4 as u16, field as u16).filter(|_| is_unfinished)
+    PartialChecksum::new(l4 as u16, field as u16).filter(|_| is_unfinished)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::Worker;
-use crate::exchange::{Refused, Way};
+use crate::exchange::{HandoffKind, Refused};
 use crate::wire::datagram;
 use crate::{Counters, Frame, FreeList, Outcome, Packet, PortId, VECTOR};
 
@@ -48,9 +48,11 @@ impl Worker {
             && let Some(handoff) = self.exchange.take(self.number)
         {
             taken += 1;
-            match (self.slots.of_handoff(&handoff), handoff.way) {
-                (Some(slot), Way::Out) => slot.leave(handoff.frame, &self.memory),
-                (Some(slot), Way::In) => self.packets.push(Packet::new(handoff.frame, slot.id)),
+            match (self.slots.of_handoff(&handoff), handoff.kind) {
+                (Some(slot), HandoffKind::Egress) => slot.leave(handoff.frame, &self.memory),
+                (Some(slot), HandoffKind::Ingress) => {
+                    self.packets.push(Packet::new(handoff.frame, slot.id))
+                }
                 (None, _) => end(Refused::NoWorker(handoff.frame), &mut self.free, &self.counters),
             }
         }

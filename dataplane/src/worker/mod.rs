@@ -1,11 +1,11 @@
 //! A worker: one core's share of the switch.
 //!
 //! ```text
-//! orders (snapshot, ports) ─▶ receive from each port ─▶ graph ─▶ send ─▶ other workers' rings
+//! mailbox (snapshot, ports) ─▶ receive from each port ─▶ graph ─▶ send ─▶ other workers' rings
 //! ```
 //!
 //! A worker owns its ports, its graph and the snapshot it decides by. Between two vectors it
-//! looks whether the control side has left orders; within a vector nothing changes, so no
+//! looks whether the control side has left mailbox; within a vector nothing changes, so no
 //! packet is judged by half of two snapshots.
 //!
 //! A port may be this worker's alone, or have parts with several (`exchange` says who sends then).
@@ -18,8 +18,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use crate::exchange::Exchange;
-use crate::orders::{Order, Orders};
-use crate::port::{Lent, MOST_FRAMES, Port};
+use crate::mailbox::{Command, Mailbox};
+use crate::port::{Buffers, MOST_FRAMES, Port};
 use crate::session::Sessions;
 use crate::switch::Task;
 use crate::{
@@ -62,7 +62,7 @@ pub struct Worker {
     graph: Graph,
     counters: Arc<Counters>,
     slots: Slots,
-    orders: Arc<Orders>,
+    mailbox: Arc<Mailbox>,
     exchange: Arc<Exchange>,
     /// Closes the ports that are given up; without one the worker does.
     housekeeper: Option<Sender<Task>>,
@@ -84,7 +84,7 @@ pub(crate) struct Parts {
     pub(crate) free: FreeList,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) orders: Arc<Orders>,
+    pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) housekeeper: Option<Sender<Task>>,
     pub(crate) inspect: Option<Box<dyn Inspect>>,
@@ -103,7 +103,7 @@ impl Worker {
             graph,
             counters: parts.counters,
             slots: Slots::default(),
-            orders: parts.orders,
+            mailbox: parts.mailbox,
             exchange: parts.exchange,
             housekeeper: parts.housekeeper,
             inspect: parts.inspect,
@@ -130,16 +130,16 @@ impl Worker {
             memory,
             sessions,
             counters: Arc::default(),
-            orders: Orders::new(),
+            mailbox: Mailbox::new(),
             exchange: Exchange::new(1, 0),
             housekeeper: None,
             inspect,
         })
     }
 
-    /// Where the control side leaves orders for this worker.
-    pub fn orders(&self) -> &Arc<Orders> {
-        &self.orders
+    /// Where the control side leaves mailbox for this worker.
+    pub fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
     }
 
     /// This worker's counters.
@@ -162,9 +162,9 @@ impl Worker {
         &self.snapshot
     }
 
-    /// One round: orders, then a burst from every port. Returns the packets handled.
+    /// One round: mailbox, then a burst from every port. Returns the packets handled.
     pub fn round(&mut self, now: Now) -> usize {
-        self.follow_orders();
+        self.run_commands();
         if self.graph.expire(now) {
             self.end_waiting();
         }
@@ -197,8 +197,8 @@ impl Worker {
 
     fn serve(&mut self, slot: usize, now: Now) -> usize {
         let Some(Slot { id, port, counters, is_part, .. }) = self.slots.at(slot) else { return 0 };
-        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
-        let received = port.receive(&mut lent, BURST, &mut self.frames);
+        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
+        let received = port.receive(&mut buffers, BURST, &mut self.frames);
         let (id, is_part) = (*id, *is_part);
         let count = self.frames.len();
         if count > 0 {
@@ -212,7 +212,7 @@ impl Worker {
             self.packets.push(Packet::new(frame, id));
         }
         if let Err(gone) = received {
-            self.orders.report_gone(id, gone);
+            self.mailbox.report_gone(id, gone);
             self.remove_port(id);
         }
         if self.packets.len() + BURST > VECTOR {
@@ -290,8 +290,8 @@ impl Worker {
                 continue;
             }
             let (count, bytes) = (slot.leaving.len(), bytes(&slot.leaving));
-            let mut lent = Lent { memory: &self.memory, free: &mut self.free };
-            if let Err(reason) = slot.port.send(&mut lent, &mut slot.leaving) {
+            let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
+            if let Err(reason) = slot.port.send(&mut buffers, &mut slot.leaving) {
                 gone.push((slot.id, reason));
             }
             let refused = slot.leaving.len();
@@ -306,25 +306,25 @@ impl Worker {
             }
         }
         for (id, reason) in gone {
-            self.orders.report_gone(id, reason);
+            self.mailbox.report_gone(id, reason);
             self.remove_port(id);
         }
     }
 
-    fn follow_orders(&mut self) {
-        for order in self.orders.take() {
-            match order {
-                Order::Snapshot(snapshot) => {
+    fn run_commands(&mut self) {
+        for command in self.mailbox.take() {
+            match command {
+                Command::Snapshot(snapshot) => {
                     let old = std::mem::replace(&mut self.snapshot, snapshot);
-                    self.orders.in_force(self.snapshot.generation, old);
+                    self.mailbox.in_force(self.snapshot.generation, old);
                 }
-                Order::AddPort(id, port, counters) => {
+                Command::AddPort(id, port, counters) => {
                     self.remove_port(id);
                     self.slots.add(id, port, counters, &self.exchange);
                 }
-                Order::RemovePort(id) => self.remove_port(id),
-                Order::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
-                Order::Call(call) => call(),
+                Command::RemovePort(id) => self.remove_port(id),
+                Command::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
+                Command::Call(call) => call(),
             }
         }
     }
@@ -347,7 +347,7 @@ impl Worker {
         };
         if let Some(Task::Close(port, leaving)) = back {
             leaving.into_iter().for_each(|frame| self.free.put(frame));
-            port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
+            port.close(&mut Buffers { memory: &self.memory, free: &mut self.free });
         }
     }
 
@@ -356,9 +356,9 @@ impl Worker {
         self.slots.iter().map(|slot| &*slot.port)
     }
 
-    /// Whether orders or other workers' frames wait.
+    /// Whether mailbox or other workers' frames wait.
     pub(crate) fn has_work(&self) -> bool {
-        self.orders.has_waiting() || self.exchange.has_frames(self.number)
+        self.mailbox.has_waiting() || self.exchange.has_frames(self.number)
     }
 }
 

@@ -18,15 +18,15 @@ pub(super) struct Slot {
     /// Whether other workers have parts of the port too.
     pub(super) is_part: bool,
     epoch: u32,
-    takes_open_sums: bool,
+    accepts_partial_checksums: bool,
 }
 
 impl Slot {
     /// Has a frame leave with this vector, its checksum completed unless the port sees to that.
     #[inline]
     pub(super) fn leave(&mut self, mut frame: Frame, memory: &Memory) {
-        if !self.takes_open_sums {
-            memory.close_sum(&mut frame);
+        if !self.accepts_partial_checksums {
+            memory.complete_checksum(&mut frame);
         }
         self.leaving.push(frame);
     }
@@ -52,9 +52,17 @@ impl Slots {
     ) {
         let is_part = exchange.owners(id).count() > 1;
         let epoch = exchange.epoch(id);
-        let takes_open_sums = port.takes_open_sums();
+        let accepts_partial_checksums = port.accepts_partial_checksums();
         let leaving = Vec::with_capacity(VECTOR);
-        self.slots.push(Slot { id, port, counters, leaving, is_part, epoch, takes_open_sums });
+        self.slots.push(Slot {
+            id,
+            port,
+            counters,
+            leaving,
+            is_part,
+            epoch,
+            accepts_partial_checksums,
+        });
         self.note_places();
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
-use dataplane::port::{Lent, Port, PortGone};
+use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
 use dataplane::{Frame, PortId, Switch};
 use testkit::Namespace;
@@ -23,20 +23,20 @@ struct Timed {
 impl Port for Timed {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
-        self.port.receive(lent, most, frames)
+        self.port.receive(buffers, most, frames)
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        self.port.send(lent, frames)
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.port.send(buffers, frames)
     }
 
-    fn close(self: Box<Self>, lent: &mut Lent<'_>) {
+    fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
         let began = Instant::now();
-        self.port.close(lent);
+        self.port.close(buffers);
         self.closings.lock().unwrap().push((began, Instant::now()));
     }
 }
@@ -50,7 +50,7 @@ struct Rounds {
 impl Port for Rounds {
     fn receive(
         &mut self,
-        _lent: &mut Lent<'_>,
+        _buffers: &mut Buffers<'_>,
         _most: usize,
         _frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
@@ -60,11 +60,15 @@ impl Port for Rounds {
         Ok(())
     }
 
-    fn send(&mut self, _lent: &mut Lent<'_>, _frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+    fn send(
+        &mut self,
+        _buffers: &mut Buffers<'_>,
+        _frames: &mut Vec<Frame>,
+    ) -> Result<(), PortGone> {
         Ok(())
     }
 
-    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
 #[test]

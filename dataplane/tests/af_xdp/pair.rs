@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig, Uplink};
-use dataplane::port::{Lent, Port, PortGone, Queues};
+use dataplane::port::{Buffers, Port, PortGone, Queues};
 use dataplane::{Frame, FreeList, Memory};
 use testkit::Namespace;
 
@@ -93,7 +93,7 @@ impl End {
 
     pub(crate) fn close(&mut self) {
         if let Some(port) = self.port.take() {
-            port.close(&mut Lent { memory: &self.memory, free: &mut self.free });
+            port.close(&mut Buffers { memory: &self.memory, free: &mut self.free });
         }
     }
 
@@ -103,23 +103,23 @@ impl End {
 
     /// Sends frames; returns those that the port did not take.
     pub(crate) fn try_send(&mut self, mut frames: Vec<Frame>) -> Vec<Frame> {
-        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
         let port = self.port.as_mut().expect("an open port");
-        port.send(&mut lent, &mut frames).expect("the interface is there");
+        port.send(&mut buffers, &mut frames).expect("the interface is there");
         frames
     }
 
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
-        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
-        let frame = lent.filled(bytes).expect("free frames");
+        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
+        let frame = buffers.filled(bytes).expect("free frames");
         self.send(frame);
     }
 
     pub(crate) fn try_receive(&mut self) -> Result<Vec<Frame>, PortGone> {
         let mut frames = Vec::new();
-        let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+        let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
         let port = self.port.as_mut().expect("an open port");
-        port.receive(&mut lent, 64, &mut frames).map(|()| frames)
+        port.receive(&mut buffers, 64, &mut frames).map(|()| frames)
     }
 
     pub(crate) fn receive(&mut self) -> Vec<Frame> {
@@ -131,9 +131,9 @@ impl End {
         let deadline = Instant::now() + PATIENCE;
         let mut frames = Vec::new();
         while Instant::now() < deadline {
-            let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+            let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
             let port = self.port.as_mut().expect("an open port");
-            port.receive(&mut lent, 1, &mut frames).expect("the interface is there");
+            port.receive(&mut buffers, 1, &mut frames).expect("the interface is there");
             if let Some(frame) = frames.pop() {
                 return frame;
             }
@@ -145,9 +145,9 @@ impl End {
     pub(crate) fn wait_bytes_for_ever(&mut self) -> Vec<u8> {
         loop {
             let mut frames = Vec::new();
-            let mut lent = Lent { memory: &self.memory, free: &mut self.free };
+            let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
             let port = self.port.as_mut().expect("an open port");
-            port.receive(&mut lent, 1, &mut frames).expect("the interface is there");
+            port.receive(&mut buffers, 1, &mut frames).expect("the interface is there");
             match frames.pop() {
                 Some(frame) => {
                     let bytes = self.memory.bytes(&frame).to_vec();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use acl::{Action, AddressMap, PortRange, Rule, Table};
-use dataplane::orders::Order;
+use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::session::{Sessions, Timeouts};
@@ -31,13 +31,13 @@ pub(crate) fn check(bytes: &[u8]) {
     let mut worker = Worker::alone(memory, frames, sessions, Some(recorder));
     let wires: Vec<Wire> = (0..PORTS).map(|_| Wire::default()).collect();
     for (n, wire) in wires.iter().enumerate() {
-        worker.orders().give(Order::AddPort(PortId(n as u16), wire.port(), Arc::default()));
+        worker.mailbox().send(Command::AddPort(PortId(n as u16), wire.port(), Arc::default()));
     }
     let mut generation = 1;
     let services = Arc::new(services());
     let publish = |worker: &Worker, generation| {
         let snapshot = Arc::new(Snapshot::new(parts(generation, &services)));
-        worker.orders().give(Order::Snapshot(snapshot));
+        worker.mailbox().send(Command::Snapshot(snapshot));
     };
     publish(&worker, generation);
     let (mut now_ms, mut sent, mut rest) = (0, 0, bytes);

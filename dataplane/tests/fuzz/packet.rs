@@ -2,7 +2,7 @@
 
 use acl::Address;
 use dataplane::Outcome;
-use dataplane::wire::answer::{self, LONGEST, Notice};
+use dataplane::wire::icmp_error::{self, IcmpError, LONGEST};
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, Flow, Fragment, Headers, Kind, Role, checksum, protocol, translate};
 
@@ -64,9 +64,11 @@ fn translates(bytes: &[u8], headers: &Headers) {
 /// An answer is a packet to whoever sent the one that is answered.
 fn answers(bytes: &[u8], headers: &Headers) {
     let from = address(headers, 3);
-    for notice in [Notice::TimeExceeded, Notice::TooBig(1280), Notice::PortUnreachable] {
+    for error in [IcmpError::TimeExceeded, IcmpError::TooBig(1280), IcmpError::PortUnreachable] {
         let mut text = [0; LONGEST];
-        let Some(length) = answer::write(notice, bytes, headers, from, &mut text) else { continue };
+        let Some(length) = icmp_error::write(error, bytes, headers, from, &mut text) else {
+            continue;
+        };
         match wire::parse(&text[..length]) {
             Ok(answer) => assert_eq!(answer.flow.destination, headers.flow.source),
             // It takes its MAC address from what was sent to everybody, goes to an address that

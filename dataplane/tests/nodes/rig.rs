@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::graph::trace::Tracing;
-use dataplane::orders::Order;
+use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::wire::Mac;
@@ -50,7 +50,7 @@ impl Rig {
         let worker = Worker::alone(memory, frames, sessions, Some(Box::new(inspect)));
         let wires: Vec<Wire> = parts.ports.iter().map(|_| Wire::default()).collect();
         for (n, wire) in wires.iter().enumerate() {
-            worker.orders().give(Order::AddPort(PortId(n as u16), wire.port(), Arc::default()));
+            worker.mailbox().send(Command::AddPort(PortId(n as u16), wire.port(), Arc::default()));
         }
         let mut rig = Self { worker, wires, ends, now_s: 0 };
         rig.publish(parts);
@@ -59,13 +59,13 @@ impl Rig {
 
     /// Has the switch decide by these parts from now on.
     pub(crate) fn publish(&mut self, parts: Parts) {
-        self.worker.orders().give(Order::Snapshot(Arc::new(Snapshot::new(parts))));
+        self.worker.mailbox().send(Command::Snapshot(Arc::new(Snapshot::new(parts))));
         self.worker.round(self.now());
     }
 
     /// Has it follow packets.
     pub(crate) fn follow(&mut self, tracing: Option<Arc<Tracing>>) {
-        self.worker.orders().give(Order::Trace(tracing));
+        self.worker.mailbox().send(Command::Trace(tracing));
         self.worker.round(self.now());
     }
 
@@ -94,7 +94,7 @@ impl Rig {
 
     /// Takes a port away; tells how what waited there ended.
     pub(crate) fn remove_port(&mut self, port: u16) -> Vec<Outcome> {
-        self.worker.orders().give(Order::RemovePort(PortId(port)));
+        self.worker.mailbox().send(Command::RemovePort(PortId(port)));
         self.worker.round(self.now());
         std::mem::take(&mut self.ends.lock().unwrap())
     }

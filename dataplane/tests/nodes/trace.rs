@@ -88,7 +88,7 @@ fn each_node_tells_what_it_decided() {
     let rule = (0, Arc::from("NetworkPolicy default/server ingress[0]"));
     assert_eq!((to.permits, to.rule.clone()), (true, Some(rule)));
     let Finding::Open { made: Some(made) } = &trace.steps[5].finding else { panic!("{trace:?}") };
-    assert_eq!((made.forward, made.views.receiver), (true, *given));
+    assert_eq!((made.forward, made.tuples.responder), (true, *given));
     let Finding::Rewrite { to: Some(to), ttl: 63, .. } = &trace.steps[6].finding else {
         panic!("{trace:?}")
     };
@@ -104,7 +104,7 @@ fn each_node_tells_what_it_decided() {
     let Finding::Session { seen: Some(seen), evaluation: None } = &trace.steps[2].finding else {
         panic!("{trace:?}")
     };
-    assert!(!seen.forward && seen.current && seen.views.is_translated());
+    assert!(!seen.forward && seen.current && seen.tuples.is_translated());
 }
 
 #[test]

@@ -88,10 +88,10 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
             step.outcome.map_or("no session", Outcome::meaning).to_owned()
         }
         Finding::Open { made: Some(made) } => {
-            let ends = ends(&made.views.receiver);
+            let ends = ends(&made.tuples.responder);
             fields.insert("session".into(), ends.clone().into());
-            match made.views.is_translated() {
-                true => format!("a session; its receiver sees {ends}"),
+            match made.tuples.is_translated() {
+                true => format!("a session; its responder sees {ends}"),
                 false => "a session".to_owned(),
             }
         }
@@ -197,25 +197,25 @@ fn security(kind: Option<PortKind>, step: &Step, fields: &mut Fields) -> String 
 }
 
 fn session(seen: &SessionInfo, fields: &mut Fields) -> String {
-    let is_tcp = seen.views.opener.protocol == protocol::TCP;
+    let is_tcp = seen.tuples.initiator.protocol == protocol::TCP;
     let state = match (is_tcp, seen.state.is_established(), seen.state.is_over()) {
         (false, ..) => "",
         (true, true, _) => "established ",
         (true, _, true) => "ended ",
         _ => "half-open ",
     };
-    let side = if seen.forward { "opener" } else { "receiver" };
+    let side = if seen.forward { "initiator" } else { "responder" };
     fields.insert("sent-by".into(), side.into());
     if is_tcp {
         fields.insert("state".into(), state.trim().into());
     }
     fields.insert("current".into(), seen.current.into());
     let mut says = format!("{state}connection, sent by its {side}");
-    if seen.views.is_translated() {
-        let (opener, receiver) = (ends(&seen.views.opener), ends(&seen.views.receiver));
-        fields.insert("opener".into(), opener.clone().into());
-        fields.insert("receiver".into(), receiver.clone().into());
-        write!(says, ", translated: {opener} at the opener, {receiver} at the receiver")
+    if seen.tuples.is_translated() {
+        let (initiator, responder) = (ends(&seen.tuples.initiator), ends(&seen.tuples.responder));
+        fields.insert("initiator".into(), initiator.clone().into());
+        fields.insert("responder".into(), responder.clone().into());
+        write!(says, ", translated: {initiator} at the initiator, {responder} at the responder")
             .expect("a string grows");
     }
     says += match seen.current {

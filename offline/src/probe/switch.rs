@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::PodKey;
-use dataplane::orders::Order;
+use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::worker::Inspect;
@@ -83,15 +83,15 @@ impl Switch {
         let wires: Vec<Wire> = (0..ports).map(|_| Wire::default()).collect();
         for (n, wire) in wires.iter().enumerate() {
             let id = PortId(n as u16);
-            worker.orders().give(Order::AddPort(id, wire.port(), Arc::default()));
+            worker.mailbox().send(Command::AddPort(id, wire.port(), Arc::default()));
         }
-        worker.orders().give(Order::Snapshot(Arc::new(snapshot)));
+        worker.mailbox().send(Command::Snapshot(Arc::new(snapshot)));
         Self { worker, wires, seen, now: Duration::ZERO }
     }
 
     /// Decides by another snapshot from now on.
     pub fn publish(&self, snapshot: Snapshot) {
-        self.worker.orders().give(Order::Snapshot(Arc::new(snapshot)));
+        self.worker.mailbox().send(Command::Snapshot(Arc::new(snapshot)));
     }
 
     /// Sends up to [`BATCH`] frames in at a port and returns the decision about each, in order.

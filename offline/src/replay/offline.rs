@@ -9,7 +9,7 @@ use control::View;
 use dataplane::capture::Record;
 use dataplane::frame::XDP_HEADROOM;
 use dataplane::graph::trace::{Filter, PacketTrace, Tracing};
-use dataplane::orders::Order;
+use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::session::Sessions;
 use dataplane::switch::Config;
@@ -119,10 +119,10 @@ impl Offline {
         let mut wires = Vec::new();
         for (id, port) in snapshot.ports() {
             let wire = Wire::default();
-            worker.orders().give(Order::AddPort(id, wire.port(), Arc::default()));
+            worker.mailbox().send(Command::AddPort(id, wire.port(), Arc::default()));
             wires.push((Arc::clone(&port.name), wire));
         }
-        worker.orders().give(Order::Snapshot(Arc::clone(&snapshot)));
+        worker.mailbox().send(Command::Snapshot(Arc::clone(&snapshot)));
         Ok(Self { worker, snapshot, wires, log, tracing: None })
     }
 
@@ -179,7 +179,7 @@ impl Offline {
     /// Has packets followed from now on.
     pub(super) fn follow(&mut self) {
         let tracing = Arc::new(Tracing::endless(Filter::default(), WAYS));
-        self.worker.orders().give(Order::Trace(Some(Arc::clone(&tracing))));
+        self.worker.mailbox().send(Command::Trace(Some(Arc::clone(&tracing))));
         self.tracing = Some(tracing);
     }
 
@@ -324,7 +324,7 @@ mod tests {
                 let most: usize = ended.iter().map(|passed| match passed.outcome.verdict() {
                     Verdict::Forward | Verdict::Consume => 1,
                     // The sender gets an ICMP error.
-                    Verdict::Drop if passed.outcome.is_told() => 1,
+                    Verdict::Drop if passed.outcome.triggers_icmp_error() => 1,
                     Verdict::Drop => 0,
                 }).sum();
                 prop_assert!(left.len() <= most, "{ended:?}");

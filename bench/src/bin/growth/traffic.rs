@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use acl::{Action, AddressMap, End, PortRange, Rule, Table};
-use dataplane::port::{Lent, Port, PortGone};
+use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
 use dataplane::{
     AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
@@ -251,7 +251,7 @@ impl Queue {
 impl Port for Queue {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
@@ -260,24 +260,24 @@ impl Port for Queue {
             return Ok(());
         }
         for _ in 0..most {
-            let Some(mut frame) = lent.free.take() else { break };
+            let Some(mut frame) = buffers.free.take() else { break };
             let Some(n) = self.next(phase == RUN) else {
-                lent.free.put(frame);
+                buffers.free.put(frame);
                 break;
             };
             self.write(n);
-            lent.memory.fill(&mut frame, &self.frame);
+            buffers.memory.fill(&mut frame, &self.frame);
             frames.push(frame);
         }
         Ok(())
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        frames.drain(..).for_each(|frame| lent.free.put(frame));
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        frames.drain(..).for_each(|frame| buffers.free.put(frame));
         Ok(())
     }
 
-    fn close(self: Box<Self>, _lent: &mut Lent<'_>) {}
+    fn close(self: Box<Self>, _buffers: &mut Buffers<'_>) {}
 }
 
 /// So many rules in front of each server, of which the traffic meets as many as it can.

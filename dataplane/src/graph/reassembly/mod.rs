@@ -12,7 +12,7 @@ mod table;
 use super::{Context, Next, Node, session};
 use crate::packet::Packet;
 use crate::policy;
-use crate::session::Sight;
+use crate::session::TupleOrigin;
 use crate::wire::{Flow, Fragment};
 use crate::{Outcome, PortId, Verdict};
 pub(crate) use table::Table;
@@ -30,7 +30,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return without_policy(context, packet);
     }
     packet.hash = context.sessions.hash(&flow);
-    match context.sessions.find(packet.hash, &flow, Sight::Entering, context.now.seconds()) {
+    match context.sessions.find(packet.hash, &flow, TupleOrigin::Entering, context.now.seconds()) {
         Some(found) => session::go_on(context, packet, &found, Outcome::Fragment),
         None => Next::End(Outcome::FragmentUnknown),
     }

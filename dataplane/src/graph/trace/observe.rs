@@ -6,7 +6,7 @@ use super::record::{AclResult, BindingKind, Evaluation, Exit, Finding, SessionIn
 use crate::graph::{Context, Node};
 use crate::packet::Packet;
 use crate::policy::{self, DEFAULT_ALLOW};
-use crate::session::Sight;
+use crate::session::TupleOrigin;
 use crate::wire::{self, Flow, Headers, Role};
 use crate::{AclBinding, Adjacency, Egress, Outcome, Snapshot};
 
@@ -24,7 +24,7 @@ pub(super) fn before(node: Node, context: &Context<'_>, packet: &Packet) -> Befo
         Node::Session => Before::Session(session(context, packet)),
         Node::Reassembly => {
             let first = context.first_flow(packet);
-            let session = first.and_then(|flow| seen(context, &flow, Sight::Entering));
+            let session = first.and_then(|flow| seen(context, &flow, TupleOrigin::Entering));
             Before::Reassembly(first, session)
         }
         Node::Service => Before::Service(packet.headers.flow),
@@ -54,7 +54,7 @@ pub(super) fn after(
         }
         (Node::Session, Before::Session(seen)) => {
             let old = seen.filter(|seen| !seen.current);
-            let evaluation = old.map(|old| evaluation(snapshot, &old.views.policy_flow()));
+            let evaluation = old.map(|old| evaluation(snapshot, &old.tuples.policy_flow()));
             Finding::Session { seen, evaluation }
         }
         (Node::Reassembly, Before::Reassembly(first, session)) => {
@@ -70,7 +70,7 @@ pub(super) fn after(
                 || outcome == Some(Outcome::NoSession))
             .then(|| {
                 let translation = context.translation(packet);
-                let flow = translation.map_or(packet.headers.flow, |it| it.views.policy_flow());
+                let flow = translation.map_or(packet.headers.flow, |it| it.tuples.policy_flow());
                 evaluation(snapshot, &flow)
             }),
         },
@@ -82,7 +82,7 @@ pub(super) fn after(
             ttl: packet.headers.ttl.saturating_sub(1),
             exit: exit(snapshot, packet.adjacency),
         },
-        (Node::IcmpError, _) => Finding::IcmpError { sent: packet.is_answered },
+        (Node::IcmpError, _) => Finding::IcmpError { sent: packet.is_reply },
         (Node::Encapsulate, _) => Finding::Encapsulate {
             exit: exit(snapshot, packet.adjacency),
             to: snapshot
@@ -99,8 +99,8 @@ pub(super) fn evaluation(snapshot: &Snapshot, flow: &Flow) -> Evaluation {
     let decision = policy::evaluate(snapshot, flow);
     let flow = &policy::deciding(snapshot, flow);
     let asks = !matches!(decision.outcome, Outcome::OwnNode | Outcome::NoPolicy);
-    let (sender, receiver) = (snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination));
-    let same = sender.map(|(id, _)| id) == receiver.map(|(id, _)| id);
+    let (sender, responder) = (snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination));
+    let same = sender.map(|(id, _)| id) == responder.map(|(id, _)| id);
     let ask = |pod: Option<(_, &crate::PortState)>, from: bool| {
         let (_, port) = pod.filter(|_| asks && !same)?;
         let binding = if from { &port.from_pod } else { &port.to_pod };
@@ -123,7 +123,7 @@ pub(super) fn evaluation(snapshot: &Snapshot, flow: &Flow) -> Evaluation {
     Evaluation {
         flow: *flow,
         from_pod: ask(sender, true),
-        to_pod: ask(receiver, false),
+        to_pod: ask(responder, false),
         outcome: decision.outcome,
         by,
     }
@@ -132,20 +132,20 @@ pub(super) fn evaluation(snapshot: &Snapshot, flow: &Flow) -> Evaluation {
 /// The connection that a packet belongs to.
 fn session(context: &Context<'_>, packet: &Packet) -> Option<SessionInfo> {
     if packet.headers.role != Role::Quotes {
-        return seen(context, &packet.headers.flow, Sight::Entering);
+        return seen(context, &packet.headers.flow, TupleOrigin::Entering);
     }
     let quoted = wire::quoted(context.memory.bytes(&packet.frame), &packet.headers)?;
-    seen(context, &quoted, Sight::Quoted)
+    seen(context, &quoted, TupleOrigin::Quoted)
 }
 
-fn seen(context: &Context<'_>, flow: &Flow, sight: Sight) -> Option<SessionInfo> {
+fn seen(context: &Context<'_>, flow: &Flow, origin: TupleOrigin) -> Option<SessionInfo> {
     let hash = context.sessions.hash(flow);
-    let found = context.sessions.find(hash, flow, sight, context.now.seconds())?;
+    let found = context.sessions.find(hash, flow, origin, context.now.seconds())?;
     Some(SessionInfo {
         forward: found.forward,
         state: found.state(),
         current: found.is_of(context.snapshot.generation),
-        views: context.sessions.views(&found)?,
+        tuples: context.sessions.tuples(&found)?,
     })
 }
 

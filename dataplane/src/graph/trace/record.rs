@@ -5,7 +5,7 @@ use std::sync::Arc;
 use acl::Address;
 
 use crate::graph::Node;
-use crate::session::{State, Views};
+use crate::session::{State, Tuples};
 use crate::wire::{Flow, Headers};
 use crate::{Now, Outcome, PortKind};
 
@@ -142,8 +142,8 @@ pub struct SessionInfo {
     pub state: State,
     /// Whether the snapshot in force allowed it already; if not, it is re-evaluated.
     pub current: bool,
-    /// Both sights of it.
-    pub views: Views,
+    /// Both tuples of it.
+    pub tuples: Tuples,
 }
 
 /// Where a packet goes next.

@@ -115,7 +115,7 @@ impl Tracer {
                 continue;
             }
             if let Some(outcome) = outcome {
-                trace.end = End::Done { outcome, out_port, answered: packet.is_answered };
+                trace.end = End::Done { outcome, out_port, answered: packet.is_reply };
             }
             self.tracing.keep(trace);
         }

@@ -13,12 +13,12 @@
 
 #![allow(unsafe_code, reason = "rings and memory are shared with the kernel")]
 
+mod dispatcher;
 mod map;
 mod program;
 mod queue;
 mod queues;
 mod ring;
-mod seat;
 mod socket;
 mod umem;
 mod uplink;

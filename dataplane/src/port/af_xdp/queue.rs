@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::XdpMode;
-use super::seat::Seat;
+use super::dispatcher::XskMapSlot;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
 use crate::frame::{Chain, RESERVED};
-use crate::port::{Lent, MOST_FRAMES, Port, PortGone};
+use crate::port::{Buffers, MOST_FRAMES, Port, PortGone};
 
 /// Frames lent to the kernel at a time.
 const BATCH: u32 = 64;
@@ -40,9 +40,9 @@ pub struct AfXdpPort {
     empty_rounds: u32,
     mode: XdpMode,
     /// Whether unfinished checksums are left to the kernel, which sends to another kernel.
-    takes_open_sums: bool,
+    accepts_partial_checksums: bool,
     /// Given back after the socket is closed.
-    seat: Option<Seat>,
+    slot: Option<XskMapSlot>,
 }
 
 impl AfXdpPort {
@@ -53,7 +53,7 @@ impl AfXdpPort {
         socket: Socket,
         mode: XdpMode,
         fill: u32,
-        seat: Option<Seat>,
+        slot: Option<XskMapSlot>,
     ) -> Self {
         socket.raise_send_budget(SEND_BUDGET);
         Self {
@@ -65,15 +65,15 @@ impl AfXdpPort {
             sending: 0,
             empty_rounds: 0,
             mode,
-            takes_open_sums: false,
+            accepts_partial_checksums: false,
             socket,
-            seat,
+            slot,
         }
     }
 
     /// Leaves unfinished checksums to the kernel at the interface's other end.
-    pub(super) fn leaving_sums_open(self) -> Self {
-        Self { takes_open_sums: true, ..self }
+    pub(super) fn offloading_checksums(self) -> Self {
+        Self { accepts_partial_checksums: true, ..self }
     }
 
     /// How frames reach the port.
@@ -83,15 +83,15 @@ impl AfXdpPort {
 
     /// Posts empty frames to the fill ring, up to its level.
     #[inline]
-    fn refill(&mut self, lent: &mut Lent<'_>) {
+    fn refill(&mut self, buffers: &mut Buffers<'_>) {
         if self.filled + BATCH <= self.share.level {
             while self.filled < self.share.level
-                && let Some(frame) = lent.free.take()
+                && let Some(frame) = buffers.free.take()
             {
                 let index = frame.into_index();
                 if !self.socket.fill.push(u64::from(index) * FRAME_SIZE as u64) {
                     // SAFETY: the handle was given up just above, and to nobody.
-                    lent.free.put(unsafe { lent.memory.reclaim(index, 0, 0) });
+                    buffers.free.put(unsafe { buffers.memory.reclaim(index, 0, 0) });
                     break;
                 }
                 self.in_kernel.give(index);
@@ -106,17 +106,17 @@ impl AfXdpPort {
 
     /// Puts one frame into the tx ring, in which there is room.
     #[inline]
-    fn put(&mut self, lent: &mut Lent<'_>, mut frame: Frame, goes_on: bool) {
+    fn put(&mut self, buffers: &mut Buffers<'_>, mut frame: Frame, goes_on: bool) {
         let (start, length) = (frame.start() as u64, frame.len() as u32);
         let mut options =
             if goes_on { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
-        if let Some(open) = frame.open_sum() {
+        if let Some(open) = frame.partial_checksum() {
             // struct xsk_tx_metadata: flags, then where the sum starts and where it belongs.
             let mut metadata = [0; RESERVED];
             metadata[..8].copy_from_slice(&COMPLETE_CHECKSUM.to_ne_bytes());
             metadata[8..10].copy_from_slice(&(open.start() as u16).to_ne_bytes());
             metadata[10..12].copy_from_slice(&(open.field() as u16).to_ne_bytes());
-            lent.memory.write_in_front(&mut frame, &metadata);
+            buffers.memory.write_in_front(&mut frame, &metadata);
             options |= XdpDescOptions::from_bits_retain(TX_METADATA);
         }
         let index = frame.into_index();
@@ -124,36 +124,36 @@ impl AfXdpPort {
         self.in_kernel.give(index);
         if self.socket.tx.push(XdpDesc { addr, len: length, options }) {
             self.sending += 1;
-        } else if let Some(frame) = self.in_kernel.take(lent, addr, 0) {
+        } else if let Some(frame) = self.in_kernel.take(buffers, addr, 0) {
             // Not reached: `sending` never exceeds the ring.
-            lent.free.put(frame);
+            buffers.free.put(frame);
         }
     }
 
     /// Puts all frames of a packet into the tx ring; those it does not stretch over are freed.
-    fn put_chain(&mut self, lent: &mut Lent<'_>, mut frame: Frame) {
-        let memory = lent.memory;
+    fn put_chain(&mut self, buffers: &mut Buffers<'_>, mut frame: Frame) {
+        let memory = buffers.memory;
         let mut others = Vec::with_capacity(MOST_FRAMES);
         let mut left = frame.len();
         memory.detach(&mut frame, |other| match other.is_empty() {
-            true => lent.free.put(other),
+            true => buffers.free.put(other),
             false => others.push(other),
         });
         for frame in std::iter::once(frame).chain(others) {
             left -= frame.len();
-            self.put(lent, frame, left > 0);
+            self.put(buffers, frame, left > 0);
         }
     }
 
     /// Takes frames back that have been sent.
     #[inline]
-    fn reap(&mut self, lent: &mut Lent<'_>) {
+    fn reap(&mut self, buffers: &mut Buffers<'_>) {
         if self.sending == 0 {
             return;
         }
         while let Some(address) = self.socket.completion.pop() {
-            if let Some(frame) = self.in_kernel.take(lent, address, 0) {
-                lent.free.put(frame);
+            if let Some(frame) = self.in_kernel.take(buffers, address, 0) {
+                buffers.free.put(frame);
             }
             self.sending = self.sending.saturating_sub(1);
         }
@@ -191,7 +191,7 @@ impl AfXdpPort {
 impl Port for AfXdpPort {
     fn receive(
         &mut self,
-        lent: &mut Lent<'_>,
+        buffers: &mut Buffers<'_>,
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
@@ -201,7 +201,7 @@ impl Port for AfXdpPort {
         {
             taken += 1;
             let goes_on = descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
-            let frame = self.in_kernel.take(lent, descriptor.addr, descriptor.len);
+            let frame = self.in_kernel.take(buffers, descriptor.addr, descriptor.len);
             let frame = match (frame, self.incomplete.take()) {
                 (Some(frame), None) if !goes_on => frame,
                 (Some(frame), None) => {
@@ -209,7 +209,7 @@ impl Port for AfXdpPort {
                     continue;
                 }
                 (frame, Some(mut chain)) => {
-                    frame.into_iter().for_each(|next| chain.push(lent.memory, next));
+                    frame.into_iter().for_each(|next| chain.push(buffers.memory, next));
                     if goes_on {
                         self.incomplete = Some(chain);
                         continue;
@@ -231,7 +231,7 @@ impl Port for AfXdpPort {
         } else {
             self.empty_rounds += 1;
         }
-        self.refill(lent);
+        self.refill(buffers);
         if self.empty_rounds >= ROUNDS_BEFORE_CHECK {
             self.empty_rounds = 0;
             // An interface that is deleted leaves its socket bound to nothing.
@@ -242,8 +242,8 @@ impl Port for AfXdpPort {
         Ok(())
     }
 
-    fn send(&mut self, lent: &mut Lent<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        self.reap(lent);
+    fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.reap(buffers);
         let is_long = |frame: &Frame| frame.frames() > MOST_FRAMES;
         let long: Vec<Frame> = match frames.iter().any(is_long) {
             true => frames.extract_if(.., |frame| is_long(frame)).collect(),
@@ -257,13 +257,13 @@ impl Port for AfXdpPort {
         });
         let fit = fit.count();
         for mut frame in frames.drain(..fit) {
-            if !self.takes_open_sums {
-                lent.memory.close_sum(&mut frame);
+            if !self.accepts_partial_checksums {
+                buffers.memory.complete_checksum(&mut frame);
             }
             if frame.frames() == 1 {
-                self.put(lent, frame, false);
+                self.put(buffers, frame, false);
             } else {
-                self.put_chain(lent, frame);
+                self.put_chain(buffers, frame);
             }
         }
         frames.extend(long);
@@ -271,8 +271,8 @@ impl Port for AfXdpPort {
         self.kick()
     }
 
-    fn takes_open_sums(&self) -> bool {
-        self.takes_open_sums
+    fn accepts_partial_checksums(&self) -> bool {
+        self.accepts_partial_checksums
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
@@ -287,13 +287,13 @@ impl Port for AfXdpPort {
         self.socket.missed()
     }
 
-    fn close(self: Box<Self>, lent: &mut Lent<'_>) {
-        let Self { socket, in_kernel, incomplete, seat, .. } = *self;
-        incomplete.into_iter().for_each(|chain| lent.free.put(chain.finish()));
+    fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
+        let Self { socket, in_kernel, incomplete, slot, .. } = *self;
+        incomplete.into_iter().for_each(|chain| buffers.free.put(chain.finish()));
         // Without its socket the kernel lets go of the frames.
         drop(socket);
-        drop(seat);
-        in_kernel.take_all(lent);
+        drop(slot);
+        in_kernel.take_all(buffers);
     }
 }
 
@@ -350,27 +350,27 @@ impl InKernel {
         self.bits[index as usize / 64] |= 1 << (index % 64);
     }
 
-    /// The frame of a descriptor that the kernel returned; `None` if it was not lent.
+    /// The frame of a descriptor that the kernel returned; `None` if it was not buffers.
     #[inline]
-    fn take(&mut self, lent: &Lent<'_>, address: u64, length: u32) -> Option<Frame> {
+    fn take(&mut self, buffers: &Buffers<'_>, address: u64, length: u32) -> Option<Frame> {
         let (index, start) = (address / FRAME_SIZE as u64, address % FRAME_SIZE as u64);
         let word = self.bits.get_mut(index as usize / 64)?;
         let bit = 1_u64 << (index % 64);
-        let was_lent = *word & bit != 0;
+        let was_posted = *word & bit != 0;
         *word &= !bit;
         let start = start as usize;
         let length = (length as usize).min(FRAME_SIZE - start);
         // SAFETY: the bit says that the handle was given up to a ring; it is cleared now.
-        was_lent.then(|| unsafe { lent.memory.reclaim(index as u32, start, length) })
+        was_posted.then(|| unsafe { buffers.memory.reclaim(index as u32, start, length) })
     }
 
     /// Frees all frames.
-    fn take_all(self, lent: &mut Lent<'_>) {
+    fn take_all(self, buffers: &mut Buffers<'_>) {
         for (word, bits) in self.bits.iter().enumerate() {
             for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
                 // SAFETY: the bit says that the handle was given up to a ring, and the rings
                 // are gone.
-                lent.free.put(unsafe { lent.memory.reclaim(word as u32 * 64 + bit, 0, 0) });
+                buffers.free.put(unsafe { buffers.memory.reclaim(word as u32 * 64 + bit, 0, 0) });
             }
         }
     }

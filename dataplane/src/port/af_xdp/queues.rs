@@ -5,8 +5,8 @@ use std::io;
 
 use rustix::net::xdp::SocketAddrXdpFlags;
 
+use super::dispatcher::XskMapSlot;
 use super::queue::AfXdpPort;
-use super::seat::Seat;
 use super::socket::Socket;
 use super::umem::{RING, Umem, index_of};
 use super::{AfXdpError, PortOptions, XdpMode};
@@ -23,10 +23,10 @@ impl Umem {
         options: &PortOptions,
     ) -> Result<Vec<AfXdpPort>, AfXdpError> {
         let index = index_of(interface)?;
-        let hall = self.hall(options.fallback)?;
-        let attached = hall.attach(interface, index)?;
+        let dispatcher = self.dispatcher(options.fallback)?;
+        let attached = dispatcher.attach(interface, index)?;
         let mode = XdpMode { attached, zero_copy: false };
-        let enter = |queue, socket: &Socket| hall.seat(index, queue, socket).map(Some);
+        let enter = |queue, socket: &Socket| dispatcher.slot(index, queue, socket).map(Some);
         let ports = self.open_all(interface, index, mode, None, options.fill, enter)?;
         Ok(ports.into_iter().map(|port| self.towards_a_kernel(port)).collect())
     }
@@ -40,12 +40,12 @@ impl Umem {
         mode: XdpMode,
         first: Option<Socket>,
         fill: u32,
-        enter: impl Fn(u32, &Socket) -> Result<Option<Seat>, AfXdpError>,
+        enter: impl Fn(u32, &Socket) -> Result<Option<XskMapSlot>, AfXdpError>,
     ) -> Result<Vec<AfXdpPort>, AfXdpError> {
         let sockets = self.bind_all(interface, index, first)?;
         let port = |(queue, socket): (usize, Socket)| {
-            let seat = enter(queue as u32, &socket)?;
-            Ok(AfXdpPort::new(self, interface, socket, mode, fill, seat))
+            let slot = enter(queue as u32, &socket)?;
+            Ok(AfXdpPort::new(self, interface, socket, mode, fill, slot))
         };
         sockets.into_iter().enumerate().map(port).collect()
     }

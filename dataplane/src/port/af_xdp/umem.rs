@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
+use super::dispatcher::Dispatcher;
 use super::program::{self, Fallback, Program, everything};
 use super::queue::AfXdpPort;
-use super::seat::Hall;
 use super::socket::Socket;
 use super::{AfXdpError, PortOptions, XdpMode};
 use crate::frame::RESERVED;
@@ -57,7 +57,7 @@ pub struct Umem {
     /// What `registration` names.
     _region: Arc<Region>,
     /// In front of all ports, once there is one; by whether what nobody takes is dropped.
-    halls: Mutex<[Option<Arc<Hall>>; 2]>,
+    dispatchers: Mutex<[Option<Arc<Dispatcher>>; 2]>,
 }
 
 impl Umem {
@@ -131,7 +131,7 @@ impl Umem {
             anchor,
             registration,
             _region: region,
-            halls: Mutex::default(),
+            dispatchers: Mutex::default(),
         };
         Ok((this, memory, handles))
     }
@@ -142,31 +142,31 @@ impl Umem {
     /// [`PortOptions::fallback`] says.
     pub fn open(&self, interface: &str, options: &PortOptions) -> Result<AfXdpPort, AfXdpError> {
         let index = index_of(interface)?;
-        let hall = self.hall(options.fallback)?;
-        let attached = hall.attach(interface, index)?;
+        let dispatcher = self.dispatcher(options.fallback)?;
+        let attached = dispatcher.attach(interface, index)?;
         let socket = Socket::new(RING, None)
             .and_then(|socket| socket.bind_shared(index, 0, &self.anchor).map(|()| socket))
             .map_err(|cause| {
                 AfXdpError::new(format!("bind an AF_XDP socket to {interface}"), cause)
             })?;
-        let seat = hall.seat(index, 0, &socket)?;
+        let slot = dispatcher.slot(index, 0, &socket)?;
         let mode = XdpMode { attached, zero_copy: false };
-        let port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(seat));
+        let port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(slot));
         Ok(self.towards_a_kernel(port))
     }
 
     /// The port, which leaves unfinished checksums to the kernel at the interface's other end.
     pub(super) fn towards_a_kernel(&self, port: AfXdpPort) -> AfXdpPort {
-        if self.takes_metadata { port.leaving_sums_open() } else { port }
+        if self.takes_metadata { port.offloading_checksums() } else { port }
     }
 
     /// The program for ports with this fallback, loaded with the first of them.
-    pub(super) fn hall(&self, fallback: Fallback) -> Result<Arc<Hall>, AfXdpError> {
-        let mut halls = self.halls.lock().unwrap_or_else(PoisonError::into_inner);
-        let hall = &mut halls[usize::from(fallback == Fallback::Drop)];
-        match hall {
-            Some(hall) => Ok(Arc::clone(hall)),
-            None => Ok(Arc::clone(hall.insert(Hall::open(fallback)?))),
+    pub(super) fn dispatcher(&self, fallback: Fallback) -> Result<Arc<Dispatcher>, AfXdpError> {
+        let mut dispatchers = self.dispatchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let dispatcher = &mut dispatchers[usize::from(fallback == Fallback::Drop)];
+        match dispatcher {
+            Some(dispatcher) => Ok(Arc::clone(dispatcher)),
+            None => Ok(Arc::clone(dispatcher.insert(Dispatcher::open(fallback)?))),
         }
     }
 

@@ -3,7 +3,7 @@
 //! | word | holds |
 //! |---|---|
 //! | 0 | sequence: odd while the session is in use, even while it is free or being written; highest bit: held |
-//! | 1–4 | source and destination address as the opener's packets show them at the receiver |
+//! | 1–4 | source and destination address as the initiator's packets show them at the responder |
 //! | 5 | source port, destination port, whether it is translated, protocol, owner |
 //! | 6 | low half of the generation that allowed it; adjacencies forward and reverse |
 //! | 7 | second of the last packet, low bits of the sequence, what was seen of TCP |
@@ -19,7 +19,7 @@
 //! - Word 7 contains the low 24 bits of the sequence, so that its compare-and-swap fails on a later
 //!   session.
 //!
-//! What a translated session looks like at its opener stands in [`super::translation`], under
+//! What a translated session looks like at its initiator stands in [`super::translation`], under
 //! the same sequence.
 
 use acl::Address;
@@ -43,9 +43,9 @@ pub struct SessionId {
 pub struct Found {
     /// Which session.
     pub id: SessionId,
-    /// Whether the flow that was looked for is of the opener's direction.
+    /// Whether the flow that was looked for is of the initiator's direction.
     pub forward: bool,
-    /// Whether packets are rewritten between opener and receiver.
+    /// Whether packets are rewritten between initiator and responder.
     pub translated: bool,
     pub(super) protocol: u8,
     pub(super) forwarding: u64,
@@ -177,7 +177,7 @@ impl Words {
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     pub(super) sequence: u64,
-    /// The connection as the receiver sees it.
+    /// The connection as the responder sees it.
     pub(super) words: Words,
     pub(super) forwarding: u64,
     pub(super) life: u64,
@@ -231,7 +231,7 @@ impl Record {
     /// the same sequence; the session is translated if there is such a thing.
     pub(super) fn open(
         &self,
-        receiver: &Flow,
+        responder: &Flow,
         owner: Owner,
         forwarding: u64,
         (seen, state): (u32, State),
@@ -239,7 +239,7 @@ impl Record {
     ) -> u64 {
         let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) + 1;
         let life = life_word(sequence >> 1 << 8, seen, state);
-        let mut values = Words::of(receiver).values();
+        let mut values = Words::of(responder).values();
         let translated = if translate.is_some() { TRANSLATED } else { 0 };
         values[4] |= translated | u64::from(owner.0);
         // Whoever reads one of the words below must also see that the last session was closed.

@@ -14,7 +14,7 @@ use acl::Address;
 use ahash::AHashMap;
 
 use super::super::record::is_later;
-use super::{Found, Sessions, Views};
+use super::{Found, Sessions, Tuples};
 
 #[derive(Default)]
 pub(super) struct Departed {
@@ -27,13 +27,14 @@ pub(super) struct Departed {
 impl Departed {
     /// Whether a session that `allowed` (the low half of a generation) last was allowed by is a
     /// former pod's.
-    fn has(&self, views: &Views, allowed: u32) -> bool {
+    fn has(&self, tuples: &Tuples, allowed: u32) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
         let addresses = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
-        let Views { opener, receiver, .. } = views;
-        let ends = [opener.source, opener.destination, receiver.source, receiver.destination];
+        let Tuples { initiator, responder, .. } = tuples;
+        let ends =
+            [initiator.source, initiator.destination, responder.source, responder.destination];
         ends.iter().any(|end| {
             addresses.get(end).is_some_and(|generation| is_later(*generation as u32, allowed))
         })
@@ -51,8 +52,8 @@ impl Sessions {
     }
 
     /// Whether a session is that of a pod which has one of its addresses no longer.
-    pub fn has_departed(&self, found: &Found, views: &Views) -> bool {
-        self.departed.has(views, (found.forwarding >> 32) as u32)
+    pub fn has_departed(&self, found: &Found, tuples: &Tuples) -> bool {
+        self.departed.has(tuples, (found.forwarding >> 32) as u32)
     }
 
     /// Ends the sessions of departed addresses whose generation every worker decides by; `in_force`
@@ -62,8 +63,8 @@ impl Sessions {
         let done = |generation: &u64| *generation <= in_force;
         let any = addresses.read().unwrap_or_else(PoisonError::into_inner).values().any(done);
         if any {
-            for (found, views) in self.iter() {
-                if self.has_departed(&found, &views) {
+            for (found, tuples) in self.iter() {
+                if self.has_departed(&found, &tuples) {
                     self.end(&found);
                 }
             }

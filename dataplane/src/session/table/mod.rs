@@ -21,7 +21,7 @@ use super::record::{Record, Seen, Words, forwarding_word, life_word};
 use super::region::Array;
 use super::store::Store;
 use super::translation::Translation;
-use super::{Found, SessionId, State, Timeouts, Views};
+use super::{Found, SessionId, State, Timeouts, Tuples};
 use crate::cpu;
 use crate::services::Affinities;
 use crate::wire::Flow;
@@ -37,7 +37,7 @@ pub enum Refusal {
     Full,
     /// The owner has used its guarantee and its part of the common half.
     Quota,
-    /// The receiver could not tell the connection from another one.
+    /// The responder could not tell the connection from another one.
     Taken,
 }
 
@@ -52,7 +52,7 @@ pub enum Opened {
 
 /// Where a flow that is looked for was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum TupleOrigin {
     /// On a packet that entered the switch.
     Entering,
     /// In an ICMP error, which quotes a packet as it left the switch.
@@ -143,9 +143,10 @@ impl Sessions {
                 continue;
             };
             record.change_owner(seen.sequence, seen.owner(), Owner::NONE);
-            let views = self.views_of(index, &seen);
-            let placed = self.index.insert(self.hash(&views.receiver), index)
-                && (!seen.is_translated() || self.index.insert(self.hash(&views.opener), index));
+            let tuples = self.tuples_of(index, &seen);
+            let placed = self.index.insert(self.hash(&tuples.responder), index)
+                && (!seen.is_translated()
+                    || self.index.insert(self.hash(&tuples.initiator), index));
             self.quotas.take_up(Owner::NONE);
             if !placed {
                 self.close(seen.found(index, true).id);
@@ -237,8 +238,8 @@ impl Sessions {
 
     /// The live session that `flow` belongs to.
     #[inline]
-    pub fn find(&self, hash: u64, flow: &Flow, sight: Sight, now_s: u32) -> Option<Found> {
-        self.find_at(self.guess(hash), hash, flow, sight, now_s)
+    pub fn find(&self, hash: u64, flow: &Flow, origin: TupleOrigin, now_s: u32) -> Option<Found> {
+        self.find_at(self.guess(hash), hash, flow, origin, now_s)
     }
 
     /// The same, with the guess made before.
@@ -248,7 +249,7 @@ impl Sessions {
         guess: Guess,
         hash: u64,
         flow: &Flow,
-        sight: Sight,
+        origin: TupleOrigin,
         now_s: u32,
     ) -> Option<Found> {
         if guess.0 == NOTHING {
@@ -263,41 +264,48 @@ impl Sessions {
             let found = seen.found(guess.0, forward);
             return (!self.is_idle(&found, now_s)).then_some(found);
         }
-        self.find_slowly(hash, &words, sight, now_s)
+        self.find_slowly(hash, &words, origin, now_s)
     }
 
     #[inline(never)]
-    fn find_slowly(&self, hash: u64, flow: &Words, sight: Sight, now_s: u32) -> Option<Found> {
-        let found = self.search(hash, |index, seen| self.travels(index, seen, flow, sight))?;
+    fn find_slowly(
+        &self,
+        hash: u64,
+        flow: &Words,
+        origin: TupleOrigin,
+        now_s: u32,
+    ) -> Option<Found> {
+        let found = self.search(hash, |index, seen| self.travels(index, seen, flow, origin))?;
         (!self.is_idle(&found, now_s)).then_some(found)
     }
 
-    /// Both sights of a session, if it still is there.
-    pub fn views(&self, found: &Found) -> Option<Views> {
+    /// Both tuples of a session, if it still is there.
+    pub fn tuples(&self, found: &Found) -> Option<Tuples> {
         let record = &self.records[found.id.index as usize];
         let seen = record.read().filter(|seen| seen.sequence == found.id.sequence)?;
-        let views = self.views_of(found.id.index, &seen);
-        record.is_still(found.id.sequence).then_some(views)
+        let tuples = self.tuples_of(found.id.index, &seen);
+        record.is_still(found.id.sequence).then_some(tuples)
     }
 
     /// Makes a session, or finds the one another packet made meanwhile.
     ///
     /// # Errors
-    /// See [`Refusal`]. A connection that its receiver could not tell from another one (a client
+    /// See [`Refusal`]. A connection that its responder could not tell from another one (a client
     /// that uses one port for a service and for the pod behind it) may be tried again as seen
     /// from another port.
-    pub fn open(&self, views: &Views, opening: &Opening, now_s: u32) -> Result<Opened, Refusal> {
-        let receiver_hash = self.hash(&views.receiver);
-        let translated = views.is_translated();
-        let opener_hash = if translated { self.hash(&views.opener) } else { receiver_hash };
-        let _guards = self.lock(receiver_hash, opener_hash);
-        let (opener, receiver) = (Words::of(&views.opener), Words::of(&views.receiver));
-        let shows = |index, seen: &Seen| self.is_any(index, seen, &receiver);
-        let is_taken = self.search_live(receiver_hash, now_s, shows).is_some();
-        // Where both ends see the same, nobody who is not found by it is found as the opener's.
+    pub fn open(&self, tuples: &Tuples, opening: &Opening, now_s: u32) -> Result<Opened, Refusal> {
+        let responder_hash = self.hash(&tuples.responder);
+        let translated = tuples.is_translated();
+        let initiator_hash = if translated { self.hash(&tuples.initiator) } else { responder_hash };
+        let _guards = self.lock(responder_hash, initiator_hash);
+        let (initiator, responder) = (Words::of(&tuples.initiator), Words::of(&tuples.responder));
+        let shows = |index, seen: &Seen| self.is_any(index, seen, &responder);
+        let is_taken = self.search_live(responder_hash, now_s, shows).is_some();
+        // Where both ends see the same, nobody who is not found by it is found as the initiator's.
         if is_taken || translated {
-            let enters = |index, seen: &Seen| self.travels(index, seen, &opener, Sight::Entering);
-            if let Some(known) = self.search_live(opener_hash, now_s, enters) {
+            let enters =
+                |index, seen: &Seen| self.travels(index, seen, &initiator, TupleOrigin::Entering);
+            if let Some(known) = self.search_live(initiator_hash, now_s, enters) {
                 return Ok(Opened::Known(known));
             }
         }
@@ -311,24 +319,24 @@ impl Sessions {
         };
         let forwarding = forwarding_word(opening.generation, opening.adjacency, Adjacency::NONE);
         let life =
-            (now_s, State::default().after(views.receiver.protocol, opening.tcp_flags, true));
+            (now_s, State::default().after(tuples.responder.protocol, opening.tcp_flags, true));
         let translation = &self.translations[index as usize];
-        let translate = || translation.write(&views.opener, views.return_mac);
+        let translate = || translation.write(&tuples.initiator, tuples.return_mac);
         let translate = translated.then_some(translate);
         let record = &self.records[index as usize];
-        let sequence = record.open(&views.receiver, opening.owner, forwarding, life, translate);
+        let sequence = record.open(&tuples.responder, opening.owner, forwarding, life, translate);
         let id = SessionId { index, sequence };
-        let placed = self.index.insert(receiver_hash, index)
-            && (!translated || self.index.insert(opener_hash, index));
+        let placed = self.index.insert(responder_hash, index)
+            && (!translated || self.index.insert(initiator_hash, index));
         if !placed {
             self.close(id);
         }
         if !record.is_still(sequence) {
             // It has ended, maybe before all of the index led to it. Under the locks no other session
             // of these hashes comes up.
-            self.index.remove(receiver_hash, index);
+            self.index.remove(responder_hash, index);
             if translated {
-                self.index.remove(opener_hash, index);
+                self.index.remove(initiator_hash, index);
             }
         }
         if placed { Ok(Opened::New(id)) } else { Err(Refusal::Full) }
@@ -391,23 +399,23 @@ impl Sessions {
     }
 
     /// The sessions there are, as a picture taken while they change.
-    pub fn iter(&self) -> impl Iterator<Item = (Found, Views)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (Found, Tuples)> + '_ {
         (0..self.free.end_of_used()).filter_map(|index| {
             let record = &self.records[index as usize];
             let seen = record.read()?;
-            let views = self.views_of(index, &seen);
-            record.is_still(seen.sequence).then(|| (seen.found(index, true), views))
+            let tuples = self.tuples_of(index, &seen);
+            record.is_still(seen.sequence).then(|| (seen.found(index, true), tuples))
         })
     }
 
-    fn views_of(&self, index: u32, seen: &Seen) -> Views {
-        let views = Views::plain(seen.words.flow());
+    fn tuples_of(&self, index: u32, seen: &Seen) -> Tuples {
+        let tuples = Tuples::plain(seen.words.flow());
         if !seen.is_translated() {
-            return views;
+            return tuples;
         }
         let translation = &self.translations[index as usize];
-        let opener = translation.opener().flow();
-        Views { opener, return_mac: translation.return_mac(), ..views }
+        let initiator = translation.initiator().flow();
+        Tuples { initiator, return_mac: translation.return_mac(), ..tuples }
     }
 
     /// The first record under this hash about which `test` says a direction.
@@ -443,29 +451,29 @@ impl Sessions {
 
     /// The direction of a flow that belongs to the session where it was seen.
     ///
-    /// Of a translated session, what enters is the opener's sight of what it sends and the
-    /// receiver's of what that sends; what has left, the other way round.
+    /// Of a translated session, what enters is the initiator's origin of what it sends and the
+    /// responder's of what that sends; what has left, the other way round.
     #[inline]
-    fn travels(&self, index: u32, seen: &Seen, flow: &Words, sight: Sight) -> Option<bool> {
-        let at_receiver = seen.words.direction_of(flow);
+    fn travels(&self, index: u32, seen: &Seen, flow: &Words, origin: TupleOrigin) -> Option<bool> {
+        let at_responder = seen.words.direction_of(flow);
         if !seen.is_translated() {
-            return at_receiver;
+            return at_responder;
         }
-        let forward_at_receiver = sight == Sight::Quoted;
-        if at_receiver == Some(forward_at_receiver) {
-            return at_receiver;
+        let forward_at_responder = origin == TupleOrigin::Quoted;
+        if at_responder == Some(forward_at_responder) {
+            return at_responder;
         }
-        let at_opener = self.translations[index as usize].opener().direction_of(flow);
-        at_opener.filter(|forward| *forward != forward_at_receiver)
+        let at_initiator = self.translations[index as usize].initiator().direction_of(flow);
+        at_initiator.filter(|forward| *forward != forward_at_responder)
     }
 
     /// The direction of a flow that either end of the session may show.
     fn is_any(&self, index: u32, seen: &Seen, flow: &Words) -> Option<bool> {
-        let at_receiver = seen.words.direction_of(flow);
-        if at_receiver.is_some() || !seen.is_translated() {
-            return at_receiver;
+        let at_responder = seen.words.direction_of(flow);
+        if at_responder.is_some() || !seen.is_translated() {
+            return at_responder;
         }
-        self.translations[index as usize].opener().direction_of(flow)
+        self.translations[index as usize].initiator().direction_of(flow)
     }
 
     /// Holds up whoever would make a session with the same hashes.
@@ -485,10 +493,10 @@ impl Sessions {
         }
         // Until it is given back, the record is this caller's.
         let seen = record.remains();
-        let views = self.views_of(id.index, &seen);
-        self.index.remove(self.hash(&views.receiver), id.index);
+        let tuples = self.tuples_of(id.index, &seen);
+        self.index.remove(self.hash(&tuples.responder), id.index);
         if seen.is_translated() {
-            self.index.remove(self.hash(&views.opener), id.index);
+            self.index.remove(self.hash(&tuples.initiator), id.index);
         }
         // First, so that whoever finds room finds a record.
         self.free.put(id.index);
@@ -507,7 +515,7 @@ impl Sessions {
 pub struct Opening {
     /// Whose quota it counts against.
     pub owner: Owner,
-    /// Where the opener's packets leave.
+    /// Where the initiator's packets leave.
     pub adjacency: Adjacency,
     /// The generation that allowed it.
     pub generation: u64,

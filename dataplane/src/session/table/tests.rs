@@ -33,11 +33,11 @@ fn id(opened: Opened) -> SessionId {
 }
 
 fn open_one(sessions: &Sessions, flow: &Flow, port: u16) -> Result<SessionId, Refusal> {
-    sessions.open(&Views::plain(*flow), &opening(port), 0).map(id)
+    sessions.open(&Tuples::plain(*flow), &opening(port), 0).map(id)
 }
 
 fn find(sessions: &Sessions, flow: &Flow, now_s: u32) -> Option<Found> {
-    sessions.find(sessions.hash(flow), flow, Sight::Entering, now_s)
+    sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s)
 }
 
 #[test]
@@ -173,39 +173,39 @@ fn workers_that_race_for_a_session_get_the_same_one() {
 }
 
 /// A client's connection to a service, as the client and the pod behind it see it.
-fn service(n: u32) -> Views {
-    let opener = flow(n);
-    let receiver = Flow {
+fn service(n: u32) -> Tuples {
+    let initiator = flow(n);
+    let responder = Flow {
         destination: acl::Address::from_v4_bits(0x0a01_0009),
         destination_port: 8080,
-        ..opener
+        ..initiator
     };
-    Views { opener, receiver, return_mac: [1, 2, 3, 4, 5, 6] }
+    Tuples { initiator, responder, return_mac: [1, 2, 3, 4, 5, 6] }
 }
 
 #[test]
 fn a_translated_session_is_found_where_its_packets_enter_and_where_they_left() {
     let sessions = Sessions::new(16, 1, Timeouts::default());
-    let Views { opener, receiver, .. } = service(1);
+    let Tuples { initiator, responder, .. } = service(1);
     sessions.open(&service(1), &opening(0), 0).unwrap();
-    let find = |flow: &Flow, sight| {
-        let found = sessions.find(sessions.hash(flow), flow, sight, 0)?;
-        assert_eq!(sessions.views(&found), Some(service(1)));
+    let find = |flow: &Flow, origin| {
+        let found = sessions.find(sessions.hash(flow), flow, origin, 0)?;
+        assert_eq!(sessions.tuples(&found), Some(service(1)));
         Some(found.forward)
     };
     let cases = [
-        (opener, Some(true), None),
-        (opener.reversed(), None, Some(false)),
-        (receiver, None, Some(true)),
-        (receiver.reversed(), Some(false), None),
+        (initiator, Some(true), None),
+        (initiator.reversed(), None, Some(false)),
+        (responder, None, Some(true)),
+        (responder.reversed(), Some(false), None),
     ];
     for (flow, entering, quoted) in cases {
-        assert_eq!(find(&flow, Sight::Entering), entering, "{flow:?}");
-        assert_eq!(find(&flow, Sight::Quoted), quoted, "{flow:?}");
+        assert_eq!(find(&flow, TupleOrigin::Entering), entering, "{flow:?}");
+        assert_eq!(find(&flow, TupleOrigin::Quoted), quoted, "{flow:?}");
     }
-    assert_eq!(sessions.iter().map(|(_, views)| views).collect::<Vec<_>>(), [service(1)]);
+    assert_eq!(sessions.iter().map(|(_, tuples)| tuples).collect::<Vec<_>>(), [service(1)]);
     sessions.end_of(PortId(0));
-    assert_eq!(find(&opener, Sight::Entering), None);
+    assert_eq!(find(&initiator, TupleOrigin::Entering), None);
     assert_eq!(sessions.used(), 0);
     // Nothing of it is left in the index either: its room can be used again.
     for n in 0..16 {
@@ -214,24 +214,24 @@ fn a_translated_session_is_found_where_its_packets_enter_and_where_they_left() {
 }
 
 #[test]
-fn a_receiver_can_tell_its_connections_apart() {
+fn a_responder_can_tell_its_connections_apart() {
     let sessions = Sessions::new(16, 1, Timeouts::default());
     sessions.open(&service(1), &opening(0), 0).unwrap();
-    let direct = service(1).receiver;
+    let direct = service(1).responder;
     assert_eq!(open_one(&sessions, &direct, 0), Err(Refusal::Taken));
-    let reply = sessions.open(&Views::plain(direct.reversed()), &opening(0), 0);
+    let reply = sessions.open(&Tuples::plain(direct.reversed()), &opening(0), 0);
     assert!(matches!(reply, Ok(Opened::Known(found)) if !found.forward));
     // The same connection is found, not made twice.
     let again = sessions.open(&service(1), &opening(0), 0);
     assert!(matches!(again, Ok(Opened::Known(_))));
     // As seen from another port it can be told apart.
     let elsewhere = Flow { source_port: 999, ..direct };
-    let views = Views { receiver: elsewhere, ..Views::plain(direct) };
-    assert!(matches!(sessions.open(&views, &opening(0), 0), Ok(Opened::New(_))));
+    let tuples = Tuples { responder: elsewhere, ..Tuples::plain(direct) };
+    assert!(matches!(sessions.open(&tuples, &opening(0), 0), Ok(Opened::New(_))));
     let found = find(&sessions, &direct, 0).unwrap();
-    assert_eq!(sessions.views(&found), Some(views));
+    assert_eq!(sessions.tuples(&found), Some(tuples));
     // What is idle is in nobody's way.
-    let later = sessions.open(&Views::plain(direct), &opening(0), 100_000);
+    let later = sessions.open(&Tuples::plain(direct), &opening(0), 100_000);
     assert!(matches!(later, Ok(Opened::New(_))));
 }
 
@@ -253,8 +253,8 @@ fn sessions_outlive_the_process() {
     assert!(find(&sessions, &flow(3), 0).is_none());
     let found = find(&sessions, &flow(7).reversed(), 0).unwrap();
     assert!(!found.is_of(1) && found.adjacency() == Adjacency::NONE, "to be re-evaluated");
-    let translated = find(&sessions, &service(40).opener, 0).unwrap();
-    assert_eq!(sessions.views(&translated), Some(service(40)));
+    let translated = find(&sessions, &service(40).initiator, 0).unwrap();
+    assert_eq!(sessions.tuples(&translated), Some(service(40)));
     sessions.claim(&found, Owner::port(PortId(1)));
     sessions.claim(&found, Owner::port(PortId(2)));
     assert_eq!((sessions.used_by(PortId(1)), sessions.used_by(PortId(2))), (1, 0));
@@ -372,20 +372,20 @@ fn a_session_of_a_departed_address_is_known_until_it_has_ended() {
     sessions.open(&service(2), &opening(0), 0).unwrap();
     let other = Flow { destination: acl::Address::from_v4_bits(7), ..flow(3) };
     open_one(&sessions, &other, 0).unwrap();
-    let departed = [flow(1).destination, service(2).receiver.destination];
+    let departed = [flow(1).destination, service(2).responder.destination];
     let is_departed = |flow: &Flow| {
         let found = find(&sessions, flow, 0).unwrap();
-        sessions.has_departed(&found, &sessions.views(&found).unwrap())
+        sessions.has_departed(&found, &sessions.tuples(&found).unwrap())
     };
     assert!(!is_departed(&flow(1)));
     sessions.depart(departed, 5);
-    assert!(is_departed(&flow(1)) && is_departed(&service(2).opener) && !is_departed(&other));
+    assert!(is_departed(&flow(1)) && is_departed(&service(2).initiator) && !is_departed(&other));
     // A worker that decides by generation 4 may still make sessions of the pod that is gone.
     assert!(sessions.end_departed(4));
     assert_eq!(sessions.used(), 3);
     // One that generation 5 allowed is the next pod's.
     let next = Opening { generation: 5, ..opening(0) };
-    sessions.open(&Views::plain(flow(4)), &next, 0).unwrap();
+    sessions.open(&Tuples::plain(flow(4)), &next, 0).unwrap();
     assert!(!is_departed(&flow(4)));
     assert!(!sessions.end_departed(5));
     assert_eq!(sessions.used(), 2);

@@ -4,7 +4,7 @@
 //! A pod's kernel leaves the TCP or UDP checksum to hardware; the field then holds the sum of the
 //! pseudo header alone. If a long packet goes to another kernel of this machine, that one does not
 //! have to be told more than this one was: nobody passes over the bytes at all. A frame of which
-//! that is known carries an [`OpenSum`]; [`Memory::close_sum`] completes it for everybody else.
+//! that is known carries an [`PartialChecksum`]; [`Memory::complete_checksum`] completes it for everybody else.
 
 use std::num::NonZero;
 
@@ -21,12 +21,12 @@ pub const ONE_PIECE: u16 = 3500;
 /// The field holds the folded sum of the pseudo header; all bytes from `start` to the packet's end
 /// are still to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenSum {
+pub struct PartialChecksum {
     start: NonZero<u16>,
     field: u16,
 }
 
-impl OpenSum {
+impl PartialChecksum {
     /// A sum over everything from `start` on, whose field stands `field` bytes further. `None` at
     /// the start of the packet, where no checksum begins.
     pub fn new(start: u16, field: u16) -> Option<Self> {
@@ -38,7 +38,7 @@ impl OpenSum {
         usize::from(self.start.get())
     }
 
-    /// Where the checksum stands, counted from [`OpenSum::start`].
+    /// Where the checksum stands, counted from [`PartialChecksum::start`].
     pub fn field(self) -> usize {
         usize::from(self.field)
     }
@@ -47,8 +47,8 @@ impl OpenSum {
 impl Frame {
     /// The packet's checksum, if it is still to be completed.
     #[inline]
-    pub fn open_sum(&self) -> Option<OpenSum> {
-        self.open_sum
+    pub fn partial_checksum(&self) -> Option<PartialChecksum> {
+        self.partial_checksum
     }
 }
 
@@ -58,20 +58,20 @@ impl Memory {
     /// # Panics
     /// If the field is not in the packet's first frame.
     #[inline]
-    pub fn leave_sum_open(&self, frame: &mut Frame, open: OpenSum) {
+    pub fn set_partial_checksum(&self, frame: &mut Frame, open: PartialChecksum) {
         assert!(open.start() + open.field() + 2 <= frame.length as usize, "no checksum there");
-        frame.open_sum = Some(open);
+        frame.partial_checksum = Some(open);
     }
 
     /// Completes the packet's checksum, if that is still to be done.
     #[inline]
-    pub fn close_sum(&self, frame: &mut Frame) {
-        if let Some(open) = frame.open_sum.take() {
+    pub fn complete_checksum(&self, frame: &mut Frame) {
+        if let Some(open) = frame.partial_checksum.take() {
             self.close(frame, open);
         }
     }
 
-    fn close(&self, frame: &mut Frame, open: OpenSum) {
+    fn close(&self, frame: &mut Frame, open: PartialChecksum) {
         let (mut sum, mut skip) = (Sum::default(), open.start());
         for chunk in self.chunks(frame) {
             let here = skip.min(chunk.len());
@@ -90,7 +90,7 @@ mod tests {
     use crate::frame::Chain;
 
     #[test]
-    fn an_open_sum_is_closed_once_over_all_frames() {
+    fn a_partial_checksum_is_completed_once_over_all_frames() {
         let (memory, mut frames) = Memory::heap(512, 2);
         let (mut next, mut first) = (frames.pop().unwrap(), frames.pop().unwrap());
         // 3 bytes that are not summed; a field that holds 0x0102; a sum over both frames.
@@ -99,14 +99,14 @@ mod tests {
         let mut chain = Chain::new(first);
         chain.push(&memory, next);
         let mut packet = chain.finish();
-        memory.leave_sum_open(&mut packet, OpenSum::new(3, 2).unwrap());
+        memory.set_partial_checksum(&mut packet, PartialChecksum::new(3, 2).unwrap());
         for _ in 0..2 {
-            memory.close_sum(&mut packet);
+            memory.complete_checksum(&mut packet);
             let mut bytes = Vec::new();
             memory.append_to(&packet, &mut bytes, usize::MAX);
             // 0x0005 + 0x0102 + 0x0703 + 0x0400 = 0x0c0a
             assert_eq!(bytes, [9, 9, 9, 0, 5, 0xf3, 0xf5, 7, 3, 4]);
-            assert_eq!(packet.open_sum(), None);
+            assert_eq!(packet.partial_checksum(), None);
         }
     }
 
@@ -122,14 +122,14 @@ mod tests {
         ];
         for change in changes {
             memory.fill(frame, &packet);
-            memory.leave_sum_open(frame, OpenSum::new(2, 2).unwrap());
+            memory.set_partial_checksum(frame, PartialChecksum::new(2, 2).unwrap());
             change(&memory, frame);
-            assert_eq!(frame.open_sum(), None);
+            assert_eq!(frame.partial_checksum(), None);
             assert!(memory.bytes(frame).ends_with(&[0xed, 0xcb]));
         }
         memory.fill(frame, &packet);
-        memory.leave_sum_open(frame, OpenSum::new(2, 2).unwrap());
+        memory.set_partial_checksum(frame, PartialChecksum::new(2, 2).unwrap());
         memory.fill(frame, &packet);
-        assert_eq!(frame.open_sum(), None, "another packet's");
+        assert_eq!(frame.partial_checksum(), None, "another packet's");
     }
 }

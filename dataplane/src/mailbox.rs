@@ -1,6 +1,6 @@
-//! What the control side wants a worker to do, and what the worker answers.
+//! What the control side wants a worker to do, and what the worker reports.
 //!
-//! Orders wait in a list behind one flag, so that a worker with nothing to obey pays one load a
+//! Mailbox wait in a list behind one flag, so that a worker with nothing to obey pays one load a
 //! round. It never waits for the list's lock: if the control side holds it, the worker goes on
 //! with its packets and looks again next round.
 //!
@@ -11,14 +11,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::counters::PortCounters;
-use crate::exchange::Bell;
+use crate::exchange::Doorbell;
 use crate::graph::trace::Tracing;
 use crate::port::{Port, PortGone};
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::{PortId, Snapshot};
 
-/// One order.
-pub enum Order {
+/// One command.
+pub enum Command {
     /// Decide by this snapshot from the next vector on.
     Snapshot(Arc<Snapshot>),
     /// Serve this port too.
@@ -31,43 +31,43 @@ pub enum Order {
     Call(Box<dyn FnOnce() + Send>),
 }
 
-/// The orders for one worker.
-pub struct Orders {
+/// The mailbox for one worker.
+pub struct Mailbox {
     waiting: AtomicBool,
-    list: Mutex<Vec<Order>>,
+    list: Mutex<Vec<Command>>,
     generation: AtomicU64,
-    answers: Mutex<Answers>,
-    answered: Condvar,
-    bell: Arc<Bell>,
+    reports: Mutex<Reports>,
+    reported: Condvar,
+    doorbell: Arc<Doorbell>,
 }
 
 #[derive(Default)]
-struct Answers {
+struct Reports {
     retired: Vec<Arc<Snapshot>>,
     gone: Vec<(PortId, PortGone)>,
 }
 
-impl Orders {
+impl Mailbox {
     pub(crate) fn new() -> Arc<Self> {
-        Self::with_bell(Arc::new(Bell::default()))
+        Self::with_doorbell(Arc::new(Doorbell::default()))
     }
 
-    pub(crate) fn with_bell(bell: Arc<Bell>) -> Arc<Self> {
+    pub(crate) fn with_doorbell(doorbell: Arc<Doorbell>) -> Arc<Self> {
         Arc::new(Self {
             waiting: AtomicBool::new(false),
             list: Mutex::new(Vec::new()),
             generation: AtomicU64::new(0),
-            answers: Mutex::new(Answers::default()),
-            answered: Condvar::new(),
-            bell,
+            reports: Mutex::new(Reports::default()),
+            reported: Condvar::new(),
+            doorbell,
         })
     }
 
-    /// Leaves an order and wakes the worker if it sleeps.
-    pub fn give(&self, order: Order) {
-        lock(&self.list).push(order);
+    /// Leaves an command and wakes the worker if it sleeps.
+    pub fn send(&self, command: Command) {
+        lock(&self.list).push(command);
         self.waiting.store(true, Ordering::Release);
-        self.bell.ring();
+        self.doorbell.ring();
     }
 
     /// Generation of the snapshot the worker decides by; 0 before the first.
@@ -77,27 +77,27 @@ impl Orders {
 
     /// Waits until the worker decides by this generation or a later one.
     pub fn wait_for(&self, generation: u64, deadline: Instant) -> bool {
-        let mut answers = lock(&self.answers);
+        let mut reports = lock(&self.reports);
         while self.generation() < generation {
             let left = deadline.saturating_duration_since(Instant::now());
             if left == Duration::ZERO {
                 return false;
             }
-            let waited = self.answered.wait_timeout(answers, left);
-            answers = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.reported.wait_timeout(reports, left);
+            reports = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
 
     /// Frees the snapshots that are no longer in force.
     pub fn free_retired(&self) {
-        let retired = std::mem::take(&mut lock(&self.answers).retired);
+        let retired = std::mem::take(&mut lock(&self.reports).retired);
         drop(retired);
     }
 
     /// Ports that the worker gave up because they were of no more use.
     pub fn take_gone(&self) -> Vec<(PortId, PortGone)> {
-        std::mem::take(&mut lock(&self.answers).gone)
+        std::mem::take(&mut lock(&self.reports).gone)
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
@@ -105,7 +105,7 @@ impl Orders {
     }
 
     #[inline]
-    pub(crate) fn take(&self) -> Vec<Order> {
+    pub(crate) fn take(&self) -> Vec<Command> {
         if !self.has_waiting() {
             return Vec::new();
         }
@@ -119,16 +119,16 @@ impl Orders {
     }
 
     pub(crate) fn in_force(&self, generation: u64, old: Arc<Snapshot>) {
-        let mut answers = lock(&self.answers);
-        answers.retired.push(old);
+        let mut reports = lock(&self.reports);
+        reports.retired.push(old);
         // Under the lock: between the waiter's look and its sleep it would wake nobody.
         self.generation.store(generation, Ordering::Release);
-        drop(answers);
-        self.answered.notify_all();
+        drop(reports);
+        self.reported.notify_all();
     }
 
     pub(crate) fn report_gone(&self, id: PortId, reason: PortGone) {
-        lock(&self.answers).gone.push((id, reason));
+        lock(&self.reports).gone.push((id, reason));
     }
 }
 
@@ -144,11 +144,11 @@ mod models {
     #[test]
     fn model_whoever_waits_for_a_generation_is_woken() {
         loom::model(|| {
-            let orders = Orders::new();
-            let worker = Arc::clone(&orders);
+            let mailbox = Mailbox::new();
+            let worker = Arc::clone(&mailbox);
             let thread = loom::thread::spawn(move || worker.in_force(1, Arc::default()));
             // A wait of the model has no end; one that nobody ends is reported.
-            assert!(orders.wait_for(1, Instant::now() + Duration::from_secs(3600)));
+            assert!(mailbox.wait_for(1, Instant::now() + Duration::from_secs(3600)));
             thread.join().unwrap();
         });
     }
@@ -158,12 +158,12 @@ mod models {
 mod tests {
     use super::*;
 
-    /// The worker answers just as the control side has looked and is about to wait.
+    /// The worker reports just as the control side has looked and is about to wait.
     #[test]
     fn whoever_waits_for_a_generation_is_woken() {
-        let orders = Orders::new();
+        let mailbox = Mailbox::new();
         let (done, is_done) = std::sync::mpsc::channel();
-        let waiter = Arc::clone(&orders);
+        let waiter = Arc::clone(&mailbox);
         let far = Instant::now() + Duration::from_secs(3600);
         std::thread::spawn(move || {
             for generation in 1.. {
@@ -173,11 +173,11 @@ mod tests {
             }
         });
         for generation in 1..20_000 {
-            orders.in_force(generation, Arc::default());
+            mailbox.in_force(generation, Arc::default());
             let woken = is_done.recv_timeout(Duration::from_secs(20));
             assert_eq!(woken, Ok(generation), "the wake-up was lost");
             if generation % 1024 == 0 {
-                orders.free_retired();
+                mailbox.free_retired();
             }
         }
     }

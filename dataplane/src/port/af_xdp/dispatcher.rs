@@ -24,21 +24,21 @@ struct Queue {
 unsafe impl Plain for Queue {}
 
 /// As many as the program has.
-const SEATS: u32 = 16_384;
+const SLOTS: u32 = 16_384;
 
 /// The program for interfaces with one fallback.
-pub(super) struct Hall {
+pub(super) struct Dispatcher {
     program: Program,
-    seats: RawFd,
+    slots: RawFd,
     /// Numbers that were given back, and the first that was never given away.
     free: Mutex<(Vec<u32>, u32)>,
 }
 
-impl Hall {
+impl Dispatcher {
     pub(super) fn open(fallback: Fallback) -> Result<Arc<Self>, AfXdpError> {
         let program = Program::load(&everything(fallback))?;
-        let seats = program.map_named(c"seats")?;
-        Ok(Arc::new(Self { program, seats, free: Mutex::default() }))
+        let slots = program.map_named(c"slots")?;
+        Ok(Arc::new(Self { program, slots, free: Mutex::default() }))
     }
 
     /// Puts the program in front of an interface.
@@ -46,23 +46,23 @@ impl Hall {
         self.program.attach(interface, index)
     }
 
-    /// Sends the frames of a queue to a socket for as long as the seat is held.
-    pub(super) fn seat(
+    /// Sends the frames of a queue to a socket for as long as the slot is held.
+    pub(super) fn slot(
         self: &Arc<Self>,
         interface: u32,
         number: u32,
         socket: &Socket,
-    ) -> Result<Seat, AfXdpError> {
-        let number_of_seat = self.take().ok_or_else(|| {
+    ) -> Result<XskMapSlot, AfXdpError> {
+        let slot = self.take().ok_or_else(|| {
             let full = std::io::Error::other("all of them are taken");
             AfXdpError::new("give a socket a place in its map", full)
         })?;
         let queue = Queue { interface, number };
-        let seat = Seat { hall: Arc::clone(self), queue, number: number_of_seat };
-        self.program.serve(seat.number, socket.as_fd().as_raw_fd())?;
-        map::put(self.seats, &seat.queue, &seat.number)
+        let slot = XskMapSlot { dispatcher: Arc::clone(self), queue, number: slot };
+        self.program.serve(slot.number, socket.as_fd().as_raw_fd())?;
+        map::put(self.slots, &slot.queue, &slot.number)
             .map_err(|cause| AfXdpError::new("enter a queue in its map", cause))?;
-        Ok(seat)
+        Ok(slot)
     }
 
     fn take(&self) -> Option<u32> {
@@ -70,28 +70,28 @@ impl Hall {
         let (returned, next) = &mut *free;
         returned.pop().or_else(|| {
             let fresh = *next;
-            *next = (fresh + 1).min(SEATS);
-            (fresh < SEATS).then_some(fresh)
+            *next = (fresh + 1).min(SLOTS);
+            (fresh < SLOTS).then_some(fresh)
         })
     }
 }
 
 /// A queue's place; given back when dropped. What comes after that is treated as without a socket.
-pub(super) struct Seat {
-    hall: Arc<Hall>,
+pub(super) struct XskMapSlot {
+    dispatcher: Arc<Dispatcher>,
     queue: Queue,
     number: u32,
 }
 
-impl Drop for Seat {
+impl Drop for XskMapSlot {
     fn drop(&mut self) {
         // The queue may have been given another place meanwhile.
-        let is_ours = map::get::<_, u32>(self.hall.seats, &self.queue) == Some(self.number);
+        let is_ours = map::get::<_, u32>(self.dispatcher.slots, &self.queue) == Some(self.number);
         if is_ours {
             // What cannot be removed leads to a place without a socket.
-            let _ = map::remove(self.hall.seats, &self.queue);
+            let _ = map::remove(self.dispatcher.slots, &self.queue);
         }
-        let mut free = self.hall.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.dispatcher.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.0.push(self.number);
     }
 }
