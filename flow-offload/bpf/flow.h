@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What the programs and the switch share, in host byte order where nothing else is said.
+ * `src/layout.rs` has the same structures; both sides assert their sizes.
+ *
+ * Addresses are kept as IPv6, IPv4 among them as ::ffff:a.b.c.d.
+ */
+#ifndef FLOW_H
+#define FLOW_H
+
+#include <linux/types.h>
+
+/* Ports of the switch, by number. */
+#define PORTS 32768
+/* Guards of an entry. */
+#define GUARDS 3
+/* Places of generations: one that never changes, that of services, those of ports. */
+#define GUARD_NONE 0
+#define GUARD_SERVICES 1
+#define GUARD_PORTS 2
+
+#define FAMILY_V4 4
+#define FAMILY_V6 6
+
+/* One direction of a connection, as it enters. */
+struct flow_key {
+	/* Number of the interface that it enters by. */
+	__u32 ingress;
+	__u8 source[16];
+	__u8 destination[16];
+	__be16 source_port;
+	__be16 destination_port;
+	__u8 protocol;
+	__u8 family;
+	__u8 zero[2];
+};
+
+/* What becomes of its packets. */
+struct flow_entry {
+	/* The entry counts while each of these generations is what it was. */
+	__u32 guards[GUARDS];
+	__u32 generations[GUARDS];
+	/* Number of the host-side interface of the pod that the packets are for. */
+	__u32 egress;
+	/* Bytes of the largest IP packet that may leave there; 0 if any may. */
+	__u16 mtu;
+	/* Whether addresses and ports are rewritten to those below. */
+	__u8 translates;
+	__u8 zero;
+	/* The only source that packets may enter with. */
+	__u8 ingress_mac[6];
+	__u8 destination_mac[6];
+	__u8 source_mac[6];
+	__u8 zeros[2];
+	__be16 source_port;
+	__be16 destination_port;
+	__u8 source[16];
+	__u8 destination[16];
+	/* Written by the programs. */
+	__u64 packets;
+	__u64 bytes;
+	/* Monotonic time of the last packet. */
+	__u64 used_ns;
+};
+
+/*
+ * A port of the switch whose frames take the punt link. On that link the port stands as the tag in
+ * the place of the destination's MAC address.
+ */
+struct port {
+	__u32 ifindex;
+	__u8 tag[6];
+	/* The pod's. */
+	__u8 mac[6];
+};
+
+struct settings {
+	/* Monotonic time until which entries count: the switch's heartbeat moves it on. */
+	__u64 good_until_ns;
+	/* The kernel's end of the punt link. */
+	__u32 punt;
+	__u32 zero;
+};
+
+/* Why a frame was not forwarded by an entry; the place of its counter. */
+enum reason {
+	REASON_NOT_IP,
+	REASON_OTHER_PROTOCOL,
+	REASON_OPTIONS,
+	REASON_FRAGMENT,
+	REASON_TTL,
+	REASON_MALFORMED,
+	REASON_OPENS_OR_ENDS,
+	REASON_NO_ENTRY,
+	REASON_OLD_GENERATION,
+	REASON_NO_HEARTBEAT,
+	REASON_TOO_LONG,
+	REASON_WRONG_MAC,
+	REASONS,
+};
+
+/* Counters: the reasons of punted frames, then these. */
+enum counter {
+	COUNTER_FORWARDED = REASONS,
+	COUNTER_FORWARDED_BYTES,
+	/* Dropped: the interface is no port, or the tag on the punt link is none. */
+	COUNTER_NO_PORT,
+	COUNTERS,
+};
+
+_Static_assert(sizeof(struct flow_key) == 44, "as in layout.rs");
+_Static_assert(sizeof(struct flow_entry) == 112, "as in layout.rs");
+_Static_assert(sizeof(struct port) == 16, "as in layout.rs");
+_Static_assert(sizeof(struct settings) == 16, "as in layout.rs");
+
+#endif

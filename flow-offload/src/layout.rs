@@ -1,0 +1,191 @@
+//! What the programs and the switch share: the structures of `bpf/flow.h`. Both sides assert their
+//! sizes; numbers are in host byte order, ports and addresses in that of the wire.
+
+use dataplane::wire::{Flow, Mac};
+
+use crate::map::Plain;
+
+/// Ports of the switch, by number: `PORTS`.
+pub const PORTS: u16 = 32_768;
+/// Guards of an entry.
+pub(crate) const GUARDS: usize = 3;
+/// A generation that never changes: no guard.
+pub(crate) const GUARD_NONE: u32 = 0;
+/// The generation of services.
+pub(crate) const GUARD_SERVICES: u32 = 1;
+/// That of the first port; the others follow.
+pub(crate) const GUARD_PORTS: u32 = 2;
+
+/// One direction of a connection, as it enters (`struct flow_key`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct FlowKey {
+    /// Number of the interface that it enters by.
+    pub ingress: u32,
+    source: [u8; 16],
+    destination: [u8; 16],
+    source_port: [u8; 2],
+    destination_port: [u8; 2],
+    protocol: u8,
+    family: u8,
+    zero: [u8; 2],
+}
+
+/// What becomes of its packets (`struct flow_entry`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct FlowEntry {
+    /// Places of generations; the entry counts while they are as in `generations`.
+    pub guards: [u32; GUARDS],
+    /// What they were when the switch allowed the connection.
+    pub generations: [u32; GUARDS],
+    /// Number of the host-side interface of the pod that the packets are for.
+    pub egress: u32,
+    /// Bytes of the largest IP packet that may leave there; 0 if any may.
+    pub mtu: u16,
+    /// Whether addresses and ports are rewritten to those below.
+    pub translates: u8,
+    /// Zero.
+    pub zero: u8,
+    /// The only source that packets may enter with.
+    pub ingress_mac: Mac,
+    /// MAC address of the pod that the packets are for.
+    pub destination_mac: Mac,
+    /// MAC address that they leave from.
+    pub source_mac: Mac,
+    /// Zero.
+    pub zeros: [u8; 2],
+    /// Port that they leave from.
+    pub source_port: [u8; 2],
+    /// Port that they leave for.
+    pub destination_port: [u8; 2],
+    /// Address that they leave from, IPv4 in its IPv4-mapped form.
+    pub source: [u8; 16],
+    /// Address that they leave for.
+    pub destination: [u8; 16],
+    /// Packets that took it; segments of a packet that the kernel has yet to cut count each.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Monotonic time of the last one, in nanoseconds.
+    pub used_ns: u64,
+}
+
+/// A port whose frames take the punt link (`struct port`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct PuntedPort {
+    /// Number of the pod's host-side interface; 0 for no port.
+    pub ifindex: u32,
+    /// What stands for the port on the punt link.
+    pub tag: [u8; 6],
+    /// The pod's MAC address.
+    pub mac: Mac,
+}
+
+/// `struct settings`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub(crate) struct Settings {
+    pub(crate) good_until_ns: u64,
+    pub(crate) punt: u32,
+    pub(crate) zero: u32,
+}
+
+// SAFETY: the fields fill the structure.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for FlowKey {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for FlowEntry {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for PuntedPort {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for Settings {}
+
+const _: () = {
+    assert!(size_of::<FlowKey>() == 44);
+    assert!(size_of::<FlowEntry>() == 112);
+    assert!(size_of::<PuntedPort>() == 16);
+    assert!(size_of::<Settings>() == 16);
+};
+
+/// Why a packet was not forwarded by an entry (`enum reason`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason(usize);
+
+impl Reason {
+    /// Names in every output, and what they mean; in the order of `enum reason`.
+    const NAMES: [(&'static str, &'static str); 12] = [
+        ("not-ip", "Neither IPv4 nor IPv6, or tagged."),
+        ("other-protocol", "Neither TCP nor UDP."),
+        ("options", "IPv4 options or IPv6 extension headers."),
+        ("fragment", "Part of a fragmented datagram."),
+        ("ttl", "The time to live runs out here."),
+        ("malformed", "Headers that contradict themselves, or a wrong IPv4 checksum."),
+        ("opens-or-ends", "TCP with SYN, FIN or RST."),
+        ("no-entry", "No entry for the connection (yet)."),
+        ("old-generation", "A new snapshot concerns the connection."),
+        ("no-heartbeat", "The switch has not shown that it lives."),
+        ("too-long", "Longer than the way out takes."),
+        ("wrong-mac", "Not from the pod's MAC address."),
+    ];
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::NAMES.len()).map(Self)
+    }
+
+    /// The name used in every output and as a metric label.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self.0].0
+    }
+
+    /// What it means, in one sentence.
+    pub fn meaning(self) -> &'static str {
+        Self::NAMES[self.0].1
+    }
+
+    pub(crate) fn counter(self) -> usize {
+        self.0
+    }
+}
+
+/// Places of the other counters (`enum counter`), and how many there are.
+pub(crate) const FORWARDED: usize = Reason::NAMES.len();
+pub(crate) const FORWARDED_BYTES: usize = FORWARDED + 1;
+pub(crate) const NO_PORT: usize = FORWARDED + 2;
+pub(crate) const COUNTERS: usize = FORWARDED + 3;
+
+impl FlowKey {
+    /// The key of packets that enter by the interface `ingress` and show `flow`.
+    pub fn new(ingress: u32, flow: &Flow) -> Self {
+        Self {
+            ingress,
+            source: flow.source.bits().to_be_bytes(),
+            destination: flow.destination.bits().to_be_bytes(),
+            source_port: flow.source_port.to_be_bytes(),
+            destination_port: flow.destination_port.to_be_bytes(),
+            protocol: flow.protocol,
+            family: if flow.source.is_v4() { 4 } else { 6 },
+            zero: [0; 2],
+        }
+    }
+}
+
+impl FlowEntry {
+    /// Has packets that enter as `from` leave as `to`.
+    #[must_use]
+    pub fn rewriting(self, from: &Flow, to: &Flow) -> Self {
+        Self {
+            translates: u8::from(from != to),
+            source: to.source.bits().to_be_bytes(),
+            destination: to.destination.bits().to_be_bytes(),
+            source_port: to.source_port.to_be_bytes(),
+            destination_port: to.destination_port.to_be_bytes(),
+            ..self
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Maps of the programs, by their types.
+
+#![allow(unsafe_code, reason = "system calls with memory that the kernel fills")]
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::RawFd;
+
+use libbpf_sys as sys;
+
+/// Keys and values: plain bytes without padding, laid out as the program declares them.
+///
+/// # Safety
+/// Every byte of a value is initialised, and every pattern of bytes is a value.
+pub(crate) unsafe trait Plain: Copy + Default {}
+
+// SAFETY: numbers have no padding.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+
+/// A map with keys `K` and values `V`; its descriptor is open for as long as the object is.
+pub(crate) struct Map<K, V> {
+    descriptor: RawFd,
+    types: PhantomData<fn(K) -> V>,
+}
+
+/// Entries moved by one call.
+const BATCH: usize = 1024;
+
+impl<K: Plain, V: Plain> Map<K, V> {
+    pub(crate) fn new(descriptor: RawFd) -> Self {
+        Self { descriptor, types: PhantomData }
+    }
+
+    /// Enters a value in place of any other.
+    pub(crate) fn put(&self, key: &K, value: &V) -> io::Result<()> {
+        // SAFETY: both are of the sizes that the map declares, and outlive the call.
+        let error = unsafe {
+            let (key, value) = (std::ptr::from_ref(key), std::ptr::from_ref(value));
+            sys::bpf_map_update_elem(self.descriptor, key.cast(), value.cast(), 0)
+        };
+        result(error)
+    }
+
+    /// The value of a key, if there is one.
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        let mut value = V::default();
+        // SAFETY: both are of the sizes that the map declares, and outlive the call.
+        let error = unsafe {
+            let (key, value) = (std::ptr::from_ref(key), std::ptr::from_mut(&mut value));
+            sys::bpf_map_lookup_elem(self.descriptor, key.cast(), value.cast())
+        };
+        (error == 0).then_some(value)
+    }
+
+    /// Removes an entry; one that is not there is removed already.
+    pub(crate) fn remove(&self, key: &K) -> io::Result<()> {
+        // SAFETY: the key is of the size that the map declares, and outlives the call.
+        let error =
+            unsafe { sys::bpf_map_delete_elem(self.descriptor, std::ptr::from_ref(key).cast()) };
+        match result(error) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Enters many values; how many got in before the map was full.
+    pub(crate) fn put_all(&self, keys: &[K], values: &[V]) -> usize {
+        let most = keys.len().min(values.len());
+        let mut done = 0;
+        while done < most {
+            let wanted = (most - done).min(BATCH);
+            let mut count = wanted as u32;
+            // SAFETY: `count` keys and values stand from `done` on; both outlive the call.
+            let error = unsafe {
+                let (keys, values) = (keys[done..].as_ptr(), values[done..].as_ptr());
+                let (map, options) = (self.descriptor, std::ptr::null());
+                sys::bpf_map_update_batch(map, keys.cast(), values.cast(), &raw mut count, options)
+            };
+            done += (count as usize).min(wanted);
+            if error != 0 {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Calls `each` with all entries, as a picture taken while they change.
+    pub(crate) fn for_each(&self, mut each: impl FnMut(&K, &V)) -> io::Result<()> {
+        // A hash's buckets are read whole; the token is the number of the next one.
+        let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
+        let mut token = 0_u32;
+        let mut first = true;
+        loop {
+            let mut count = keys.len() as u32;
+            let mut next = 0_u32;
+            // SAFETY: the arrays have room for `count` entries; the tokens are of the size that
+            // hash maps use. All outlive the call.
+            let error = unsafe {
+                let from = if first { std::ptr::null_mut() } else { &raw mut token };
+                let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
+                sys::bpf_map_lookup_batch(
+                    self.descriptor,
+                    from.cast(),
+                    (&raw mut next).cast(),
+                    keys.cast(),
+                    values.cast(),
+                    &raw mut count,
+                    std::ptr::null(),
+                )
+            };
+            match result(error) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                    // A bucket has more entries than there is room for.
+                    keys.resize(keys.len() * 2, K::default());
+                    values.resize(values.len() * 2, V::default());
+                    continue;
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                end => {
+                    let count = (count as usize).min(keys.len());
+                    keys.iter().zip(&values).take(count).for_each(|(key, value)| each(key, value));
+                    if end.is_err() {
+                        return Ok(());
+                    }
+                    (token, first) = (next, false);
+                }
+            }
+        }
+    }
+}
+
+impl Map<u32, u64> {
+    /// The values of all processors together, where each has its own.
+    pub(crate) fn sum(&self, key: u32) -> u64 {
+        let mut values = vec![0_u64; processors()];
+        // SAFETY: the kernel writes a value for each possible processor.
+        let error = unsafe {
+            let key = std::ptr::from_ref(&key).cast();
+            sys::bpf_map_lookup_elem(self.descriptor, key, values.as_mut_ptr().cast())
+        };
+        if error == 0 { values.iter().sum() } else { 0 }
+    }
+}
+
+fn processors() -> usize {
+    // SAFETY: takes nothing.
+    let count = unsafe { sys::libbpf_num_possible_cpus() };
+    usize::try_from(count).unwrap_or(1).max(1)
+}
+
+pub(crate) fn result(error: i32) -> io::Result<()> {
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-error)) }
+}

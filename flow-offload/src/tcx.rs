@@ -1,0 +1,135 @@
+//! Programs at the ingress of interfaces (tcx, Linux 6.6). They are attached without a link, so
+//! that they stay when the process ends: an interface is never without one.
+
+#![allow(unsafe_code, reason = "system calls with memory that the kernel fills")]
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libbpf_sys as sys;
+
+use crate::map::result;
+
+/// `BPF_F_BEFORE` and `BPF_F_AFTER` of linux/bpf.h: without another program, the first and the last.
+const BEFORE: u32 = 1 << 3;
+const AFTER: u32 = 1 << 4;
+/// Programs at one place that are looked at.
+const MOST: usize = 64;
+/// Names of our programs, as the kernel tells them.
+const OURS: [&[u8]; 2] = [b"from_pod", b"from_switch"];
+
+/// Numbers of programs that an earlier process of ours attached. Their names can be read only by a
+/// process that may do anything (CAP_SYS_ADMIN), which a running switch may not.
+static KNOWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn known() -> MutexGuard<'static, BTreeSet<u32>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes which programs of an earlier process stand at these interfaces.
+pub(crate) fn recognize(interfaces: impl Iterator<Item = u32>) {
+    for program in interfaces.filter_map(|it| attached(it).ok()).flatten() {
+        if name_of(program).is_some_and(|name| OURS.contains(&name.as_slice())) {
+            known().insert(program);
+        }
+    }
+}
+
+/// Puts a program first at an interface, and takes those of an earlier process away behind it.
+pub(crate) fn attach(program: RawFd, ifindex: u32) -> io::Result<()> {
+    let own = number_of(program)?;
+    if attached(ifindex)?.first() == Some(&own) {
+        return Ok(());
+    }
+    let mut options = sys::bpf_prog_attach_opts { flags: BEFORE, ..Default::default() };
+    options.sz = size_of_val(&options) as _;
+    // SAFETY: takes plain numbers and a structure that outlives the call.
+    let error = unsafe {
+        let (interface, place) = (ifindex as i32, sys::BPF_TCX_INGRESS);
+        sys::bpf_prog_attach_opts(program, interface, place, &raw const options)
+    };
+    result(error)?;
+    remove_known(ifindex, own);
+    Ok(())
+}
+
+/// Takes programs of ours off an interface, this process's or an earlier one's.
+pub(crate) fn detach(ifindex: u32) {
+    remove_known(ifindex, 0);
+}
+
+/// Removes known programs from the end on; whatever is in front of another one's stays, behind
+/// ours and never called.
+fn remove_known(ifindex: u32, but: u32) {
+    while let Ok(there) = attached(ifindex)
+        && let Some(last) = there.last()
+        && *last != but
+        && known().contains(last)
+    {
+        let mut options = sys::bpf_prog_detach_opts { flags: AFTER, ..Default::default() };
+        options.sz = size_of_val(&options) as _;
+        // SAFETY: takes plain numbers and a structure that outlives the call.
+        let error = unsafe {
+            let (interface, place) = (ifindex as i32, sys::BPF_TCX_INGRESS);
+            sys::bpf_prog_detach_opts(0, interface, place, &raw const options)
+        };
+        if error != 0 {
+            return;
+        }
+    }
+}
+
+/// Notes a program of this process.
+pub(crate) fn note(program: RawFd) -> io::Result<()> {
+    known().insert(number_of(program)?);
+    Ok(())
+}
+
+/// Whether a program is the first at an interface.
+pub(crate) fn is_first(program: RawFd, ifindex: u32) -> io::Result<bool> {
+    let own = number_of(program)?;
+    Ok(attached(ifindex)?.first() == Some(&own))
+}
+
+/// Numbers of the programs at an interface, the first one first. An error if the kernel has no such
+/// place.
+pub(crate) fn attached(ifindex: u32) -> io::Result<Vec<u32>> {
+    let mut numbers = [0_u32; MOST];
+    let mut options =
+        sys::bpf_prog_query_opts { prog_ids: numbers.as_mut_ptr(), ..Default::default() };
+    options.sz = size_of_val(&options) as _;
+    options.__bindgen_anon_1.count = MOST as u32;
+    // SAFETY: the array has room for as many numbers as the options say; both outlive the call.
+    let error =
+        unsafe { sys::bpf_prog_query_opts(ifindex as i32, sys::BPF_TCX_INGRESS, &raw mut options) };
+    result(error)?;
+    // SAFETY: both fields of the union are the same number.
+    let count = unsafe { options.__bindgen_anon_1.count } as usize;
+    Ok(numbers[..count.min(MOST)].to_vec())
+}
+
+fn number_of(program: RawFd) -> io::Result<u32> {
+    info(program).map(|info| info.id)
+}
+
+fn name_of(number: u32) -> Option<Vec<u8>> {
+    // SAFETY: takes a plain number; a descriptor it returns is new and ours.
+    let descriptor = unsafe {
+        let descriptor = sys::bpf_prog_get_fd_by_id(number);
+        (descriptor >= 0).then(|| OwnedFd::from_raw_fd(descriptor))?
+    };
+    let name = info(descriptor.as_raw_fd()).ok()?.name;
+    Some(name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect())
+}
+
+fn info(program: RawFd) -> io::Result<sys::bpf_prog_info> {
+    // SAFETY: zero is a valid value of every field.
+    let mut info: sys::bpf_prog_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as u32;
+    // SAFETY: the structure and its length outlive the call, and the kernel writes no more.
+    let error =
+        unsafe { sys::bpf_obj_get_info_by_fd(program, (&raw mut info).cast(), &raw mut length) };
+    result(error).map(|()| info)
+}
