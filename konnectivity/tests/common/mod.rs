@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod api;
 pub(crate) mod plain;
 
 use std::net::SocketAddr;
@@ -42,7 +43,7 @@ impl World {
             let issuer = Issuer::new(params, key);
             let prefix = if authority == "ca" { "" } else { "other-" };
             for name in ["server", "agent", "client"] {
-                let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+                let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
                 let mut params = CertificateParams::new(names).unwrap();
                 params.distinguished_name.push(DnType::CommonName, name);
                 let key = KeyPair::generate().unwrap();
