@@ -1,10 +1,9 @@
-//! The answering side.
+//! The server side of the local API.
 //!
-//! One thread a connection, in three classes that cannot displace each other: attachments that
-//! wait, streams, and all others. Each class is bounded; of the others a new one replaces the one
-//! that has been idle longest.
-//! What only reads is answered from the board; what changes something is asked of the control
-//! loop.
+//! Each connection has a thread. There are three classes of connections: pending attachments,
+//! streams, and all others. Each class has its own bound, so none displaces another; in the last
+//! class a new connection replaces the one that has been idle longest. Requests that only read are
+//! answered from the shared status; requests that change something go to the control loop.
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -21,26 +20,26 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::run::{Board, Event, Follower, Status, make_folder, show};
+use crate::run::{Event, Follower, SharedStatus, Status, make_folder, show};
 use local_api::{Answer, ApiError, ErrorKind};
 use local_api::{FrameError, REQUEST_BYTES, read_line, write_line};
 use local_api::{Request, TraceAdd};
 use observe::trace;
 use observe::verdicts::Filter;
 
-/// Connections at a time that neither stream nor wait for an attachment.
+/// Maximum of connections that neither stream nor wait for an attachment.
 const CONNECTIONS: usize = 128;
-/// Attachments that wait at a time.
+/// Maximum of pending attachments.
 const ATTACHING: usize = 1024;
-/// Streams at a time.
+/// Maximum of streams.
 const STREAMS: usize = 64;
-/// How long an answer may take to be read by whoever asked.
+/// Timeout for writing an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a connection that has nothing to say is looked at.
+/// Interval at which a silent stream checks for the end of its reader.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// The listening socket and all connections. Dropping it ends them, but what was asked before
-/// is still answered.
+/// The listening socket and all connections. Dropping it ends them; requests received before are
+/// still answered.
 pub struct Server {
     socket: PathBuf,
     shared: Arc<Shared>,
@@ -49,7 +48,7 @@ pub struct Server {
 }
 
 struct Shared {
-    board: Arc<Board>,
+    status: Arc<SharedStatus>,
     events: Mutex<Sender<Event>>,
     /// Connections by number, so that they can be ended.
     connections: Mutex<HashMap<u64, (UnixStream, Doing)>>,
@@ -57,10 +56,10 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// What a connection does.
+/// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
-    /// It waits for a request since then.
+    /// Waiting for a request since then.
     Idle(Instant),
     Answering,
     Attaching,
@@ -68,13 +67,13 @@ enum Doing {
 }
 
 impl Server {
-    /// Listens at `socket`, for its owner only. A socket that nobody listens on is replaced.
+    /// Listens at `socket`, for its owner only. A stale socket is replaced.
     ///
     /// # Errors
-    /// If somebody listens there, or the place cannot be used.
+    /// If another process listens there, or the path cannot be used.
     pub(crate) fn start(
         socket: &Path,
-        board: Arc<Board>,
+        status: Arc<SharedStatus>,
         events: Sender<Event>,
     ) -> io::Result<Self> {
         if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -82,7 +81,7 @@ impl Server {
         }
         let listener = Arc::new(listen(socket)?);
         let shared = Arc::new(Shared {
-            board,
+            status,
             events: Mutex::new(events),
             connections: Mutex::default(),
             accepted: AtomicU64::new(0),
@@ -98,7 +97,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        // Wakes the thread that accepts, even if somebody deleted the socket's file.
+        // Wakes the accepting thread, even if the socket's file was deleted.
         let woken = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
@@ -167,14 +166,14 @@ fn begin(mut stream: UnixStream, shared: &Arc<Shared>) {
     }
 }
 
-/// Is counted until it ends, in whatever way.
+/// Counts the connection until it is dropped.
 struct Connection {
     number: u64,
     shared: Arc<Shared>,
 }
 
 impl Connection {
-    /// Notes what it does now; an error if too many do so already.
+    /// Moves the connection to another class; fails if that class is full.
     fn does(&self, doing: Doing) -> Result<(), ApiError> {
         let mut connections = lock(&self.shared.connections);
         let most = match doing {
@@ -195,8 +194,8 @@ impl Connection {
 }
 
 impl Shared {
-    /// Whether there is room for one more connection, if need be in place of the one that has been
-    /// idle longest.
+    /// Makes room for one more connection, if need be by closing the one that has been idle
+    /// longest; `false` if there is none.
     fn make_room(&self) -> bool {
         let mut connections = lock(&self.connections);
         let counts = |doing: &Doing| matches!(doing, Doing::Idle(_) | Doing::Answering);
@@ -209,7 +208,7 @@ impl Shared {
         });
         let Some((_, oldest)) = idle.min() else { return false };
         if let Some((stream, _)) = connections.remove(&oldest) {
-            // Its thread ends when it reads.
+            // Its thread ends at its next read.
             let _ = stream.shutdown(Shutdown::Both);
         }
         true
@@ -222,12 +221,12 @@ impl Drop for Connection {
     }
 }
 
-/// Nothing that can fail runs under these locks.
+/// No code that can panic runs under these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers one request after the other.
+/// Serves the requests of a connection in order.
 fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
     let shared = &*connection.shared;
     let mut writer = stream.try_clone()?;
@@ -259,7 +258,7 @@ fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
             Ok(Request::FollowSessionRules) => {
                 return follow_session_rules(reader, &mut writer, shared);
             }
-            Ok(Request::TraceShow) => return show_trace(&mut writer, &shared.board),
+            Ok(Request::TraceShow) => return show_trace(&mut writer, &shared.status),
             Ok(request) => answer(request, shared),
         };
         write_line(&mut writer, &answer)?;
@@ -269,31 +268,34 @@ fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
 }
 
 fn answer(request: Request, shared: &Shared) -> Answer {
-    let board = &shared.board;
+    let status = &shared.status;
     match request {
-        Request::Status => Answer::result(&Status::of(board)),
+        Request::Status => Answer::result(&Status::of(status)),
         Request::Show(wanted) => {
             let events = lock(&shared.events).clone();
-            match show(board, &events, &wanted.what, wanted.pod.as_deref()) {
+            match show(status, &events, &wanted.what, wanted.pod.as_deref()) {
                 Ok(table) => Answer::Result(table),
                 Err(error) => error.into(),
             }
         }
-        Request::TraceAdd(wanted) => match begin_trace(board, &wanted) {
+        Request::TraceAdd(wanted) => match begin_trace(status, &wanted) {
             Ok(()) => Answer::Result(json!({})),
             Err(text) => ApiError::new(ErrorKind::BadRequest, format!("trace-add: {text}")).into(),
         },
         Request::TraceClear => {
-            board.trace.clear(&board.switch);
+            status.trace.clear(&status.switch);
             Answer::Result(json!({}))
         }
-        Request::Ready if board.is_ready() && board.ailments().is_empty() => {
+        Request::Ready if status.is_ready() && status.unhealthy_reasons().is_empty() => {
             Answer::Result(json!({}))
         }
         Request::Ready => {
-            let ailments = board.ailments().join("; ");
-            let why =
-                if ailments.is_empty() { board.unready().unwrap_or("busy") } else { &ailments };
+            let unhealthy_reasons = status.unhealthy_reasons().join("; ");
+            let why = if unhealthy_reasons.is_empty() {
+                status.unready().unwrap_or("busy")
+            } else {
+                &unhealthy_reasons
+            };
             ApiError::new(ErrorKind::NotReady, why).into()
         }
         other => {
@@ -309,18 +311,18 @@ fn answer(request: Request, shared: &Shared) -> Answer {
     }
 }
 
-fn begin_trace(board: &Board, wanted: &TraceAdd) -> Result<(), String> {
+fn begin_trace(status: &SharedStatus, wanted: &TraceAdd) -> Result<(), String> {
     if !(1..=trace::MOST).contains(&wanted.count) {
         return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
     }
-    let filter = trace::parse(&wanted.filter, |pod| board.hub.addresses_of(pod))?;
-    board.trace.begin(&board.switch, filter, wanted.count);
+    let filter = trace::parse(&wanted.filter, |pod| status.hub.addresses_of(pod))?;
+    status.trace.begin(&status.switch, filter, wanted.count);
     Ok(())
 }
 
-/// Sends the packets followed so far.
-fn show_trace(writer: &mut UnixStream, board: &Board) -> io::Result<()> {
-    let (lines, wanted) = board.trace.lines(&board.switch);
+/// Sends the packets traced so far.
+fn show_trace(writer: &mut UnixStream, status: &SharedStatus) -> io::Result<()> {
+    let (lines, wanted) = status.trace.lines(&status.switch);
     for line in &lines {
         write_line(writer, &Answer::result(line))?;
     }
@@ -328,7 +330,7 @@ fn show_trace(writer: &mut UnixStream, board: &Board) -> io::Result<()> {
     write_line(writer, &Answer::Result(end))
 }
 
-/// Sends events until the switch or the observer ends, or there are no more to send.
+/// Sends events until the switch or the observer ends, or no event is left.
 fn observe(
     reader: BufReader<UnixStream>,
     writer: &mut UnixStream,
@@ -338,7 +340,7 @@ fn observe(
     let mut peer = reader.into_inner();
     peer.set_nonblocking(false)?;
     peer.set_read_timeout(Some(Duration::from_millis(1)))?;
-    let observer = shared.board.hub.observe(filter);
+    let observer = shared.status.hub.observe(filter);
     loop {
         match observer.events.recv_timeout(IDLE) {
             Ok(event) => write_line(writer, &Answer::result(&*event))?,
@@ -361,12 +363,12 @@ fn follow_session_rules(
 ) -> io::Result<()> {
     let mut peer = reader.into_inner();
     peer.set_nonblocking(false)?;
-    // Also the interval at which changes are looked for.
+    // Also the poll interval for changes.
     peer.set_read_timeout(Some(IDLE))?;
     let mut follower = Follower::new();
     let mut known = None;
     while !shared.stop.load(Ordering::Acquire) {
-        let generation = shared.board.state().snapshot.generation;
+        let generation = shared.status.state().snapshot.generation;
         if known != Some(generation) {
             let events = lock(&shared.events).clone();
             match follower.steps(&events) {
@@ -386,7 +388,7 @@ fn follow_session_rules(
     Ok(())
 }
 
-/// Whether the other side has closed; what it says meanwhile is of no interest.
+/// Returns whether the peer has closed the connection; discards what it sends.
 fn has_left(peer: &mut UnixStream) -> bool {
     match peer.read(&mut [0; 64]) {
         Ok(0) => true,

@@ -9,7 +9,7 @@
 //! - [`commands`]: the command line,
 //! - [`config`]: options from flags, environment and file,
 //! - [`run`]: the running switch,
-//! - `api`: the answering side of the local API,
+//! - `api`: the server side of the local API,
 //! - `http`: health and metrics.
 
 mod api;

@@ -1,4 +1,4 @@
-//! ADD: a pod gets its interface, and the answer only when its policy holds.
+//! ADD: creates a pod's interface; answers once its policy is in force.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use super::reply;
 use linux_net::{Namespace, Netlink};
 use local_api::{AttachPod, Attachment, Client, ClientError};
 
-/// How long an agent that did not attach a pod in time is given to forget it.
+/// Timeout of undoing an attachment that was not in force in time.
 const FORGET: Duration = Duration::from_secs(2);
 
-/// Attaches the pod. What was done is taken back if anything fails.
+/// Attaches the pod. Undoes all steps if one fails.
 pub(super) fn add(config: &Config, environment: &Environment) -> Result<Value, CniError> {
     let started = Instant::now();
     let attachment = environment.attachment()?;
@@ -36,7 +36,7 @@ pub(super) fn add(config: &Config, environment: &Environment) -> Result<Value, C
     Ok(reply::result(config, &names, &attachment.interface, netns, &allocation))
 }
 
-/// What the steps after the making of the pair work with.
+/// Input of the steps after the pair is created.
 struct Steps<'a> {
     config: &'a Config,
     attachment: &'a Attachment,
@@ -46,11 +46,11 @@ struct Steps<'a> {
     pod_netlink: Netlink,
 }
 
-/// How far the steps came.
+/// The steps that were done.
 #[derive(Default)]
 struct Reached {
     allocated: bool,
-    told_the_agent: bool,
+    requested_attachment: bool,
 }
 
 impl Steps<'_> {
@@ -82,16 +82,16 @@ impl Steps<'_> {
             addresses: allocation.addresses.clone(),
         };
         let mut client = self.agent(self.time_left(started)?)?;
-        reached.told_the_agent = true;
+        reached.requested_attachment = true;
         client.attach_pod(&request)?;
         Ok(allocation)
     }
 
-    /// Takes back what was done, last things first, and tells what could not be.
+    /// Undoes the steps in reverse order; returns what failed.
     fn undo(&mut self, reached: &Reached, error: CniError) -> CniError {
         let mut left = Vec::new();
-        if reached.told_the_agent {
-            // An agent that hears nothing of this sees the interface vanish below.
+        if reached.requested_attachment {
+            // An agent that does not receive this notices that the interface is deleted below.
             let _ = self.agent(FORGET).and_then(|mut a| a.detach_pod(self.attachment));
         }
         let network = &self.config.network;

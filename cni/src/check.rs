@@ -1,4 +1,4 @@
-//! CHECK: is the attachment still what ADD made?
+//! CHECK: compares the attachment with the result of ADD.
 
 use super::config::{Config, Previous};
 use super::environment::Environment;
@@ -8,7 +8,7 @@ use super::ipam::Ipam;
 use linux_net::{Link, Netlink};
 use local_api::{AttachPod, Client};
 
-/// Compares with the result of ADD; the first difference is the error.
+/// The first difference is the error.
 pub(super) fn check(config: &Config, environment: &Environment) -> Result<(), CniError> {
     let attachment = environment.attachment()?;
     let (pod_name, netns) = environment.pod()?;

@@ -15,9 +15,9 @@ use linux_net::MAX_MTU;
 use linux_net::MacAddress;
 use local_api::{Attachment, DEFAULT_SOCKET};
 
-/// Largest packet of a pod's interface if the configuration says nothing, in bytes.
+/// Default MTU of a pod's interface, in bytes.
 pub const DEFAULT_MTU: u32 = 1500;
-/// How long ADD waits for the agent if the configuration says nothing.
+/// Default timeout of ADD.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A network configuration, checked.
@@ -37,9 +37,9 @@ pub(super) struct Config {
     pub socket: PathBuf,
     /// Largest packet in bytes, without the Ethernet header.
     pub mtu: u32,
-    /// Bounds ADD, and what it waits for: IPAM plugin and agent.
+    /// Timeout of ADD, including IPAM plugin and agent.
     pub timeout: Duration,
-    /// The plugin that gives addresses.
+    /// The IPAM plugin.
     pub ipam_type: String,
     pub log_file: Option<PathBuf>,
     /// Resolver settings for pods, used where the IPAM plugin gives none.
@@ -48,11 +48,11 @@ pub(super) struct Config {
     pub previous: Option<Previous>,
     /// The attachments that shall stay, for GC.
     pub valid: Option<Vec<Attachment>>,
-    /// All of it, to be passed on to the IPAM plugin.
+    /// The whole configuration, for the IPAM plugin.
     pub whole: Map<String, Value>,
 }
 
-/// What CHECK compares with.
+/// The expected state for CHECK.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Previous {
     /// The interfaces inside containers, by name.
@@ -179,7 +179,7 @@ impl Config {
 }
 
 fn version(whole: &Map<String, Value>) -> Result<Version, CniError> {
-    // A configuration that does not say is of the first version.
+    // A configuration without a version is of the first one.
     let text = match whole.get("cniVersion") {
         None => "0.1.0",
         Some(value) => value.as_str().ok_or_else(|| bad("cniVersion: expected a text"))?,
@@ -195,7 +195,7 @@ fn version(whole: &Map<String, Value>) -> Result<Version, CniError> {
 fn previous(raw: RawPrevious) -> Result<Previous, CniError> {
     let mut macs = Vec::new();
     for interface in raw.interfaces {
-        // Those outside of a sandbox are the other ends.
+        // Interfaces without a sandbox are the switch's ends.
         if interface.sandbox.is_none_or(|sandbox| sandbox.is_empty()) {
             continue;
         }

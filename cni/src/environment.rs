@@ -1,5 +1,5 @@
-//! What the runtime says in variables, checked: these texts become interface
-//! names, paths and parts of requests.
+//! Reads and checks the runtime's variables, which become interface names, paths and parts of
+//! requests.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::version::Version;
 use linux_net::valid_name;
 use local_api::Attachment;
 
-/// What is to be done (`CNI_COMMAND`).
+/// The command (`CNI_COMMAND`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     Add,
@@ -29,7 +29,7 @@ pub(super) struct Environment {
     pub attachment: Option<Attachment>,
     /// The container's network namespace (`CNI_NETNS`); DEL may come without.
     pub netns: Option<PathBuf>,
-    /// Whose interface it is (`CNI_ARGS`); known for ADD and CHECK.
+    /// The pod (`CNI_ARGS`); present for ADD and CHECK.
     pub pod: Option<PodName>,
     /// Folders with other plugins (`CNI_PATH`).
     pub path: Vec<PathBuf>,
@@ -115,13 +115,13 @@ impl Environment {
         })
     }
 
-    /// The attachment, for commands that are about one.
+    /// Returns the attachment, for commands that need one.
     pub(super) fn attachment(&self) -> Result<&Attachment, CniError> {
         let missing = || CniError::new(Code::Environment, "CNI_CONTAINERID is not set");
         self.attachment.as_ref().ok_or_else(missing)
     }
 
-    /// The pod and its namespace's path, for commands that are about a pod.
+    /// Returns the pod and its namespace's path, for commands that need them.
     pub(super) fn pod(&self) -> Result<(&PodName, &PathBuf), CniError> {
         let missing = || CniError::new(Code::Environment, "CNI_ARGS or CNI_NETNS is not set");
         self.pod.as_ref().zip(self.netns.as_ref()).ok_or_else(missing)

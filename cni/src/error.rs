@@ -26,13 +26,13 @@ pub(super) enum Code {
     Io = 5,
     /// Text that should be JSON is not.
     Decode = 6,
-    /// The configuration says what cannot be.
+    /// The configuration is invalid.
     Config = 7,
-    /// It may work later.
+    /// A retry may succeed.
     TryLater = 11,
     /// No pod can be attached now.
     Unavailable = 50,
-    /// Moreover, the pods that are attached may be cut off.
+    /// As above, and attached pods may be without network.
     UnavailableAndLimited = 51,
     /// The kernel refused a step.
     Kernel = 100,
@@ -49,7 +49,7 @@ impl CniError {
         Self { code: code as u32, message: message.into() }
     }
 
-    /// The same error, told as part of something larger.
+    /// Adds context to the error.
     pub(super) fn during(self, what: &str) -> Self {
         Self { message: format!("{what}: {}", self.message), ..self }
     }

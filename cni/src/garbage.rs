@@ -1,4 +1,4 @@
-//! GC: what belongs to attachments that the runtime has forgotten is removed.
+//! GC: removes what belongs to attachments that the runtime no longer lists.
 
 use super::config::Config;
 use super::del::release;
@@ -8,11 +8,10 @@ use super::interface::attachment_of;
 use super::ipam::Ipam;
 use linux_net::Netlink;
 
-/// Removes the interfaces of this network that no valid attachment has, gives
-/// their addresses back, and lets the IPAM plugin clean up as well. All of it is
-/// tried; the first failure is the error.
+/// Removes the interfaces of this network without a valid attachment, frees their addresses, and
+/// calls the IPAM plugin's GC. Tries all of it; the first failure is the error.
 pub(super) fn collect(config: &Config, environment: &Environment) -> Result<(), CniError> {
-    // Without the list nothing would be valid, and every pod cut off.
+    // Without the list nothing would be valid, and every pod would lose its network.
     let missing = "network configuration: no cni.dev/valid-attachments";
     let valid = config.valid.as_ref().ok_or_else(|| CniError::new(Code::Config, missing))?;
     let ipam = Ipam::find(config, environment)?;

@@ -1,4 +1,4 @@
-//! A pod's pair of interfaces: its names, its making, its end.
+//! A pod's veth pair: names, creation, deletion.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0
 const ANYWHERE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
 
-/// What follows from an attachment's name alone, always the same.
+/// Names derived from an attachment alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
     /// The switch's end: `pg` and 13 hex digits.
@@ -49,8 +49,8 @@ impl Names {
 /// How the names of the switch's ends begin.
 const HOST_PREFIX: &str = "pg";
 
-/// The alias by which the switch's end tells whose it is: for people who read
-/// `ip link`, for DEL to be sure, and for GC to find what nobody deleted.
+/// The alias of the switch's end names its attachment: for people who read `ip link`, for DEL to
+/// verify, and for GC to find leftovers.
 pub(super) fn alias(network: &str, attachment: &Attachment) -> String {
     format!("podgate:{network}:{}:{}", attachment.container_id, attachment.interface)
 }
@@ -68,7 +68,7 @@ pub(super) fn attachment_of(link: &Link, network: &str) -> Option<Attachment> {
 pub(super) fn container(netns: &Path) -> Result<(Namespace, Netlink), CniError> {
     let namespace = Namespace::open(netns)
         .map_err(|error| CniError::new(Code::UnknownContainer, error.to_string()))?;
-    // A default route made in the cluster node's own namespace would cut it off.
+    // A default route created in the cluster node's own namespace would cut it off.
     if namespace.is_current()? {
         let message = format!("CNI_NETNS '{}': it is the cluster node's own", netns.display());
         return Err(CniError::new(Code::Environment, message));
@@ -77,7 +77,7 @@ pub(super) fn container(netns: &Path) -> Result<(Namespace, Netlink), CniError> 
     Ok((namespace, netlink))
 }
 
-/// Makes the pair and closes the switch's end; it stays down.
+/// Creates the pair and configures the switch's end, which stays down.
 pub(super) fn create(
     host: &mut Netlink,
     namespace: &Namespace,
@@ -105,7 +105,7 @@ pub(super) fn create(
     })
 }
 
-/// Makes the switch's end deaf, names it, and switches its offloads off.
+/// Disables the kernel's stack on the switch's end, sets its alias, and switches its offloads off.
 pub(super) fn close_host_end(
     host: &mut Netlink,
     network: &str,
@@ -120,7 +120,7 @@ pub(super) fn close_host_end(
     Ok(())
 }
 
-/// Gives the pod's end its addresses and its way out, and brings it up.
+/// Gives the pod's end its addresses and routes, and brings it up.
 pub(super) fn configure_pod_end(
     namespace: &Namespace,
     pod: &mut Netlink,
@@ -162,8 +162,7 @@ pub(super) fn routes(gateway: IpAddr, link: u32) -> [Route; 2] {
     [Route::direct(IpNet::from(gateway), link), Route::via(default, gateway, link)]
 }
 
-/// Deletes the switch's end of an attachment and with it the pod's; whether
-/// there was one.
+/// Deletes the switch's end of an attachment and with it the pod's; returns whether there was one.
 pub(super) fn delete(
     host: &mut Netlink,
     network: &str,
@@ -183,8 +182,7 @@ pub(super) fn delete(
     }
 }
 
-/// The pod's end takes no configuration from the wire, and uses IPv6 only if
-/// it was given an address for it.
+/// Disables router advertisements on the pod's end, and IPv6 unless it has an IPv6 address.
 fn pod_sysctls(interface: &str, v6: bool) -> Result<(), linux_net::Error> {
     for (setting, value) in [("accept_ra", "0"), ("accept_dad", "0"), ("dad_transmits", "0")] {
         sysctl::set_if_present(Family::V6, interface, setting, value)?;

@@ -23,11 +23,11 @@ use local_api::Attachment;
 pub(super) struct Ipam<'a> {
     config: &'a Config,
     program: PathBuf,
-    /// The version it is spoken to in.
+    /// The version of its configuration.
     version: Version,
 }
 
-/// What it gave.
+/// Its result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Allocation {
     pub addresses: Vec<IpAddr>,
@@ -35,10 +35,9 @@ pub(super) struct Allocation {
     pub dns: Value,
 }
 
-/// An answer longer than this is none.
+/// Maximum length of an answer.
 const ANSWER_BYTES: u64 = 1024 * 1024;
-/// The shortest time a plugin gets for anything but ADD: an address that is not
-/// given back is worse than an answer that comes late.
+/// Least timeout for all commands but ADD: a leaked address is worse than a late answer.
 const SHORTEST: Duration = Duration::from_secs(10);
 
 #[derive(Deserialize)]
@@ -71,8 +70,8 @@ struct RawError {
 }
 
 impl<'a> Ipam<'a> {
-    /// Finds the plugin. One that does not speak the configuration's version is
-    /// spoken to in the newest one both know.
+    /// Finds the plugin. If it does not support the configuration's version, the newest common one
+    /// is used.
     pub(super) fn find(config: &'a Config, environment: &'a Environment) -> Result<Self, CniError> {
         let kind = &config.ipam_type;
         let program = environment.path.iter().map(|folder| folder.join(kind)).find(|p| p.is_file());
@@ -110,7 +109,7 @@ impl<'a> Ipam<'a> {
         self.call("DEL", None).map(drop)
     }
 
-    /// DEL for an attachment that the runtime has forgotten.
+    /// DEL for an attachment that the runtime no longer lists.
     pub(super) fn del_forgotten(&self, attachment: &Attachment) -> Result<(), CniError> {
         self.call("DEL", Some(attachment)).map(drop)
     }
@@ -153,7 +152,7 @@ impl<'a> Ipam<'a> {
         input.insert("cniVersion".to_owned(), json!(self.version.as_str()));
         let mut process = std::process::Command::new(&self.program);
         process.env("CNI_COMMAND", command);
-        // The pod's name is for us; an IPAM plugin that does not know it must not refuse it.
+        // An IPAM plugin that does not know the pod's name must ignore it.
         let arguments = std::env::var("CNI_ARGS").unwrap_or_default();
         process.env("CNI_ARGS", format!("IgnoreUnknown=1;{arguments}").trim_end_matches(';'));
         if let Some(Attachment { container_id, interface }) = other {
@@ -164,7 +163,7 @@ impl<'a> Ipam<'a> {
         let mut child = process.spawn().map_err(failed)?;
         let input = Value::Object(input).to_string();
         let answer = converse(&mut child, input.as_bytes(), patience);
-        // Does nothing to a plugin that has ended; one that has not will not end by itself.
+        // Kills a plugin that has not ended by itself.
         let killed = child.kill();
         let status = killed.and_then(|()| child.wait()).map_err(failed)?;
         let answer = answer.map_err(failed)?;
@@ -204,7 +203,7 @@ impl<'a> Ipam<'a> {
     }
 }
 
-/// Feeds a program and reads what it says until it closes its output.
+/// Writes a program's input and reads its output to the end.
 fn converse(child: &mut Child, input: &[u8], patience: Duration) -> std::io::Result<Vec<u8>> {
     let deadline = Instant::now() + patience;
     let (mut to, from) = (child.stdin.take(), child.stdout.take());
@@ -215,12 +214,12 @@ fn converse(child: &mut Child, input: &[u8], patience: Duration) -> std::io::Res
             Some(from) => from.take(ANSWER_BYTES).read_to_end(&mut answer),
             None => Ok(0),
         };
-        // Nobody waits any more after the deadline.
+        // The receiver may have given up after the deadline.
         let _late = sender.send(read.map(|_| answer));
     });
     let input = input.to_owned();
     std::thread::spawn(move || {
-        // A plugin that does not read its configuration to the end says so itself.
+        // A plugin that does not read its configuration to the end reports that itself.
         let _unread = to.as_mut().map(|to| to.write_all(&input));
     });
     let late =

@@ -1,6 +1,6 @@
-//! The plugin a container runtime calls for every pod, as the CNI specification
-//! (versions 0.3.1 to 1.1.0) wants it: a network configuration on standard
-//! input, the rest in `CNI_…` variables, one JSON object back, and an exit code.
+//! The plugin a container runtime calls for every pod (CNI specification, versions 0.3.1 to 1.1.0):
+//! a network configuration on standard input, parameters in `CNI_…` variables, one JSON object as
+//! the answer, and an exit code.
 //!
 //! ```text
 //!   the pod's namespace                        the agent's namespace
@@ -12,23 +12,21 @@
 //!
 //! The life of a pod's interface:
 //!
-//! 1. **The pair** is made, its far end born in the pod's namespace (`interface`).
-//!    The near end's name follows from container and interface, and the kernel
-//!    gives a name only once: of two ADDs for one attachment, one fails here,
-//!    before it touched anything of the other.
-//! 2. **Addresses** are asked from the IPAM plugin of the configuration (`ipam`).
+//! 1. **The pair** is created, its far end in the pod's namespace (`interface`). The near end's
+//!   name follows from container and interface, and is unique in the kernel: of two ADDs for one
+//!   attachment, one fails here, before it changed anything of the other.
+//! 2. **Addresses** come from the IPAM plugin of the configuration (`ipam`).
 //! 3. **The pod's end** gets addresses, routes, no offloads (`interface`).
-//! 4. **The agent** is told over its local API, and answers when the pod's tables
-//!    are in force on every worker (`add`). Until then the near end is down, so a
-//!    pod is never open, not for one packet.
-//! 5. If any step fails, or the agent does not answer within `timeout`, the
-//!    steps before it are taken back.
+//! 4. **The agent** gets a request over its local API, and answers when the pod's tables are in
+//!   force on every worker (`add`). Until then the near end is down, so a pod is never open, not
+//!   for one packet.
+//! 5. If any step fails, or the agent does not answer within `timeout`, the steps before it are
+//!   undone.
 //!
-//! DEL removes all of this in whatever state it finds it, as often as it is
-//! called. The agent need not be running: interface and addresses are given
-//! back all the same. An agent that runs but cannot be reached sees the
-//! interface vanish; one that starts later finds it gone. Either way it lets
-//! the port go, so nothing leaks.
+//! DEL removes all of this in any state, as often as it is called. The agent need not be running:
+//! interface and addresses are freed all the same. An agent that runs but cannot be reached notices
+//! the deleted interface; one that starts later finds it missing. Either way it removes the port,
+//! so nothing leaks.
 
 mod add;
 mod check;
@@ -39,7 +37,7 @@ mod error;
 mod garbage;
 mod interface;
 mod ipam;
-mod journal;
+mod log;
 mod reply;
 mod status;
 mod version;
@@ -56,7 +54,7 @@ use version::Version;
 pub use config::{DEFAULT_MTU, DEFAULT_TIMEOUT};
 pub use interface::{GATEWAY_V4, GATEWAY_V6};
 
-/// What the process leaves behind: text for standard output, and an exit code.
+/// The result of a call: text for standard output, and an exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// A result, an error object, or nothing.
@@ -68,12 +66,11 @@ pub struct Outcome {
 /// A configuration longer than this is not read.
 const CONFIGURATION_BYTES: u64 = 1024 * 1024;
 
-/// Does what one call of the plugin asks for. `variable` looks up an environment
-/// variable.
+/// Runs one call of the plugin. `variable` looks up an environment variable.
 pub fn run(variable: impl Fn(&str) -> Option<String>, input: impl Read) -> Outcome {
     let mut text = Vec::new();
     let read = input.take(CONFIGURATION_BYTES + 1).read_to_end(&mut text);
-    // The version an error is told in, even if the rest of the configuration is unreadable.
+    // The version of an error object, even if the rest of the configuration is unreadable.
     let spoken = version::of(&text).unwrap_or(Version::LATEST);
     let result = match read {
         Ok(_) if text.len() as u64 > CONFIGURATION_BYTES => {
@@ -116,6 +113,6 @@ fn dispatch(
         Command::Status => status::status(&config, &environment).map(|()| None),
         Command::Gc => garbage::collect(&config, &environment).map(|()| None),
     };
-    journal::note(&config, &environment, result.as_ref().err());
+    log::note(&config, &environment, result.as_ref().err());
     result
 }

@@ -1,4 +1,4 @@
-//! The CNI plugin. Container runtimes call it; people only ask it for help.
+//! The `podgate-cni` binary, called by container runtimes.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         eprintln!("podgate-cni takes no arguments, got '{argument}'; see podgate-cni --help");
         return ExitCode::from(2);
     }
-    // The IPAM plugin that it calls gains no others either.
+    // The IPAM plugin inherits the same limit.
     if let Err(error) = confine::keep(confine::capabilities::PLUGIN) {
         eprintln!("podgate-cni: give up privileges: {error}");
     }

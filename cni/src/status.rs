@@ -1,4 +1,4 @@
-//! STATUS: can pods be attached now?
+//! STATUS: reports whether pods can be attached now.
 
 use super::config::Config;
 use super::environment::Environment;
@@ -6,8 +6,7 @@ use super::error::{CniError, Code};
 use super::ipam::Ipam;
 use local_api::{Client, ClientError};
 
-/// Asks the agent, then the IPAM plugin. An agent that is not there also means
-/// that the pods it served are cut off.
+/// Queries the agent, then the IPAM plugin. Without an agent, attached pods have no network either.
 pub(super) fn status(config: &Config, environment: &Environment) -> Result<(), CniError> {
     let ready = Client::connect(&config.socket, config.timeout).and_then(|mut agent| agent.ready());
     ready.map_err(|error| {

@@ -1,4 +1,4 @@
-//! The versions of the CNI specification we speak.
+//! The supported versions of the CNI specification.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ pub(super) fn of(configuration: &[u8]) -> Option<Version> {
     Version::parse(value.get("cniVersion")?.as_str()?)
 }
 
-/// The answer to VERSION, in the version asked in.
+/// The answer to VERSION, in the version of the request.
 pub(super) fn answer(asked: Option<Version>) -> Value {
     json!({
         "cniVersion": asked.unwrap_or(Version::LATEST).as_str(),

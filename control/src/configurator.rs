@@ -8,11 +8,10 @@
 //!                                  └→ Baseline cluster policies ── Pass ─→ default-allow (if none)
 //! ```
 //!
-//! Cluster policies are taken by priority, then name; NetworkPolicies by namespace and name;
-//! rules as they are written. The result is one list in which the first match decides and no
-//! `Pass` is left: where a rule passes, the next tier's rules follow, narrowed to what it
-//! matches. Pods that the same policies select and whose port names mean the same numbers
-//! get equal lists.
+//! Cluster policies are ordered by priority, then name; NetworkPolicies by namespace and name;
+//! rules as they are written. The result is one list in which the first match decides and no `Pass`
+//! is left: a rule that passes is replaced by the next tier's rules, narrowed to what it matches.
+//! Pods that the same policies select and whose port names mean the same numbers get equal lists.
 //!
 //! A cluster node whose object has faults opens nothing: no permission of `nodes` covers it, and
 //! every other rule of `nodes` denies it. Policies with faults come here as [`crate::objects`]
@@ -84,26 +83,26 @@ impl fmt::Display for ClusterWide {
 /// A rule about the peers of one pod, for one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BasicRule {
-    /// The other end; `None` is anybody.
+    /// The other end; `None` is any address.
     pub(crate) peer: Option<PeerSet>,
     /// IP protocol number; `None` is all of them.
     pub(crate) protocol: Option<u8>,
     /// Destination ports.
     pub(crate) ports: PortRange,
-    /// What becomes of the connection.
+    /// The verdict.
     pub(crate) verdict: Verdict,
-    /// Whom the verdict is by.
+    /// The deciding policy and rule.
     pub(crate) origin: Arc<str>,
 }
 
-/// Tells which numbers a port name stands for.
+/// Resolves port names to numbers.
 pub(crate) trait PortNames {
     /// Every number that pods of `peers` give the port name, sorted.
     fn numbers(&mut self, peers: &PodPeers, name: &Arc<str>, protocol: Protocol) -> Vec<u16>;
 }
 
-/// The rules of `pod` for `direction`, the last of which matches everything; `None` if no
-/// policy has a say.
+/// Returns the rules of `pod` for `direction`, the last of which matches everything; `None` if no
+/// policy applies.
 pub(crate) fn rules(
     pod: &Pod,
     policies: &Policies,
@@ -152,11 +151,11 @@ fn everything(verdict: Verdict, origin: String) -> BasicRule {
     BasicRule { peer: None, protocol: None, ports: PortRange::ANY, verdict, origin }
 }
 
-/// The most rules a pod may have in one direction. Each rule that passes repeats those behind
-/// it, so that a few policies could ask for any number.
+/// Maximum of rules a pod may have in one direction. Each rule that passes repeats those behind it,
+/// so a few policies could produce any number.
 const MOST_RULES: usize = 1 << 16;
 
-/// One tier before the next, which has no `Pass` and decides everything.
+/// Combines a tier with the next one, which has no `Pass` and decides everything.
 fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
     let mut rules = Vec::with_capacity(tier.len() + next.len());
     for rule in tier {
@@ -173,7 +172,7 @@ fn chain(tier: Vec<BasicRule>, next: &[BasicRule]) -> Vec<BasicRule> {
     rules
 }
 
-/// What `rule` says about the connections that `to` matches.
+/// Narrows `rule` to the connections that `to` matches.
 fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
     let peer = match (&rule.peer, &to.peer) {
         (None, peer) | (peer, None) => peer.clone(),
@@ -196,7 +195,7 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
     })
 }
 
-/// The basic rules that a rule stands for, at this pod.
+/// Expands a rule to basic rules, at this pod.
 fn expand(
     pod: &Pod,
     rule: &PolicyRule,

@@ -1,17 +1,17 @@
-//! What is wrong with the input, and where.
+//! Faults in the input and their positions.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::ObjectRef;
 
-/// Something in an object that cannot be read or means nothing.
+/// A field that cannot be read or has no meaning.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldFault {
     /// The path of the field, such as `spec.ingress[0].from[1].ipBlock.cidr`; empty for
     /// the object as a whole.
     pub field: String,
-    /// What is wrong with it, with the value where that helps.
+    /// The fault, with the value where that helps.
     pub problem: String,
 }
 

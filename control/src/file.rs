@@ -1,4 +1,4 @@
-//! Files that others may put in place: read only if they are regular, and not without end.
+//! Reads files that other users may place: only regular ones, of bounded length.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};

@@ -21,11 +21,11 @@
 //! | publish | `publish.rs`, [`View`] |
 //! | policies and rules in words | [`explain`] |
 //!
-//! A pod has two tables: one for what comes to it, one for what it opens. A connection opens
-//! if the table of the pod that opens it and the table of the pod it is for both let it, which
-//! comes to the same as combining every sender's rules into every receiver's table, but lets
-//! a change at one pod leave the tables of all others alone. Tables name peers by *peer set*,
-//! so that pods that come and go inside known sets change the address map and nothing else.
+//! A pod has two tables: one for ingress, one for egress. A connection opens if the initiator's
+//! egress table and the responder's ingress table both permit it. That equals combining every
+//! sender's rules into every receiver's table, but a change at one pod leaves the tables of all
+//! others alone. Tables name peers by *peer set*, so a pod that enters or leaves known sets changes
+//! only the address map.
 
 pub mod api_server;
 mod cache;

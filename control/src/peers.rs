@@ -1,4 +1,4 @@
-//! Peer sets: whom a policy's peer stands for, in a form that can be compared.
+//! Peer sets: the meaning of a policy's peer, in a form that can be compared.
 //!
 //! Two rules of different policies that mean the same pods mean the same set, so selectors
 //! that many policies use are evaluated once. A set that needs the port name of the pod that
@@ -100,7 +100,7 @@ impl PeerSet {
             }),
             Peer::Block(net, except) => Self::Block(*net, except.clone()),
             Peer::Nodes(selector) => Self::Nodes(selector.clone()),
-            // Written out as addresses before it comes here; by itself it is nobody.
+            // Replaced by addresses before; without them it matches nothing.
             Peer::ApiServer => {
                 let nobody = IpNet::from(IpAddr::from([0; 4]));
                 Self::Block(nobody, vec![nobody])

@@ -1,5 +1,5 @@
-//! What a commit publishes: pods and cluster nodes in the form of the view, everything that
-//! is the same shared with the view before.
+//! Builds the view of a commit: pods and cluster nodes; unchanged parts are shared with the view
+//! before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::model::Node;
 use crate::{ClusterNode, PodGate, PodKey, PodView};
 
 impl Control {
-    /// The pods of the view with these worked out anew; the same map if none differs.
+    /// Returns the view's pods with these recomputed; the same map if none changed.
     pub(crate) fn pods(&self, keys: BTreeSet<PodKey>) -> Arc<BTreeMap<PodKey, Arc<PodView>>> {
         let mut pods = Arc::clone(&self.view.pods);
         for key in keys {

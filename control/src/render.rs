@@ -15,7 +15,7 @@ use crate::membership::{Membership, NameId, NameOf};
 use crate::model::{Direction, Protocol, Verdict};
 use crate::peers::PodPeers;
 
-/// The table rules of one gate.
+/// Renders the table rules of one ACL.
 pub(crate) fn rules(
     basic: Vec<BasicRule>,
     direction: Direction,
@@ -47,25 +47,25 @@ pub(crate) fn rules(
     rules
 }
 
-/// Answers for port names, and remembers which were asked for.
-pub(crate) struct Followed<'a> {
+/// Resolves port names and records which were used.
+pub(crate) struct TrackedNames<'a> {
     cache: &'a Cache,
     membership: &'a mut Membership,
     names: Vec<NameId>,
 }
 
-impl<'a> Followed<'a> {
+impl<'a> TrackedNames<'a> {
     pub(crate) fn new(cache: &'a Cache, membership: &'a mut Membership) -> Self {
         Self { cache, membership, names: Vec::new() }
     }
 
-    /// The names asked for, each once.
+    /// The names used, each once.
     pub(crate) fn into_names(self) -> Vec<NameId> {
         self.names
     }
 }
 
-impl PortNames for Followed<'_> {
+impl PortNames for TrackedNames<'_> {
     fn numbers(&mut self, peers: &PodPeers, name: &Arc<str>, protocol: Protocol) -> Vec<u16> {
         let name = NameOf { peers: peers.clone(), name: Arc::clone(name), protocol };
         let (id, numbers) = self.membership.name(self.cache, name);

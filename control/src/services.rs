@@ -1,8 +1,8 @@
-//! Services with the endpoints that stand behind them, as the view publishes them.
+//! Services with their endpoints, as published in the view.
 //!
-//! A service's view is worked out anew when the service or one of its endpoint slices changes.
-//! (Where a slice names no ports and the service names its target by a container port's name,
-//! also when a pod changes; slices that Kubernetes makes carry numbers.)
+//! A service's view is recomputed when the service or one of its endpoint slices changes. (Where a
+//! slice names no ports and the service names its target by a container port's name, also when a
+//! pod changes; slices that Kubernetes makes carry numbers.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,24 +20,24 @@ pub struct ServiceView {
     pub endpoints: Vec<Vec<ServiceEndpoint>>,
 }
 
-/// One address that a port of a service leads to.
+/// An endpoint of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceEndpoint {
     /// Its address.
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
-    /// The cluster node that it is on, as far as its slice says.
+    /// Its cluster node, if its slice names one.
     pub node: Option<Arc<str>>,
-    /// Whether new connections should go there. If not, it is about to end but still serves: for
-    /// those that have no other choice (KEP-1669).
+    /// Whether it takes new connections. If not, it is terminating but still serves, and is used if
+    /// no other endpoint is left (KEP-1669).
     pub ready: bool,
 }
 
 /// The views of all services.
 pub(crate) type ServiceViews = BTreeMap<Key, Arc<ServiceView>>;
 
-/// Which services are to be worked out anew.
+/// Services to recompute.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     changed: BTreeSet<Key>,
@@ -54,7 +54,7 @@ impl Pending {
         self.changed.extend(self.by_name.iter().cloned());
     }
 
-    /// The views after what has changed; the same ones if that makes no difference.
+    /// Returns the views after the changes; the same ones if nothing differs.
     pub(crate) fn work_out(
         &mut self,
         cache: &Cache,
@@ -82,7 +82,7 @@ impl Pending {
     }
 }
 
-/// The view of a service, and whether names of pods' ports were asked for.
+/// Computes the view of a service, and whether it depends on names of pods' ports.
 fn view(cache: &Cache, service: &Arc<Service>) -> (ServiceView, bool) {
     let mut by_name = false;
     let slices: Vec<&Arc<EndpointSlice>> = cache.slices_of(&service.key).collect();
@@ -101,7 +101,7 @@ fn view(cache: &Cache, service: &Arc<Service>) -> (ServiceView, bool) {
                         }
                     };
                     let Some(number) = number else { continue };
-                    // Slices may tell of an endpoint twice while it moves between them.
+                    // Two slices may list an endpoint while it moves between them.
                     let known = list.entry((*address, number)).or_insert((false, None));
                     known.0 |= ready;
                     known.1 = endpoint.node.clone().or(known.1.take());
@@ -116,7 +116,8 @@ fn view(cache: &Cache, service: &Arc<Service>) -> (ServiceView, bool) {
     (ServiceView { service: Arc::clone(service), endpoints }, by_name)
 }
 
-/// Whether an endpoint takes new connections (`true`), only where nobody else does, or never.
+/// Returns `true` for an endpoint that takes new connections, `false` for one used only if no other
+/// is left, `None` for others.
 fn readiness(endpoint: &Endpoint) -> Option<bool> {
     match (endpoint.ready, endpoint.serving && endpoint.terminating) {
         (true, _) => Some(true),

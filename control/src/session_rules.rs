@@ -1,10 +1,10 @@
-//! The session rule renderer: gates as rules for an L4 stack.
+//! The session rule renderer: ACLs as rules for an L4 stack.
 //!
-//! Tables decide by the first match, a session stack by the most specific. So the ordered
-//! rules of a gate are worked out for every network that any of them names, exceptions
-//! included: which ports does the list allow for an address that lies in this network and in
-//! none inside it? A network whose answer is that of the network around it needs no rule.
-//! Port ranges that come out are disjoint, so specificity of ports never has to decide.
+//! Tables decide by the first match, a session stack by the most specific one. So an ACL's ordered
+//! rules are evaluated for every network that any of them names, exceptions included: which ports
+//! does the list allow for an address in this network and in none inside it? A network whose answer
+//! equals that of the network around it needs no rule. The resulting port ranges are disjoint, so
+//! specificity of ports never decides.
 //!
 //! | gate | scope | local | remote |
 //! |---|---|---|---|
@@ -25,7 +25,7 @@ use crate::{Control, PodGate, PodKey, PodView};
 /// The networks of a peer set, each with its exceptions.
 pub(crate) type Nets = Vec<(IpNet, Vec<IpNet>)>;
 
-/// Allowed or denied, and the policies that say so, by port; disjoint, sorted and without gaps.
+/// Verdicts and deciding policies by port; disjoint, sorted and without gaps.
 type Answers = Vec<(session::Ports, bool, Arc<str>)>;
 
 /// A place where a list decides otherwise than it does for the network around.
@@ -39,8 +39,8 @@ struct Found {
     by: Arc<str>,
 }
 
-/// What session rules are worked out of: a view, and who is in its peer sets. Taking it is
-/// quick; [`SessionRules::of_pods`] may take a while in a large cluster, on whatever thread.
+/// Input of session rules: a view, and the members of its peer sets. Taking it is quick;
+/// [`SessionRules::of_pods`] may take a while in a large cluster, on any thread.
 #[derive(Debug)]
 pub struct SessionRules {
     pods: Vec<(PodKey, Arc<PodView>)>,
@@ -56,7 +56,7 @@ impl Control {
         source.of_pods().map(|(_, rule)| rule).collect()
     }
 
-    /// What the rules of one pod, or of all in the view, are worked out of.
+    /// The input for the rules of one pod, or of all in the view.
     pub fn session_rule_source(&self, pod: Option<&PodKey>) -> SessionRules {
         let view = self.view();
         let wanted = view.pods.iter().filter(|(key, _)| pod.is_none_or(|pod| pod == *key));
@@ -176,7 +176,7 @@ fn peer(rule: &Rule) -> End {
     if rule.source == End::Any { rule.destination } else { rule.source }
 }
 
-/// Notes for every network which sets it lies in.
+/// Records for every network which sets it lies in.
 fn fill<'n>(
     members: &mut BTreeMap<IpNet, BTreeSet<PeerSetId>>,
     sets: &BTreeSet<PeerSetId>,
@@ -184,7 +184,7 @@ fn fill<'n>(
 ) {
     for set in sets {
         for (net, except) in blocks(set) {
-            // A single address has nothing inside it.
+            // A single address contains no other network.
             let inside = members.range_mut(net..).take_while(|(inner, _)| {
                 net.contains(*inner) || inner.network() <= net.broadcast()
             });
@@ -197,7 +197,7 @@ fn fill<'n>(
     }
 }
 
-/// What the list says for each port; a port that no rule matches is denied.
+/// Evaluates the list for each port; a port that no rule matches is denied.
 fn answers(rules: &[Rule], protocol: u8, is_peer: impl Fn(&End) -> bool) -> Answers {
     let matching: Vec<&Rule> = rules
         .iter()

@@ -7,8 +7,8 @@
 //! 4711 9f86d081884c7d65      how many there were, and their checksum
 //! ```
 //!
-//! A file is replaced whole, by renaming. What is cut off, damaged or of another format is
-//! refused as a whole: half a cluster would be open where its policies are missing.
+//! A file is replaced as a whole, by renaming. A truncated or damaged file, or one of another
+//! format, is refused as a whole: part of a cluster would be open where policies are missing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -26,14 +26,14 @@ use crate::{Control, Object, open_regular};
 
 const HEAD: &str = "podgate-state 1";
 
-/// Everything a [`Control`] knew at one moment, to be written by another thread: it shares the
-/// objects, so taking it is quick.
+/// All objects of a [`Control`] at one moment, for another thread to write. It shares the objects,
+/// so taking it is quick.
 #[derive(Debug)]
-pub struct Kept(Vec<KeptObject>);
+pub struct ObjectSnapshot(Vec<StoredObject>);
 
 /// An [`Object`], shared; reads and writes the same.
 #[derive(Debug, Serialize)]
-pub(crate) enum KeptObject {
+pub(crate) enum StoredObject {
     Namespace(Namespace),
     Pod(Arc<Pod>),
     Node(Arc<Node>),
@@ -44,18 +44,18 @@ pub(crate) enum KeptObject {
     ClusterEgressFirewall(Arc<ClusterEgressFirewall>),
 }
 
-impl Kept {
-    /// What `control` knows now.
+impl ObjectSnapshot {
+    /// Takes a snapshot of the objects in `control`.
     pub fn of(control: &Control) -> Self {
-        Self(control.cache.kept().collect())
+        Self(control.cache.stored().collect())
     }
 }
 
-/// Writes what was kept.
+/// Writes a snapshot.
 ///
 /// # Errors
-/// When the file cannot be written or renamed; an earlier file is then still whole.
-pub fn save(kept: &Kept, path: &Path) -> io::Result<()> {
+/// When the file cannot be written or renamed; an earlier file is then intact.
+pub fn save(snapshot: &ObjectSnapshot, path: &Path) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".new");
     let aside = Path::new(&aside);
@@ -64,7 +64,7 @@ pub fn save(kept: &Kept, path: &Path) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     writeln!(out, "{HEAD}")?;
     let (mut count, mut sum) = (0_u64, Sum::new());
-    for object in &kept.0 {
+    for object in &snapshot.0 {
         let line = serde_json::to_vec(object)?;
         sum.add(&line);
         out.write_all(&line)?;
@@ -74,7 +74,7 @@ pub fn save(kept: &Kept, path: &Path) -> io::Result<()> {
     writeln!(out, "{count} {:016x}", sum.0)?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     fs::rename(aside, path)?;
-    // The rename itself is to outlive a crash.
+    // Makes the rename itself durable.
     File::open(path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
         .sync_all()
 }
@@ -82,7 +82,7 @@ pub fn save(kept: &Kept, path: &Path) -> io::Result<()> {
 /// Reads what [`save`] wrote.
 ///
 /// # Errors
-/// `NotFound` if there is no file; `InvalidData` if it is not exactly what was written.
+/// `NotFound` if there is no file; `InvalidData` if it is damaged.
 pub fn load(path: &Path) -> io::Result<Vec<Object>> {
     let damaged = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut lines = BufReader::new(open_regular(path)?).lines();
@@ -109,7 +109,8 @@ pub fn load(path: &Path) -> io::Result<Vec<Object>> {
     Err(damaged(format!("{} is cut off after {} objects", path.display(), objects.len())))
 }
 
-/// FNV-1a over 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): finds damage, not malice.
+/// FNV-1a over 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): detects damage, not
+/// tampering.
 struct Sum(u64);
 
 impl Sum {
@@ -176,8 +177,8 @@ mod tests {
         let folder = TempDir::new("state-again");
         let path = folder.path().join("state");
         let control = cluster();
-        save(&Kept::of(&control), &path).unwrap();
-        save(&Kept::of(&control), &path).unwrap();
+        save(&ObjectSnapshot::of(&control), &path).unwrap();
+        save(&ObjectSnapshot::of(&control), &path).unwrap();
         let mut again = Control::new(Scope::All);
         again.resync(load(&path).unwrap());
         assert!(again.objects().eq(control.objects()));
@@ -189,7 +190,7 @@ mod tests {
         let folder = TempDir::new("state-damage");
         let path = folder.path().join("state");
         assert_eq!(load(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
-        save(&Kept::of(&cluster()), &path).unwrap();
+        save(&ObjectSnapshot::of(&cluster()), &path).unwrap();
         let good = fs::read(&path).unwrap();
         for at in (0..good.len()).step_by(5) {
             let mut bad = good.clone();
@@ -197,7 +198,7 @@ mod tests {
             fs::write(&path, &bad).unwrap();
             assert!(load(&path).is_err(), "byte {at}");
         }
-        // Without the last newline it still says everything.
+        // Without the last newline it is still complete.
         for length in (0..good.len() - 1).step_by(5) {
             fs::write(&path, &good[..length]).unwrap();
             assert!(load(&path).is_err(), "cut after {length}");

@@ -1,8 +1,8 @@
 //! Compiled tables, one for each distinct rule list.
 //!
 //! Pods whose rules are equal, rule by rule and origin by origin, share a table. A table is
-//! compiled when it is first needed, and again only when an identity comes up that is in a
-//! set the table asks about, or when identities are numbered anew.
+//! compiled when it is first needed, and again only when a new identity is in a set the table
+//! names, or when identities are renumbered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ struct Entry {
 }
 
 impl Tables {
-    /// One more user of these rules. Returns them in their shared form and, if they are new
-    /// here, the sets they name.
+    /// Adds a user to these rules. Returns them in their shared form and, if they are new, the sets
+    /// they name.
     pub(crate) fn acquire(&mut self, rules: Vec<Rule>) -> (Arc<[Rule]>, Box<[PeerSetId]>) {
         let known =
             self.entries.get_key_value(rules.as_slice()).map(|(rules, _)| Arc::clone(rules));
@@ -46,7 +46,7 @@ impl Tables {
         }
     }
 
-    /// One user less; the sets that nobody here names any more on this account.
+    /// Removes a user; returns the sets that no rules name any more.
     pub(crate) fn release(&mut self, rules: &Arc<[Rule]>) -> Box<[PeerSetId]> {
         let Some(entry) = self.entries.get_mut(rules) else { return Box::default() };
         entry.users -= 1;
@@ -61,8 +61,8 @@ impl Tables {
         self.entries.get(rules)?.table.as_ref()
     }
 
-    /// Compiles what is new, and what the step from one address map to the next makes stale.
-    /// Returns whether any table that was in force was compiled again.
+    /// Compiles new tables and those that the change of the address map makes stale. Returns
+    /// whether any table in force was compiled again.
     pub(crate) fn compile(&mut self, before: &AddressMap, now: &Arc<AddressMap>) -> bool {
         let all_stale = !now.same_lineage(before);
         let known = before.identities().count() as u32;

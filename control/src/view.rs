@@ -1,4 +1,4 @@
-//! What the pipeline publishes: one immutable [`View`] per change.
+//! The pipeline's output: one immutable [`View`] per change.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,10 +27,10 @@ impl fmt::Display for PodKey {
     }
 }
 
-/// What stands at one direction of a pod.
+/// The ACL of one direction of a pod.
 #[derive(Clone, Debug)]
 pub enum PodGate {
-    /// No policy selects the pod for this direction: everything may pass.
+    /// No policy selects the pod for this direction: everything is permitted.
     Open,
     /// The compiled rules; pods with equal rules share one table. A lookup always
     /// finds a rule: the last one matches everything.
@@ -44,11 +44,11 @@ pub struct PodView {
     pub node: Arc<str>,
     /// The pod's addresses; never empty.
     pub addresses: Vec<IpAddr>,
-    /// Judges connections towards the pod (what Kubernetes calls its ingress);
-    /// the peer is the source of the packet.
+    /// ACL of connections towards the pod (its ingress in Kubernetes); the peer is the source of
+    /// the packet.
     pub to_pod: PodGate,
-    /// Judges connections that the pod opens (what Kubernetes calls its egress);
-    /// the peer is the destination of the packet.
+    /// ACL of connections that the pod opens (its egress in Kubernetes); the peer is the
+    /// destination of the packet.
     pub from_pod: PodGate,
 }
 
@@ -64,9 +64,9 @@ pub struct ClusterNode {
 /// Everything the dataplane needs from the control side, immutable.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// Grows by one with each published view, from 1.
+    /// Incremented with each published view, from 1.
     pub generation: u64,
-    /// Gives addresses the identities the tables were compiled for.
+    /// Maps addresses to the identities the tables were compiled for.
     pub addresses: Arc<AddressMap>,
     /// The pods of the cluster nodes in scope that have an address, are not finished
     /// and are not on the host network.

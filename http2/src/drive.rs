@@ -13,19 +13,19 @@ use super::hpack::Field;
 use super::link::Link;
 use super::receive::Receiver;
 
-/// Takes the events of a connection. Nothing here may block; no lock of the link is held.
+/// Receives the events of a connection. No method may block; no lock of the link is held.
 pub trait Handler: Send {
-    /// Headers or trailers came; `end` if nothing follows on the stream.
+    /// Headers or trailers arrived; `end` if nothing follows on the stream.
     fn headers(&mut self, link: &Arc<Link>, stream: u32, fields: Vec<Field>, end: bool);
-    /// Bytes came; they count against the window until [`Link::release`].
+    /// Bytes arrived; they count against the window until [`Link::release`].
     fn data(&mut self, link: &Arc<Link>, stream: u32, bytes: &[u8], end: bool);
-    /// The other side ended a stream.
+    /// The peer ended a stream.
     fn reset(&mut self, link: &Arc<Link>, stream: u32, code: u32);
     /// Bytes left a stream's queue for the socket.
     fn drained(&mut self, _link: &Arc<Link>, _stream: u32, _bytes: usize) {}
-    /// The other side wants no new streams.
+    /// The peer accepts no new streams.
     fn going_away(&mut self, _link: &Arc<Link>, _code: u32, _text: &str) {}
-    /// Whether to leave what comes in the socket for now; [`Link::wake`] asks again.
+    /// Returns whether to stop reading the socket for now; [`Link::wake`] repeats the question.
     fn paused(&mut self) -> bool {
         false
     }
@@ -37,11 +37,11 @@ const READ: usize = 64 * 1024;
 const ROUNDS: usize = 16;
 
 thread_local! {
-    // What no connection needs between two polls, all share.
+    // Buffers shared by all connections, since none needs them between two polls.
     static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Moves bytes until the connection ends, and says why it did; `Ok` if either side wanted it.
+/// Transfers bytes until the connection ends; `Ok` if either side closed it.
 pub async fn drive<I, H>(mut io: I, link: Arc<Link>, handler: &mut H) -> io::Result<()>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send,
@@ -80,7 +80,7 @@ struct Driver<'a, I, H> {
     link: &'a Arc<Link>,
     receiver: &'a mut Receiver,
     handler: &'a mut H,
-    /// What the socket did not take.
+    /// Bytes that the socket did not take.
     pending: &'a mut Vec<u8>,
     drained: &'a mut Vec<(u32, usize)>,
     dirty: &'a mut bool,
@@ -111,7 +111,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, H: Handler> Driver<'_, I, H> {
                 };
             }
             if let Some(ended) = self.ended.take() {
-                // The last words do not fit into the socket of someone who does not read.
+                // A peer that does not read takes no last bytes.
                 return Poll::Ready(ended);
             }
             if self.handler.paused() {
@@ -127,7 +127,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, H: Handler> Driver<'_, I, H> {
                 Poll::Ready(Ok(())) => {}
             }
             let now = crate::millis();
-            self.link.heard(now);
+            self.link.note_received(now);
             // What the handler queues is written in the next round, without a wake.
             self.link.unregister();
             let received = self.receiver.receive(buffer.filled(), now, self.link, self.handler);

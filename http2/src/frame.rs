@@ -1,16 +1,16 @@
 //! Frames (section 4 and 6): numbers and how they are written.
 
-/// What a client sends first (section 3.4).
+/// The client's connection preface (section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of a frame's head.
 pub(super) const HEAD: usize = 9;
 /// The largest window (section 6.9.1).
 pub(super) const MOST_WINDOW: i64 = 0x7fff_ffff;
-/// The window of streams and connections before anybody says otherwise.
+/// The initial window of streams and connections.
 pub(super) const DEFAULT_WINDOW: i64 = 65_535;
-/// The largest frame before anybody says otherwise.
+/// The initial maximum frame size.
 pub(super) const DEFAULT_FRAME: usize = 16_384;
-/// What the other side remembers of header blocks before anybody says otherwise.
+/// The initial size of the peer's header table.
 pub(super) const DEFAULT_TABLE: u32 = 4_096;
 /// At the beginning of a header block: nothing is to be remembered (RFC 7541, section 6.3).
 pub(super) const FORGET: u8 = 0x20;

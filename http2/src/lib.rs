@@ -8,9 +8,9 @@
 //!                    any thread: Link::send, release, reset, finish
 //! ```
 //!
-//! Two needs rule out the well-kept crates: kube-apiserver puts a percent-encoded path into
-//! `:authority`, which they refuse, and a proxy decides itself when a window opens. Received
-//! bytes go to the [`Handler`] as they come; an idle connection holds no buffer.
+//! The established crates do not serve, for two reasons: kube-apiserver puts a percent-encoded path
+//! into `:authority`, which they refuse, and a proxy decides itself when a window opens. Received
+//! bytes go to the [`Handler`] as they arrive; an idle connection holds no buffer.
 //!
 //! | file | part |
 //! |---|---|

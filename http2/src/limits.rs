@@ -1,4 +1,4 @@
-//! Bounds on what costs the peer little and this side much.
+//! Limits on frames that cost the peer little and this side much.
 
 use super::{Fault, code};
 
@@ -43,7 +43,7 @@ pub(crate) struct Limits {
 const RESETS: u32 = 200;
 /// SETTINGS frames a second. Each may change the window of every stream.
 const SETTINGS: u32 = 50;
-/// PING frames a second. gRPC sends one a round trip while it measures the link.
+/// PING frames a second. gRPC sends one each round-trip time while it measures the link.
 const PINGS: u32 = 20_000;
 /// Frames a second that carry nothing: empty DATA, PRIORITY, unknown types, updates of streams
 /// that have ended.
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!((0..20).filter(|_| rate.take(1_000)).count(), 10);
         // A tenth of a second brings one.
         assert_eq!((0..20).filter(|_| rate.take(1_100)).count(), 1);
-        // A minute of silence brings no more than a second.
+        // A minute of silence allows no more than a second does.
         assert_eq!((0..20).filter(|_| rate.take(61_100)).count(), 10);
     }
 }

@@ -1,4 +1,4 @@
-//! What arrives on a connection: frames in pieces, in whatever pieces they come.
+//! The receiving side of a connection: parses frames from pieces of any size.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::limits::Limits;
 use super::link::{Link, Standing};
 use super::{Fault, code};
 
-/// Which side of a connection we are.
+/// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It was opened to us.
+    /// The accepting side.
     Server,
-    /// We opened it.
+    /// The connecting side.
     Client,
 }
 
@@ -37,7 +37,7 @@ pub struct Receiver {
     last_stream: u32,
     /// Bytes still to come on streams with a content-length.
     lengths: HashMap<u32, u64>,
-    settled: bool,
+    has_settings: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +84,7 @@ impl Receiver {
             limits: Limits::default(),
             last_stream: 0,
             lengths: HashMap::new(),
-            settled: false,
+            has_settings: false,
         }
     }
 
@@ -161,10 +161,10 @@ impl Receiver {
             let text = format!("a frame of {length} bytes");
             return Err(Fault::new(code::FRAME_SIZE_ERROR, text));
         }
-        if !self.settled && (kind != kind::SETTINGS || flags & flag::ACK != 0) {
+        if !self.has_settings && (kind != kind::SETTINGS || flags & flag::ACK != 0) {
             return Err(protocol_error("the first frame is not SETTINGS"));
         }
-        self.settled = true;
+        self.has_settings = true;
         let continued = self.block.as_ref().map(|block| block.stream);
         if continued.is_some_and(|id| kind != kind::CONTINUATION || id != stream) {
             return Err(protocol_error("a header block that is not continued"));
@@ -208,7 +208,7 @@ impl Receiver {
         Ok(frame)
     }
 
-    /// Hands on the bytes of a DATA frame that are there; returns the rest of `bytes`.
+    /// Passes on the available bytes of a DATA frame; returns the rest of `bytes`.
     fn data<'a>(
         &mut self,
         mut frame: Frame,
@@ -424,7 +424,7 @@ impl Receiver {
             return Ok(());
         }
         let Some(Block { stream, end, bytes, .. }) = self.block.take() else { return Ok(()) };
-        // Whatever becomes of the stream: the table is the connection's.
+        // Also for refused streams: the table belongs to the connection.
         let fields = self.decoder.decode(&bytes).map_err(|error| {
             let code = match error {
                 HpackError::TooLong => code::ENHANCE_YOUR_CALM,

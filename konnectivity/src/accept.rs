@@ -1,4 +1,4 @@
-//! Accepting connections, for as long as it takes.
+//! Accepts connections; retries after errors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// After an error that is not the connection's own, such as no file descriptor left.
+/// Pause after an error of the listener, such as no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The next connection.
@@ -46,21 +46,21 @@ pub(crate) async fn silence(limit: Duration, first: impl Future<Output = ()>) ->
     }
 }
 
-/// An address as people write it.
+/// Formats an address.
 pub(crate) fn name(address: SocketAddr) -> String {
     SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
 }
 
-/// Why a connection ended, in few words.
+/// Describes why a connection ended.
 pub(crate) fn reason(error: &io::Error) -> String {
     match error.kind() {
-        // TLS has more to say about this than anybody wants to read.
+        // The TLS library's own text is too long.
         io::ErrorKind::UnexpectedEof => "the connection broke off".to_owned(),
         _ => error.to_string(),
     }
 }
 
-/// No waiting for more to send, and dead peers are found.
+/// Sets TCP_NODELAY and keepalives.
 pub(crate) fn prepare(stream: &TcpStream) {
     use rustix::net::sockopt;
     let set = stream

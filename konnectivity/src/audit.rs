@@ -1,4 +1,4 @@
-//! One line for each connection: who, where to, how much, how long, and how it ended.
+//! The audit log: one line for each connection with client, target, bytes, duration and outcome.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Where the lines go.
+/// The log's destination.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     format: Format,
     target: Target,
 }
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Words.
@@ -34,14 +34,14 @@ enum Target {
     File(Arc<Mutex<File>>),
 }
 
-/// What a line tells.
+/// The content of a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record<'a> {
     pub(crate) role: &'a str,
     pub(crate) who: &'a str,
     pub(crate) target: &'a str,
     pub(crate) agent: &'a str,
-    /// 0 if it never stood.
+    /// 0 if it was never established.
     pub(crate) connection: i64,
     pub(crate) to_target: u64,
     pub(crate) from_target: u64,
@@ -64,7 +64,7 @@ struct Line<'a> {
 }
 
 impl Audit {
-    /// Lines in this format to a file, to stdout (`-`), or without either to the log.
+    /// Writes lines in this format to a file, to stdout (`-`), or by default to the log.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -137,7 +137,7 @@ impl Audit {
     }
 }
 
-/// A name from outside, on one line.
+/// Escapes a name from outside, so that it stays on one line.
 fn name(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.escape_debug().to_string() }
 }

@@ -23,7 +23,7 @@ const PATH: &str = "/ProxyService/Proxy";
 const SETTINGS: Settings =
     Settings { stream_window: 128 * 1024, connection_window: 128 * 1024, streams: 0 };
 
-/// A stream to a server. Dropping it drops its connection, without a word.
+/// A stream to a server. Dropping it drops its connection without a close.
 #[derive(Debug)]
 pub struct Tunnel {
     link: Arc<Link>,
@@ -39,7 +39,7 @@ impl Tunnel {
     /// sends it.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no server listens there.
     pub async fn unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path).await?;
         let authority = path.to_string_lossy().replace('/', "%2F");
@@ -49,7 +49,7 @@ impl Tunnel {
     /// Connects over TLS.
     ///
     /// # Errors
-    /// When nobody listens there, or either certificate does not do.
+    /// When no server listens there, or either certificate is refused.
     pub async fn tls(address: &str, name: &str, config: Arc<ClientConfig>) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
@@ -57,7 +57,7 @@ impl Tunnel {
         Ok(Self::over(stream, "https", address))
     }
 
-    /// Speaks over a connection that stands.
+    /// Opens a stream over an established connection.
     pub fn over<I>(io: I, scheme: &str, authority: &str) -> Self
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -80,7 +80,7 @@ impl Tunnel {
     /// Dials, and waits for the answer: the connection's number.
     ///
     /// # Errors
-    /// What the server says.
+    /// Packets from the server.
     pub async fn dial(&mut self, target: &str) -> Result<i64, String> {
         self.send(&Packet::DialRequest {
             protocol: "tcp".to_owned(),
@@ -112,13 +112,13 @@ impl Tunnel {
         self.link.send(self.stream, bytes);
     }
 
-    /// Bytes that could not be sent yet.
+    /// Bytes not sent yet.
     pub fn unsent(&self) -> usize {
         self.link.queued(self.stream)
     }
 
-    /// The next packet; `None` when the stream has ended. What is not received here stays with
-    /// the server, once the window is full.
+    /// The next packet; `None` when the stream has ended. When the window is full, the server holds
+    /// the rest.
     pub async fn receive(&mut self) -> Option<Packet> {
         let (packet, bytes) = self.packets.recv().await?;
         self.link.release(self.stream, bytes);
@@ -166,7 +166,7 @@ struct Reader {
 
 impl Reader {
     fn end(&mut self, why: String) {
-        // Nobody has to listen.
+        // The receiver may be gone.
         let _unheard = self.why.send(why);
         self.sender = None;
     }
@@ -182,7 +182,7 @@ impl Handler for Reader {
     fn data(&mut self, link: &Arc<Link>, stream: u32, bytes: &[u8], end: bool) {
         let Some(sender) = &self.sender else { return link.release(stream, bytes.len()) };
         let pushed = self.assembler.push(bytes, |it| {
-            // Whoever dropped the receiving end drops this soon.
+            // If the receiver was dropped, this is dropped soon.
             sender.send((it.packet, it.raw.len())).is_ok()
         });
         if let Err(error) = pushed {

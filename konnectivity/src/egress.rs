@@ -1,8 +1,8 @@
 //! EgressSelectorConfiguration: what kube-apiserver sends through which proxy
 //! (kubernetes.io, "Set up Konnectivity service"; KEP 1281).
 //!
-//! There are four contexts. Three have names of their own in the file; what is not selected goes
-//! the fourth way, `direct`.
+//! There are four contexts. Three have names of their own in the file; the fourth, `direct`, has
+//! everything else.
 
 use std::fmt;
 use std::path::Path;
@@ -14,15 +14,15 @@ use serde_json::{Map, Value, json};
 pub struct Selection {
     /// `cluster`, `controlplane`, `etcd`, or `direct` for everything else.
     pub name: &'static str,
-    /// What is sent in this context.
+    /// Its traffic.
     pub traffic: &'static str,
-    /// How it gets there.
+    /// Its route.
     pub route: Route,
-    /// What is allowed, but hardly meant.
+    /// Warnings about valid but unlikely settings.
     pub warnings: Vec<String>,
 }
 
-/// A way.
+/// A route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Without any proxy.
@@ -40,7 +40,7 @@ pub enum Route {
     },
 }
 
-/// Something wrong, and in which field.
+/// A fault and its field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// A path like `egressSelections[0].connection`.
@@ -106,7 +106,7 @@ const VERSIONS: [&str; 5] = [
     "apiserver.config.k8s.io/v1",
 ];
 
-/// Reads a configuration, YAML or JSON: the ways of all four contexts.
+/// Reads a configuration, YAML or JSON; returns the routes of all four contexts.
 ///
 /// # Errors
 /// All faults there are.

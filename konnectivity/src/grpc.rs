@@ -73,21 +73,21 @@ impl MessageError {
     }
 }
 
-/// A message as it travelled, prefix and all, and what it says.
+/// A message: its bytes with prefix, and the packet in it.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) raw: Bytes,
     pub(crate) packet: Packet,
 }
 
-/// Puts messages together. Holds no memory between them.
+/// Assembles messages. Holds no memory between them.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
     partial: BytesMut,
 }
 
 impl Assembler {
-    /// Appends what came; `take` gets each message that is complete, until it says no.
+    /// Appends received bytes; passes each complete message to `take`, until it returns false.
     pub(crate) fn push(
         &mut self,
         mut bytes: &[u8],
@@ -205,7 +205,7 @@ pub(crate) fn response(metadata: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// The last headers of an answer; all there is of it, if it has no others (`alone`).
+/// The trailers of a response; its only headers if `alone`.
 pub(crate) fn trailers(status: Status, text: &str, alone: bool) -> Vec<u8> {
     let mut block = Vec::new();
     if alone {
@@ -223,7 +223,7 @@ pub(crate) fn header<'a>(fields: &'a [Field], name: &str) -> Option<&'a str> {
     fields.iter().find(|field| field.name == name).map(|field| field.value.as_str())
 }
 
-/// What an answer's end says, if not that all is well.
+/// Returns the error in a response's trailers, if any.
 pub(crate) fn failure(fields: &[Field]) -> Option<String> {
     let status = header(fields, "grpc-status")?;
     if status == "0" {

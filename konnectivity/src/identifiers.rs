@@ -1,24 +1,24 @@
-//! What an agent says it can reach: a URL query, `host=node1&ipv4=10.0.0.1&default-route=true`.
+//! An agent's identifiers: a URL query, `host=node1&ipv4=10.0.0.1&default-route=true`.
 
 use std::collections::BTreeSet;
 
 use crate::grpc::percent_decoded;
 
-/// What an agent told about itself.
+/// The identifiers of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identifiers {
     /// Names and addresses of hosts, in one spelling.
     pub hosts: BTreeSet<String>,
-    /// Networks; told, but no strategy asks for them.
+    /// Networks; no strategy uses them.
     pub networks: BTreeSet<String>,
-    /// Whether it takes what nobody else does.
+    /// Whether it takes dials that match no other agent.
     pub default_route: bool,
 }
 
 /// Why a query is no list of identifiers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentifiersError {
-    /// A key nobody knows.
+    /// An unknown key.
     #[error(
         "agent identifiers: unknown address type '{0}'; there are ipv4, ipv6, host, cidr, default-route"
     )]
@@ -29,7 +29,7 @@ pub enum IdentifiersError {
 }
 
 impl Identifiers {
-    /// Reads what came over the wire: keys nobody knows are ignored.
+    /// Reads identifiers from the wire: unknown keys are ignored.
     pub fn parse(query: &str) -> Self {
         let mut identifiers = Self::default();
         for (key, value) in pairs(query) {
@@ -38,7 +38,7 @@ impl Identifiers {
         identifiers
     }
 
-    /// Reads what somebody wrote.
+    /// Reads identifiers from a flag.
     ///
     /// # Errors
     /// When a key is unknown.

@@ -1,4 +1,4 @@
-//! What is asked of the Kubernetes API: tokens and leases.
+//! Requests to the Kubernetes API: tokens and leases.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +20,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// Whose leases, and how they are told.
+/// Parameters of the servers' leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseOptions {
     /// Their namespace.
@@ -31,7 +31,7 @@ pub struct LeaseOptions {
     pub selector: String,
 }
 
-/// How long a lease lasts, and how often it is renewed and others are looked at.
+/// Duration of a lease, and the interval of renewal.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 pub(crate) const RENEWAL: Duration = Duration::from_secs(15);
 
@@ -86,7 +86,7 @@ impl Cluster {
         Ok(Self { client })
     }
 
-    /// The user a token is of, if the cluster vouches for it (authentication.k8s.io/v1).
+    /// Returns the user of a token, by a TokenReview (authentication.k8s.io/v1).
     pub(crate) async fn review(&self, token: &str, audience: &str) -> Result<String, String> {
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -102,7 +102,7 @@ impl Cluster {
         if status["authenticated"] != true {
             return Err("lookup failed: service account jwt not valid".to_owned());
         }
-        // A server that knows nothing of audiences names none (RFC of the API, audiences).
+        // An API server without support for audiences returns none.
         let audiences = status["audiences"].as_array();
         if audiences.is_some_and(|all| !all.is_empty() && !all.iter().any(|it| it == audience)) {
             return Err(format!("lookup failed: the token is not for audience '{audience}'"));
@@ -143,8 +143,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Counts the valid leases, and names the others. `observe` gets what the API server
-    /// answered, if it did.
+    /// Counts the valid leases, and returns the names of the others. `observe` gets the outcome of
+    /// the request.
     pub(crate) async fn count(
         &self,
         options: &LeaseOptions,
@@ -268,7 +268,7 @@ fn is_valid(spec: &Value, now: jiff::Timestamp) -> bool {
     }
 }
 
-/// Whether a user is this service account; the error says what does not fit.
+/// Checks that a user is this service account; the error names the difference.
 pub(crate) fn is_service_account(user: &str, namespace: &str, name: &str) -> Result<(), String> {
     let parts: Vec<&str> = user.split(':').collect();
     let ["system", "serviceaccount", its_namespace, its_name] = parts[..] else {

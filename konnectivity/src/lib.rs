@@ -4,17 +4,17 @@
 //!   kube-apiserver ──gRPC or CONNECT──▶ server ◀══one long stream══ agent ──TCP──▶ target
 //! ```
 //!
-//! The agent, in the node network, opens the stream; whatever the API server wants to reach
-//! there travels over it. Both roles speak the protocol of kubernetes-sigs/apiserver-network-proxy
-//! and can stand on either side of its own.
+//! The agent, in the node network, opens the stream; the API server's connections to that network
+//! travel over it. Both roles speak the protocol of kubernetes-sigs/apiserver-network-proxy and can
+//! stand on either side of its own.
 //!
 //! - [`packet`]: the messages,
-//! - `grpc`, over the crate `http2`: what carries them,
+//! - `grpc`, over the crate `http2`: their transport,
 //! - [`server`]: frontends for the API server, agents to choose from,
 //! - [`agent`]: connections to servers and to targets,
 //! - [`client`]: the API server's side, for tests and benchmarks,
 //! - [`commands`]: the command lines of both roles,
-//! - [`rules`], [`audit`], [`kubernetes`]: what either role may ask and tell.
+//! - [`rules`], [`audit`], [`kubernetes`]: parts that both roles use.
 
 mod accept;
 pub mod agent;

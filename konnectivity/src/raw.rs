@@ -17,7 +17,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// What waits for the socket.
+/// The queue towards the socket.
 #[derive(Debug, Default)]
 pub(crate) struct Raw {
     state: Mutex<State>,
@@ -28,7 +28,7 @@ struct State {
     queue: VecDeque<Bytes>,
     queued: usize,
     end: End,
-    /// When the socket took something last.
+    /// When the socket last took bytes.
     taken: u64,
     driver: Option<Waker>,
 }
@@ -52,11 +52,11 @@ enum End {
 
 /// The packets' side.
 pub(crate) trait Owner: Send + Sync {
-    /// Whether bytes may be read; if not, the owner calls [`Raw::wake`] when they may.
+    /// Returns whether bytes may be read; if not, the owner calls [`Raw::wake`] when they may.
     fn has_room(&self) -> bool;
     /// Bytes that were read.
     fn read(&self, bytes: &[u8]);
-    /// So many bytes of the queue were written.
+    /// This many bytes of the queue were written.
     fn written(&self, bytes: usize);
     /// The other end has sent its last byte. True if bytes may still come for it, until
     /// [`Raw::finish`]; otherwise the socket is closed after the queue.
@@ -65,7 +65,7 @@ pub(crate) trait Owner: Send + Sync {
     }
 }
 
-/// Why the socket is done with.
+/// Why the socket ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// Its other end closed it.
@@ -76,7 +76,7 @@ pub(crate) enum Ended {
     Failed(io::Error),
 }
 
-/// How long the rest of the queue may take once the end is decided.
+/// Timeout of writing the rest of the queue at the end.
 const LINGER: Duration = Duration::from_secs(10);
 /// Bytes read at a time. A packet of that many fits into the window that every client offers.
 const READ: usize = 32 * 1024;
@@ -99,7 +99,7 @@ impl Raw {
         result
     }
 
-    /// Queues bytes; gives back how many wait now, or `None` if nobody takes them any more.
+    /// Queues bytes; returns how many are queued now, or `None` if the socket has ended.
     pub(crate) fn push(&self, bytes: Bytes) -> Option<usize> {
         self.with(|state| {
             if state.end != End::Open {
@@ -141,7 +141,7 @@ impl Raw {
         });
     }
 
-    /// Asks the owner for room again.
+    /// Wakes the reading side, which asks the owner for room again.
     pub(crate) fn wake(&self) {
         self.with(|_| ());
     }
@@ -151,7 +151,7 @@ impl Raw {
         self.lock().queued
     }
 
-    /// For how long bytes have been waiting without any being taken.
+    /// Time since the socket last took bytes, while bytes are queued.
     pub(crate) fn stalled_for(&self) -> Duration {
         let state = self.lock();
         match state.queue.is_empty() {
@@ -165,7 +165,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Moves bytes until one side has had enough.
+/// Transfers bytes until either side ends.
 pub(crate) async fn run<I, O>(mut io: I, raw: &Raw, owner: &O) -> Ended
 where
     I: AsyncRead + AsyncWrite + Unpin + Send,

@@ -1,4 +1,4 @@
-//! What a server makes of a client's bytes, without a socket: for tests and fuzzing.
+//! Parses a client's bytes as a server does, without a socket: for tests and fuzzing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::grpc::Assembler;
 use http2::{Field, Handler, Link, Receiver, Role, Settings};
 
-/// What was made of the bytes.
+/// The result of parsing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// Headers and resets, in their order.
     pub events: Vec<String>,
-    /// By stream: its packets, and what was wrong with it.
+    /// By stream: its packets, and its fault.
     pub packets: BTreeMap<u32, Vec<String>>,
-    /// What ended the connection.
+    /// The fault that ended the connection.
     pub fault: Option<String>,
 }
 

@@ -14,11 +14,11 @@ use crate::reload::Reloaded;
 /// Certificate, key and the authority that the other side's certificate must be from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Our certificate and what leads to its authority, PEM.
+    /// Certificate chain of this side, PEM.
     pub cert: Option<PathBuf>,
     /// Its key, PEM.
     pub key: Option<PathBuf>,
-    /// Authorities of the other side, PEM.
+    /// Authorities of the peer's certificates, PEM.
     pub ca: Option<PathBuf>,
 }
 
@@ -28,7 +28,7 @@ impl TlsFiles {
     }
 }
 
-/// What may be negotiated.
+/// Negotiable versions and cipher suites.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsPolicy {
     /// Nothing below TLS 1.3.
@@ -37,7 +37,7 @@ pub struct TlsPolicy {
     pub ciphers: Vec<String>,
 }
 
-/// Why there is no TLS.
+/// Why a TLS configuration is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file that cannot be read or says nothing of use.
@@ -217,8 +217,8 @@ fn config(what: &str, why: &rustls::Error) -> TlsError {
     TlsError::Config { what: what.to_owned(), why: why.to_string() }
 }
 
-/// Says which side refused what, if a certificate is the reason why a connection ended.
-/// `peer` is the other side, such as `the server`.
+/// Describes which side refused a certificate, if that ended the connection. `peer` names the other
+/// side, such as `the server`.
 pub(crate) fn refusal(peer: &str, error: &std::io::Error) -> Option<String> {
     use rustls::AlertDescription as Alert;
     match error.get_ref()?.downcast_ref::<rustls::Error>()? {
@@ -247,8 +247,8 @@ pub(crate) fn refusal(peer: &str, error: &std::io::Error) -> Option<String> {
     }
 }
 
-/// The common name in a certificate's subject (RFC 5280, section 4.1.2.6), for logs: whoever
-/// shows it was checked before.
+/// Returns the common name in a certificate's subject (RFC 5280, section 4.1.2.6), for logs: the
+/// certificate was verified before.
 pub(crate) fn common_name(certificate: &[u8]) -> Option<String> {
     // The subject is the fifth or sixth element of the inner sequence; its names carry the
     // object identifier 2.5.4.3 before the text.

@@ -1,11 +1,11 @@
-//! What goes wrong between us and the kernel.
+//! Errors of the kernel's interfaces.
 
 use std::io;
 
 /// An operation the kernel refused, with the object it was about.
 ///
-/// Reads like `create veth pair pg12 and eth0: File exists (os error 17)`,
-/// with the kernel's own words behind it where it has some.
+/// Reads like `create veth pair pg12 and eth0: File exists (os error 17)`, followed by the kernel's
+/// explanation where there is one.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {cause}{}", words.as_ref().map(|words| format!(": {words}")).unwrap_or_default())]
 pub struct Error {
@@ -19,7 +19,7 @@ impl Error {
         Self { what: what.into(), cause, words: None }
     }
 
-    /// The same error with what the kernel said about it.
+    /// Adds the kernel's explanation.
     pub(super) fn with_words(self, words: Option<String>) -> Self {
         Self { words, ..self }
     }

@@ -1,4 +1,4 @@
-//! What changes in a namespace's network by other hands: interfaces, neighbours, routes.
+//! Events of a namespace's network: interfaces, neighbours, routes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,54 +13,54 @@ use super::neighbour::{Neighbour, read_neighbour};
 use super::netlink::Netlink;
 use crate::MacAddress;
 
-/// A kind of event, and how the kernel tells it.
+/// A kind of event, and how the kernel reports it.
 pub trait Event: Sized {
-    /// The multicast groups that tell it, a bit mask of `RTMGRP_…`.
+    /// The multicast groups that carry it, a bit mask of `RTMGRP_…`.
     const GROUPS: u32;
-    /// What it is about, for errors.
+    /// Its subject, for errors.
     const ABOUT: &'static str;
 
-    /// The event that a message tells.
+    /// Converts a message to an event.
     fn read(message: RouteNetlinkMessage) -> Option<Self>;
 
     /// Events came faster than they were read.
     fn missed() -> Self;
 }
 
-/// What happened to an interface.
+/// An event of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// It is new, or something about it changed.
+    /// It was created or changed.
     Changed(Link),
     /// It was deleted, or moved to another namespace.
     Gone(Link),
-    /// Events came faster than they were read and some are lost: what is known
-    /// about interfaces has to be compared with [`Netlink::links`].
+    /// Events were lost, since they came faster than they were read: compare the known interfaces
+    /// with [`Netlink::links`].
     Missed,
 }
 
-/// What happened to the ways out of this host.
+/// An event of neighbours or routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathEvent {
-    /// A neighbour's Ethernet address was found, changed, or is not known any more.
+    /// A neighbour's Ethernet address was resolved, changed, or expired.
     Neighbour {
-        /// Number of the interface that leads to it.
+        /// Number of its interface.
         link: u32,
         /// Its address.
         address: IpAddr,
         /// Where frames for it go.
         mac: Option<MacAddress>,
     },
-    /// Some route came or went.
+    /// A route was added or removed.
     Routes,
-    /// Events came faster than they were read: everything has to be asked again.
+    /// Events were lost: query everything again.
     Missed,
 }
 
 /// The events of a namespace from the moment this is opened (rtnetlink(7)).
 ///
-/// As an iterator it blocks for the next event and never ends by itself; with
-/// [`next_within`](Self::next_within) a loop can look after other things.
+/// As an iterator it blocks for the next event and never ends; [`next_within`](Self::next_within)
+/// has a timeout.
 #[derive(Debug)]
 pub struct Events<E> {
     netlink: Netlink,
@@ -73,8 +73,8 @@ pub type LinkEvents = Events<LinkEvent>;
 pub type PathEvents = Events<PathEvent>;
 
 impl<E: Event> Events<E> {
-    /// Listens in the calling thread's network namespace. To miss nothing, open
-    /// this first and ask for the present state afterwards.
+    /// Listens in the calling thread's network namespace. To miss nothing, open this before reading
+    /// the present state.
     ///
     /// # Errors
     /// If the kernel gives no socket.
@@ -93,14 +93,14 @@ impl<E: Event> Events<E> {
                 return Ok(Some(event));
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if !self.hear(Some(left))? && left.is_zero() {
+            if !self.receive(Some(left))? && left.is_zero() {
                 return Ok(None);
             }
         }
     }
 
-    fn hear(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        match self.netlink.heard(timeout) {
+    fn receive(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        match self.netlink.events(timeout) {
             Ok(None) => Ok(false),
             Ok(Some(messages)) => {
                 self.waiting.extend(messages.into_iter().filter_map(E::read));
@@ -128,7 +128,7 @@ impl<E: Event> Iterator for Events<E> {
             if let Some(event) = self.waiting.pop_front() {
                 return Some(Ok(event));
             }
-            if let Err(error) = self.hear(None) {
+            if let Err(error) = self.receive(None) {
                 return Some(Err(error));
             }
         }

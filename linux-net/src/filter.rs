@@ -1,8 +1,8 @@
-//! Keeps tunnel packets and forged sources out of what the kernel routes.
+//! Drops tunnel packets and forged sources that the kernel would route.
 //!
-//! The switch sees neither what the kernel sends by the uplink itself nor which interface a packet
-//! came by that the kernel routes to the host port. One nftables table of our own drops, whole and
-//! written at once:
+//! The switch sees neither packets that the kernel sends through the uplink, nor the receiving
+//! interface of packets that the kernel routes to the host port. One nftables table, written in one
+//! transaction, drops:
 //!
 //! - packets for the overlay's port that leave outside of tunnels: routed ones, which the kernel may
 //!   masquerade as the cluster node, and those of processes (a tunnel device of the kernel's own is
@@ -15,19 +15,19 @@ use ipnet::IpNet;
 
 use super::nft;
 
-/// What is dropped.
+/// The filter's parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
     /// UDP port of the overlay, if there is one.
     pub tunnel_port: Option<u16>,
-    /// Networks of pods that reach this cluster node by the switch's own ports alone.
+    /// Networks of pods whose packets arrive through the switch's own ports only.
     pub pods: Vec<IpNet>,
 }
 
 /// Name of the table.
 const TABLE: &str = "podgate-filter";
 
-/// The kernel's table, as it was written last.
+/// The kernel's table, as written last.
 #[derive(Debug)]
 pub struct Filter {
     table: nft::Table,
@@ -41,11 +41,11 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Brings the kernel into this state. Called again with the same rules it writes only what
-    /// somebody else has changed.
+    /// Brings the kernel into this state. A call with the same rules writes only if another program
+    /// changed the table.
     ///
     /// # Errors
-    /// In words, with what `nft` says.
+    /// In words, with the output of `nft`.
     pub fn set(&mut self, rules: &Rules) -> Result<(), String> {
         if self.rules.as_ref() == Some(rules) && self.table.is_intact()? {
             return Ok(());

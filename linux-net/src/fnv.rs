@@ -1,10 +1,9 @@
-//! Names made of numbers: the 64-bit FNV-1a hash.
+//! The 64-bit FNV-1a hash, for derived names.
 //!
-//! Interface names and Ethernet addresses are derived from texts, and have to
-//! come out the same from every version of the program, for ever: the plugin
-//! that deletes an interface may be newer than the one that made it. The
-//! standard library's hash gives no such promise. None of the texts is chosen by
-//! an enemy, and a collision is seen as a name that is taken.
+//! Interface names and Ethernet addresses are derived from texts and must be the same in every
+//! version of the program: the plugin that deletes an interface may be newer than the one that
+//! created it. The standard library's hash does not guarantee that. None of the texts is chosen by
+//! an attacker, and a collision shows as a name in use.
 
 /// Hashes texts one after the other, so that where one ends counts: FNV-1a, with
 /// a zero byte behind each (the IETF's draft-eastlake-fnv, section 2).

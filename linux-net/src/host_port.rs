@@ -1,15 +1,13 @@
-//! The host port: the way between the switch and the cluster node's own kernel.
+//! The host port: the link between the switch and the cluster node's own kernel.
 //!
 //! ```text
 //!   switch ══ AF_XDP ══ podgate0 ────veth──── podgate-host ── the kernel: kubelet, routes out
 //!                       (no address)          (gateway address, routes to the pods)
 //! ```
 //!
-//! The kernel takes every pod for a neighbour on `podgate-host`: the routes
-//! have no next hop, and the switch answers ARP and ND for each address behind
-//! it. When the agent ends the pair stays, so that a restart finds what it
-//! needs; frames then go nowhere, since `podgate0` itself has no address, no
-//! ARP and no IPv6.
+//! To the kernel every pod is a neighbour on `podgate-host`: the routes have no next hop, and the
+//! switch answers ARP and ND for each address behind it. The pair outlives the agent, for the next
+//! start; meanwhile frames are dropped, since `podgate0` itself has no address, no ARP and no IPv6.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -42,10 +40,10 @@ pub struct HostPortConfig {
     pub gateways: Vec<IpAddr>,
     /// Where the pods are: networks and single addresses routed to the switch.
     pub routes: Vec<IpNet>,
-    /// The addresses that the cluster node is known by. A process that chooses none sends from
-    /// the first of the family that the kernel has, else from the gateway's.
+    /// The cluster node's addresses. A process without a bound address sends from the first one of
+    /// the family that the kernel has, else from the gateway's.
     pub node_addresses: Vec<IpAddr>,
-    /// Those of `routes` where such a process sends from the gateway's all the same.
+    /// Those of `routes` where such a process sends from the gateway's address anyway.
     pub from_gateway: Vec<IpNet>,
 }
 
@@ -90,8 +88,8 @@ fn gateway(first: IpAddr) -> IpAddr {
     }
 }
 
-/// Makes the host port, or brings the existing one into the state asked for:
-/// addresses and routes on it that are not asked for are taken away.
+/// Creates the host port, or brings the existing one into this state: removes addresses and routes
+/// on it that are not in `config`.
 ///
 /// Acts in the calling thread's network namespace. Calling it again with the
 /// same configuration changes nothing.
@@ -112,7 +110,7 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
         }
     }
     sysctl::set_if_present(Family::V6, &config.host_interface, "accept_ra", "0")?;
-    // Nobody else is on the link; while the kernel looks for others, it sends nothing.
+    // The link has no other host, and duplicate address detection would delay the first packets.
     sysctl::set_if_present(Family::V6, &config.host_interface, "accept_dad", "0")?;
     netlink.put_queue(host.index)?;
     netlink.set_up(host.index)?;
@@ -124,7 +122,7 @@ pub fn set_up(config: &HostPortConfig) -> Result<HostPort, Error> {
     })
 }
 
-/// Deletes the host port; one that is not there is no error.
+/// Deletes the host port; a missing one is no error.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -137,16 +135,15 @@ pub fn remove(config: &HostPortConfig) -> Result<(), Error> {
     }
 }
 
-/// Makes the kernel deaf on an interface that only the switch may read:
-/// whatever is not taken before the kernel's own stack sees it (nobody serves
-/// the interface, or not yet) is not answered, not routed, not forwarded.
+/// Disables the kernel's stack on an interface that only the switch may read: frames that reach the
+/// kernel, while no switch serves the interface, are not answered, routed or forwarded.
 ///
 /// # Errors
 /// Names the setting that cannot be written.
 pub fn close_to_the_kernel(interface: &str) -> Result<(), Error> {
     sysctl::set_if_present(Family::V6, interface, "disable_ipv6", "1")?;
     sysctl::set(Family::V4, interface, "forwarding", "0")?;
-    // Sources that are not routed back through this interface are dropped, and none is.
+    // Drops sources without a route back through this interface, which no source has.
     sysctl::set(Family::V4, interface, "rp_filter", "1")?;
     // Never answer for addresses of other interfaces.
     sysctl::set(Family::V4, interface, "arp_ignore", "8")?;

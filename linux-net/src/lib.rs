@@ -1,9 +1,8 @@
-//! The kernel's network configuration: the one door through which the switch and
-//! the CNI plugin change interfaces, addresses, routes, offloads and sysctls.
+//! The kernel's network configuration. All changes of interfaces, addresses, routes, offloads and
+//! sysctls by the switch and the CNI plugin go through this crate.
 //!
-//! A [`Netlink`] socket belongs to the network namespace of the thread that
-//! opened it, and keeps belonging to it wherever it is used afterwards. So a
-//! pod's namespace is configured with a socket opened inside of it:
+//! A [`Netlink`] socket belongs to the network namespace of the thread that opened it, on any
+//! thread that uses it later. So a pod's namespace is configured with a socket opened inside of it:
 //!
 //! ```text
 //!   Namespace::open("/run/netns/pod").run(Netlink::open) ─▶ Netlink (the pod's)
@@ -52,6 +51,6 @@ pub use offload::{
 pub use route::Route;
 pub use veth::{VethEnd, VethPair};
 
-/// Largest packet that passes the switch, in bytes: what the length field of IPv4 can express, less
-/// the headers of a tunnel. (The kernel would send 18 frames of 3840 bytes as one packet.)
+/// Largest packet that passes the switch, in bytes: the maximum of IPv4's length field, less the
+/// headers of a tunnel. (The kernel would send 18 frames of 3840 bytes as one packet.)
 pub const MAX_MTU: u32 = 65_000;

@@ -22,13 +22,13 @@ pub struct Link {
     pub mtu: u32,
     /// Switched on by configuration.
     pub up: bool,
-    /// Switched on, and the other end (or the cable) as well.
+    /// Switched on, with a carrier.
     pub running: bool,
-    /// Answers and asks ARP.
+    /// Uses ARP.
     pub arp: bool,
     /// The driver's kind (`veth`, `dummy`, …); empty for physical interfaces.
     pub kind: String,
-    /// Free text of whoever made the interface (`ip link set … alias`).
+    /// Free text (`ip link set … alias`).
     pub alias: String,
     /// Index of the other end of a veth pair, in that end's namespace.
     pub peer: Option<u32>,
@@ -109,7 +109,7 @@ impl Netlink {
         self.set_flags(&what, index, LinkFlags::empty(), LinkFlags::Up)
     }
 
-    /// Stops the kernel from asking and answering ARP on an interface.
+    /// Disables ARP on an interface.
     ///
     /// # Errors
     /// If it is gone or the kernel refuses.

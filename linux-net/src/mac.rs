@@ -22,9 +22,8 @@ impl MacAddress {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
 
-    /// A unicast address of our own making from `bits`: the group bit cleared
-    /// and the "locally administered" bit set, so that it never meets a
-    /// manufacturer's address (IEEE 802, section 8.4).
+    /// A locally administered unicast address from `bits`, which never equals a manufacturer's
+    /// address (IEEE 802, section 8.4).
     pub fn local(bits: u64) -> Self {
         let [_, _, a, b, c, d, e, f] = bits.to_be_bytes();
         Self([(a & !1) | 2, b, c, d, e, f])

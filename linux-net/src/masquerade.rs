@@ -1,26 +1,26 @@
-//! Has the kernel send on what pods send to the world, as if the cluster node had sent it.
+//! Masquerades pods' packets to the world as the cluster node's, in the kernel.
 //!
-//! One nftables table of our own, written whole by `nft`: what others have in theirs stays as it
-//! is. The table outlives the process, so that connections go on while the switch restarts.
+//! One nftables table, written as a whole by `nft`; tables of other programs stay as they are. The
+//! table outlives the process, so connections continue while the switch restarts.
 
 use ipnet::IpNet;
 
 use super::nft;
 use super::sysctl::{self, Family};
 
-/// What is to be masqueraded.
+/// The masquerading's parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// This cluster node's pods.
     pub pods: Vec<IpNet>,
-    /// Networks of the cluster, where pods are known by their own addresses.
+    /// Networks of the cluster, towards which pods keep their own addresses.
     pub cluster: Vec<IpNet>,
 }
 
 /// Name of the table.
 const TABLE: &str = "podgate";
 
-/// The kernel's table, as it was written last.
+/// The kernel's table, as written last.
 #[derive(Debug)]
 pub struct Masquerader {
     table: nft::Table,
@@ -34,11 +34,11 @@ impl Default for Masquerader {
 }
 
 impl Masquerader {
-    /// Brings the kernel into this state, forwarding included. Called again with the same rules it
-    /// writes only what somebody else has changed.
+    /// Brings the kernel into this state, forwarding included. A call with the same rules writes
+    /// only if another program changed the table.
     ///
     /// # Errors
-    /// In words, with what `nft` says.
+    /// In words, with the output of `nft`.
     pub fn set(&mut self, rules: &Rules) -> Result<(), String> {
         for family in [Family::V4, Family::V6] {
             if rules.pods.iter().any(|net| Family::of(net.addr()) == family) {

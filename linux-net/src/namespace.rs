@@ -76,9 +76,8 @@ impl Namespace {
 
     /// Runs `work` inside the namespace and returns what it returns.
     ///
-    /// A thread of its own enters the namespace and ends with the work: a thread
-    /// of the caller is never left in the wrong namespace, whatever happens.
-    /// Sockets opened by `work` go on belonging to the namespace.
+    /// A new thread enters the namespace and ends with the work, so no thread of the caller is left
+    /// in the wrong namespace. Sockets opened by `work` stay in the namespace.
     ///
     /// # Errors
     /// If the namespace cannot be entered (not a network namespace, no

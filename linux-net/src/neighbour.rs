@@ -16,7 +16,7 @@ use crate::MacAddress;
 /// An entry of the kernel's neighbour table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Number of the interface that leads to it (`ifindex`).
+    /// Number of its interface (`ifindex`).
     pub link: u32,
     /// Its address.
     pub address: IpAddr,
@@ -25,7 +25,7 @@ pub struct Neighbour {
 }
 
 impl Netlink {
-    /// What the kernel knows about a neighbour; `None` if it has never been asked for.
+    /// Returns the kernel's entry for a neighbour; `None` if there is none.
     ///
     /// # Errors
     /// If the kernel refuses to answer.
@@ -39,11 +39,11 @@ impl Netlink {
         }
     }
 
-    /// Has the kernel find a neighbour out, or make sure that it is still there. It does so as
-    /// if it had a packet for it; what it finds comes as an event.
+    /// Makes the kernel resolve or verify a neighbour, as if it had a packet for it; the result
+    /// arrives as an event.
     ///
     /// # Errors
-    /// If the interface is gone or does not ask for neighbours.
+    /// If the interface is gone or does not use ARP.
     pub fn resolve(&mut self, link: u32, address: IpAddr) -> Result<(), Error> {
         let what = format!("resolve neighbour {address} on interface {link}");
         let mut message = message(link, address);
@@ -63,7 +63,7 @@ fn message(link: u32, address: IpAddr) -> NeighbourMessage {
     message
 }
 
-/// The neighbour a message is about; `None` for entries of bridges and the like.
+/// Converts a message to a neighbour; `None` for entries of bridges and the like.
 pub(super) fn read_neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
     let mut address = None;
     let mut mac = None;
@@ -81,7 +81,7 @@ pub(super) fn read_neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
             _ => {}
         }
     }
-    // Doubted addresses are good until they are refuted.
+    // Stale addresses are valid until they are refuted.
     let is_known = matches!(
         message.header.state,
         NeighbourState::Reachable

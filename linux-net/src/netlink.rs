@@ -1,4 +1,4 @@
-//! One rtnetlink conversation at a time: a request, its answers, its end.
+//! An rtnetlink socket with one request at a time.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,15 +20,15 @@ use super::sys;
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
-    /// What the kernel said about the last request it refused.
+    /// The kernel's explanation of the last request it refused.
     words: Option<String>,
 }
 
 /// Room for one datagram of answers; the kernel fills at most 32 KiB of it.
 const RECEIVE_BYTES: usize = 64 * 1024;
-/// The kernel answers at once; silence this long means that it never will.
+/// Timeout of an answer; the kernel normally answers at once.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a list is asked for again because it changed while it was read.
+/// Retries of a list that changed while it was read.
 const ATTEMPTS: usize = 10;
 
 impl Netlink {
@@ -40,7 +40,7 @@ impl Netlink {
         Self::open_for(0)
     }
 
-    /// Opens a socket that also hears the multicast `groups` (a bit mask of `RTMGRP_…`).
+    /// Opens a socket that also receives the multicast `groups` (a bit mask of `RTMGRP_…`).
     pub(super) fn open_for(groups: u32) -> Result<Self, Error> {
         let open = || {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
@@ -54,8 +54,8 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, words: None })
     }
 
-    /// Asks for a change and waits for the kernel's acknowledgement. `flags`
-    /// are `NLM_F_…` besides REQUEST and ACK; `what` names the change in errors.
+    /// Requests a change and waits for the kernel's acknowledgement. `flags` are `NLM_F_…` besides
+    /// REQUEST and ACK; `what` names the change in errors.
     pub(super) fn change(
         &mut self,
         what: &str,
@@ -67,7 +67,7 @@ impl Netlink {
         result.map(drop).map_err(|cause| self.error(what, cause))
     }
 
-    /// Asks for one object.
+    /// Requests one object.
     pub(super) fn one(
         &mut self,
         what: &str,
@@ -80,7 +80,7 @@ impl Netlink {
         found.ok_or_else(|| Error::invalid(what, "the kernel's answer is empty"))
     }
 
-    /// Asks for all objects of a kind, as they were at one moment.
+    /// Requests all objects of a kind, as of one moment.
     pub(super) fn all(
         &mut self,
         what: &str,
@@ -97,9 +97,9 @@ impl Netlink {
         Err(Error::new(what, io::Error::from_raw_os_error(libc::EAGAIN)))
     }
 
-    /// The next message of the groups listened to; `None` when `timeout` ran out.
-    /// `ENOBUFS` tells that messages were lost.
-    pub(super) fn heard(
+    /// Returns the next messages of the multicast groups; `None` when `timeout` ran out. `ENOBUFS`
+    /// means that messages were lost.
+    pub(super) fn events(
         &mut self,
         timeout: Option<Duration>,
     ) -> io::Result<Option<Vec<RouteNetlinkMessage>>> {
@@ -107,13 +107,13 @@ impl Netlink {
             return Ok(None);
         }
         let buffer = self.receive()?;
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         for_each_message(&buffer, |message| {
             if let NetlinkPayload::InnerMessage(inner) = message.payload {
-                heard.push(inner);
+                received.push(inner);
             }
         })?;
-        Ok(Some(heard))
+        Ok(Some(received))
     }
 
     fn error(&mut self, what: &str, cause: io::Error) -> Error {
@@ -133,8 +133,8 @@ impl Netlink {
         self.socket.send_to(&buffer, &SocketAddr::new(0, 0), 0).map(drop)
     }
 
-    /// Reads to the end of the answer to the last request; whether it is
-    /// consistent (nothing changed while it was written).
+    /// Reads the answer to the last request to its end; returns whether it is consistent (nothing
+    /// changed while it was written).
     fn answers(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
         let mut consistent = true;
         loop {
@@ -144,7 +144,7 @@ impl Netlink {
             let (mut end, mut words) = (None, None);
             let buffer = self.receive()?;
             for_each_message(&buffer, |message| {
-                // Left over from a request that was given up.
+                // Left over from an abandoned request.
                 if message.header.sequence_number != self.sequence {
                     return;
                 }
@@ -198,7 +198,7 @@ fn for_each_message(
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let (message, after) = rest.split_at(length);
-        // A kind of message or attribute that the library does not know is not ours to read.
+        // Messages and attributes that the library does not know are skipped.
         match NetlinkMessage::deserialize(message) {
             Ok(message) => each(message),
             Err(error) => tracing::debug!("netlink message skipped: {error}"),

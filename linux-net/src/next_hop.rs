@@ -1,4 +1,4 @@
-//! Where the kernel would send a packet.
+//! Queries the kernel's routing decision.
 
 use std::net::IpAddr;
 
@@ -13,26 +13,25 @@ use super::netlink::Netlink;
 use super::route::ip;
 use crate::MacAddress;
 
-/// The first step on the way to an address.
+/// The next hop towards an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHop {
     /// Number of the interface that packets leave by (`ifindex`).
     pub link: u32,
-    /// The address this host sends from on that way.
+    /// The source address of this host on that route.
     pub source: Option<IpAddr>,
-    /// The neighbour that gets the packet: a gateway, or the address itself.
+    /// The neighbour that receives the packet: a gateway, or the address itself.
     pub neighbour: IpAddr,
-    /// Its Ethernet address; `None` while the kernel does not know it, which it then
-    /// is finding out.
+    /// Its Ethernet address; `None` while the kernel resolves it.
     pub mac: Option<MacAddress>,
 }
 
 impl Netlink {
-    /// The next hop of packets to `address`, by the kernel's own decision (`ip route get`).
-    /// Starts finding out the neighbour's Ethernet address if it is not known.
+    /// Returns the next hop of packets to `address` (`ip route get`). Starts resolving the
+    /// neighbour's Ethernet address if it is not known.
     ///
     /// # Errors
-    /// If there is no way there, or the address is this host's own.
+    /// If there is no route, or the address is this host's own.
     pub fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, Error> {
         let what = format!("find the way to {address}");
         let mut query = RouteMessage::default();
@@ -71,9 +70,8 @@ impl Netlink {
         Ok(hop)
     }
 
-    /// The interface by which this host is reached: that with one of `addresses`, the first
-    /// that is found in their order, else that of the default route with the lowest metric,
-    /// IPv4 before IPv6. `None` if there is neither.
+    /// Returns the interface with one of `addresses`, in their order, else that of the default
+    /// route with the lowest metric, IPv4 before IPv6. `None` if there is neither.
     ///
     /// # Errors
     /// If the kernel refuses to answer.
@@ -117,7 +115,7 @@ fn default_way(route: &RouteMessage) -> Option<(bool, u32, u32)> {
         match attribute {
             RouteAttribute::Priority(priority) => metric = *priority,
             RouteAttribute::Oif(index) => link = Some(*index),
-            // The first of several equal ways.
+            // The first of several equal routes.
             RouteAttribute::MultiPath(ways) => {
                 link = link.or(ways.first().map(|way| way.interface_index));
             }

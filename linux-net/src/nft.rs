@@ -1,4 +1,4 @@
-//! Runs `nft`: a script is one transaction, which is done as a whole or not at all.
+//! Runs `nft`: a script is one atomic transaction.
 //!
 //! ```text
 //!   Table::change ─ script ─▶ nft ─▶ kernel      remembers what the kernel lists afterwards
@@ -15,7 +15,7 @@ use super::ruleset::Ruleset;
 
 /// `nft` is killed after this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval at which the end of `nft` is looked for.
+/// Poll interval for the end of `nft`.
 const POLL: Duration = Duration::from_millis(2);
 
 /// A table of family `inet` that belongs to Podgate alone.
@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(2);
 pub(super) struct Table {
     name: &'static str,
     ruleset: Option<Ruleset>,
-    /// What `nft` listed after the last change, and the ruleset's generation at which it did.
+    /// The output of `nft list` after the last change, and the ruleset's generation then.
     known: Option<(String, u32)>,
 }
 
@@ -32,14 +32,14 @@ impl Table {
         Self { name, ruleset: None, known: None }
     }
 
-    /// Runs a script that changes the table, and remembers what the table contains afterwards. Each
-    /// transaction adds one to the generation: where another one came in between, the content is
-    /// not known, and [`is_intact`](Self::is_intact) says no.
+    /// Runs a script that changes the table, and records the table's content afterwards. Each
+    /// transaction increments the generation: if another one came in between, the content is
+    /// unknown and [`is_intact`](Self::is_intact) returns `false`.
     ///
     /// # Errors
-    /// In words, with what `nft` says.
+    /// In words, with the output of `nft`.
     pub(super) fn change(&mut self, script: &str) -> Result<(), String> {
-        // The switch's own transactions do not come between each other.
+        // Serialises the switch's own transactions.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         self.known = None;
@@ -52,8 +52,8 @@ impl Table {
         Ok(())
     }
 
-    /// Whether the table still is what [`change`](Self::change) made of it. The generation of the
-    /// ruleset answers without `nft` while nothing at all has changed.
+    /// Returns whether the table is as [`change`](Self::change) left it. While the ruleset's
+    /// generation is unchanged, this does not run `nft`.
     ///
     /// # Errors
     /// In words, if the kernel does not answer.
@@ -84,12 +84,12 @@ impl Table {
 /// Runs a script.
 ///
 /// # Errors
-/// In words, with what `nft` says.
+/// In words, with the output of `nft`.
 pub(super) fn run(script: &str) -> Result<(), String> {
     nft(&["-f", "-"], script).map(drop)
 }
 
-/// Runs `nft` with this input; what it printed.
+/// Runs `nft` with this input; returns its output.
 fn nft(arguments: &[&str], input: &str) -> Result<String, String> {
     run_within("nft", arguments, input, TIMEOUT)
 }
@@ -115,7 +115,7 @@ fn run_within(
         .map_err(failed)?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
-        // What it says about a script that it does not read to its end counts more than that.
+        // If `nft` stops reading, its own error message is the one to report.
         let written = scope.spawn(|| stdin.map_or(Ok(()), |mut it| it.write_all(input.as_bytes())));
         let said = scope.spawn(|| text(stdout));
         let complained = scope.spawn(|| text(stderr));
@@ -134,7 +134,7 @@ fn run_within(
 
 fn text(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
-    // What was read until an error counts.
+    // Output read before an error counts.
     let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }

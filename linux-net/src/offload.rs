@@ -1,10 +1,8 @@
 //! Offloads of an interface.
 //!
-//! A veth end leaves checksums, segmentation and VLAN tags to "hardware" that
-//! does not exist: the other end is expected to be a kernel that knows. A
-//! switch that takes frames from the other end would get packets of 64 KiB with
-//! unfinished checksums and no tag. With the offloads off, the sender finishes
-//! its packets itself.
+//! A veth end leaves checksums, segmentation and VLAN tags to the other end, which it expects to be
+//! a kernel. A switch that reads frames there would get packets of 64 KiB with partial checksums
+//! and without tags. With the offloads off, the sender completes its packets itself.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +10,8 @@ use super::error::Error;
 use super::sys;
 
 /// Largest MTU, in bytes, whose packets the switch takes in one frame. Pods with a larger one leave
-/// checksums to the switch. The dataplane has the same constant; the agent compares the two.
+/// checksums to the switch. The dataplane has the same constant; the agent asserts that they are
+/// equal.
 pub const SINGLE_FRAME_MTU: u16 = 3500;
 
 /// Switches off everything an interface would leave to hardware when it sends
@@ -27,10 +26,10 @@ pub fn switch_off_offloads(interface: &str) -> Result<(), Error> {
     switch_off(interface, is_offload)
 }
 
-/// The same but for scatter-gather, which saves copying a long packet together, and for the
-/// checksum offload, beside which alone the kernel grants it. For the switch's end of a pair, by
-/// which only the switch sends, and for ends of pods with long packets, whose checksums the switch
-/// sees to. (That of SCTP it could not tell from a finished one.)
+/// The same except for scatter-gather, which saves linearising a long packet, and the checksum
+/// offload, which the kernel requires for it. For the switch's end of a pair, by which only the
+/// switch sends, and for pods with long packets, whose partial checksums the switch completes. (A
+/// partial SCTP checksum is not recognisable, so that offload is off.)
 ///
 /// # Errors
 /// As [`switch_off_offloads`].
@@ -38,7 +37,7 @@ pub fn switch_off_segmentation(interface: &str) -> Result<(), Error> {
     switch_off(interface, |name| is_offload(name) && !lets_pieces_out(name))
 }
 
-/// One or the other, for an end that sends packets of up to `mtu` bytes to the switch.
+/// Chooses between the two for an end that sends packets of up to `mtu` bytes to the switch.
 ///
 /// # Errors
 /// As [`switch_off_offloads`].
@@ -73,8 +72,8 @@ fn switch_off(interface: &str, is_wanted: impl Fn(&str) -> bool) -> Result<(), E
     Err(Error::invalid(what, format!("{} stay on", left.join(", "))))
 }
 
-/// Whether a feature, by its name in the kernel's net/ethtool/common.c, is one
-/// that lets unfinished frames out or merged ones in.
+/// Returns whether a feature (named as in the kernel's net/ethtool/common.c) emits partial frames
+/// or merges received ones.
 fn is_offload(name: &str) -> bool {
     const STARTS: [&str; 5] = ["tx-checksum", "tx-scatter-gather", "tx-gso", "tx-vlan", "rx-gro"];
     STARTS.iter().any(|start| name.starts_with(start))

@@ -1,8 +1,8 @@
-//! A queue in front of an interface.
+//! The queueing discipline of an interface.
 //!
-//! A veth pair has none by default, and its own ring takes 256 frames: what a sender has in
-//! flight beyond that is dropped, and TCP sends it again. With a queue the kernel holds senders
-//! back while the ring is full (Linux 6.16).
+//! A veth pair has none by default, and its ring takes 256 frames; frames beyond that are dropped.
+//! With a queueing discipline the kernel applies backpressure to senders while the ring is full
+//! (Linux 6.16).
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -15,7 +15,7 @@ use super::netlink::Netlink;
 const KINDS: [&str; 3] = ["fq_codel", "pfifo_fast", "pfifo"];
 
 impl Netlink {
-    /// Gives an interface the best queue that the kernel has, in place of any it had.
+    /// Sets the best queueing discipline that the kernel has.
     ///
     /// # Errors
     /// If it is gone or the kernel has no queue at all.

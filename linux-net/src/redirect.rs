@@ -1,15 +1,16 @@
-//! Leads what processes of the cluster node send to services into the switch.
+//! Redirects packets from processes of the cluster node to services into the switch.
 //!
 //! ```text
 //!   process ── 192.0.2.1:30080 ──▶ output: dnat ──▶ 169.254.1.2:30080 ── podgate-host ══ switch
 //! ```
 //!
 //! A packet to one of the cluster node's own addresses never leaves the kernel, and one to an
-//! external address would leave by the uplink; both are sent to an address of the switch instead,
-//! at the port that stands for the service there. Connection tracking translates the answers back.
+//! external address would leave through the uplink. Both are translated to an address of the
+//! switch, at the port that it maps to the service. Connection tracking translates the answers
+//! back.
 //!
-//! One nftables table of our own holds two rules and three sets for each address family; services
-//! that come and go change elements of the sets.
+//! One nftables table has two rules and three sets for each address family; changes of services
+//! change elements of the sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,11 +18,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::nft;
 
-/// What is led where.
+/// The redirects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Redirects {
-    /// The cluster node's addresses at which `node_ports` count. Loopback addresses never do: what
-    /// is sent to them comes from them, and cannot leave the kernel.
+    /// The cluster node's addresses at which `node_ports` count. Loopback addresses never do:
+    /// packets to them have loopback sources and cannot leave the kernel.
     pub node: BTreeSet<IpAddr>,
     /// Ports of all of these: where packets of a protocol to a port go. The family is that of the
     /// address they go to.
@@ -30,7 +31,7 @@ pub struct Redirects {
     pub addresses: BTreeMap<(IpAddr, u8, u16), SocketAddr>,
 }
 
-/// The kernel's table, as it was written last.
+/// The kernel's table, as written last.
 #[derive(Debug)]
 pub struct Redirector {
     table: nft::Table,
@@ -64,11 +65,11 @@ enum Kind {
 const TABLE: &str = "podgate-services";
 
 impl Redirector {
-    /// Brings the kernel into this state, in one transaction with what is different alone. Called
-    /// again with the same redirects it writes only what somebody else has changed.
+    /// Brings the kernel into this state, in one transaction of the differences. A call with the
+    /// same redirects writes only if another program changed the table.
     ///
     /// # Errors
-    /// In words, with what `nft` says; the whole table is written the next time.
+    /// In words, with the output of `nft`; the next call writes the whole table.
     pub fn set(&mut self, wanted: &Redirects) -> Result<(), String> {
         let wanted = elements(wanted);
         let known = match self.elements.take() {
@@ -90,11 +91,11 @@ impl Redirector {
         Ok(())
     }
 
-    /// Leads nothing into the switch any more. The table stays, empty: the kernel goes on
-    /// translating connections that are open, so that they can go on after a restart.
+    /// Removes all redirects. The table stays, empty: the kernel continues to translate open
+    /// connections, so they survive a restart.
     ///
     /// # Errors
-    /// In words, with what `nft` says.
+    /// In words, with the output of `nft`.
     pub fn release(&mut self) -> Result<(), String> {
         match &self.elements {
             None => Ok(()),

@@ -22,7 +22,7 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
     /// Number of the interface the packets leave by (`ifindex`).
     pub link: u32,
-    /// Take the gateway for a neighbour on the link even if no other route says so.
+    /// Treat the gateway as a neighbour on the link even if no other route does.
     pub on_link: bool,
     /// The address the host sends from when nothing else decides.
     pub source: Option<IpAddr>,
@@ -34,7 +34,7 @@ impl Route {
         Self { destination, gateway: None, link, on_link: false, source: None }
     }
 
-    /// A route through a next hop that is taken for a neighbour as it is.
+    /// A route through a next hop that is treated as a neighbour on the link.
     pub fn via(destination: IpNet, gateway: IpAddr, link: u32) -> Self {
         Self { destination, gateway: Some(gateway), link, on_link: true, source: None }
     }

@@ -1,5 +1,5 @@
-//! The generation of the kernel's nftables ruleset: a number that every transaction changes,
-//! whoever makes it (linux/netfilter/nf_tables.h, `NFT_MSG_GETGEN`).
+//! The generation of the kernel's nftables ruleset, which every program's transactions increment
+//! (linux/netfilter/nf_tables.h, `NFT_MSG_GETGEN`).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ pub(super) struct Ruleset {
 }
 
 const WHAT: &str = "read the nftables ruleset's generation";
-/// The kernel answers at once; silence this long means that it never will.
+/// Timeout of an answer; the kernel normally answers at once.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// `NFNL_SUBSYS_NFTABLES << 8`.
 const SUBSYSTEM: u16 = 10 << 8;

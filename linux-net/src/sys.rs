@@ -64,8 +64,7 @@ pub(super) fn active_features(
     Ok(request[2..].chunks(4).map(|block| block[2]).collect())
 }
 
-/// Switches off the features in `off` (bits as above); those the driver does
-/// not let anyone change stay as they are.
+/// Switches off the features in `off` (bits as above), except for those that the driver fixes.
 pub(super) fn switch_off_features(
     socket: BorrowedFd<'_>,
     interface: &str,

@@ -61,8 +61,8 @@ pub fn read(family: Family, interface: &str, setting: &str) -> Result<String, Er
         .map_err(|cause| Error::new(format!("read {}", path.display()), cause))
 }
 
-/// Has the kernel forward packets of a family between its interfaces. One that does so already is
-/// left alone: switching it on overrides what each interface was told.
+/// Enables forwarding of a family in the kernel, unless it is enabled: enabling it overrides the
+/// settings of each interface.
 ///
 /// # Errors
 /// Names the file.

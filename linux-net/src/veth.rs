@@ -1,4 +1,4 @@
-//! Veth pairs: two interfaces, each the other's cable.
+//! Veth pairs: two connected interfaces.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -33,15 +33,15 @@ pub struct VethPair<'a> {
     pub near: VethEnd,
     /// The other end.
     pub far: VethEnd,
-    /// Where the far end is born; `None`: beside the near end. It never shows
-    /// up anywhere else, so nothing can act on it in between.
+    /// The namespace the far end is created in; `None`: that of the near end. It never exists
+    /// elsewhere, so no other program can act on it.
     pub far_namespace: Option<&'a Namespace>,
     /// Largest packet in bytes, without the Ethernet header.
     pub mtu: u32,
 }
 
 impl Netlink {
-    /// Makes the pair; both ends are down and without addresses.
+    /// Creates the pair; both ends are down and without addresses.
     ///
     /// # Errors
     /// [`Error::is_exists`] if either name is taken; the kernel then made nothing.

@@ -1,4 +1,4 @@
-//! What the running switch answers.
+//! Answers of the running switch.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub enum Answer {
     Error(ApiError),
 }
 
-/// Why a request was not fulfilled.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -31,13 +31,13 @@ pub enum ErrorKind {
     BadRequest,
     /// There is no such method.
     UnknownMethod,
-    /// What the request names is not there.
+    /// The named object does not exist.
     NotFound,
-    /// It is there already, with other content.
+    /// It exists already, with other content.
     Conflict,
-    /// It cannot be done yet; asking again later may help.
+    /// It cannot be done yet; a retry may succeed.
     NotReady,
-    /// It was begun, and did not end in time; it was taken back.
+    /// It did not complete in time and was undone.
     Timeout,
     /// The switch's own fault.
     Internal,

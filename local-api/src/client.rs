@@ -1,4 +1,4 @@
-//! The asking side.
+//! The client side.
 
 use std::io::{self, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -22,10 +22,10 @@ pub struct Client {
     reader: BufReader<Timed>,
 }
 
-/// Why a call did not bring a result.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No switch listens.
     #[error("podgate is not running (socket {})", socket.display())]
     NotRunning {
         /// The socket tried.
@@ -36,7 +36,7 @@ pub enum ClientError {
     Connect {
         /// The socket tried.
         socket: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
     /// No complete answer in time.
@@ -44,15 +44,15 @@ pub enum ClientError {
     Timeout {
         /// The socket asked.
         socket: PathBuf,
-        /// How long was waited.
+        /// The timeout.
         timeout: Duration,
     },
-    /// The connection broke, or carried something else than answers.
+    /// The connection broke, or carried no valid answers.
     #[error("podgate's answer (socket {}): {cause}", socket.display())]
     Broken {
         /// The socket asked.
         socket: PathBuf,
-        /// What was wrong.
+        /// The fault.
         cause: String,
     },
     /// The switch answered with an error.
@@ -64,14 +64,14 @@ impl Client {
     /// Connects. `timeout` bounds this and, from its own start, every call.
     ///
     /// # Errors
-    /// [`ClientError::NotRunning`] if nobody listens there.
+    /// [`ClientError::NotRunning`] if no switch listens there.
     pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, ClientError> {
         let socket = socket.to_owned();
-        // A peer that never accepts lets connect(2) wait without end; the thread then waits, not we.
+        // connect(2) blocks for a peer that never accepts, so a thread calls it.
         let (sender, receiver) = mpsc::channel();
         let path = socket.clone();
         std::thread::spawn(move || {
-            // Nobody receives any more after the timeout; the stream is closed by being dropped.
+            // After the timeout there is no receiver; dropping the stream closes it.
             let _late = sender.send(UnixStream::connect(path));
         });
         match receiver.recv_timeout(timeout) {
@@ -90,14 +90,14 @@ impl Client {
         }
     }
 
-    /// Asks and waits for the one answer.
+    /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] if the switch says no; after any other error
-    /// the connection is of no use any more.
+    /// [`ClientError::Refused`] if the switch refuses; after any other error the connection is
+    /// unusable.
     pub fn call(&mut self, request: &Request) -> Result<Value, ClientError> {
         if let Err(error) = self.send(request) {
-            // A switch that has too many connections says so before it is asked, and hangs up.
+            // A switch with too many connections sends an error before the request, and closes.
             return match self.answer() {
                 Err(refused @ ClientError::Refused(_)) => Err(refused),
                 _ => Err(error),
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// Asks and hands out answers as they come, without a bound on time.
+    /// Sends a request and returns its answers as they arrive, without a timeout.
     ///
     /// # Errors
     /// If the request cannot be sent.
@@ -212,14 +212,14 @@ impl Client {
     }
 }
 
-/// A stream whose reads end at a deadline, however many of them a line takes.
+/// A stream whose reads share one deadline.
 #[derive(Debug)]
 struct Timed {
     stream: UnixStream,
     deadline: Option<Instant>,
 }
 
-/// The system takes a timeout of zero for none at all.
+/// A timeout of zero would mean none.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Read for Timed {

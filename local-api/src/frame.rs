@@ -10,7 +10,7 @@ pub const REQUEST_BYTES: usize = 64 * 1024;
 /// thousands of pods fits.
 pub const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
-/// A stream that does not carry lines as it should.
+/// An error of the line framing.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// Reading failed or took too long.
@@ -25,13 +25,13 @@ pub enum FrameError {
     /// The stream ended in the middle of a line.
     #[error("the connection ended within a line, after {bytes} bytes")]
     Cut {
-        /// How much of the line arrived.
+        /// Bytes received of the line.
         bytes: usize,
     },
     /// The line is not UTF-8.
     #[error("a line is not UTF-8 at byte {offset}")]
     NotText {
-        /// Where it stops being text.
+        /// Position of the first invalid byte.
         offset: usize,
     },
 }
@@ -39,7 +39,7 @@ pub enum FrameError {
 /// Reads one line of at most `limit` bytes; `None` at the end of the stream.
 ///
 /// # Errors
-/// After any error the stream is at no known place and has to be closed.
+/// After an error the position in the stream is unknown; close it.
 pub fn read_line(reader: &mut impl BufRead, limit: usize) -> Result<Option<String>, FrameError> {
     let mut line = Vec::new();
     reader.by_ref().take(limit as u64).read_until(b'\n', &mut line)?;

@@ -1,4 +1,4 @@
-//! The agent's local API: what the CNI plugin and the commands say to the running switch.
+//! The agent's local API, between the running switch and the CNI plugin or the commands.
 //!
 //! A unix stream socket carries one JSON object per line (RFC 8259, without
 //! line breaks inside):
@@ -24,7 +24,7 @@
 //! - `answer`: results and errors,
 //! - `session_rules`: session rules as they are streamed,
 //! - `frame`: lines on a stream, bounded,
-//! - `client`: the asking side.
+//! - `client`: the client side.
 
 mod answer;
 mod client;

@@ -1,4 +1,4 @@
-//! What can be asked of the running switch.
+//! Requests to the running switch.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,35 +15,34 @@ use linux_net::valid_name;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "method", content = "params", rename_all = "kebab-case")]
 pub enum Request {
-    /// Takes a pod's interface into the switch. Answered with
-    /// [`AttachedPod`](super::AttachedPod), and only when the pod's tables are in force on
-    /// every worker and the interface is up. Asking again for the same
-    /// attachment with the same content is no error.
+    /// Attaches a pod's interface to the switch. Answered with [`AttachedPod`](super::AttachedPod)
+    /// when the pod's tables are in force on every worker and the interface is up. Repeating the
+    /// same request is no error.
     AttachPod(AttachPod),
-    /// Lets a pod's interface go. One that is not attached is no error.
+    /// Detaches a pod's interface. One that is not attached is no error.
     DetachPod(Attachment),
-    /// Whether a pod is attached and its port alive: the [`AttachPod`] it was
-    /// attached with, else an error of kind `not-found` or `not-ready`.
+    /// Checks that a pod is attached and its port is open: answered with its [`AttachPod`], else an
+    /// error of kind `not-found` or `not-ready`.
     CheckPod(Attachment),
     /// All attached pods, as an array of [`AttachPod`].
     ListPods,
-    /// What the switch is doing, as an object for people and scripts.
+    /// The state of the switch, as an object for people and scripts.
     Status,
     /// `{}` once pods can be attached, else an error of kind `not-ready`.
     Ready,
-    /// Verdicts as they are taken, one answer each, until either side closes.
+    /// A stream of verdicts, one answer each, until either side closes.
     Observe(ObserveFilters),
     /// One of the switch's tables, as JSON.
     Show(Show),
     /// The session rules of this cluster node's pods and their changes, as
     /// [`SessionRuleStep`](super::SessionRuleStep)s, until either side closes.
     FollowSessionRules,
-    /// Follows packets from now on, `{}`; those of an earlier trace are forgotten.
+    /// Starts a trace, `{}`; packets of an earlier trace are deleted.
     TraceAdd(TraceAdd),
-    /// The packets followed so far, one answer each, and at last
-    /// `{"followed":N,"wanted":N}`; then the connection ends.
+    /// The packets traced so far, one answer each, then `{"followed":N,"wanted":N}` and the end of
+    /// the connection.
     TraceShow,
-    /// Ends the trace and forgets it, `{}`.
+    /// Ends the trace and deletes it, `{}`.
     TraceClear,
 }
 
@@ -54,8 +53,8 @@ pub struct AttachPod {
     pub namespace: String,
     /// Name of the pod.
     pub name: String,
-    /// Unique identifier of the pod object, where the runtime tells it: a pod
-    /// that was deleted and made again under the same name has another one.
+    /// Uid of the pod object, where the runtime gives it: a pod that was deleted and created again
+    /// under the same name has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// The runtime's name for the pod's sandbox.
@@ -64,13 +63,12 @@ pub struct AttachPod {
     pub interface: String,
     /// Path of the pod's network namespace.
     pub netns: PathBuf,
-    /// Name of the end of the pair that the switch serves, in the agent's
-    /// namespace. It is down: the switch brings it up once nothing can pass it
-    /// unjudged.
+    /// Name of the end of the pair that the switch serves, in the agent's namespace. It is down:
+    /// the switch brings it up once the pod's tables are in force.
     pub host_interface: String,
-    /// Ethernet address of the pod's end; frames from another one are refused.
+    /// Ethernet address of the pod's end; frames with another source are dropped.
     pub mac: MacAddress,
-    /// The pod's addresses; packets from another one are refused.
+    /// The pod's addresses; packets with another source are dropped.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -104,18 +102,18 @@ pub struct ObserveFilters {
     /// How many past verdicts to send first.
     #[serde(default)]
     pub last: u32,
-    /// Stay and send new ones; otherwise the stream ends after the past ones.
+    /// Also send new ones; otherwise the stream ends after the past ones.
     #[serde(default)]
     pub follow: bool,
 }
 
-/// What became of a packet or connection.
+/// The verdict about a packet or connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It went on.
+    /// It was forwarded.
     Forwarded,
-    /// It ended in the switch.
+    /// It was dropped.
     Dropped,
 }
 
@@ -124,13 +122,12 @@ pub enum Verdict {
 pub struct Show {
     /// Name of the table; the switch lists the names it knows when it meets another one.
     pub what: String,
-    /// The pod it is wanted of, for tables that can be of one: `ns/pod`, or `pod` in namespace
-    /// `default`.
+    /// The pod, for tables that can be limited to one: `ns/pod`, or `pod` in namespace `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
 }
 
-/// Which packets to follow, and how many.
+/// A trace: filter and number of packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceAdd {
     /// How many, 1 to 10,000.
@@ -184,7 +181,7 @@ impl AttachPod {
         Attachment { container_id: self.container_id.clone(), interface: self.interface.clone() }
     }
 
-    /// Names, addresses and MAC are ones that a pod can have; the error names the field.
+    /// Checks that names, addresses and MAC are valid for a pod; the error names the field.
     pub fn check(&self) -> Result<(), String> {
         for (field, text) in [
             ("namespace", &self.namespace),

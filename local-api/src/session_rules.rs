@@ -1,4 +1,4 @@
-//! Session rules on the wire: what a proxy on the cluster node enforces.
+//! Session rules on the wire, for proxies on the cluster node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use session_rules::{Action, End, Ports, Rule, Scope, Transport};
 /// One step towards the rules in force. A stream begins with steps that add all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionRuleStep {
-    /// Tags of rules that are gone.
+    /// Tags of removed rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delete: Vec<String>,
     /// New rules.
@@ -29,8 +29,8 @@ pub struct SessionRule {
     pub tag: String,
     /// The policies it comes from, `KIND NS/NAME ingress[0]`.
     pub by: String,
-    /// The pod, `NAMESPACE/NAME`, whose own connections it is for; without one it is for
-    /// connections that arrive.
+    /// The pod, `NAMESPACE/NAME`, whose own connections it matches; without one it matches arriving
+    /// connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// TCP or UDP.
@@ -65,7 +65,7 @@ pub struct RuleEnd {
 }
 
 impl SessionRule {
-    /// The rule as it is sent, with the names of its policies.
+    /// Converts a rule for sending, with the names of its policies.
     pub fn new(rule: &Rule, by: &str) -> Self {
         let end = |end: &End| RuleEnd { net: end.net, ports: [end.ports.first, end.ports.last] };
         Self {
@@ -85,10 +85,10 @@ impl SessionRule {
         }
     }
 
-    /// The rule as a stack takes it.
+    /// Converts to a rule of a stack.
     ///
     /// # Errors
-    /// If ports are no range.
+    /// If the ports are no range.
     pub fn rule(&self) -> Result<Rule, String> {
         let end = |end: &RuleEnd| match end.ports {
             [first, last] if first <= last => {

@@ -1,4 +1,4 @@
-//! One cluster node's snapshot: what the control side published, on the ports that are there.
+//! Builds the snapshot of one cluster node from the control side's view and the open ports.
 //!
 //! Used by everything that runs the graph: the live switch, replayed captures and probes.
 
@@ -31,7 +31,7 @@ pub const UPLINK: &str = "uplink";
 pub struct NodePort {
     /// Its number in the dataplane.
     pub id: PortId,
-    /// MAC address of the other end, where it is known.
+    /// MAC address of the peer, where it is known.
     pub mac: Option<Mac>,
     /// The port's own, where it is not the switch's.
     pub own_mac: Option<Mac>,
@@ -44,7 +44,7 @@ pub struct NodePort {
 }
 
 impl NodePort {
-    /// A port of which no more is known.
+    /// A port with defaults for everything else.
     pub fn new(id: PortId, role: PortRole) -> Self {
         let name = match &role {
             PortRole::Pod(key, _) => key.to_string().into(),
@@ -54,7 +54,7 @@ impl NodePort {
         Self::named(id, role, name)
     }
 
-    /// The same where its name was made before: a snapshot follows every change in the cluster.
+    /// The same with a shared name, since each change in the cluster makes a snapshot.
     pub fn named(id: PortId, role: PortRole, name: Arc<str>) -> Self {
         Self { id, mac: None, own_mac: None, mtu: 0, role, name }
     }
@@ -89,7 +89,7 @@ pub enum PortRole {
     Uplink,
 }
 
-/// The snapshot of cluster node `node`. A pod that the view does not know is closed.
+/// Builds the snapshot of cluster node `node`. A pod that is not in the view is closed.
 pub fn snapshot(
     view: &View,
     node: &str,
@@ -132,14 +132,13 @@ pub struct NextHop {
     pub is_neighbour: bool,
 }
 
-/// The cluster nodes beside `node`, as far as they have an address to be reached by; `next_hop`
-/// finds the next hop towards one.
+/// Returns the other cluster nodes that have an address; `next_hop` gives the next hop towards one.
 pub fn peers(view: &View, node: &str, mut next_hop: impl FnMut(IpAddr) -> NextHop) -> Vec<Peer> {
     let own = view.nodes.get(node);
     let has_v4 = own.is_some_and(|own| own.addresses.first().is_some_and(IpAddr::is_ipv4));
     let others = view.nodes.iter().filter(|(name, _)| &***name != node);
     let peer = |(name, other): (&Arc<str>, &Arc<ClusterNode>)| {
-        // Tunnels are of the family that the cluster nodes are known by first.
+        // Tunnels use the family of the cluster nodes' first addresses.
         let endpoint = other.addresses.iter().find(|it| it.is_ipv4() == has_v4)?;
         let hop = next_hop(*endpoint);
         Some(Peer {
@@ -155,8 +154,8 @@ pub fn peers(view: &View, node: &str, mut next_hop: impl FnMut(IpAddr) -> NextHo
     others.filter_map(peer).collect()
 }
 
-/// Addresses of a cluster node's kernel on its host port that other cluster nodes have a way to: its
-/// processes are reached at them.
+/// Addresses of a cluster node's kernel on its host port that other cluster nodes can reach: its
+/// processes answer there.
 pub fn gateways(pod_networks: &[IpNet]) -> impl Iterator<Item = IpAddr> {
     let has_networks = !pod_networks.is_empty();
     has_networks.then(|| host_port::gateways(pod_networks)).into_iter().flatten()

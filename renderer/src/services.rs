@@ -1,4 +1,4 @@
-//! The services of the view as the dataplane of one cluster node wants them.
+//! Renders the view's services for the dataplane of one cluster node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,8 +13,7 @@ use super::switch_ports::SwitchPorts;
 use ipnet::IpNet;
 use linux_net::redirect::Redirects;
 
-/// Works the view's services into the dataplane's, anew only where they have changed: the choice
-/// among many endpoints takes a while to make.
+/// Renders services incrementally: building the endpoint table of a large service takes a while.
 #[derive(Debug, Default)]
 pub struct ServiceMaker {
     made: BTreeMap<Key, (Arc<ServiceView>, Vec<Families>)>,
@@ -34,8 +33,7 @@ impl ServiceMaker {
         Self { switch_ports: Some(SwitchPorts::default()), ..Self::default() }
     }
 
-    /// What the kernel is to lead to the switch for such processes; of the services made last, and
-    /// the same while these are.
+    /// The kernel's redirects for such processes, for the services rendered last.
     pub fn redirects(&self) -> &Arc<Redirects> {
         &self.redirects
     }
@@ -74,7 +72,7 @@ fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
     let sources: Option<Arc<[IpNet]>> = service.source_ranges.as_deref().map(Arc::from);
     let scoped = service.cluster_ips.iter().map(|address| (address, Scope::Cluster));
     let scoped: Vec<_> = scoped.chain(external.map(|address| (address, Scope::External))).collect();
-    // A cluster address has no other owner: ports that the service lacks are refused.
+    // A cluster address has no other owner: other ports than the service's are refused.
     service.cluster_ips.iter().for_each(|address| services.claim((*address).into()));
     for (port, families) in service.ports.iter().zip(ports) {
         let protocol = number(port.protocol);
@@ -133,7 +131,7 @@ fn ports(view: &ServiceView, node: &str) -> Vec<Families> {
         .collect()
 }
 
-/// Those that are ready; if there are none, those that still serve while they end.
+/// Ready endpoints; if there are none, terminating ones that still serve.
 fn usable(endpoints: &[&ServiceEndpoint]) -> Backends {
     let any_ready = endpoints.iter().any(|endpoint| endpoint.ready);
     let chosen = endpoints.iter().filter(|endpoint| endpoint.ready || !any_ready);

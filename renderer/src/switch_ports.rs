@@ -1,11 +1,10 @@
-//! Ports of the switch's own addresses, each of which leads to a service as one of its node ports
-//! or external addresses does.
+//! Ports of the switch's own addresses, each mapped to a node port or external address of a
+//! service.
 //!
-//! Processes of the cluster node itself get to services by them: what they send to one of the
-//! cluster node's addresses does not leave the kernel as it is, and what they send to an external
-//! address would leave by the uplink. The kernel translates it to one of these ports, the switch
-//! to an endpoint. Nothing else has to be known about a service but its port there, so it needs
-//! no cluster address, and `internalTrafficPolicy` is not asked.
+//! Processes of the cluster node reach services through them: a packet to one of the cluster node's
+//! addresses would not leave the kernel, and one to an external address would leave through the
+//! uplink. The kernel translates it to one of these ports, the switch to an endpoint. So a service
+//! needs no cluster address, and `internalTrafficPolicy` does not apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,17 +20,17 @@ pub const SWITCH_ADDRESSES: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0xfd70, 0x6f64, 0x6761, 0x7465, 0, 0, 0, 1)),
 ];
 
-/// The ports, each kept for as long as there is what it stands for.
+/// The ports, each allocated while its destination exists.
 #[derive(Debug)]
 pub(super) struct SwitchPorts {
     taken: BTreeMap<Destination, u16>,
-    /// Where the next free port is looked for: one that was given back is not given away at once.
+    /// Where the search for a free port starts, so that a freed port is not reused at once.
     next: u16,
-    /// How many destinations found no port.
+    /// Number of destinations without a port.
     left_out: usize,
 }
 
-/// A destination that processes ask for.
+/// A destination that processes connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Destination {
     /// `None` stands for all of the cluster node's own addresses.
@@ -48,7 +47,7 @@ impl Default for SwitchPorts {
 }
 
 impl SwitchPorts {
-    /// Adds the switch's own addresses to the services: what leads there, but for the cluster
+    /// Adds the switch's own addresses to the services; returns the redirects without the cluster
     /// node's addresses.
     pub(super) fn add_to(&mut self, services: &mut Services) -> Redirects {
         let wanted = destinations(services);
@@ -106,7 +105,7 @@ impl SwitchPorts {
     }
 }
 
-/// Node ports come first, so that they are most likely to keep their numbers.
+/// Node ports come first, so they are most likely to keep their numbers.
 fn destinations(services: &Services) -> BTreeMap<Destination, Entry> {
     let by_address = services.iter().filter_map(|(address, protocol, port, entry)| {
         let address = address.filter(|_| entry.scope == Scope::External)?.to_ip();

@@ -1,4 +1,4 @@
-//! Programming a stack: from what is there to what is wanted.
+//! Computes the changes that bring a stack from its present rules to the wanted ones.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use crate::Rule;
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The rule with this tag goes.
+    /// Delete the rule with this tag.
     Delete(Arc<str>),
-    /// This rule comes.
+    /// Add this rule.
     Add(Rule),
 }
 
 /// Why a stack refuses a change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is a rule with this tag already.
+    /// A rule with this tag exists already.
     #[error("session rule tag {0:?} is in use")]
     TagInUse(Arc<str>),
-    /// There is no rule with this tag.
+    /// No rule has this tag.
     #[error("no session rule has tag {0:?}")]
     NoSuchTag(Arc<str>),
 }
@@ -57,10 +57,10 @@ impl Tags {
     }
 }
 
-/// The steps from `dumped` (all that a stack holds) to `wanted`, deletions first.
+/// Returns the changes from `dumped` (all rules of a stack) to `wanted`, deletions first.
 ///
-/// Rules that say the same stay under the tag they have; a second copy goes. Rules with tags
-/// of others are left alone. The tags of `wanted` do not count: additions get new ones.
+/// Equal rules keep their tags; duplicates are deleted. Rules with foreign tags stay. The tags of
+/// `wanted` are ignored: additions get new ones.
 pub fn changes(dumped: &[Rule], wanted: &[Rule], tags: &mut Tags) -> Vec<Change> {
     let mut missing: HashMap<_, &Rule, RandomState> =
         wanted.iter().map(|rule| (rule.meaning(), rule)).collect();
@@ -88,7 +88,7 @@ impl Installed {
     /// Applies one change.
     ///
     /// # Errors
-    /// When a tag is in use already, or when there is none such to delete.
+    /// When an added tag is in use, or a deleted one does not exist.
     pub fn apply(&mut self, change: Change) -> Result<(), Error> {
         match change {
             Change::Delete(tag) => self.0.remove(&tag).map(drop).ok_or(Error::NoSuchTag(tag)),

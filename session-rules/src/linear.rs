@@ -1,4 +1,4 @@
-//! The definition: every rule looked at.
+//! The reference implementation: a linear search.
 
 use crate::{Connection, Rule};
 

@@ -78,14 +78,14 @@ impl End {
     }
 }
 
-/// What becomes of the connection.
+/// The action on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// It is refused.
     Deny,
     /// It is opened.
     Allow,
-    /// The rule has no say after all; the stack goes on as if none had matched.
+    /// No verdict; the stack behaves as if no rule had matched.
     DoNothing,
     /// It is handed to the application with this index.
     Redirect(u32),
@@ -122,7 +122,7 @@ pub struct Connection {
 }
 
 impl Rule {
-    /// Whether the rule is about this connection.
+    /// Returns whether the rule matches this connection.
     pub fn matches(&self, connection: &Connection) -> bool {
         self.scope == connection.scope
             && self.transport == connection.transport

@@ -34,7 +34,7 @@ impl FromStr for Format {
     }
 }
 
-/// Libraries that report their own routine. Only their warnings are of use to an operator.
+/// Libraries that log their own routine; only their warnings are shown.
 const LIBRARIES: [&str; 7] = ["h2", "hyper", "kube", "mio", "rustls", "tokio", "tower"];
 
 /// Logs events of `level` and above to standard error. A second call changes nothing.

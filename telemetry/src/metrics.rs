@@ -18,7 +18,7 @@ impl Text for Registry {
     }
 }
 
-/// Metrics whose values are kept elsewhere and read when somebody scrapes.
+/// A page of metrics whose values are read elsewhere at each scrape.
 #[derive(Debug)]
 pub struct Scrape {
     registry: Registry,

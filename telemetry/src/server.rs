@@ -1,8 +1,8 @@
 //! The HTTP server behind `/healthz`, `/readyz` and `/metrics`.
 //!
-//! It has a thread of its own, so that it answers whatever the rest of the process does. One
-//! request a connection. Connections are bounded in number and time; a new one replaces the
-//! oldest, so that clients which send or read slowly never keep out a health probe.
+//! It has a thread of its own, so it answers whatever the rest of the process does. A connection
+//! carries one request. Connections are bounded in number and time; a new one replaces the oldest,
+//! so slow clients never keep out a health probe.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! What the commands share that call the running switch.
+//! Shared parts of the commands that call the running switch.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use local_api::{Client, ClientError, DEFAULT_SOCKET, ErrorKind};
 
-/// Where the switch is asked.
+/// Path of the switch's socket.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Socket {
     /// Unix socket of the running switch
@@ -20,20 +20,20 @@ pub struct Socket {
     socket: PathBuf,
 }
 
-/// The running switch answers at once; this is for one that hangs.
+/// Timeout of a call. The running switch answers at once unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Socket {
     /// Connects to the switch.
     ///
     /// # Errors
-    /// If nobody listens.
+    /// If no switch listens there.
     pub fn connect(&self) -> Result<Client, ClientError> {
         Client::connect(&self.socket, PATIENCE)
     }
 }
 
-/// Ends a command whose call failed: with [`UNUSABLE`] if the fault is in what was asked.
+/// Returns the exit code of a failed call: [`UNUSABLE`] if the request is at fault.
 pub fn refused(error: &ClientError) -> ExitCode {
     let code = match error {
         ClientError::Refused(refusal)
@@ -49,7 +49,7 @@ pub fn refused(error: &ClientError) -> ExitCode {
 /// Writes one of several answers, as text or as a line of JSON.
 ///
 /// # Errors
-/// How the command ends if it is no `T`, if nobody reads any more, or if it cannot be written.
+/// The exit code, if the answer is no `T` or if stdout cannot be written.
 pub fn print_line<T>(answer: Value, output: Output) -> Result<(), ExitCode>
 where
     T: DeserializeOwned + Serialize + Display,

@@ -1,4 +1,4 @@
-//! `podgate completion`: scripts with which shells complete the command line.
+//! `podgate completion`: writes completion scripts for shells.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 use super::Cli;
 
-/// What `podgate completion` takes.
+/// Arguments of `podgate completion`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   podgate completion bash > /etc/bash_completion.d/podgate")]

@@ -36,15 +36,15 @@ pub enum Command {
     Run(Box<run::Args>),
     /// Look at what this machine allows the switch to do
     Check(check::Args),
-    /// Tell what the running switch is doing
+    /// Show the state of the running switch
     Status(status::Args),
-    /// Tell what the running switch does right now, over and over
+    /// Show packet rates of the running switch, over and over
     Top(top::Args),
     /// Show verdicts of the running switch
     Observe(observe::Args),
     /// Show one of the running switch's tables
     Show(show::Args),
-    /// Follow packets through the running switch
+    /// Trace packets through the running switch
     #[command(subcommand)]
     Trace(trace::Command),
     /// Write the completion script of a shell
@@ -60,7 +60,7 @@ pub enum Command {
 }
 
 impl Cli {
-    /// Does what was asked for.
+    /// Runs the command.
     pub fn run(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::run(&args),

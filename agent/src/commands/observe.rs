@@ -1,4 +1,4 @@
-//! `podgate observe`: the verdicts of the running switch, as they are taken.
+//! `podgate observe`: streams the verdicts of the running switch.
 
 use std::process::ExitCode;
 
@@ -10,10 +10,10 @@ use cli::Output;
 use local_api::{ObserveFilters, Request, Verdict};
 use observe::verdicts::Event;
 
-/// Past verdicts shown if nothing else is asked for.
+/// Past verdicts shown by default.
 const LAST: u32 = 20;
 
-/// What `podgate observe` takes.
+/// Arguments of `podgate observe`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "New connections and drops are shown; packets of connections that were \
 allowed before are not.
@@ -21,7 +21,7 @@ allowed before are not.
 Example:
   podgate observe --follow --verdict dropped --to-pod default/db")]
 pub struct Args {
-    /// Stay, and show verdicts as they are taken
+    /// Keep running, and show new verdicts
     #[arg(short, long)]
     follow: bool,
 

@@ -1,4 +1,4 @@
-//! `podgate run`: the switch of this cluster node, until it is told to end.
+//! `podgate run`: the switch of this cluster node, until a signal ends it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::config::{
 use crate::run::{Input, KernelInterfaces, StartError, start};
 use cli::{NO, UNUSABLE, fail};
 
-/// What `podgate run` takes.
+/// Arguments of `podgate run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A flag counts before its environment variable, and that before the file, \
 where the options have the same names without the dashes in front.
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(error) = confined {
         return fail(NO, format_args!("give up privileges: {error}"));
     }
-    // From here on a signal waits until it is asked for, also during the start.
+    // From here on a signal stays pending until the loop below reads it, also during the start.
     let mut signals = match Signals::new([SIGTERM, SIGINT]) {
         Ok(signals) => signals,
         Err(error) => return fail(NO, format_args!("handle signals: {error}")),
@@ -79,8 +79,8 @@ pub fn run(args: &Args) -> ExitCode {
         Err(StartError::Input(error)) => return fail(UNUSABLE, error),
         Err(StartError::Failed(error)) => return fail(NO, error),
         Ok(running) => {
-            let config = &running.board().config;
-            let state = match running.board().unready() {
+            let config = &running.shared().config;
+            let state = match running.shared().unready() {
                 None => "ready".to_owned(),
                 Some(why) => format!("running, but {why}"),
             };

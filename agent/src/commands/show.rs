@@ -11,7 +11,7 @@ use cli::{NO, fail};
 use cli::{Output, print};
 use local_api::{Request, Show};
 
-/// What `podgate show` takes.
+/// Arguments of `podgate show`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub struct Args {
@@ -40,7 +40,7 @@ fn after_help() -> String {
     )
 }
 
-/// Asks, and writes the table to stdout.
+/// Requests the table and writes it to stdout.
 pub fn run(args: &Args) -> ExitCode {
     let request = Request::Show(Show { what: args.what.clone(), pod: args.pod.clone() });
     let value = match args.socket.connect().and_then(|mut podgate| podgate.call(&request)) {

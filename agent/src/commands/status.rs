@@ -1,4 +1,4 @@
-//! `podgate status`: what the running switch is doing.
+//! `podgate status`: shows the state of the running switch.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use cli::{NO, fail};
 use cli::{Output, print};
 use local_api::Request;
 
-/// What `podgate status` takes.
+/// Arguments of `podgate status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Ends with 0 if the switch is ready and alive, else with 1.
 
@@ -23,7 +23,7 @@ pub struct Args {
     output: Output,
 }
 
-/// Asks, and writes the answer to stdout.
+/// Sends the request and writes the answer to stdout.
 pub fn run(args: &Args) -> ExitCode {
     let value = match args.socket.connect().and_then(|mut podgate| podgate.call(&Request::Status)) {
         Ok(value) => value,
@@ -40,6 +40,6 @@ pub fn run(args: &Args) -> ExitCode {
             Err(error) => fail(NO, error),
         },
     };
-    let well = status.ready && status.ailments.is_empty();
+    let well = status.ready && status.unhealthy_reasons.is_empty();
     if well { written } else { ExitCode::from(NO) }
 }

@@ -1,6 +1,6 @@
-//! `podgate top`: what the running switch does right now, over and over.
+//! `podgate top`: shows packet rates of the running switch.
 //!
-//! Two answers to `status` make the rates of the time between them.
+//! Rates are the differences of two answers to `status`.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
@@ -16,7 +16,7 @@ use cli::{NO, UNUSABLE, fail};
 use cli::{Output, print};
 use local_api::{Client, Request};
 
-/// What `podgate top` takes.
+/// Arguments of `podgate top`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The busiest ports come first. On a terminal the screen is drawn anew each time.
@@ -80,7 +80,7 @@ struct PortRates {
     sessions: u32,
 }
 
-/// Measures and writes until it has done so often enough.
+/// Measures and writes the given number of times.
 pub fn run(args: &Args) -> ExitCode {
     if args.interval.0 < Duration::from_millis(10) {
         return fail(UNUSABLE, format_args!("--interval {}: is too short", args.interval));
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Asks; the error ends the command.
+/// Requests the status; the error is the command's exit code.
 fn ask(client: &mut Client) -> Result<(Instant, Status), ExitCode> {
     let value = client.call(&Request::Status).map_err(|error| refused(&error))?;
     let at = Instant::now();
@@ -133,7 +133,7 @@ fn ask(client: &mut Client) -> Result<(Instant, Status), ExitCode> {
 fn rates(before: &(Instant, Status), now: &(Instant, Status)) -> Rates {
     let seconds = (now.0 - before.0).as_secs_f64().max(1e-6);
     let (before, now) = (&before.1, &now.1);
-    // A switch that was started anew counts from nothing.
+    // The counters of a restarted switch begin at zero.
     let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
     let packets = |name: &str| {
         let of = |status: &Status| status.packets.get(name).copied().unwrap_or(0);

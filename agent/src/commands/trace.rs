@@ -1,4 +1,4 @@
-//! `podgate trace`: packets on their way through the running switch, node by node.
+//! `podgate trace`: shows the nodes that packets pass in the running switch.
 
 use std::process::ExitCode;
 
@@ -10,18 +10,18 @@ use cli::{Output, print};
 use local_api::{Request, TraceAdd};
 use observe::trace::{Line, MOST};
 
-/// What `podgate trace` does.
+/// Subcommands of `podgate trace`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Follow the next packets
+    /// Trace the next packets
     Add(AddArgs),
-    /// Show the packets followed so far
+    /// Show the packets traced so far
     Show(ShowArgs),
-    /// Forget them, and follow no more
+    /// End the trace and delete its packets
     Clear(ClearArgs),
 }
 
-/// What `podgate trace add` takes.
+/// Arguments of `podgate trace add`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A packet is followed if it meets all terms:
   in=PORT, out=PORT      the port it comes in or leaves by: NS/POD, host or uplink
@@ -35,7 +35,7 @@ Addresses and ports are those it comes with. An earlier trace is forgotten.
 Example:
   podgate trace add 50 --filter 'to=default/db port=6379 verdict=drop'")]
 pub struct AddArgs {
-    /// How many packets to follow
+    /// Number of packets to trace
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST)))]
     count: u32,
 
@@ -47,7 +47,7 @@ pub struct AddArgs {
     socket: Socket,
 }
 
-/// What `podgate trace show` takes.
+/// Arguments of `podgate trace show`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   podgate trace show -o json")]
@@ -60,7 +60,7 @@ pub struct ShowArgs {
     output: Output,
 }
 
-/// What `podgate trace clear` takes.
+/// Arguments of `podgate trace clear`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   podgate trace clear")]
@@ -69,7 +69,7 @@ pub struct ClearArgs {
     socket: Socket,
 }
 
-/// Asks, and writes the answer to stdout.
+/// Sends the request and writes the answer to stdout.
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Add(args) => {

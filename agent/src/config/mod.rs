@@ -1,4 +1,5 @@
-//! How `podgate run` is told what to do: flag over environment variable over file.
+//! The configuration of `podgate run`: flags override environment variables, which override the
+//! file.
 //!
 //! ```text
 //! flags, PODGATE_… ──▶ Options ──over──▶ Options ◀── file (YAML)
@@ -28,20 +29,20 @@ pub use text::{Cores, OnOff, PortSpan, Span};
 
 use local_api::DEFAULT_SOCKET;
 
-/// Everything that was decided before the switch starts.
+/// The configuration a switch starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Name of this cluster node.
     pub node_name: String,
     /// Files and folders with manifests.
     pub manifests: Vec<PathBuf>,
-    /// How to reach the API server; where this is given, manifests are not.
+    /// Access to the API server; excludes manifests.
     pub api_server: Option<Access>,
     /// Unix socket of the local API.
     pub socket: PathBuf,
     /// Where HTTP is answered.
     pub listen: SocketAddr,
-    /// Folder for what outlives the process.
+    /// Folder for the state that outlives the process.
     pub state_dir: PathBuf,
     /// Cores that workers are pinned to, in order.
     pub cores: Vec<usize>,
@@ -61,7 +62,7 @@ pub struct Config {
     pub sessions: u32,
     /// How long sessions live without a packet.
     pub timeouts: Timeouts,
-    /// How long attaching a pod waits.
+    /// Timeout of attaching a pod.
     pub attach_timeout: Duration,
     /// Whether there is a host port.
     pub host_port: bool,
@@ -77,7 +78,7 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
-/// A configuration that cannot be used; each line names an option and what is wrong with it.
+/// An unusable configuration; each line names an option and its fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
@@ -102,7 +103,7 @@ pub fn read_file(path: &Path) -> Result<Options, ConfigError> {
 }
 
 fn parse(text: &str) -> Result<Options, String> {
-    // A file with nothing but comments says nothing, which is no error.
+    // A file with nothing but comments is valid and empty.
     let empty = text.lines().all(|line| {
         let line = line.trim();
         line.is_empty() || line.starts_with('#') || line == "---"
@@ -122,8 +123,8 @@ pub fn manifests_of(variable: Option<std::ffi::OsString>) -> Vec<PathBuf> {
 }
 
 impl Config {
-    /// Fills in defaults and checks every value. `host_name` is what the kernel calls this host,
-    /// `cores` the cores that are online.
+    /// Fills in defaults and checks every value. `host_name` is the kernel's, `cores` are the cores
+    /// that are online.
     ///
     /// # Errors
     /// Every option with an unusable value, one a line.
@@ -274,7 +275,7 @@ fn on_off(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
 
-/// What the kernel calls this host.
+/// The host name.
 pub fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()

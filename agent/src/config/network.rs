@@ -1,4 +1,4 @@
-//! The way to other cluster nodes and to the world: what was decided about it.
+//! Configuration of the paths to other cluster nodes and to the world.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use super::options::{Masquerade, Options};
 use super::text::{OnOff, PortSpan};
 use super::{AUTO, Faults};
 
-/// Everything about the way out of the cluster node.
+/// Configuration of the paths out of the cluster node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// Name of the uplink's interface, or [`AUTO`]; `None`: no uplink.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::text::{Cores, OnOff, PortSpan, Span};
 use cli::Underlay;
 
-/// What was said about each option; `None` and empty lists: nothing.
+/// The options as given; `None` and empty lists are unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Options {
@@ -41,8 +41,8 @@ pub struct Options {
     #[arg(long, env = "PODGATE_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
 
-    /// Folder for what outlives the process: attached pods, and what the API server told last
-    /// [default: /run/podgate]
+    /// Folder for state that outlives the process: attached pods, and the last objects received
+    /// from the API server [default: /run/podgate]
     #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
 
@@ -131,7 +131,7 @@ pub struct Options {
     #[arg(long, env = "PODGATE_VXLAN_PORT", value_name = "PORT")]
     pub vxlan_port: Option<u16>,
 
-    /// Whether tunnels tell the source's identity in the group policy field [default: off]
+    /// Whether tunnels carry the source's identity in the group policy field [default: off]
     #[arg(long, env = "PODGATE_VXLAN_GROUP", value_name = "on|off")]
     pub vxlan_group: Option<OnOff>,
 
@@ -210,20 +210,20 @@ pub enum HugePages {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogLevel {
-    /// What went wrong
+    /// Faults
     Error,
-    /// And what may
+    /// Faults and warnings
     Warn,
-    /// And what happened
+    /// Events as well
     Info,
-    /// And why
+    /// Reasons as well
     Debug,
-    /// And everything else
+    /// Everything
     Trace,
 }
 
 impl Options {
-    /// These options, and where nothing was said, the others.
+    /// Returns these options, completed by the others where these are unset.
     #[must_use]
     pub fn over(self, file: Self) -> Self {
         Self {

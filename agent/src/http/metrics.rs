@@ -1,4 +1,4 @@
-//! The switch's metrics, read from its counters when somebody scrapes.
+//! The switch's metrics, read from its counters at each scrape.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,22 +7,22 @@ use dataplane::graph::Node;
 use telemetry::prometheus::{GaugeVec, IntCounterVec};
 use telemetry::{Scrape, process_metrics};
 
-use crate::run::{Board, PortStatus, Restored, Status, WatchState};
+use crate::run::{PortStatus, Restored, SharedStatus, Status, WatchState};
 
-/// All metrics as of now.
-pub(super) fn text(board: &Board) -> String {
-    let status = Status::of(board);
+/// Renders all metrics as of now.
+pub(super) fn text(shared: &SharedStatus) -> String {
+    let status = Status::of(shared);
     let mut page = Page::new();
     page.family("build_info", "gauge", "Always 1; the version is in the label.");
     page.sample(&[("version", &status.version)], 1);
     page.family("start_time_seconds", "gauge", "When the switch was started, in Unix time.");
-    let started = board.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let started = shared.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     page.sample(&[], started.as_secs());
     page.family("ready", "gauge", "Whether pods can be attached.");
     page.sample(&[], u8::from(status.ready));
     page.family("packets_total", "counter", "Packets by what became of them, and why.");
     for outcome in Outcome::ALL {
-        let count: u64 = board.switch.counters().map(|worker| worker.of(*outcome)).sum();
+        let count: u64 = shared.switch.counters().map(|worker| worker.of(*outcome)).sum();
         let labels = [("verdict", outcome.verdict().name()), ("reason", outcome.name())];
         page.sample(&labels, count);
     }
@@ -46,30 +46,38 @@ pub(super) fn text(board: &Board) -> String {
         page.sample(&[("kind", kind)], count);
     }
     page.family("policy_faults", "gauge", "What is wrong with the objects read.");
-    page.sample(&[], board.state().faults_count);
-    source(&mut page, board);
+    page.sample(&[], shared.state().faults_count);
+    source(&mut page, shared);
     page.family("pods_waiting", "gauge", "Pods whose attachment waits for their policies.");
     page.sample(&[], status.waiting.len());
-    page.family("verdict_events_lost_total", "counter", "Verdicts no observer was told of.");
-    page.sample(&[], board.hub.lost());
+    page.family(
+        "verdict_events_lost_total",
+        "counter",
+        "Verdicts that were not delivered to observers.",
+    );
+    page.sample(&[], shared.hub.lost());
     workers(&mut page, &status);
-    nodes(&mut page, board);
+    nodes(&mut page, shared);
     page.scrape.text() + &process_metrics()
 }
 
-fn source(page: &mut Page, board: &Board) {
-    let state = board.state();
+fn source(page: &mut Page, shared: &SharedStatus) {
+    let state = shared.state();
     let source = &state.source;
     let seconds = |at: Option<SystemTime>| {
         at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0.0, |it| it.as_secs_f64())
     };
     page.family("source_info", "gauge", "Always 1; where objects come from is in the labels.");
     page.sample(&[("kind", source.kind), ("place", &source.place)], 1);
-    page.family("source_synced", "gauge", "Whether everything has been told at least once.");
+    page.family("source_synced", "gauge", "Whether every kind was listed at least once.");
     page.sample(&[], u8::from(source.synced));
     page.family("source_restored", "gauge", "Whether a saved state was read at the start.");
     page.sample(&[], u8::from(matches!(source.restored, Restored::From(_))));
-    page.family("source_last_event_seconds", "gauge", "When it last told anything, in Unix time.");
+    page.family(
+        "source_last_event_seconds",
+        "gauge",
+        "Time of the last event received, in Unix time.",
+    );
     page.sample(&[], seconds(source.last_event));
     page.family("source_strange_events_total", "counter", "Events that named no object.");
     page.sample(&[], source.strange);
@@ -81,7 +89,7 @@ fn source(page: &mut Page, board: &Board) {
     for (kind, watch) in &source.watches {
         page.sample(&[("kind", kind.name())], u8::from(watch.state != WatchState::Absent));
     }
-    page.family("watch_retries_total", "counter", "Requests that failed and were tried again.");
+    page.family("watch_retries_total", "counter", "Requests that failed and were retried.");
     for (kind, watch) in &source.watches {
         page.sample(&[("kind", kind.name())], watch.retries);
     }
@@ -135,7 +143,7 @@ fn workers(page: &mut Page, status: &Status) {
     }
 }
 
-fn nodes(page: &mut Page, board: &Board) {
+fn nodes(page: &mut Page, shared: &SharedStatus) {
     type Read = fn(&dataplane::counters::NodeCounters) -> u64;
     let families: [(&str, &str, Read); 3] = [
         ("node_packets_total", "Packets a stage of the graph handled.", |it| it.packets.value()),
@@ -145,7 +153,7 @@ fn nodes(page: &mut Page, board: &Board) {
     for (name, help, read) in families {
         page.family(name, "counter", help);
         for node in Node::ALL {
-            let sum: u64 = board.switch.counters().map(|worker| read(worker.node(node))).sum();
+            let sum: u64 = shared.switch.counters().map(|worker| read(worker.node(node))).sum();
             page.sample(&[("node", node.name())], sum);
         }
     }

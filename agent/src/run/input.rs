@@ -1,5 +1,5 @@
-//! What a switch is given, found usable before anything of the machine is touched: whoever gives
-//! it something faulty hears of that first, whatever else would stand in the way.
+//! Reads and checks the switch's input before anything on the machine is touched, so that a fault
+//! in it is reported before any other.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -9,21 +9,21 @@ use crate::config::Config;
 
 /// Input that a switch can start with.
 pub struct Input {
-    /// What was decided.
+    /// The configuration.
     pub config: Config,
     pub(super) source: Source,
-    /// The manifests, if there are some.
+    /// The manifests, if any are configured.
     pub(super) reading: Option<Reading>,
-    /// Where the source tells what it knows, and all others what happens.
+    /// Sender for the events of the source and of all other parts.
     pub(super) events: Sender<Event>,
     pub(super) received: Receiver<Event>,
 }
 
 impl Input {
-    /// Reads the manifests, or what says how the API server is asked, as the configuration has it.
+    /// Reads the manifests, or the credentials for the API server, as configured.
     ///
     /// # Errors
-    /// [`StartError::Input`] for what cannot be used, with its place.
+    /// [`StartError::Input`] with the place of the fault.
     pub fn read(config: Config) -> Result<Self, StartError> {
         let (events, received) = channel();
         let tell = events.clone();
@@ -36,7 +36,7 @@ impl Input {
             (None, true) => Source::Nothing,
             (None, false) => {
                 let manifests = Manifests::watch(&config.manifests, move |reading| {
-                    // After the loop has ended nobody needs to know.
+                    // The loop may have ended.
                     let _ = tell.send(Event::Manifests(reading));
                 })?;
                 reading = Some(manifests.first()?);

@@ -3,40 +3,40 @@
 //! ```text
 //! source ─────▶ ┐                              ┌──▶ workers (dataplane::Switch)
 //! local API ──▶ ├─ events ─▶ control loop ─────┤
-//! interfaces ─▶ │   (one thread: Control,      └──▶ Board ─▶ status, metrics, show
+//! interfaces ─▶ │   (one thread: Control,      └──▶ SharedStatus ─▶ status, metrics, show
 //! signals ────▶ ┘    pods, ports)
 //! workers ───── verdicts ─────────────────────────▶ Hub ───▶ observe
 //! ```
 //!
-//! Only the control loop changes anything, so there is no order of locks to keep. It never
-//! waits: an attachment that is not in force yet is noted and looked at again, and the kernel's
-//! network configuration is programmed by threads of its own.
+//! Only the control loop changes the switch's state, so there is no lock order to keep. It never
+//! waits: pending attachments are checked each round, and other threads program the kernel's
+//! network configuration.
 //!
-//! The order of the start keeps everything closed until it is judged:
+//! The order of the start keeps everything closed until policies are in force:
 //!
-//! 1. manifests are read before anything else; they or the state saved last become the first
-//!    snapshot, which is in force on every worker,
-//! 2. the host port, and the pods that an earlier process had attached, get their ports,
-//! 3. the local API answers and the API server is watched; `/readyz` says so once a whole cluster
-//!    is known.
+//! 1. Manifests are read before anything else. They, or the state saved last, become the first
+//!   snapshot, which is in force on every worker before any port opens.
+//! 2. The ports of the host and of the pods that an earlier process had attached are opened.
+//! 3. The local API answers, and the watches of the API server start. `/readyz` succeeds once every
+//!   kind is listed.
 //!
-//! Before, and after the process has ended in whatever way, the XDP programs on the pods'
-//! interfaces drop everything: a pod without a switch is closed.
+//! While no process runs, however it ended, the XDP programs on the pods' interfaces drop
+//! everything: a pod without a switch is closed.
 //!
-//! - `input`: what the switch is given, read before anything else,
+//! - `input`: the switch's input, read before anything else,
 //! - `control_loop`: the loop and what it does for each event,
 //! - `pods`, `records`: the attached pods, in memory and on disk,
-//! - `kernel`: the way to the kernel, replaced in tests, and the threads that program it,
+//! - `kernel`: the interface to the kernel, replaced in tests, and the threads that program it,
 //! - `source`: where objects come from,
-//! - `board`: what others may know; `status` and `show` put it into words.
+//! - `shared_status`: state that other threads read; `status` and `show` format it.
 
-mod board;
 mod control_loop;
 mod input;
 mod kernel;
 mod pods;
 mod records;
 mod session_rules;
+mod shared_status;
 mod show;
 mod source;
 mod status;
@@ -61,10 +61,10 @@ use crate::http;
 use local_api::{self, Answer, Request};
 use observe::verdicts::Hub;
 
-pub use board::{Board, LostPort, PortInfo, State};
 pub use input::Input;
 pub use kernel::{HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
 pub(crate) use session_rules::Follower;
+pub use shared_status::{LostPort, PortInfo, SharedStatus, State};
 pub(crate) use show::show;
 pub use show::{TABLES, Table};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
@@ -73,50 +73,50 @@ pub use status::{PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
 /// Why the switch did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// What it was given cannot be used.
+    /// The input is unusable.
     #[error("{0}")]
     Input(String),
-    /// Something in its node_context does not work.
+    /// A system resource could not be set up.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What the control loop hears.
+/// Events of the control loop.
 pub(crate) enum Event {
     /// The manifests, after a change.
     Manifests(source::Reading),
     /// An event of the API server's watches.
     Source(control::api_server::Event, source::Slot),
-    /// Somebody wants something.
+    /// A request of the local API, and where its answer goes.
     Request(Request, Sender<Answer>),
-    /// Somebody wants the session rules of a pod, or of all; they are worked out on their side.
+    /// A request for the session rules of a pod, or of all; the requesting thread computes them.
     SessionRules(Option<PodKey>, Sender<Option<SessionRules>>),
-    /// Something happened to interfaces.
+    /// An event of the kernel's interfaces.
     Interface(InterfaceEvent),
     /// The host port was made or verified; the MAC address of the kernel's end.
     HostPort(Mac),
-    /// First hops that are new or different.
+    /// New or changed next hops.
     NextHops(Vec<(kernel::Destination, kernel::Hop)>),
-    /// The end.
+    /// Ends the loop.
     Stop,
 }
 
 /// A switch that was started.
 pub struct Running {
-    board: Arc<Board>,
+    shared: Arc<SharedStatus>,
     events: Sender<Event>,
     control_loop: Option<JoinHandle<()>>,
     hub: Option<JoinHandle<()>>,
     api: Option<crate::Server>,
     http: Option<telemetry::Server>,
-    /// Held until the end, so that no second switch uses the same folder.
+    /// Prevents a second switch from using the same folder.
     _lock: fs::File,
 }
 
-/// How long the first snapshot may take to be in force.
+/// Timeout until the first snapshot is in force.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(30);
 
-/// How long the start waits for the kernel's configuration; it is tried again afterwards.
+/// How long the start waits for the kernel's configuration; retries go on afterwards.
 const FIRST_PROGRAMMING: Duration = Duration::from_secs(3);
 
 impl StartError {
@@ -125,10 +125,10 @@ impl StartError {
     }
 }
 
-/// Starts a switch whose frames stand in `memory`.
+/// Starts a switch whose frames are in `memory`.
 ///
 /// # Errors
-/// Tells what does not work.
+/// Names what could not be set up.
 pub fn start(
     input: Input,
     mut interfaces: Box<dyn Interfaces>,
@@ -147,16 +147,16 @@ pub fn start(
         .map_err(StartError::Failed)?;
     let hub = Hub::new(&config.node_name, config.workers);
     let switch = start_workers(&config, memory, frames, &hub)?;
-    let board = Arc::new(Board::new(config, Arc::new(switch), Arc::clone(&hub)));
-    let http = telemetry::Server::start(listener, Arc::new(http::Health(Arc::clone(&board))))
+    let shared = Arc::new(SharedStatus::new(config, Arc::new(switch), Arc::clone(&hub)));
+    let http = telemetry::Server::start(listener, Arc::new(http::Health(Arc::clone(&shared))))
         .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
     let channel = (events.clone(), received);
     let mut control_loop =
-        control_loop::ControlLoop::new(Arc::clone(&board), interfaces, source, channel)?;
+        control_loop::ControlLoop::new(Arc::clone(&shared), interfaces, source, channel)?;
     if let Some(reading) = reading {
         control_loop.take_manifests(reading);
     }
-    if board.config.api_server.is_some() {
+    if shared.config.api_server.is_some() {
         control_loop.take_saved();
     }
     control_loop.first_snapshot(FIRST_SNAPSHOT)?;
@@ -170,12 +170,12 @@ pub fn start(
     let control_loop = thread("control").spawn(move || control_loop.run()).map_err(failed)?;
     let fetcher = Arc::clone(&hub);
     let hub = thread("verdicts").spawn(move || fetcher.run()).map_err(failed)?;
-    let socket = board.config.socket.clone();
-    let api = crate::Server::start(&socket, Arc::clone(&board), events.clone())
+    let socket = shared.config.socket.clone();
+    let api = crate::Server::start(&socket, Arc::clone(&shared), events.clone())
         .map_err(|error| StartError::Failed(format!("socket: {}: {error}", socket.display())))?;
-    board.set_ready(true);
+    shared.set_ready(true);
     Ok(Running {
-        board,
+        shared,
         events,
         control_loop: Some(control_loop),
         hub: Some(hub),
@@ -186,24 +186,24 @@ pub fn start(
 }
 
 impl Running {
-    /// What others may know about it.
-    pub fn board(&self) -> &Arc<Board> {
-        &self.board
+    /// The state that other threads read.
+    pub fn shared(&self) -> &Arc<SharedStatus> {
+        &self.shared
     }
 
-    /// Where HTTP is answered; tells the port if it was left to the kernel.
+    /// Address of the HTTP server; with the port that the kernel chose, if it was left to it.
     pub fn http_address(&self) -> SocketAddr {
-        self.http.as_ref().map_or(self.board.config.listen, telemetry::Server::address)
+        self.http.as_ref().map_or(self.shared.config.listen, telemetry::Server::address)
     }
 }
 
 impl Drop for Running {
     /// Ends everything. The pods' interfaces keep their programs, which now drop what arrives.
     fn drop(&mut self) {
-        self.board.set_ready(false);
-        // The loop answers those who wait before it ends; the API's connections end after that.
+        self.shared.set_ready(false);
+        // The loop answers pending requests before it ends; the API's connections end after that.
         let _ = self.events.send(Event::Stop);
-        self.board.hub.stop();
+        self.shared.hub.stop();
         for thread in [self.control_loop.take(), self.hub.take()].into_iter().flatten() {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -242,7 +242,7 @@ fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
         StartError::Failed(format!("state-dir: {}: {error}", path.display()))
     };
     make_folder(folder).map_err(|error| failed(folder, error))?;
-    // One that is there may be open to others, who could hold the lock.
+    // An existing folder may be open to other users, who could hold the lock.
     let mode = fs::Permissions::from_mode(0o700);
     fs::set_permissions(folder, mode).map_err(|error| failed(folder, error))?;
     let path: PathBuf = folder.join("lock");
@@ -259,7 +259,7 @@ fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
     }
 }
 
-/// Makes a folder that only its owner may enter, unless it is there.
+/// Creates a folder that only its owner may enter, unless it exists.
 pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

@@ -1,8 +1,8 @@
-//! The attached pods: who may be attached beside whom, and which addresses count.
+//! The attached pods: admission checks, and the addresses in force.
 //!
-//! A pod is known to policies by its name, to the runtime by its sandbox. When a pod is made
-//! again under the same name, the new sandbox may be attached before the old one is detached:
-//! the newest counts, an older one is closed until it is detached.
+//! Policies know a pod by its name, the runtime by its sandbox. When a pod is created again under
+//! the same name, the new sandbox may be attached before the old one is detached: the newest
+//! counts, older ones are closed until they are detached.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use dataplane::PortId;
 
 use local_api::{Answer, ApiError, AttachPod, Attachment, ErrorKind};
 
-/// Everything known about the attached pods.
+/// The attached pods by attachment.
 #[derive(Default)]
 pub(super) struct Pods {
     pods: BTreeMap<(String, String), Attached>,
@@ -28,7 +28,7 @@ pub(super) struct Attached {
     /// The key as text.
     pub(super) name: std::sync::Arc<str>,
     pub(super) port: PodPort,
-    /// Whoever waits for the answer to `attach-pod`.
+    /// Pending `attach-pod` requests.
     pub(super) waiting: Option<Waiting>,
     order: u64,
 }
@@ -36,9 +36,9 @@ pub(super) struct Attached {
 /// The pod's port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PodPort {
-    /// Served by workers, by so many queues.
+    /// Served by workers, with this number of queues.
     Open { id: PortId, index: u32, mtu: u16, mode: String, queues: usize },
-    /// Not served, so closed; opening it is tried again.
+    /// Not served, so closed; opening it is retried.
     Failed { why: String, again_at: Instant },
 }
 
@@ -84,10 +84,10 @@ pub(super) fn key_of(pod: &AttachPod) -> PodKey {
 }
 
 impl Pods {
-    /// Whether `pod` may be attached beside the others, given the cluster node's own addresses.
+    /// Checks that `pod` conflicts with no other one, nor with the cluster node's own addresses.
     ///
     /// # Errors
-    /// Of kind `conflict`, naming who has what it asks for.
+    /// Of kind `conflict`, naming the owner of the interface or address.
     pub(super) fn admit(&self, pod: &AttachPod, node: &[IpAddr]) -> Result<(), ApiError> {
         let conflict = |text: String| Err(ApiError::new(ErrorKind::Conflict, text));
         let key = key_of(pod);
@@ -149,19 +149,19 @@ impl Pods {
         self.iter().find(|attached| attached.port_id() == Some(id))
     }
 
-    /// Whether it belongs to the newest sandbox of its pod's name.
+    /// Returns whether it belongs to the newest sandbox of its pod's name.
     pub(super) fn counts(&self, attached: &Attached) -> bool {
         let newest = self.iter().filter(|it| it.key == attached.key).max_by_key(|it| it.order);
         newest.is_some_and(|newest| newest.pod.container_id == attached.pod.container_id)
     }
 
-    /// What the runtime says that tells the pod of this name from its predecessors.
+    /// The uid that the runtime gives for the pod of this name.
     pub(super) fn uid(&self, key: &PodKey) -> Option<&str> {
         let named = self.iter().filter(|attached| attached.key == *key);
         named.max_by_key(|it| it.order).and_then(|newest| newest.pod.uid.as_deref())
     }
 
-    /// All that belong to the newest sandbox of their pod's name.
+    /// Iterates over the attachments of the newest sandbox of each pod's name.
     pub(super) fn counting(&self) -> impl Iterator<Item = &Attached> {
         let mut newest: HashMap<&PodKey, &Attached> = HashMap::new();
         for attached in self.iter() {

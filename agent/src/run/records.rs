@@ -1,9 +1,8 @@
-//! Attached pods on disk, so that an agent that starts again takes its pods up again.
+//! Records of attached pods on disk, from which a restarted agent restores them.
 //!
-//! One file an attachment, named `CONTAINER:INTERFACE.json` (an interface's name holds no
-//! colon), written aside and renamed: a file is there whole or not at all. It is to outlive the
-//! process and not the machine, after whose end there is no pod to take up: so nobody waits for
-//! the disk.
+//! Each attachment has a file `CONTAINER:INTERFACE.json` (an interface's name holds no colon),
+//! written aside and renamed, so that it is complete or absent. Records need to outlive the process
+//! and not the machine, so they are not synced to disk.
 
 use std::fs;
 use std::io;
@@ -18,7 +17,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Opens the folder in `state_dir`, making it if needed.
+    /// Opens the folder in `state_dir`; creates it if needed.
     ///
     /// # Errors
     /// Names the folder.
@@ -28,7 +27,7 @@ impl Records {
         Ok(Self { folder })
     }
 
-    /// Keeps an attachment.
+    /// Writes the record of an attachment.
     ///
     /// # Errors
     /// Names the file.
@@ -40,13 +39,13 @@ impl Records {
             fs::rename(&aside, &path)
         };
         write().map_err(|error| {
-            // What could not be finished is of no use to anybody.
+            // An incomplete file is useless.
             let _ = fs::remove_file(&aside);
             named(&path, &error)
         })
     }
 
-    /// Forgets an attachment; one that is not kept is no error.
+    /// Removes the record of an attachment; a missing record is no error.
     ///
     /// # Errors
     /// Names the file.
@@ -58,8 +57,7 @@ impl Records {
         }
     }
 
-    /// All attachments that can be read, in the order they were made, and what is wrong with
-    /// the others.
+    /// Reads all records in the order they were written; returns the faults of unreadable ones.
     ///
     /// # Errors
     /// If the folder cannot be read.

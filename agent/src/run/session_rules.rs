@@ -14,7 +14,7 @@ use super::Event;
 use super::show::Table;
 use local_api::{ApiError, ErrorKind, SessionRule, SessionRuleStep};
 
-/// Rules shown at most.
+/// Maximum of rules shown.
 const MOST: usize = 100_000;
 
 /// The rules of one pod (`ns/pod`, or `pod` in namespace `default`), or of all local ones.
@@ -43,23 +43,23 @@ pub(crate) fn table(events: &Sender<Event>, pod: Option<&str>) -> Result<Table, 
     }
 }
 
-/// Works out the steps by which a follower keeps up with the rules.
+/// Computes the changes that bring a follower's rules up to date.
 pub(crate) struct Follower {
     installed: Installed,
     tags: Tags,
     pods: Option<BTreeMap<String, Vec<IpAddr>>>,
 }
 
-/// Rules in one step, so that a line stays far below what a client reads.
+/// Maximum of rules in one step, which keeps a line far below the client's limit.
 const STEP: usize = 2_000;
 
 impl Follower {
-    /// A follower that knows nothing yet.
+    /// A follower without rules.
     pub(crate) fn new() -> Self {
         Self { installed: Installed::default(), tags: Tags::new("podgate-"), pods: None }
     }
 
-    /// The steps from what the follower knows to the rules as they are; none if nothing changed.
+    /// Returns the steps from the follower's rules to the current ones; none if nothing changed.
     ///
     /// # Errors
     /// `not-ready` when the switch ends.

@@ -11,7 +11,7 @@ use dataplane::{AclBinding, Outcome, PortKind, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::board::Board;
+use super::shared_status::SharedStatus;
 use super::{Event, session_rules, status};
 use local_api::{ApiError, ErrorKind};
 use observe::verdicts::protocol_name;
@@ -25,7 +25,7 @@ pub struct Table {
     pub rows: Vec<Vec<Value>>,
 }
 
-/// What can be shown, and what it is.
+/// The tables and their descriptions.
 pub const TABLES: [(&str, &str); 8] = [
     ("ports", "ports with their interfaces, modes and counters"),
     ("runtime", "what each stage of the graph costs"),
@@ -37,15 +37,15 @@ pub const TABLES: [(&str, &str); 8] = [
     ("config", "options and their values"),
 ];
 
-/// Sessions shown at most.
+/// Maximum of sessions shown.
 const MOST_SESSIONS: usize = 10_000;
 
-/// Looks a table up. What only the control loop knows is asked of it through `events`.
+/// Builds a table. Data of the control loop is requested from it through `events`.
 ///
 /// # Errors
-/// Of kind `not-found`, with the names there are; `bad-request` where a pod makes no sense.
+/// Of kind `not-found`, with the valid names; `bad-request` if the table takes no pod.
 pub(crate) fn show(
-    board: &Board,
+    shared: &SharedStatus,
     events: &Sender<Event>,
     what: &str,
     pod: Option<&str>,
@@ -56,13 +56,13 @@ pub(crate) fn show(
     }
     let table = match what {
         "session-rules" => session_rules::table(events, pod)?,
-        "ports" => status::port_table(&status::ports(board)),
-        "runtime" => runtime(board),
-        "errors" => errors(board),
-        "sessions" => sessions(board),
+        "ports" => status::port_table(&status::ports(shared)),
+        "runtime" => runtime(shared),
+        "errors" => errors(shared),
+        "sessions" => sessions(shared),
         "graph" => return Ok(Value::String(graph::draw())),
-        "tables" => tables(&board.state().snapshot),
-        "config" => config(board),
+        "tables" => tables(&shared.state().snapshot),
+        "config" => config(shared),
         other => {
             let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
             let other: String = other.chars().take(40).collect();
@@ -75,7 +75,7 @@ pub(crate) fn show(
         .map_err(|error| ApiError::new(ErrorKind::Internal, error.to_string()))
 }
 
-fn runtime(board: &Board) -> Table {
+fn runtime(shared: &SharedStatus) -> Table {
     let mut table = Table::new(&[
         "worker",
         "node",
@@ -85,7 +85,7 @@ fn runtime(board: &Board) -> Table {
         "packets/vector",
         "clocks/packet",
     ]);
-    for (worker, counters) in board.switch.counters().enumerate() {
+    for (worker, counters) in shared.switch.counters().enumerate() {
         for node in Node::ALL {
             let counters = counters.node(node);
             let (vectors, packets, clocks) =
@@ -109,10 +109,10 @@ fn tenths(value: f64) -> Value {
     ((value * 10.0).round() / 10.0).into()
 }
 
-fn errors(board: &Board) -> Table {
+fn errors(shared: &SharedStatus) -> Table {
     let mut table = Table::new(&["verdict", "reason", "packets", "meaning"]);
     for outcome in Outcome::ALL {
-        let count: u64 = board.switch.counters().map(|worker| worker.of(*outcome)).sum();
+        let count: u64 = shared.switch.counters().map(|worker| worker.of(*outcome)).sum();
         if count > 0 {
             table.add(vec![
                 outcome.verdict().name().into(),
@@ -125,8 +125,8 @@ fn errors(board: &Board) -> Table {
     table
 }
 
-fn sessions(board: &Board) -> Table {
-    let snapshot = &board.state().snapshot;
+fn sessions(shared: &SharedStatus) -> Table {
+    let snapshot = &shared.state().snapshot;
     let names: HashMap<IpAddr, String> = snapshot
         .ports()
         .filter(|(_, port)| port.kind == PortKind::Pod)
@@ -148,7 +148,7 @@ fn sessions(board: &Board) -> Table {
         "service",
         "seen-from",
     ]);
-    for (found, tuples) in board.switch.sessions().iter().take(MOST_SESSIONS) {
+    for (found, tuples) in shared.switch.sessions().iter().take(MOST_SESSIONS) {
         let flow = tuples.policy_flow();
         let (initiator, responder) = (&tuples.initiator, &tuples.responder);
         let (source, destination) = (flow.source.to_ip(), flow.destination.to_ip());
@@ -182,7 +182,7 @@ fn sessions(board: &Board) -> Table {
     table
 }
 
-/// An end as `address:port` if it is not the one that is shown anyway.
+/// Formats an end as `address:port` if it differs from the one already shown.
 fn other_end(address: acl::Address, port: u16, shown: IpAddr, shown_port: u16) -> String {
     match (address.to_ip(), port) == (shown, shown_port) {
         true => String::new(),
@@ -226,7 +226,7 @@ fn tables(snapshot: &Snapshot) -> Table {
     table
 }
 
-/// What a rule matches. Peer sets have numbers; the local pods in them are named.
+/// Formats the match of a rule. Peer sets have numbers; the local pods in them are named.
 fn in_words(rule: &Rule, snapshot: &Snapshot) -> String {
     let end = |what: &str, end: End| match end {
         End::Any => None,
@@ -261,9 +261,9 @@ fn in_words(rule: &Rule, snapshot: &Snapshot) -> String {
     if parts.is_empty() { "everything".to_owned() } else { parts.join(" ") }
 }
 
-fn config(board: &Board) -> Table {
+fn config(shared: &SharedStatus) -> Table {
     let mut table = Table::new(&["option", "value"]);
-    for (name, value) in board.config.describe() {
+    for (name, value) in shared.config.describe() {
         table.add(vec![name.into(), value.into()]);
     }
     table

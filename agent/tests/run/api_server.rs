@@ -132,7 +132,7 @@ fn nothing_is_decided_before_everything_was_told() {
     until(|| watch(&node, "NetworkPolicy").is_some_and(|watch| watch.state == "failing"));
     until(|| watch(&node, "Pod").is_some_and(|watch| watch.state == "watching"));
     let (code, why) = node.http("GET /readyz HTTP/1.1");
-    assert_eq!((code, why.as_str()), (503, "the API server has not told everything yet\n"));
+    assert_eq!((code, why.as_str()), (503, "the API server's objects are not all listed yet\n"));
     let status = node.status();
     assert!(status.to_string().contains("everything is closed"), "{status}");
     assert!(status.to_string().contains("watch of NetworkPolicy"), "{status}");
@@ -140,7 +140,7 @@ fn nothing_is_decided_before_everything_was_told() {
     until(|| !node.status().waiting.is_empty());
     assert_eq!(
         node.status().waiting[0].reason,
-        "the API server, which has not told everything yet"
+        "the API server, whose objects are not all listed yet"
     );
     server.forbid("networkpolicies", false);
     waiting.join().unwrap().unwrap();

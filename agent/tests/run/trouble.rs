@@ -72,7 +72,7 @@ fn hostile_requests_end_nothing() {
         assert!(answer.contains("\"error\""), "{answer}");
     }
     let _db = node.attach("db", DB);
-    assert!(node.status().ailments.is_empty());
+    assert!(node.status().unhealthy_reasons.is_empty());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How to reach the API server, and as whom.
+//! Address and credentials of the API server.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use kube::{Client, Config};
 
 use crate::open_regular;
 
-/// Where address and credentials come from.
+/// The source of address and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A kubeconfig file: its current context.
     Kubeconfig(PathBuf),
-    /// The service account that Kubernetes gives to a pod.
+    /// The service account of the pod this process runs in.
     InCluster,
 }
 
-/// The folder in which a pod finds its service account.
+/// The folder of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Until a connection stands; a request to an address that is silent is not worth a longer wait.
+/// Timeout of opening a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
 impl Access {
@@ -54,10 +54,10 @@ impl fmt::Display for AccessError {
 
 impl std::error::Error for AccessError {}
 
-/// A client, and the address it asks.
+/// A client, and the API server's address.
 #[derive(Clone)]
 pub struct Connection {
-    /// Asks the API server.
+    /// Sends requests to the API server.
     pub client: Client,
     /// The API server's address, as configured.
     pub server: String,
@@ -79,13 +79,13 @@ fn files(kubeconfig: &Kubeconfig) -> impl Iterator<Item = &String> {
     }))
 }
 
-/// Reads the configuration and makes a client; nothing is asked yet. Runs on a tokio runtime.
+/// Reads the configuration and makes a client, without a request. Runs on a tokio runtime.
 ///
 /// # Errors
 /// When the configuration cannot be read or names no usable credentials.
 pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
     let failed = |error: &dyn std::error::Error| {
-        // Causes are where kube says which file it is about.
+        // kube names the file in the error's causes.
         let mut text = format!("{access}: {error}");
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -105,7 +105,7 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
             };
             open_regular(path).map_err(|error| unusable(path, &error))?;
             let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
-            // A FIFO would be waited for whenever the token is read again.
+            // Reading a FIFO would block whenever the token is read again.
             for file in files(&kubeconfig) {
                 open_regular(Path::new(file)).map_err(|error| unusable(Path::new(file), &error))?;
             }

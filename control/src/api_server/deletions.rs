@@ -1,9 +1,9 @@
 //! Deletions of objects whose kind comes with a CustomResourceDefinition.
 //!
-//! Deleting the definition deletes its objects one by one, which looks as if somebody took each
-//! denial back. So a deletion counts only once the API server is found to have the kind still
-//! (discovery lists it, and new objects may be created); else what the object denied stays for a
-//! minute, which is time to install the definition again.
+//! Deleting the definition deletes its objects one by one, which looks like a deliberate removal of
+//! each denial. So a deletion counts only once discovery shows that the API server still has the
+//! kind and accepts new objects of it. Otherwise the objects stay in force for a minute, which is
+//! time to install the definition again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 use super::{Event, Found};
 use crate::ObjectRef;
 
-/// Until the API server's discovery shows that a definition is going.
-const SETTLED: Duration = Duration::from_millis(500);
-/// Between looks while discovery does not answer.
+/// Delay until the API server's discovery reflects a deleted definition.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
+/// Interval of retries while discovery does not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The objects of one kind, and which of them were deleted but still count.
+/// The objects of one kind, and the deleted ones still in force.
 #[derive(Debug, Default)]
 pub(super) struct Deletions {
     known: Found,
@@ -28,14 +28,14 @@ pub(super) struct Deletions {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     since: Instant,
-    /// When to look, or to let it go.
+    /// When to query discovery, or to delete the object.
     due: Instant,
-    /// The definition was gone when it was looked for.
+    /// Discovery no longer lists the definition.
     is_held: bool,
 }
 
 impl Deletions {
-    /// What comes of an event before deletions are known to be meant.
+    /// Filters an event: holds deletions back until they are confirmed.
     pub(super) fn filter(&mut self, event: Event, now: Instant) -> Option<Event> {
         match event {
             Event::Apply(object, faults) => {
@@ -70,7 +70,7 @@ impl Deletions {
     }
 
     fn note(&mut self, reference: ObjectRef, now: Instant) {
-        let pending = Pending { since: now, due: now + SETTLED, is_held: false };
+        let pending = Pending { since: now, due: now + SETTLE_TIME, is_held: false };
         self.pending.entry(reference).or_insert(pending);
     }
 
@@ -79,12 +79,13 @@ impl Deletions {
         self.pending.values().map(|pending| pending.due).min()
     }
 
-    /// Whether the answer to "is the kind installed" matters now.
+    /// Returns whether discovery has to be queried now.
     pub(super) fn asks(&self, now: Instant) -> bool {
         self.pending.values().any(|pending| !pending.is_held && pending.due <= now)
     }
 
-    /// The deletions that count now, given whether the kind is installed (`None`: not known).
+    /// Returns the deletions confirmed now, given whether the kind is installed (`None`: not
+    /// known).
     pub(super) fn look(
         &mut self,
         is_installed: Option<bool>,
@@ -110,7 +111,7 @@ impl Deletions {
         gone
     }
 
-    /// Forgets everything: the kind has been away for long enough.
+    /// Deletes all objects: the kind has been absent for long enough.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -165,12 +166,12 @@ mod tests {
         assert_eq!(deletions.look(None, HOLD, due), [], "discovery does not answer");
         let due = deletions.due().unwrap();
         assert_eq!(deletions.look(Some(false), HOLD, due), []);
-        // The definition is back, without its objects.
+        // The definition was installed again, without its objects.
         let kind = Kind::ClusterEgressFirewall;
         let event = deletions.filter(Event::Resync(kind, Vec::new(), Vec::new()), due);
         let Some(Event::Resync(_, objects, _)) = event else { panic!("{event:?}") };
         assert_eq!(objects.len(), 2, "both still count");
-        let later = due + SETTLED;
+        let later = due + SETTLE_TIME;
         assert_eq!(deletions.look(Some(true), HOLD, later), [b], "it went while the kind stood");
         assert_eq!(deletions.look(Some(true), HOLD, start + HOLD), [a]);
     }

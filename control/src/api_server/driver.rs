@@ -1,4 +1,4 @@
-//! The requests of one kind: asks what its [`Watch`] wants to know, and passes on what comes.
+//! Sends the requests of one kind's [`Watch`] and forwards its events.
 
 use std::io;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::watch::{Next, Watch};
 use super::{Event, Pace, jittered};
 use crate::Kind;
 
-/// A line longer than this is no object: the API server refuses objects of a tenth of it.
+/// Maximum length of a line; the API server refuses objects of a tenth of it.
 const LONGEST_LINE: usize = 32 << 20;
-/// Bookmarks come about once a minute: longer silence is a dead connection.
+/// Timeout of a watch without events; bookmarks come about once a minute.
 const SILENCE: Duration = Duration::from_secs(150);
-/// Until the head of an answer.
+/// Timeout until the head of an answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Until the answer of discovery, while which events of the kind wait.
+/// Timeout of discovery; events of the kind wait for its answer.
 const DISCOVERY: Duration = Duration::from_secs(5);
 
 /// The requests of one kind.
@@ -45,7 +45,7 @@ pub(super) struct Driver {
     deletions: Option<Deletions>,
 }
 
-/// What was reported of the kind's watch.
+/// The state of the kind's watch reported last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// Nothing, or trouble.
@@ -56,11 +56,11 @@ enum Standing {
     Current,
     /// [`Event::Absent`].
     Absent,
-    /// The same, and its objects count no more.
+    /// The same, and its objects were deleted.
     Gone,
 }
 
-/// The receiver of events is gone.
+/// The receiver of events was dropped.
 struct Closed;
 
 impl Driver {
@@ -101,7 +101,7 @@ impl Driver {
         if trouble == Some(Trouble::Expired) {
             self.failures.expired += 1;
             self.is_answered();
-            // What happened since then is not known.
+            // Changes since then are unknown.
             self.become_answered().await?;
         } else if trouble.as_ref().is_some_and(Trouble::is_outage) {
             self.failures.unanswered += 1;
@@ -124,7 +124,7 @@ impl Driver {
         self.rest(wait, trouble.is_some_and(|it| it.is_outage())).await
     }
 
-    /// Waits, and looks after deletions meanwhile.
+    /// Waits; handles pending deletions in the meantime.
     async fn rest(&mut self, wait: Duration, is_outage: bool) -> Result<(), Closed> {
         let until = Instant::now() + wait;
         loop {
@@ -142,7 +142,7 @@ impl Driver {
         }
     }
 
-    /// The kind is not installed; how long to wait before it is looked for again.
+    /// Handles a kind that is not installed; returns the wait before the next query.
     async fn absent(&mut self) -> Result<Duration, Closed> {
         let (now, kind) = (Instant::now(), self.watch.kind());
         let since = *self.absent_since.get_or_insert(now);
@@ -190,7 +190,7 @@ impl Driver {
         loop {
             let due = self.deletions_due();
             let never = Instant::now() + SILENCE;
-            // Reading may be given up half-way through a line, and goes on there.
+            // Reading may be cancelled within a line and continues there.
             let read = tokio::select! {
                 read = timeout(SILENCE, read_line(&mut body, &mut line)) => read,
                 () = sleep_until(due.unwrap_or(never)), if due.is_some() => {
@@ -219,7 +219,7 @@ impl Driver {
         Ok(Ok(()))
     }
 
-    /// Passes on what a line said, and that it proves the watch to be current.
+    /// Forwards a line's event, and reports the watch current if the line proves it.
     async fn pass_on(&mut self, events: Vec<Event>) -> Result<(), Closed> {
         let now = Instant::now();
         for event in events {
@@ -248,7 +248,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The API server is there; if it was not, the other kinds need not wait any longer.
+    /// The API server answers: wakes the other kinds if it did not before.
     fn is_answered(&mut self) {
         if std::mem::take(&mut self.failures.unanswered) > 0 {
             self.outage.is_over();
@@ -266,7 +266,7 @@ impl Driver {
     /// The kind is listed, or known to be absent.
     async fn listed(&mut self) -> Result<(), Closed> {
         let first = !std::mem::replace(&mut self.is_listed, true);
-        // The last one has everything before it in the channel.
+        // The channel keeps the order, so all objects precede this.
         if first && self.unlisted.fetch_sub(1, Ordering::AcqRel) == 1 {
             return self.send(Event::Synced).await;
         }
@@ -281,7 +281,7 @@ impl Driver {
         self.deletions.as_ref().and_then(Deletions::due)
     }
 
-    /// Passes on the deletions that are meant.
+    /// Forwards confirmed deletions.
     async fn look_after_deletions(&mut self) -> Result<(), Closed> {
         let now = Instant::now();
         let is_installed = match self.deletions.as_ref().is_some_and(|it| it.asks(now)) {
@@ -297,7 +297,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether discovery lists the kind, and as one whose objects may be created: while a
+    /// Returns whether discovery lists the kind as one whose objects may be created: while a
     /// definition is being deleted, they may not. `None` if it does not answer.
     async fn is_installed(&self) -> Option<bool> {
         let kind = self.watch.kind();
@@ -316,7 +316,7 @@ impl Driver {
     }
 }
 
-/// Adds what comes up to and with the next newline; adds nothing at the end.
+/// Appends bytes up to and including the next newline; appends nothing at the end.
 async fn read_line(body: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<()> {
     loop {
         let chunk = body.fill_buf().await?;

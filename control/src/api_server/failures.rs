@@ -1,6 +1,6 @@
-//! How long to wait before the next request, and what ends a wait early.
+//! Waits between requests, and the events that end them early.
 //!
-//! Three things are counted apart, since each is ended by something else:
+//! Three counters, each reset by another event:
 //!
 //! | failure | ended by |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | an answer that brought nothing | a complete list, an event, a bookmark |
 //! | a version that had expired | an event or bookmark of a watch |
 //!
-//! While the API server is away, one kind at a time asks about once a second; the others wait
-//! longer and longer. The first answer wakes them all.
+//! While the API server does not answer, one kind at a time retries about once a second; the waits
+//! of the others grow. The first answer wakes them all.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// The wait that the longest row asks for.
+    /// The longest of the three waits.
     pub(super) fn wait(&self, pace: &Pace) -> Duration {
         let longest = self.unanswered.max(self.fruitless);
         let doubled = pace.first.saturating_mul(1 << longest.saturating_sub(1).min(16));
@@ -45,9 +45,9 @@ impl Failures {
 /// Shared by the watches of all kinds.
 #[derive(Debug)]
 pub(super) struct Outage {
-    /// Grows with each kind that is answered after it was not.
+    /// Incremented with each kind that is answered after a failure.
     answered: watch::Sender<u64>,
-    /// Held by the kind that asks often.
+    /// Held by the kind that retries often.
     scout: Semaphore,
 }
 
@@ -56,12 +56,12 @@ impl Outage {
         Self { answered: watch::Sender::new(0), scout: Semaphore::new(1) }
     }
 
-    /// Answers from now on; see [`Self::wait`].
+    /// The count of answers so far; see [`Self::wait`].
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.answered.subscribe()
     }
 
-    /// A kind is answered after it was not: wakes the others.
+    /// Wakes the other kinds after the first answer.
     pub(super) fn is_over(&self) {
         self.answered.send_modify(|count| *count += 1);
     }

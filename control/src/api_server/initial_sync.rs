@@ -1,8 +1,7 @@
 //! The initial-sync buffer: what watches report before every kind is listed.
 //!
-//! The kinds are listed one beside the other. Were each worked in as it comes, new pods would be
-//! evaluated against old policies, or none; so events are kept aside until [`Event::Synced`] and
-//! then worked in at once.
+//! The kinds are listed concurrently. Applying each as it comes would evaluate new pods against old
+//! policies, or none; so events are buffered until [`Event::Synced`] and then applied at once.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ pub struct InitialSync {
 }
 
 impl InitialSync {
-    /// Takes an event; whether it was [`Event::Synced`].
+    /// Buffers an event; returns whether it was [`Event::Synced`].
     pub fn take(&mut self, event: Event) -> bool {
         match event {
             Event::Resync(kind, objects, _) => {
@@ -43,8 +42,8 @@ impl InitialSync {
         !self.kinds.is_empty()
     }
 
-    /// Makes what `control` knows of the kinds listed exactly what was reported. Other kinds stay
-    /// as they were.
+    /// Replaces the objects of the listed kinds in `control` by those reported. Other kinds stay as
+    /// they were.
     pub fn work_in(self, control: &mut Control) {
         for (kind, objects) in self.kinds {
             control.resync_kind(kind, objects.into_values().collect());

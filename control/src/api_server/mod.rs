@@ -16,8 +16,8 @@
 //! - `initial_sync`: what is reported before every kind is listed,
 //! - `report`: conditions in the status of cluster policies.
 //!
-//! Objects are stripped as they arrive; their JSON is never kept. While the API server is away
-//! nothing is reported, so what was known stays in force.
+//! Objects are stripped as they arrive; their JSON is not stored. While the API server does not
+//! answer nothing is reported, so the known objects stay in force.
 
 mod access;
 mod deletions;
@@ -57,27 +57,27 @@ pub enum Event {
     Apply(Object, Vec<FieldFault>),
     /// An object went.
     Delete(ObjectRef),
-    /// Something that could not be told to be any object.
+    /// An event without a recognisable object.
     Fault(Fault),
-    /// A request is answered: at first, after trouble, and when a version had expired. Events may
-    /// be missing until [`Event::Current`].
+    /// A request is answered for the first time, after a failure, or after a version expired.
+    /// Events may be missing until [`Event::Current`].
     Answered(Kind),
     /// A list, an event or a bookmark shows that nothing of the kind is missing.
     Current(Kind),
-    /// The kind is not installed; it is looked for again by and by.
+    /// The kind is not installed; discovery is repeated at intervals.
     Absent(Kind),
-    /// A request failed; it is tried again by itself.
+    /// A request failed; it is retried.
     Trouble(Kind, String),
     /// A condition was written into an object's status.
     Reported(ObjectRef),
-    /// It could not be, and is tried again.
+    /// Writing a condition failed; it is retried.
     NotReported(ObjectRef, String),
-    /// Every initial list is complete; only from here on may the objects decide about packets.
+    /// Every initial list is complete; from here on the objects may decide about packets.
     Synced,
 }
 
 impl Control {
-    /// Works in an event; whether it was [`Event::Synced`].
+    /// Applies an event; returns whether it was [`Event::Synced`].
     pub fn handle(&mut self, event: Event) -> bool {
         match event {
             Event::Resync(kind, objects, _) => self.resync_kind(kind, objects),
@@ -97,11 +97,11 @@ pub struct Pace {
     pub first: Duration,
     /// The longest wait.
     pub most: Duration,
-    /// The longest wait of the one kind that asks while the API server is away.
+    /// The longest wait of the one kind that retries often while the API server does not answer.
     pub outage: Duration,
-    /// Between looks whether a kind that is not installed has come.
+    /// Interval of discovery for a kind that is not installed.
     pub absent: Duration,
-    /// How long the objects of a kind count after it is uninstalled.
+    /// How long the objects of a kind stay in force after it is uninstalled.
     pub hold: Duration,
 }
 

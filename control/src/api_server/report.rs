@@ -1,4 +1,4 @@
-//! What the API server is told: conditions in the status of cluster policies.
+//! Writes conditions into the status of cluster policies.
 //!
 //! Written by server-side apply to the status subresource
 //! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/>): of the list of
@@ -10,13 +10,13 @@ use serde_json::json;
 use crate::ObjectRef;
 use crate::model::Condition;
 
-/// The owner of the fields we write.
+/// The field manager of our fields.
 const MANAGER: &str = "podgate";
 
 /// Writes a condition into the status of an object that is in no namespace.
 ///
 /// # Errors
-/// When the API server refuses or cannot be reached; an object that is gone is no error.
+/// When the API server refuses or cannot be reached; a deleted object is no error.
 pub async fn report(
     client: &Client,
     object: &ObjectRef,

@@ -1,28 +1,28 @@
-//! What can go wrong with a request, and what it means.
+//! Classifies failures of requests.
 
 use std::fmt;
 
-/// Why a request did not do.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The version held is older than what the API server remembers.
+    /// The resource version has expired.
     Expired,
     /// Try again after so many seconds.
     Later(String, u64),
     /// The kind is not installed.
     Absent,
-    /// Streaming lists are not known.
+    /// The API server does not support streaming lists.
     NotStreaming(String),
     /// The API server cannot be reached, or says that it cannot serve.
     Away(String),
-    /// Nothing came for too long.
+    /// A timeout without data.
     Silent,
     /// Anything else.
     Other(String),
 }
 
 impl Trouble {
-    /// What an HTTP status or an ERROR event means.
+    /// Classifies an HTTP status or an ERROR event.
     pub(super) fn status(code: u16, message: &str, retry_after: u32) -> Self {
         let seconds = u64::from(retry_after.min(60));
         match code {
@@ -37,12 +37,12 @@ impl Trouble {
         }
     }
 
-    /// Whether the API server as a whole is away, as far as this request tells.
+    /// Returns whether this failure suggests that the API server does not answer at all.
     pub(super) fn is_outage(&self) -> bool {
         matches!(self, Self::Away(_) | Self::Silent)
     }
 
-    /// Whether people need to know.
+    /// Returns whether the failure is worth reporting.
     pub(super) fn is_news(&self) -> bool {
         !matches!(self, Self::Expired | Self::Absent | Self::NotStreaming(_))
     }

@@ -1,4 +1,4 @@
-//! Pods of this cluster node, as the runtime tells of them before the API does.
+//! Pods of this cluster node, bound by the runtime before the API server reports them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use super::Cache;
 use crate::PodKey;
 use crate::model::Pod;
 
-/// What was told of a local pod.
+/// The binding of a local pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bound {
-    /// Of which pod of the name; `None` is any.
+    /// Uid of the pod; `None` matches any pod of the name.
     uid: Option<Arc<str>>,
     addresses: Vec<IpAddr>,
 }
 
 impl Bound {
-    /// Whether it is about this pod, and not about an earlier or later one of its name.
+    /// Returns whether it is for this pod, rather than an earlier or later one of its name.
     fn is_about(&self, pod: &Pod) -> bool {
         match (&self.uid, &pod.uid) {
-            (Some(told), Some(known)) => told == known,
+            (Some(given), Some(known)) => given == known,
             _ => true,
         }
     }
 }
 
 impl Cache {
-    /// Tells the addresses of a pod before its object does; whether that is news.
+    /// Binds a pod to addresses; returns whether that is a change.
     pub(crate) fn bind(
         &mut self,
         pod: &PodKey,
@@ -41,12 +41,12 @@ impl Cache {
         true
     }
 
-    /// Takes that back; whether there was anything.
+    /// Removes the binding; returns whether there was one.
     pub(crate) fn unbind(&mut self, pod: &PodKey) -> bool {
         self.bound.remove(pod).is_some()
     }
 
-    /// Whether addresses were told for this pod.
+    /// Returns whether this pod is bound.
     pub(crate) fn is_bound(&self, pod: &PodKey) -> bool {
         self.bound.contains_key(pod)
     }
@@ -63,7 +63,7 @@ impl Cache {
         }
     }
 
-    /// Whether the pod of this name that is known is another one than the one bound.
+    /// Returns whether the known pod of this name is another one than the one bound.
     pub(crate) fn is_namesake(&self, key: &PodKey) -> bool {
         match (self.pod(key), self.bound.get(key)) {
             (Some(pod), Some(bound)) => !bound.is_about(pod),

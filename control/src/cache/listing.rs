@@ -1,4 +1,4 @@
-//! What there is, in lists: for resyncs, for the disk, for people.
+//! Lists of the cache's objects: for resyncs, the saved state and `status`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use crate::model::{
     ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
     Pod, Service,
 };
-use crate::state::KeptObject;
+use crate::state::StoredObject;
 use crate::{Kind, Object, ObjectRef};
 
 impl Cache {
-    /// All objects there are.
+    /// References of all objects.
     pub(crate) fn references(&self) -> HashSet<ObjectRef> {
         Kind::ALL.into_iter().flat_map(|kind| self.references_of(kind)).collect()
     }
 
-    /// All objects of a kind.
+    /// References of all objects of a kind.
     pub(crate) fn references_of(&self, kind: Kind) -> HashSet<ObjectRef> {
         let named = |name: &Arc<str>| ObjectRef { kind, namespace: None, name: Arc::clone(name) };
         let within = |namespace: &Arc<str>, name: &Arc<str>| ObjectRef {
@@ -54,30 +54,30 @@ impl Cache {
         all
     }
 
-    /// All objects there are, namespaces first.
+    /// All objects, namespaces first.
     pub(crate) fn objects(&self) -> impl Iterator<Item = Object> {
-        self.kept().map(|kept| match kept {
-            KeptObject::Namespace(it) => Object::Namespace(it),
-            KeptObject::Pod(it) => Object::Pod(Pod::clone(&it)),
-            KeptObject::Node(it) => Object::Node(Node::clone(&it)),
-            KeptObject::Service(it) => Object::Service(Service::clone(&it)),
-            KeptObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
-            KeptObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
-            KeptObject::ClusterNetworkPolicy(it) => {
+        self.stored().map(|stored| match stored {
+            StoredObject::Namespace(it) => Object::Namespace(it),
+            StoredObject::Pod(it) => Object::Pod(Pod::clone(&it)),
+            StoredObject::Node(it) => Object::Node(Node::clone(&it)),
+            StoredObject::Service(it) => Object::Service(Service::clone(&it)),
+            StoredObject::EndpointSlice(it) => Object::EndpointSlice(EndpointSlice::clone(&it)),
+            StoredObject::NetworkPolicy(it) => Object::NetworkPolicy(NetworkPolicy::clone(&it)),
+            StoredObject::ClusterNetworkPolicy(it) => {
                 Object::ClusterNetworkPolicy(ClusterNetworkPolicy::clone(&it))
             }
-            KeptObject::ClusterEgressFirewall(it) => {
+            StoredObject::ClusterEgressFirewall(it) => {
                 Object::ClusterEgressFirewall(ClusterEgressFirewall::clone(&it))
             }
         })
     }
 
-    /// The same, shared.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = KeptObject> {
+    /// All objects, shared.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = StoredObject> {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
         let namespaces = explicit.map(|(name, entry)| {
             let (name, labels) = (Arc::clone(name), Arc::clone(&entry.labels));
-            KeptObject::Namespace(Namespace { name, labels, complete: entry.complete })
+            StoredObject::Namespace(Namespace { name, labels, complete: entry.complete })
         });
         let entries = || self.namespaces.values();
         let pods = entries().flat_map(|entry| entry.pods.values());
@@ -86,16 +86,16 @@ impl Cache {
         let firewalls = self.firewalls.values();
         let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
-            .chain(self.nodes.values().map(|it| KeptObject::Node(Arc::clone(it))))
-            .chain(pods.map(|it| KeptObject::Pod(Arc::clone(it))))
-            .chain(policies.map(|it| KeptObject::NetworkPolicy(Arc::clone(it))))
-            .chain(cluster_policies.map(|it| KeptObject::ClusterNetworkPolicy(Arc::clone(it))))
-            .chain(firewalls.map(|it| KeptObject::ClusterEgressFirewall(Arc::clone(it))))
-            .chain(services.map(|it| KeptObject::Service(Arc::clone(it))))
-            .chain(slices.map(|it| KeptObject::EndpointSlice(Arc::clone(it))))
+            .chain(self.nodes.values().map(|it| StoredObject::Node(Arc::clone(it))))
+            .chain(pods.map(|it| StoredObject::Pod(Arc::clone(it))))
+            .chain(policies.map(|it| StoredObject::NetworkPolicy(Arc::clone(it))))
+            .chain(cluster_policies.map(|it| StoredObject::ClusterNetworkPolicy(Arc::clone(it))))
+            .chain(firewalls.map(|it| StoredObject::ClusterEgressFirewall(Arc::clone(it))))
+            .chain(services.map(|it| StoredObject::Service(Arc::clone(it))))
+            .chain(slices.map(|it| StoredObject::EndpointSlice(Arc::clone(it))))
     }
 
-    /// How many objects of each kind there are; kinds without any are left out.
+    /// Number of objects by kind; kinds without any are left out.
     pub(crate) fn counts(&self) -> BTreeMap<Kind, usize> {
         let entries = || self.namespaces.values();
         let counts = [

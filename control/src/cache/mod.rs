@@ -33,17 +33,17 @@ pub(crate) struct Cache {
     nodes: Store<Arc<str>, Node>,
     cluster_policies: Store<Arc<str>, ClusterNetworkPolicy>,
     firewalls: Store<Arc<str>, ClusterEgressFirewall>,
-    /// Where the API server is, as its service and endpoints say; sorted.
+    /// The API server's addresses, from its service and endpoints; sorted.
     api_server: Arc<[IpAddr]>,
     services: Store<Key, Service>,
     endpoint_slices: Store<Key, EndpointSlice>,
     /// Addresses of local pods, bound before the API has them.
     bound: HashMap<PodKey, Bound>,
-    /// Label sets in use, so that equal ones are held once.
+    /// Label sets in use; equal ones are shared.
     labels: HashSet<Arc<Labels>>,
 }
 
-/// A namespace and what is in it; exists while it has an object or anything in it.
+/// A namespace and its objects; exists while it has a Namespace object or any other.
 #[derive(Debug)]
 pub(crate) struct NamespaceEntry {
     /// Its labels; the name label is always among them.
@@ -58,10 +58,10 @@ pub(crate) struct NamespaceEntry {
     pub(crate) policies: Store<Arc<str>, NetworkPolicy>,
 }
 
-/// What an event did to the cache.
+/// The effect of an event on the cache.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    /// Nothing that matters.
+    /// None.
     None,
     /// The labels of a namespace, or whether they could be read.
     Namespace(Arc<str>),
@@ -218,8 +218,8 @@ impl Cache {
         &self.api_server
     }
 
-    /// Works out where the API server is, after a change of these services; whether it is
-    /// elsewhere now.
+    /// Updates the API server's addresses after a change of these services; returns whether they
+    /// changed.
     pub(crate) fn find_api_server(&mut self, changed: &[Key]) -> bool {
         let service = Key { namespace: API_SERVER.0.into(), name: API_SERVER.1.into() };
         if !changed.contains(&service) {

@@ -1,10 +1,9 @@
 //! The pipeline as one struct: events go in, views come out.
 //!
 //! Nothing here waits, reads a clock or does I/O. [`Control::apply`], [`Control::delete`],
-//! [`Control::resync`], [`Control::bind_address`] and [`Control::unbind`] work an event into
-//! the cache and the peer sets and note which local pods it may affect; [`Control::commit`]
-//! configures those, compiles what has to be and publishes, so that however many events
-//! become one view.
+//! [`Control::resync`], [`Control::bind_address`] and [`Control::unbind`] apply an event to the
+//! cache and the peer sets and record the local pods it may affect. [`Control::commit`] configures
+//! those, compiles changed tables and publishes, so any number of events becomes one view.
 
 mod processor;
 
@@ -19,13 +18,13 @@ use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
 use crate::membership::{Membership, NameId};
 use crate::model::{Direction, EndpointSlice, Pod, Service};
-use crate::render::{self, Followed};
+use crate::render::{self, TrackedNames};
 use crate::services;
 use crate::session_rules::Nets;
 use crate::tables::Tables;
 use crate::{Kind, Object, ObjectRef, PodKey, View};
 
-/// Whose pods get tables.
+/// Selects the pods that get tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The pods of this cluster node.
@@ -34,7 +33,7 @@ pub enum Scope {
     All,
 }
 
-/// The control side of one cluster node (or, for questions asked from outside, of all).
+/// The control side of one cluster node, or, for offline commands, of all.
 #[derive(Debug)]
 pub struct Control {
     pub(crate) scope: Scope,
@@ -43,7 +42,7 @@ pub struct Control {
     pub(crate) tables: Tables,
     /// The pods in scope, by name.
     pub(crate) local: BTreeMap<PodKey, Local>,
-    /// Local pods, or pods that were, to be configured anew.
+    /// Pods in scope, or formerly in scope, to be configured again.
     dirty: BTreeSet<PodKey>,
     nodes_changed: bool,
     revision: u64,
@@ -53,21 +52,21 @@ pub struct Control {
     pub(crate) view: Arc<View>,
 }
 
-/// A pod in scope: its gates for ingress and egress.
+/// A pod in scope: its ACLs for ingress and egress.
 #[derive(Debug, Default)]
 pub(crate) struct Local {
     pub(crate) gates: [Option<Gate>; 2],
 }
 
-/// A gate that is not open.
+/// An ACL that is not open.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) rules: Arc<[Rule]>,
-    /// Port names that the rules follow.
+    /// Port names that the rules depend on.
     names: Vec<NameId>,
 }
 
-/// Figures about the pipeline.
+/// Statistics of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// Distinct tables in force.
@@ -77,7 +76,7 @@ pub struct Figures {
 }
 
 impl Control {
-    /// Knows nothing yet; its view is empty and has generation 0.
+    /// An empty pipeline; its view is empty and has generation 0.
     pub fn new(scope: Scope) -> Self {
         Self {
             scope,
@@ -102,7 +101,7 @@ impl Control {
         let uid = self.uid_of(&reference);
         let change = self.cache.apply(object);
         self.process(change, &before);
-        // Another pod of the same name and address: its end and its beginning came as one.
+        // Another pod of the same name and address: one event replaced it.
         if uid.is_some() && uid != self.uid_of(&reference) {
             self.note_departed(before);
         }
@@ -115,7 +114,7 @@ impl Control {
         self.process(change, &before);
     }
 
-    /// Makes the known objects exactly these; bound addresses stay.
+    /// Replaces all objects by these; bound addresses stay.
     pub fn resync(&mut self, objects: Vec<Object>) {
         let stale = self.cache.references();
         self.replace(stale, objects);
@@ -137,9 +136,9 @@ impl Control {
         }
     }
 
-    /// Tells the addresses of a pod on this cluster node, which win over those in its
-    /// status. A pod that is not known yet waits for its object; with a `uid`, it waits for the
-    /// one with that uid, and an earlier or later pod of its name has no addresses.
+    /// Binds a pod on this cluster node to addresses, which override those in its status. The
+    /// binding waits for the pod's object; with a `uid`, for the one with that uid, and an earlier
+    /// or later pod of its name has no addresses.
     pub fn bind_address(&mut self, pod: PodKey, uid: Option<&str>, addresses: Vec<IpAddr>) {
         let before = self.cache.addresses(&pod).to_vec();
         if self.cache.bind(&pod, uid.map(Arc::from), addresses) {
@@ -147,7 +146,7 @@ impl Control {
         }
     }
 
-    /// Takes back what [`Self::bind_address`] told; the pod's status counts again.
+    /// Removes the binding of [`Self::bind_address`]; the pod's status counts again.
     pub fn unbind(&mut self, pod: &PodKey) {
         let before = self.cache.addresses(pod).to_vec();
         if self.cache.unbind(pod) {
@@ -160,8 +159,7 @@ impl Control {
         Arc::clone(&self.view)
     }
 
-    /// Works in what happened since the last commit. `Some` if anything in the view is
-    /// different now.
+    /// Applies the events since the last commit. `Some` if the view changed.
     pub fn commit(&mut self) -> Option<Arc<View>> {
         let names = self.membership.take_changed_names();
         if !names.is_empty() {
@@ -221,13 +219,13 @@ impl Control {
         self.cache.pod(key)
     }
 
-    /// Whether the pod of this name that is known is another one than the one bound: an earlier
-    /// one whose end, or a later one whose beginning, was told first.
+    /// Returns whether the known pod of this name is another one than the one bound: an earlier or
+    /// a later one.
     pub fn is_namesake(&self, key: &PodKey) -> bool {
         self.cache.is_namesake(key)
     }
 
-    /// Grows whenever what is known becomes different; the same objects told again leave it.
+    /// Incremented with each change of the known objects; an equal object changes nothing.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -253,12 +251,12 @@ impl Control {
         self.membership.owners()
     }
 
-    /// Figures about the pipeline.
+    /// Statistics of the pipeline.
     pub fn figures(&self) -> Figures {
         Figures { tables: self.tables.len(), compiled: self.tables.compiled() }
     }
 
-    /// The peer sets, for those who put them into words.
+    /// The peer sets, for descriptions.
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
@@ -268,8 +266,8 @@ impl Control {
         self.membership.nets()
     }
 
-    /// Addresses that were a pod's and are so no longer, or are another pod's, since this was last
-    /// called: no connection goes on with the next pod. [`Self::commit`] has a view for them.
+    /// Returns the addresses that no longer belong to a pod, or belong to another pod, since the
+    /// last call: their sessions have to end. [`Self::commit`] publishes a view for them.
     pub fn take_departed(&mut self) -> BTreeSet<IpAddr> {
         std::mem::take(&mut self.departed)
     }
@@ -296,7 +294,7 @@ impl Control {
         }
     }
 
-    /// Works out the gates of a pod.
+    /// Computes the ACLs of a pod.
     fn configure(&mut self, key: &PodKey) {
         let mut gates = [None, None];
         let is_local = self.is_local(key);
@@ -317,9 +315,9 @@ impl Control {
     }
 
     fn gate(&mut self, pod: &Pod, policies: &Policies, direction: Direction) -> Option<Gate> {
-        let mut followed = Followed::new(&self.cache, &mut self.membership);
-        let rules = configurator::rules(pod, policies, direction, &mut followed)?;
-        let names = followed.into_names();
+        let mut tracked = TrackedNames::new(&self.cache, &mut self.membership);
+        let rules = configurator::rules(pod, policies, direction, &mut tracked)?;
+        let names = tracked.into_names();
         let rules = render::rules(rules, direction, &self.cache, &mut self.membership);
         let (rules, sets) = self.tables.acquire(rules);
         sets.iter().for_each(|set| self.membership.retain(*set));

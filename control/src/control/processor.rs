@@ -1,4 +1,4 @@
-//! The processor: who is affected by a change, before it and after it.
+//! The processor: finds the pods that a change affects, before and after it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::configurator::{ClusterWide, Policies};
 use crate::model::{Labels, NetworkPolicy, Pod, Tier};
 
 impl Control {
-    /// The processor: who is affected by a change, before it and after it.
+    /// The processor: finds the pods that a change affects, before and after it.
     pub(super) fn process(&mut self, change: Change, addresses_before: &[IpAddr]) {
         if !matches!(change, Change::None) {
             self.revision += 1;
@@ -75,7 +75,7 @@ impl Control {
         }
     }
 
-    /// Notes the local pods that `affected` says, given the labels of their namespace.
+    /// Marks the local pods for which `affected` holds, given the labels of their namespace.
     fn mark(&mut self, affected: impl Fn(&Pod, &Labels) -> bool) {
         for key in self.local.keys() {
             if let Some(pod) = self.cache.pod(key)
@@ -91,7 +91,7 @@ impl Control {
     pub(super) fn is_local(&self, key: &PodKey) -> bool {
         let Some(pod) = self.cache.pod(key) else { return false };
         let namespace = self.cache.namespaces().get(&key.namespace);
-        // Which policies are about it is not known: closed.
+        // Its policies are unknown: closed.
         if !pod.complete || namespace.is_none_or(|entry| !entry.complete) {
             return false;
         }

@@ -22,8 +22,7 @@ pub(super) struct Content {
     pub(super) faults: Vec<Fault>,
     /// Whether the text itself could be read to its end.
     pub(super) whole: bool,
-    /// Whether something in it may be what is left of an object: a document that names none, or
-    /// a text of nothing at all.
+    /// Whether it may contain a damaged object: a document that names none, or an empty text.
     pub(super) unclear: bool,
 }
 
@@ -99,7 +98,7 @@ fn locate(faults: &mut [Fault], text: &[u8]) {
 /// Between the path of a list's item and the field of the object that it is.
 pub(super) const WITHIN: char = '\u{1f}';
 
-/// What is wrong with a text, without the library's own terms.
+/// Describes a syntax error without the library's own terms.
 fn yaml_problem(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     match error.without_snippet() {
@@ -147,7 +146,7 @@ struct Place<'a> {
 impl Place<'_> {
     fn fault(&self, object: Option<objects::ObjectRef>, mut fault: FieldFault) -> Fault {
         if !self.within.is_empty() {
-            // Taken off again once its position is known.
+            // Removed once its position is known.
             fault.field = format!("{}{WITHIN}{}", self.within, fault.field);
         }
         Fault {
@@ -163,7 +162,7 @@ impl Place<'_> {
 fn document(value: Value, place: &Place<'_>, adapt: &mut Adapt<'_>, content: &mut Content) {
     let is_object = |it: &Value| it.get("kind").is_some() || it.get("apiVersion").is_some();
     let (list, items) = match value {
-        // A list outside of any object: of objects, or of something else altogether.
+        // A list outside of any object: of objects, or of something else.
         Value::Array(items) if items.iter().any(is_object) => (String::new(), Ok(items)),
         Value::Array(items) => {
             if adapt(place.file, place.number, Value::Array(items)).is_some() {

@@ -6,9 +6,9 @@
 //! ConfigMap have) and what editors leave (`name~`, `#name#`) are passed over. A file named
 //! outright is read whatever its name.
 //!
-//! [`load`] reads everything once. [`Source`] reads again and again and remembers what each
-//! file said last, so that a file broken half-way through an edit changes nothing.
-//! [`Watcher`] tells when to read again.
+//! [`load`] reads everything once. [`Source`] reads repeatedly and remembers each file's last
+//! objects, so that a file broken half-way through an edit changes nothing. [`Watcher`] reports
+//! changes.
 
 mod documents;
 mod positions;
@@ -27,11 +27,11 @@ pub use watcher::Watcher;
 
 use crate::{Fault, FieldFault, Object, read_regular};
 
-/// What manifests hold.
+/// The content of manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// The objects, each once. Of an object that is defined twice the later definition
-    /// counts, files being taken in the order of their names.
+    /// The objects, each once. Of an object that is defined twice the later definition counts;
+    /// files are ordered by name.
     pub objects: Vec<Object>,
     /// Documents of other kinds, by kind.
     pub skipped: BTreeMap<String, usize>,
@@ -39,7 +39,7 @@ pub struct Loaded {
     pub faults: Vec<Fault>,
 }
 
-/// No manifest is longer: what `kubectl get` prints of a large cluster is a tenth of it.
+/// Maximum length of a manifest; the output of `kubectl get` for a large cluster has a tenth of it.
 const LONGEST: u64 = 1 << 30;
 
 /// Reads `paths` once.
@@ -106,7 +106,7 @@ fn folder(
     files: &mut BTreeSet<PathBuf>,
     faults: &mut Vec<Fault>,
 ) {
-    // Links may lead back to a folder that was seen.
+    // Links may form a cycle.
     match path.canonicalize() {
         Ok(real) => {
             if !visited.insert(real) {
@@ -127,7 +127,7 @@ fn folder(
                 files.insert(entry);
             }
             Ok(_) => {}
-            // Gone since it was listed: it has no objects any more.
+            // Deleted since it was listed: it has no objects.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !entry.is_symlink() => {}
             Err(error) => faults.push(unreadable(&entry, &error)),
         }

@@ -112,7 +112,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
         while let Some(key) = map.next_key::<String>()? {
             all.push((key, map.next_value()?));
         }
-        // What is left of a broken map is of no use.
+        // The rest of a broken map is unusable.
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         Ok(Tree::Map(all))
     }

@@ -1,4 +1,4 @@
-//! Manifests read again and again, each file remembered by what it last said.
+//! Reads manifests repeatedly and remembers each file's last objects.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -10,16 +10,15 @@ use crate::{Fault, FieldFault, Object, ObjectRef, read_regular};
 
 /// Manifest files with a memory.
 ///
-/// A file that exists but cannot be read to its end keeps the objects it had when it last
-/// could; if it never could, the documents before the damage count. Where something in a file
-/// may be what is left of an object (a document without `apiVersion` or name, a file emptied
-/// to be written anew), the objects that are missing stay, and a fault tells of them. A file
-/// that is gone takes its objects with it. Single bad objects in a readable file are the cache's
-/// business: see [`crate::objects`].
+/// A file that exists but cannot be read to its end keeps its last objects; if it was never
+/// readable, the documents before the damage count. If a file may contain a damaged object (a
+/// document without `apiVersion` or name, a file truncated for rewriting), its missing objects
+/// stay, and a fault reports them. Deleting a file removes its objects. Single bad objects in a
+/// readable file are evaluated as [`crate::objects`] describes.
 #[derive(Debug, Default)]
 pub struct Source {
     paths: Vec<PathBuf>,
-    /// What each file last said as a whole.
+    /// The last complete content of each file.
     known: BTreeMap<PathBuf, Vec<(Object, usize)>>,
 }
 
@@ -62,7 +61,7 @@ impl Source {
         loaded
     }
 
-    /// Files below a path that cannot be listed for another reason than being gone stay.
+    /// Files below a path that exists but cannot be listed stay.
     fn keep_what_cannot_be_reached(&mut self, known: &mut BTreeMap<PathBuf, Vec<(Object, usize)>>) {
         for (file, objects) in std::mem::take(&mut self.known) {
             let gone = match fs::symlink_metadata(&file) {
@@ -226,8 +225,9 @@ mod tests {
             for _ in 0..2 {
                 let loaded = source.load();
                 assert_eq!(names(&loaded), ["a", "b"], "{rest:?}");
-                let told = |fault: &&Fault| fault.to_string().contains("Pod default/a: missing");
-                assert_eq!(loaded.faults.iter().filter(told).count(), 1, "{:?}", loaded.faults);
+                let reported =
+                    |fault: &&Fault| fault.to_string().contains("Pod default/a: missing");
+                assert_eq!(loaded.faults.iter().filter(reported).count(), 1, "{:?}", loaded.faults);
             }
             folder.write("a.yaml", &(pod("b", "x") + rest));
             let loaded = source.load();

@@ -1,4 +1,4 @@
-//! Tells when manifests change.
+//! Watches manifests for changes.
 //!
 //! Folders are watched rather than files: an editor or a ConfigMap mount replaces files by
 //! renaming, and a watch on the replaced file would see nothing any more. After every burst
@@ -145,7 +145,7 @@ impl Folders {
                         .and_modify(|have| merge(have, interest.clone()))
                         .or_insert(interest);
                 }
-                // It went in between: its parent tells of that.
+                // Deleted in between: its parent's watch reports it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -186,7 +186,7 @@ fn wanted(paths: &[PathBuf]) -> BTreeMap<PathBuf, Interest> {
     wanted
 }
 
-/// The nearest existing folder above `path`, and the name in it that leads to `path`.
+/// The nearest existing folder above `path`, and the next name on the way to `path`.
 fn nearest(path: &Path) -> Option<(PathBuf, OsString)> {
     let absolute = std::path::absolute(path).ok()?;
     let mut path = absolute.as_path();

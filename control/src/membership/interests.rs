@@ -1,4 +1,4 @@
-//! Who wants to know of which pods.
+//! Indexes peer sets and port names by the pods that may be in them.
 //!
 //! Sets and port names that look into one namespace are found by it; those that select
 //! namespaces by label are held against each namespace once, until they or its labels change.
@@ -13,7 +13,7 @@ use super::names::{NameId, NameOf};
 use crate::model::{Labels, Namespaces};
 use crate::peers::PeerSet;
 
-/// Something that wants to know of pods.
+/// A peer set or port name that depends on pods.
 #[derive(Clone, Debug)]
 pub(super) enum Interest {
     Set(PeerSetId, Arc<PeerSet>),

@@ -1,4 +1,4 @@
-//! Who is in which peer set right now.
+//! Maintains the members of peer sets.
 //!
 //! ```text
 //!   peer set ──interest──► namespaces it covers        a pod of that namespace changes
@@ -7,10 +7,9 @@
 //!                     addresses with their sets ──dirty──► address map editor ─► version
 //! ```
 //!
-//! A change at a pod is held against the sets that cover its namespace and no others, so
-//! its cost does not grow with the cluster. What changed is noted per address and told to
-//! the address map once per commit: an address that moves between sets meets no combination
-//! in between.
+//! A change of a pod is compared with the sets that cover its namespace and no others, so its cost
+//! does not grow with the cluster. Changes are recorded per address and applied to the address map
+//! once per commit, so an address that moves between sets never has a combination in between.
 
 mod interests;
 mod names;
@@ -42,23 +41,23 @@ pub(crate) struct Membership {
     name_ids: HashMap<Arc<NameOf>, NameId, RandomState>,
     names: HashMap<NameId, (Used<NameOf>, Numbers), RandomState>,
     next: u32,
-    /// Sets and names that nobody uses, to be forgotten at the end of the commit.
+    /// Unused sets and names, to be removed at the end of the commit.
     idle_sets: BTreeSet<PeerSetId>,
     idle_names: BTreeSet<NameId>,
-    /// Names whose numbers are others than at the last commit.
+    /// Names whose numbers changed since the last commit.
     changed_names: HashSet<NameId, RandomState>,
     interests: Interests,
     hosts: HashMap<IpAddr, Host, RandomState>,
-    /// The numbers each pod gives to the names asked for.
-    told_numbers: HashMap<PodKey, Vec<(NameId, u16)>, RandomState>,
+    /// The numbers each pod gives to the tracked names.
+    published_numbers: HashMap<PodKey, Vec<(NameId, u16)>, RandomState>,
     /// The addresses of cluster nodes that are in any set.
-    told_nodes: HashMap<Arc<str>, Vec<(IpAddr, Sets)>, RandomState>,
+    published_nodes: HashMap<Arc<str>, Vec<(IpAddr, Sets)>, RandomState>,
     /// Addresses that changed, with the sets the editor still has for them.
     dirty: HashMap<IpAddr, Sets, RandomState>,
     editor: AddressMapEditor,
     /// The editor differs from the last version.
     edited: bool,
-    /// The editor is to be made anew from everything.
+    /// The editor has to be rebuilt from everything.
     rebuild: bool,
 }
 
@@ -68,7 +67,7 @@ type Sets = Box<[PeerSetId]>;
 #[derive(Debug)]
 struct Used<T> {
     it: Arc<T>,
-    /// Tables or gates that need it.
+    /// Number of users.
     uses: usize,
 }
 
@@ -105,7 +104,7 @@ impl Membership {
         id
     }
 
-    /// One more user of a set.
+    /// Adds a user to a set.
     pub(crate) fn retain(&mut self, id: PeerSetId) {
         if let Some(entry) = self.sets.get_mut(&id) {
             entry.uses += 1;
@@ -113,7 +112,7 @@ impl Membership {
         }
     }
 
-    /// One user less.
+    /// Removes a user.
     pub(crate) fn release(&mut self, id: PeerSetId) {
         if let Some(entry) = self.sets.get_mut(&id) {
             entry.uses = entry.uses.saturating_sub(1);
@@ -236,10 +235,10 @@ impl Membership {
         }
     }
 
-    /// Works out anew whose an address is and which sets it is in.
+    /// Recomputes an address's owner and sets.
     fn refresh(&mut self, cache: &Cache, address: IpAddr) {
         let Some(host) = self.hosts.get_mut(&address) else { return };
-        host.settle(cache);
+        host.reconcile(cache);
         let sets = match (cache.pod(&host.owner), cache.namespaces().get(&host.owner.namespace)) {
             (Some(pod), Some(entry)) => {
                 let covering = self.interests.covering(&host.owner.namespace, &entry.labels);
@@ -261,7 +260,7 @@ impl Membership {
         }
     }
 
-    /// Forgets sets and names that nobody uses any more.
+    /// Removes unused sets and names.
     pub(crate) fn sweep(&mut self, cache: &Cache) {
         for id in mem::take(&mut self.idle_sets) {
             let Some(entry) = self.sets.remove(&id) else { continue };
@@ -272,13 +271,13 @@ impl Membership {
         self.sweep_names();
     }
 
-    /// The address map with everything worked in; `None` if it is the same as before.
+    /// Returns the address map with all changes applied; `None` if it did not change.
     pub(crate) fn version(&mut self) -> Option<AddressMap> {
         let dirty = mem::take(&mut self.dirty);
-        // Telling the editor one by one costs more than sorting everything once.
+        // Many single edits cost more than sorting everything once.
         let many = dirty.len() > 4096 && dirty.len() > self.hosts.len() / 4;
         if many || mem::take(&mut self.rebuild) {
-            self.editor = self.gather().edit();
+            self.editor = self.build().edit();
             self.edited = false;
             return Some(self.editor.version());
         }
@@ -301,14 +300,14 @@ impl Membership {
             }
         }
         let hosts = self.hosts.iter().map(|(address, host)| (address, &host.sets));
-        let nodes = self.told_nodes.values().flatten().map(|(address, sets)| (address, sets));
+        let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (address, sets));
         for (address, sets) in hosts.chain(nodes) {
             sets.iter().for_each(|id| nets.entry(*id).or_default().push(host(*address)));
         }
         nets
     }
 
-    fn gather(&self) -> AddressMapBuilder {
+    fn build(&self) -> AddressMapBuilder {
         let mut builder = AddressMapBuilder::default();
         let single = |address: &IpAddr| Block { net: IpNet::from(*address), except: Vec::new() };
         for (id, entry) in &self.sets {
@@ -317,7 +316,7 @@ impl Membership {
             }
         }
         let hosts = self.hosts.iter().map(|(address, host)| (address, &host.sets));
-        let nodes = self.told_nodes.values().flatten().map(|(address, sets)| (address, sets));
+        let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (address, sets));
         for (address, sets) in hosts.chain(nodes) {
             sets.iter().for_each(|id| builder.add(*id, [single(address)]));
         }
@@ -326,8 +325,8 @@ impl Membership {
 }
 
 impl Host {
-    /// The address is its that was bound here, else its that was created last.
-    fn settle(&mut self, cache: &Cache) {
+    /// The address belongs to the pod bound here, else to the one created last.
+    fn reconcile(&mut self, cache: &Cache) {
         if self.others.is_empty() {
             return;
         }

@@ -1,9 +1,8 @@
 //! Port names of peers, and the numbers they stand for at the moment.
 //!
-//! An egress rule that names a port means another number on every pod that gives the name
-//! another number. A name is followed as a set is: a pod that changes is held against the
-//! names that cover its namespace. Only a number that nobody gave before, or that nobody
-//! gives any more, makes rules change.
+//! An egress rule that names a port means another number on every pod that gives the name another
+//! number. A name is tracked like a set: a pod that changes is compared with the names that cover
+//! its namespace. Rules change only when a number gets its first pod or loses its last.
 
 use std::collections::{BTreeMap, HashSet};
 use std::mem;
@@ -18,7 +17,7 @@ use crate::cache::Cache;
 use crate::model::{Pod, Protocol};
 use crate::peers::PodPeers;
 
-/// Number of a port name that egress rules ask for.
+/// Number of a port name that egress rules use.
 pub(crate) type NameId = u32;
 
 /// A port name as a peer's pods use it.
@@ -33,8 +32,8 @@ pub(crate) struct NameOf {
 pub(super) type Numbers = BTreeMap<u16, u32>;
 
 impl Membership {
-    /// The number of a port name and the numbers it stands for, sorted; it is followed from
-    /// now on.
+    /// Returns the number of a port name and the numbers it stands for, sorted; tracks it from now
+    /// on.
     pub(crate) fn name(&mut self, cache: &Cache, name: NameOf) -> (NameId, Vec<u16>) {
         let id = match self.name_ids.get(&name) {
             Some(id) => *id,
@@ -56,7 +55,7 @@ impl Membership {
         {
             if let Some(number) = name.number(cache, pod) {
                 *numbers.entry(number).or_default() += 1;
-                self.told_numbers.entry(pod.key.clone()).or_default().push((id, number));
+                self.published_numbers.entry(pod.key.clone()).or_default().push((id, number));
             }
         }
         self.name_ids.insert(Arc::clone(&name), id);
@@ -66,7 +65,7 @@ impl Membership {
         id
     }
 
-    /// One more user of a port name.
+    /// Adds a user to a port name.
     pub(crate) fn retain_name(&mut self, id: NameId) {
         if let Some((entry, _)) = self.names.get_mut(&id) {
             entry.uses += 1;
@@ -74,7 +73,7 @@ impl Membership {
         }
     }
 
-    /// One user less.
+    /// Removes a user.
     pub(crate) fn release_name(&mut self, id: NameId) {
         if let Some((entry, _)) = self.names.get_mut(&id) {
             entry.uses = entry.uses.saturating_sub(1);
@@ -84,12 +83,12 @@ impl Membership {
         }
     }
 
-    /// Port names whose numbers changed since this was asked last.
+    /// Returns the port names whose numbers changed since the last call.
     pub(crate) fn take_changed_names(&mut self) -> HashSet<NameId, RandomState> {
         mem::take(&mut self.changed_names)
     }
 
-    /// Works out anew which numbers a pod gives to names.
+    /// Recomputes the numbers a pod gives to names.
     pub(super) fn refresh_numbers(&mut self, cache: &Cache, key: &PodKey) {
         let mut now: Vec<(NameId, u16)> = Vec::new();
         if let (Some(pod), Some(entry)) = (cache.pod(key), cache.namespaces().get(&key.namespace))
@@ -102,8 +101,8 @@ impl Membership {
             }));
         }
         let before = match now.is_empty() {
-            true => self.told_numbers.remove(key),
-            false => self.told_numbers.insert(key.clone(), now.clone()),
+            true => self.published_numbers.remove(key),
+            false => self.published_numbers.insert(key.clone(), now.clone()),
         };
         for (id, number) in before.iter().flatten().filter(|it| !now.contains(it)) {
             let Some((_, numbers)) = self.names.get_mut(id) else { continue };
@@ -125,16 +124,16 @@ impl Membership {
         }
     }
 
-    /// Forgets names that nobody uses any more.
+    /// Removes unused names.
     pub(super) fn sweep_names(&mut self) {
         for id in mem::take(&mut self.idle_names) {
             let Some((entry, _)) = self.names.remove(&id) else { continue };
             self.name_ids.remove(&entry.it);
             self.interests.remove(&Interest::Name(id, entry.it));
             self.changed_names.remove(&id);
-            self.told_numbers.retain(|_, told| {
-                told.retain(|(name, _)| *name != id);
-                !told.is_empty()
+            self.published_numbers.retain(|_, published| {
+                published.retain(|(name, _)| *name != id);
+                !published.is_empty()
             });
         }
     }

@@ -40,8 +40,8 @@ impl Membership {
         let mut now: Vec<(IpAddr, Sets)> = cache.nodes().get(name).map(inside).unwrap_or_default();
         now.retain(|(_, sets)| !sets.is_empty());
         let before = match now.is_empty() {
-            true => self.told_nodes.remove(name),
-            false => self.told_nodes.insert(Arc::clone(name), now.clone()),
+            true => self.published_nodes.remove(name),
+            false => self.published_nodes.insert(Arc::clone(name), now.clone()),
         };
         let before = before.unwrap_or_default();
         if before == now || self.rebuild {

@@ -42,9 +42,8 @@ impl Namespace {
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
-    /// What tells it from a pod that had the same name before: `metadata.uid`, or where the
-    /// kubelet made the pod out of a file, what the kubelet calls it
-    /// (annotation `kubernetes.io/config.hash`). `None` where absent.
+    /// Distinguishes it from other pods of the same name: `metadata.uid`, or for static pods the
+    /// kubelet's annotation `kubernetes.io/config.hash`. `None` where absent.
     pub uid: Option<Arc<str>>,
     /// Labels; shared between pods with the same ones.
     pub labels: Arc<Labels>,
@@ -52,12 +51,12 @@ pub struct Pod {
     pub node: Option<Arc<str>>,
     /// `status.podIPs`, or `status.podIP` where the list is absent.
     pub addresses: Vec<IpAddr>,
-    /// `spec.hostNetwork`: the pod has its cluster node's addresses and is no policy's subject.
+    /// `spec.hostNetwork`: the pod has its cluster node's addresses and is not subject to policies.
     pub host_network: bool,
     /// Phase `Succeeded` or `Failed`: the pod will not run again and its address may be reused.
     pub finished: bool,
-    /// Seconds since the epoch of `metadata.creationTimestamp`, 0 where absent; tells which
-    /// of two pods that claim one address came later.
+    /// Seconds since the epoch of `metadata.creationTimestamp`, 0 where absent; orders pods that
+    /// claim the same address.
     pub created: i64,
     /// Named ports of the containers.
     pub ports: Arc<[ContainerPort]>,

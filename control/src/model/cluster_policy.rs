@@ -14,15 +14,15 @@ pub struct ClusterNetworkPolicy {
     pub tier: Tier,
     /// 0 to 1000, lower first; equal ones in the order of their names.
     pub priority: u16,
-    /// Namespaces of the pods it is about.
+    /// Namespace selector of its subject.
     pub namespaces: Selector,
-    /// Labels of the pods it is about.
+    /// Pod selector of its subject.
     pub pods: Selector,
     /// Rules for ingress, the first that matches counting.
     pub ingress: Vec<ClusterRule>,
     /// Rules for egress, likewise.
     pub egress: Vec<ClusterRule>,
-    /// What its status says.
+    /// Its status.
     #[serde(skip)]
     pub report: Report,
 }
@@ -32,14 +32,14 @@ pub struct ClusterNetworkPolicy {
 pub struct ClusterEgressFirewall {
     /// Its name.
     pub name: Arc<str>,
-    /// Namespaces of the pods it is about.
+    /// Namespace selector of its subject.
     pub namespaces: Selector,
-    /// Labels of the pods it is about.
+    /// Pod selector of its subject.
     pub pods: Selector,
     /// Its rules, the first that matches counting: [`Verdict::Deny`] is final, and
     /// [`Verdict::Pass`] leaves the connection to every other policy.
     pub egress: Vec<ClusterRule>,
-    /// What its status says.
+    /// Its status.
     #[serde(skip)]
     pub report: Report,
 }
@@ -56,32 +56,32 @@ pub enum Tier {
 /// A rule of a cluster policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRule {
-    /// What it says.
+    /// Its action.
     pub verdict: Verdict,
     /// What it is about.
     pub rule: PolicyRule,
 }
 
-/// What a rule says about a connection.
+/// The action of a cluster policy's rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Verdict {
-    /// It may pass.
+    /// Permit.
     Accept,
-    /// It may not.
+    /// Deny.
     Deny,
-    /// The rest of this tier has no say; the next one has.
+    /// Skips the rest of this tier; the next one decides.
     Pass,
 }
 
 impl ClusterEgressFirewall {
-    /// Whether pods with these labels, in such a namespace, are its subject.
+    /// Returns whether its subject selects pods with these labels, in such a namespace.
     pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
         self.namespaces.matches(namespace) && self.pods.matches(pod)
     }
 }
 
 impl ClusterNetworkPolicy {
-    /// Whether pods with these labels, in such a namespace, are its subject.
+    /// Returns whether its subject selects pods with these labels, in such a namespace.
     pub fn selects(&self, namespace: &Labels, pod: &Labels) -> bool {
         self.namespaces.matches(namespace) && self.pods.matches(pod)
     }

@@ -12,7 +12,7 @@ pub struct Labels {
 impl Labels {
     /// The value of `key`, if the label exists.
     pub fn value(&self, key: &str) -> Option<&str> {
-        // A handful of labels: a walk beats a search.
+        // A linear search is fastest for a handful of labels.
         self.known.iter().find(|(have, _)| &**have == key).map(|(_, value)| &**value)
     }
 

@@ -1,7 +1,6 @@
-//! Kubernetes objects in our own words, stripped to what the pipeline needs.
+//! Kubernetes objects, reduced to what the pipeline needs.
 //!
-//! Whatever is here has been validated: [`crate::objects`] is the only place that makes
-//! these from API objects.
+//! All values are validated: only [`crate::objects`] makes these from API objects.
 
 mod cluster;
 mod cluster_policy;
@@ -15,7 +14,7 @@ pub use cluster::{ContainerPort, Namespace, Node, Pod};
 pub use cluster_policy::{ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict};
 pub use labels::Labels;
 pub use policy::{
-    Direction, Namespaces, NetworkPolicy, Peer, Policed, PolicyRule, PortSpec, Ports,
+    Direction, DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports,
 };
 pub use report::{Condition, Report};
 pub use selector::{Requirement, Selector, Test};

@@ -9,7 +9,7 @@ use acl::PortRange;
 
 use super::{Key, Protocol, Selector};
 
-/// Which of a pod's two gates is meant, in the words of Kubernetes.
+/// One of a pod's two directions, named as in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Direction {
     /// Connections towards the pod; the peer is the source.
@@ -36,17 +36,17 @@ impl Direction {
 pub struct NetworkPolicy {
     /// Namespace and name.
     pub key: Key,
-    /// `spec.podSelector`: whom it isolates, in its own namespace.
+    /// `spec.podSelector`: the pods it isolates, in its own namespace.
     pub selector: Selector,
-    /// What it says about ingress.
-    pub ingress: Policed,
-    /// What it says about egress.
-    pub egress: Policed,
+    /// Its ingress rules.
+    pub ingress: DirectionRules,
+    /// Its egress rules.
+    pub egress: DirectionRules,
 }
 
 impl NetworkPolicy {
-    /// What it says about `direction`.
-    pub fn direction(&self, direction: Direction) -> &Policed {
+    /// Returns its rules for `direction`.
+    pub fn direction(&self, direction: Direction) -> &DirectionRules {
         match direction {
             Direction::Ingress => &self.ingress,
             Direction::Egress => &self.egress,
@@ -54,24 +54,24 @@ impl NetworkPolicy {
     }
 }
 
-/// What a policy says about one direction: `None` nothing, else the pods it selects are
-/// isolated and only what one of the rules permits may pass.
-pub type Policed = Option<Vec<PolicyRule>>;
+/// The rules of one direction: `None` leaves it open; otherwise the selected pods are isolated and
+/// only connections that a rule permits may open.
+pub type DirectionRules = Option<Vec<PolicyRule>>;
 
 /// One element of `spec.ingress` or `spec.egress`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRule {
     /// Its position in the policy, from 0.
     pub index: usize,
-    /// Whom its verdicts are reported by: `NetworkPolicy NS/NAME ingress[INDEX]`.
+    /// Its name in verdicts: `NetworkPolicy NS/NAME ingress[INDEX]`.
     pub origin: Arc<str>,
-    /// `from` or `to`; `None` (missing or empty list) means anybody.
+    /// `from` or `to`; `None` (missing or empty list) means any peer.
     pub peers: Option<Vec<Peer>>,
     /// `ports`; `None` (missing or empty list) means every protocol and port.
     pub ports: Option<Vec<Ports>>,
 }
 
-/// Whom a rule is about.
+/// A peer of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Peer {
     /// Pods by label.

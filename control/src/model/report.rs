@@ -1,7 +1,7 @@
-//! What is said about a policy in its status.
+//! Conditions in the status of a policy.
 
-/// What an object's status says so far. It is no part of what the policy means, so all reports
-/// count as equal, and none is kept on disk.
+/// The status of an object. It does not affect the policy's meaning, so all reports compare equal
+/// and none is saved.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// `metadata.generation`: grows with each change of the spec.
@@ -23,9 +23,9 @@ impl Eq for Report {}
 pub struct Condition {
     /// `status`: all of the policy is enforced as written.
     pub accepted: bool,
-    /// One word, for programs.
+    /// A word for programs.
     pub reason: String,
-    /// What people should know.
+    /// A message for people.
     pub message: String,
     /// The generation that this is about.
     pub observed_generation: Option<i64>,

@@ -16,16 +16,16 @@ use super::Labels;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Selector(Box<[Requirement]>);
 
-/// One demand on the label `key`.
+/// A requirement on the label `key`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Requirement {
-    /// The label asked about.
+    /// The label.
     pub key: Arc<str>,
-    /// What must be true of it.
+    /// The condition on it.
     pub test: Test,
 }
 
-/// What a requirement asks of its label.
+/// The condition of a requirement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Test {
     /// The label exists and its value is one of these.
@@ -44,7 +44,7 @@ impl Selector {
         self.0.iter().all(|requirement| requirement.holds(labels.value(&requirement.key)))
     }
 
-    /// Whether everything is selected because nothing is demanded.
+    /// Returns whether it has no requirements and so selects everything.
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()
     }
@@ -55,7 +55,7 @@ impl Selector {
     }
 }
 
-/// As kubectl writes selectors; nothing demanded is the empty text.
+/// Formats as kubectl does; without requirements, the empty text.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, requirement) in self.0.iter().enumerate() {

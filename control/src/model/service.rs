@@ -48,7 +48,7 @@ pub struct ServicePort {
     pub node_port: Option<u16>,
 }
 
-/// Where a service port leads on the endpoint.
+/// The target port of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetPort {
     /// A number.

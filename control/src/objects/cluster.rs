@@ -115,7 +115,7 @@ fn created(metadata: &ObjectMeta) -> i64 {
     metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second())
 }
 
-/// By what the kubelet, and so the runtime, knows the pod.
+/// The uid by which the kubelet and the runtime know the pod.
 fn uid(metadata: &mut ObjectMeta) -> Option<Arc<str>> {
     let annotations = metadata.annotations.as_mut();
     let of_file = annotations.and_then(|it| it.remove("kubernetes.io/config.hash"));

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cluster_rules::{Dialect, deny_all, rules, spec, subject};
+use super::cluster_rules::{RuleSchema, deny_all, rules, spec, subject};
 use super::{ObjectRef, report};
 use crate::FieldFault;
 use crate::model::{ClusterNetworkPolicy, Direction, Tier, Verdict};
 
 type Faults = Vec<FieldFault>;
 
-/// How a ClusterNetworkPolicy spells its rules.
-const DIALECT: Dialect = Dialect {
+/// The rule schema of ClusterNetworkPolicy.
+const SCHEMA: RuleSchema = RuleSchema {
     kind: "ClusterNetworkPolicy",
     actions: &[
         ("Accept", Verdict::Accept, true),
@@ -57,15 +57,15 @@ pub(super) fn cluster_network_policy(
     let (namespaces, pods) = subject(spec.get("subject"), &mut faults);
     let head_is_fine = faults.len() == before && tier.is_some() && priority.is_some();
     let mut rules_of = |direction| {
-        let mut rules = rules(spec, direction, &reference.name, &DIALECT, &mut faults);
+        let mut rules = rules(spec, direction, &reference.name, &SCHEMA, &mut faults);
         if !head_is_fine {
-            // Which pods it is about, and when, is not known: a permission could be one too many,
-            // and what a rule passes on could be let in by a policy that comes too late.
+            // Its subject or order is unknown: a permission could apply to the wrong pods, and a
+            // passed connection could be permitted by a policy of lower priority.
             rules.retain(|rule| rule.verdict != Verdict::Accept);
             rules.iter_mut().for_each(|rule| rule.verdict = Verdict::Deny);
         }
         if may_deny {
-            rules.push(deny_all(rules.len(), direction, &reference.name, &DIALECT));
+            rules.push(deny_all(rules.len(), direction, &reference.name, &SCHEMA));
         }
         rules
     };

@@ -1,7 +1,7 @@
 //! The rules of cluster policies, read part by part.
 //!
-//! ClusterNetworkPolicy and ClusterEgressFirewall spell subjects, peers and protocols alike; what
-//! they call their actions and which peers they know is their [`Dialect`]. A rule that cannot be
+//! ClusterNetworkPolicy and ClusterEgressFirewall spell subjects, peers and protocols alike;
+//! [`RuleSchema`] has the differences: names of actions and kinds of peers. A rule that cannot be
 //! read fails closed: one that permits matches nothing, any other becomes deny-all.
 
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::model::{
 
 type Faults = Vec<FieldFault>;
 
-/// How a kind of policy spells its rules.
-pub(super) struct Dialect {
+/// The rule schema of a kind of policy.
+pub(super) struct RuleSchema {
     /// The kind.
     pub(super) kind: &'static str,
-    /// Names of actions, what they say, and whether they permit.
+    /// Names of actions, their meaning, and whether they permit.
     pub(super) actions: &'static [(&'static str, Verdict, bool)],
     /// Fields of a peer of ingress rules.
     pub(super) from: &'static [&'static str],
@@ -85,8 +85,8 @@ pub(super) fn one_of<'v>(
     }
 }
 
-/// The spec of a policy, and whether what it may deny cannot be told: it is no object, or has fields
-/// that are not `known`, any of which may be misspelt rules.
+/// Returns the spec of a policy, and whether its denials are uncertain: it is no object, or has
+/// fields that are not `known`, any of which may be misspelt rules.
 pub(super) fn spec<'v>(
     value: &'v Value,
     known: &[&str],
@@ -108,14 +108,14 @@ pub(super) fn spec<'v>(
     }
 }
 
-/// The rule for what may have been a denial.
+/// The deny-all rule that replaces a possible denial.
 pub(super) fn deny_all(
     index: usize,
     direction: Direction,
     name: &str,
-    dialect: &Dialect,
+    schema: &RuleSchema,
 ) -> ClusterRule {
-    let origin = format!("{} {name} {}[{index}]", dialect.kind, direction.field()).into();
+    let origin = format!("{} {name} {}[{index}]", schema.kind, direction.field()).into();
     ClusterRule {
         verdict: Verdict::Deny,
         rule: PolicyRule { index, origin, peers: None, ports: None },
@@ -127,14 +127,14 @@ pub(super) fn rules(
     spec: &Map<String, Value>,
     direction: Direction,
     name: &str,
-    dialect: &Dialect,
+    schema: &RuleSchema,
     faults: &mut Faults,
 ) -> Vec<ClusterRule> {
     let field = format!("spec.{}", direction.field());
     let origin = |index: usize| -> Arc<str> {
-        format!("{} {name} {}[{index}]", dialect.kind, direction.field()).into()
+        format!("{} {name} {}[{index}]", schema.kind, direction.field()).into()
     };
-    let deny_all = |index| deny_all(index, direction, name, dialect);
+    let deny_all = |index| deny_all(index, direction, name, schema);
     let list = match spec.get(direction.field()) {
         None | Some(Value::Null) => return Vec::new(),
         Some(Value::Array(list)) => list,
@@ -143,22 +143,22 @@ pub(super) fn rules(
             return vec![deny_all(0)];
         }
     };
-    if list.len() > dialect.most {
-        faults.push(FieldFault::new(&field, format!("has more than {} rules", dialect.most)));
+    if list.len() > schema.most {
+        faults.push(FieldFault::new(&field, format!("has more than {} rules", schema.most)));
     }
     let mut rules = Vec::new();
     for (index, value) in list.iter().enumerate() {
         let field = reader::at(&field, index);
         let action = value.get("action").and_then(Value::as_str);
-        let known = dialect.actions.iter().find(|(name, ..)| Some(*name) == action);
+        let known = schema.actions.iter().find(|(name, ..)| Some(*name) == action);
         let mut found = Vec::new();
         if known.is_none() {
-            let names = dialect.actions.iter().map(|(name, ..)| format!("{name:?}"));
+            let names = schema.actions.iter().map(|(name, ..)| format!("{name:?}"));
             let names = names.collect::<Vec<_>>().join(", ");
             found.push(FieldFault::new(format!("{field}.action"), format!("is none of {names}")));
         }
         let permits = known.is_some_and(|(.., permits)| *permits);
-        let (peers, ports) = rule(value, &field, direction, permits, dialect, &mut found);
+        let (peers, ports) = rule(value, &field, direction, permits, schema, &mut found);
         match known {
             Some((_, verdict, _)) if found.is_empty() => {
                 let rule = PolicyRule { index, origin: origin(index), peers: Some(peers), ports };
@@ -178,7 +178,7 @@ fn rule(
     field: &str,
     direction: Direction,
     permits: bool,
-    dialect: &Dialect,
+    schema: &RuleSchema,
     faults: &mut Faults,
 ) -> (Vec<Peer>, Option<Vec<Ports>>) {
     let (from_or_to, other) = match direction {
@@ -195,15 +195,15 @@ fn rule(
     }
     let mut peers = Vec::new();
     let mut only_pods = true;
-    match list(value, field, from_or_to, dialect.most, faults) {
+    match list(value, field, from_or_to, schema.most, faults) {
         Some(list) => {
             for (field, value) in list {
-                only_pods &= peer(value, &field, direction, permits, dialect, &mut peers, faults);
+                only_pods &= peer(value, &field, direction, permits, schema, &mut peers, faults);
             }
         }
         None => faults.push(FieldFault::new(format!("{field}.{from_or_to}"), "is required")),
     }
-    let ports = list(value, field, "protocols", dialect.most, faults).map(|list| {
+    let ports = list(value, field, "protocols", schema.most, faults).map(|list| {
         let mut ports = Vec::new();
         for (field, value) in list {
             if let Err(fault) = protocol(value, &field, only_pods, &mut ports) {
@@ -237,19 +237,19 @@ fn list<'v>(
     }
 }
 
-/// Adds what a peer means; whether it means pods.
+/// Adds the peers of an element; returns whether it selects pods.
 fn peer(
     value: &Value,
     field: &str,
     direction: Direction,
     permits: bool,
-    dialect: &Dialect,
+    schema: &RuleSchema,
     peers: &mut Vec<Peer>,
     faults: &mut Faults,
 ) -> bool {
     let known = match direction {
-        Direction::Ingress => dialect.from,
-        Direction::Egress => dialect.to,
+        Direction::Ingress => schema.from,
+        Direction::Egress => schema.to,
     };
     match one_of(value, field, known) {
         Ok(("namespaces", value)) => {
@@ -268,7 +268,7 @@ fn peer(
         }
         Ok(("networks", _)) => {
             for (field, value) in
-                list(value, field, "networks", dialect.most, faults).into_iter().flatten()
+                list(value, field, "networks", schema.most, faults).into_iter().flatten()
             {
                 match reader::network(value.as_str().unwrap_or_default(), || field) {
                     Ok(net) => peers.push(Peer::Block(net, Vec::new())),

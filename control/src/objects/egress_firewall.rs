@@ -1,23 +1,22 @@
 //! ClusterEgressFirewall (podgate.io/v1alpha1), read part by part.
 //!
-//! Each firewall stands for itself: a connection opens only if every firewall that has the pod
-//! for its subject lets it, so one can be added or removed without a look at the others. `Allow`
-//! means "this firewall has no objection", and every later policy is still asked; so a firewall
-//! never opens what others close.
+//! Firewalls are independent: a connection opens only if every firewall that selects the pod
+//! permits it. `Allow` means that this firewall does not object; every later policy still applies,
+//! so a firewall never opens what others close.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cluster_rules::{Dialect, deny_all, rules, spec, subject};
+use super::cluster_rules::{RuleSchema, deny_all, rules, spec, subject};
 use super::{ObjectRef, report};
 use crate::FieldFault;
 use crate::model::{ClusterEgressFirewall, Direction, Selector, Verdict};
 
-/// How a ClusterEgressFirewall spells its rules.
-const DIALECT: Dialect = Dialect {
+/// The rule schema of ClusterEgressFirewall.
+const SCHEMA: RuleSchema = RuleSchema {
     kind: "ClusterEgressFirewall",
-    // The rest of this firewall has no say; the next policy has.
+    // Skips the rest of this firewall; the next policy decides.
     actions: &[("Allow", Verdict::Pass, true), ("Deny", Verdict::Deny, false)],
     from: &[],
     to: &["namespaces", "pods", "nodes", "networks", "apiServer", "domainNames"],
@@ -46,11 +45,11 @@ pub(super) fn cluster_egress_firewall(
         subject_value => subject(subject_value, &mut faults),
     };
     let subject_is_fine = faults.len() == before;
-    let mut egress = rules(spec, Direction::Egress, &reference.name, &DIALECT, &mut faults);
-    // To whom it applies is not known: an exception could be one too many.
+    let mut egress = rules(spec, Direction::Egress, &reference.name, &SCHEMA, &mut faults);
+    // Its subject is unknown: an exception could apply to the wrong pods.
     egress.retain(|rule| subject_is_fine || rule.verdict == Verdict::Deny);
     if may_deny {
-        egress.push(deny_all(egress.len(), Direction::Egress, &reference.name, &DIALECT));
+        egress.push(deny_all(egress.len(), Direction::Egress, &reference.name, &SCHEMA));
     }
     let (name, report) = (Arc::clone(&reference.name), report::read(value));
     (ClusterEgressFirewall { name, namespaces, pods, egress, report }, faults)

@@ -1,8 +1,8 @@
 //! API objects to model: parsing is validating.
 //!
-//! [`read`] takes one object as it came from the API server or a manifest. An object with faults
-//! is read part by part, evaluated as it stands, and fails closed: what could be a denial denies,
-//! what could be a permission does not permit. What was known of it before plays no part.
+//! [`read`] takes one object as it came from the API server or a manifest. An object with faults is
+//! read part by part, evaluated as it stands, and fails closed: what could be a denial denies, what
+//! could be a permission does not permit. Its earlier versions play no part.
 //!
 //! - A **NetworkPolicy** selects by the requirements that could be read (so no fewer pods than it
 //!   says) and permits by the rules that could be read.
@@ -203,16 +203,16 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// What [`read`] made of a value.
+/// The result of [`read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// An object, and what was wrong with it.
+    /// An object and its faults.
     Object(Object, Vec<FieldFault>),
-    /// An object of a kind that is of no concern here.
+    /// An object of an irrelevant kind.
     OtherKind(String),
-    /// Nothing that could be told to be any object.
+    /// No recognisable object.
     Nothing(FieldFault),
-    /// An object whose name or kind could be read, but that cannot be taken into account at all.
+    /// An object with a readable name or kind, but otherwise unusable.
     Refused(FieldFault),
 }
 
@@ -243,8 +243,8 @@ pub fn read(value: Value) -> Read {
     }
 }
 
-/// Kinds that isolate pods but are not enforced, and kinds that are mistyped: skipping them in
-/// silence would leave open what they close.
+/// Kinds that isolate pods but are not enforced, and mistyped kinds: ignoring them silently would
+/// leave open what they close.
 fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let is_in = |known: &Kind| known.api_version().split_once('/').map_or("", |it| it.0) == group;
@@ -257,7 +257,7 @@ fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
     }
     let is_policy = Kind::ALL.iter().filter(|it| it.closes()).any(|it| is_close(&it));
     let closes = match group {
-        // Whatever is in these groups may close something.
+        // Any kind of these groups may deny connections.
         "policy.networking.k8s.io" | "podgate.io" => true,
         "networking.k8s.io" => is_policy || kind.to_ascii_lowercase().contains("polic"),
         "" | "extensions" => is_policy,
@@ -268,7 +268,7 @@ fn refusal(api_version: &str, kind: &str) -> Option<FieldFault> {
     })
 }
 
-/// A kind without what is often mistyped: case and number.
+/// Normalises a kind: lower case, singular.
 fn singular(kind: &str) -> String {
     let lower = kind.to_ascii_lowercase();
     match (lower.strip_suffix("ies"), lower.strip_suffix('s')) {

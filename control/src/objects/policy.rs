@@ -18,7 +18,7 @@ use crate::FieldFault;
 use crate::model::{Direction, Key, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports};
 
 type Faults = Vec<FieldFault>;
-/// `None` is anybody, or every port.
+/// `None` is any peer, or every port.
 type PeersAndPorts = (Option<Vec<Peer>>, Option<Vec<Ports>>);
 
 /// The policy as far as it could be read, and what could not be.
@@ -35,7 +35,7 @@ pub(super) fn network_policy(reference: &ObjectRef, value: &Value) -> (NetworkPo
     let misspelt = unknown(spec, "spec", &known, "a policy");
     let [ingress_in_force, egress_in_force] = match directions(spec, &mut faults) {
         directions if misspelt.is_empty() => directions,
-        // Any of them may be what was meant.
+        // Any of them may have been meant.
         _ => [true, true],
     };
     faults.extend(misspelt);
@@ -85,7 +85,7 @@ fn directions(spec: &Value, faults: &mut Faults) -> [bool; 2] {
             }
         }
     }
-    // What an unreadable type meant is anybody's guess: it may have been either.
+    // An unreadable type may have meant either direction.
     if unknown { [true, true] } else { directions }
 }
 
@@ -132,7 +132,7 @@ fn rule(
     };
     let mut faults = Vec::new();
     match value {
-        // A misspelt `from` would otherwise permit everybody.
+        // A misspelt `from` would otherwise permit any peer.
         Value::Object(_) => {
             faults.extend(unknown(value, field, &[from_or_to, "ports"], "a rule"));
         }

@@ -1,4 +1,4 @@
-//! What was said about a cluster policy in its status.
+//! Reads the status of a cluster policy.
 
 use serde_json::Value;
 

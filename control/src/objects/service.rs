@@ -22,7 +22,7 @@ fn key(reference: &ObjectRef) -> Key {
     }
 }
 
-/// Collects what is fine and keeps the faults.
+/// Collects valid values and keeps the faults of the others.
 fn sieve<T>(
     results: impl IntoIterator<Item = Result<T, FieldFault>>,
     faults: &mut Faults,
@@ -43,7 +43,7 @@ fn part<T: DeserializeOwned + Default>(value: &Value, field: &str, faults: &mut 
     }
 }
 
-/// The elements of a list, each read as one of the API's types or told as a fault.
+/// Reads the elements of a list as one of the API's types; unreadable ones are faults.
 fn elements<T: DeserializeOwned>(
     value: &Value,
     field: &str,
@@ -130,8 +130,7 @@ pub(super) fn service(reference: &ObjectRef, value: &Value) -> (Service, Faults)
     (service, faults)
 }
 
-/// `loadBalancerSourceRanges`: `None` where absent or empty. A range that could not be read admits
-/// nobody.
+/// `loadBalancerSourceRanges`: `None` where absent or empty. An unreadable range admits no source.
 fn source_ranges(value: &Value, faults: &mut Faults) -> Option<Vec<IpNet>> {
     let field = "spec.loadBalancerSourceRanges";
     match value.pointer("/spec/loadBalancerSourceRanges") {

@@ -1,7 +1,7 @@
-//! Header compression (RFC 7541): all of it for reading, the plainest form for writing.
+//! Header compression (RFC 7541): a complete decoder, and an encoder of literals.
 //!
-//! What is written uses neither Huffman code nor the dynamic table, so an encoder has no state:
-//! a few headers once per stream are not worth more.
+//! The encoder uses neither Huffman codes nor the dynamic table, so it has no state: a few headers
+//! once per stream are not worth more.
 
 mod huffman;
 mod table;
@@ -17,7 +17,7 @@ pub struct Field {
     pub value: String,
 }
 
-/// Why a header block cannot be read. The connection cannot go on: both ends' tables differ.
+/// Why a header block cannot be read. The connection has to end: both ends' tables differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HpackError {
     /// The block ends inside a field.
@@ -35,7 +35,7 @@ pub(crate) enum HpackError {
     /// The table's size was raised above what was offered, or in the middle of a block.
     #[error("header block: a table size that was not offered")]
     TableSize,
-    /// More headers than are wanted.
+    /// More headers than allowed.
     #[error("header block: more than {MOST_BYTES} bytes of headers")]
     TooLong,
 }

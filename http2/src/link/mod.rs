@@ -1,4 +1,4 @@
-//! What is sent on a connection, and what the windows of both directions are.
+//! The sending side of a connection, and the windows of both directions.
 
 mod state;
 
@@ -17,7 +17,7 @@ use super::hpack::MOST_BYTES;
 use super::receive::Role;
 use super::{Fault, code};
 
-/// What this side offers the peer.
+/// The settings this side offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Window of each stream, in bytes.
@@ -28,26 +28,26 @@ pub struct Settings {
     pub streams: usize,
 }
 
-/// One connection, seen by those who send on it.
+/// A handle for sending on a connection.
 #[derive(Debug)]
 pub struct Link {
     role: Role,
     state: Mutex<State>,
-    /// When the other side was heard last, by [`crate::clock::millis`].
-    heard: AtomicU64,
+    /// When bytes were last received, by [`crate::clock::millis`].
+    last_received: AtomicU64,
 }
 
 /// Senders wait above this many bytes in the queues, and go on below it.
 const ROOM: usize = 256 * 1024;
-/// What a waiting sender is expected to bring when it is woken.
+/// Bytes that a woken sender is expected to queue.
 const QUANTUM: usize = 64 * 1024;
 /// Bytes handed to the socket at a time.
 const FILL: usize = 128 * 1024;
-/// More answers than this to someone who reads none of them, and it is over.
+/// Limit of queued answers to SETTINGS and PING; a peer that reads none of them is disconnected.
 const MOST_CONTROL: usize = 1 << 20;
 
 impl Link {
-    /// A connection at its beginning: preface and settings are queued.
+    /// A new connection, with preface and settings queued.
     pub fn new(role: Role, offer: Settings) -> Arc<Self> {
         let mut control = Vec::with_capacity(128);
         if role == Role::Client {
@@ -92,7 +92,11 @@ impl Link {
             waiting: VecDeque::new(),
             ping_sent: None,
         };
-        Arc::new(Self { role, state: Mutex::new(state), heard: AtomicU64::new(crate::millis()) })
+        Arc::new(Self {
+            role,
+            state: Mutex::new(state),
+            last_received: AtomicU64::new(crate::millis()),
+        })
     }
 
     /// This side's role.
@@ -131,7 +135,7 @@ impl Link {
         })
     }
 
-    /// Sends the first headers of an answer.
+    /// Sends the headers of a response.
     pub fn headers(&self, stream: u32, block: &[u8]) {
         self.with(|state| {
             if state.phase == Phase::Open && state.streams.contains_key(&stream) {
@@ -141,7 +145,7 @@ impl Link {
         });
     }
 
-    /// Queues bytes; gives back how many wait on the stream now, or `None` if it has ended.
+    /// Queues bytes; returns how many are queued on the stream now, or `None` if it has ended.
     pub fn send(&self, stream: u32, bytes: Bytes) -> Option<usize> {
         self.with(|state| {
             let it = state.streams.get_mut(&stream)?;
@@ -169,7 +173,7 @@ impl Link {
         });
     }
 
-    /// Throws away what is queued on a stream and ends it as [`Link::finish`] does.
+    /// Discards what is queued on a stream and ends it as [`Link::finish`] does.
     pub fn cut(&self, stream: u32, trailers: Vec<u8>) {
         self.with(|state| {
             state.drop_queue(stream);
@@ -205,7 +209,7 @@ impl Link {
         self.lock().streams.get(&stream).map_or(0, |it| it.queued)
     }
 
-    /// Whether a sender may queue more now; if not, `waker` is woken when it may, or when the
+    /// Returns whether a sender may queue more now; if not, wakes `waker` when it may, or when the
     /// connection has ended.
     pub fn has_room(&self, waker: &Waker) -> bool {
         let mut state = self.lock();
@@ -216,7 +220,7 @@ impl Link {
         room
     }
 
-    /// As [`Link::has_room`], behind everyone who waits already.
+    /// As [`Link::has_room`], behind all senders that wait already.
     pub fn has_room_after_others(&self, waker: &Waker) -> bool {
         let mut state = self.lock();
         let room = state.waiting.is_empty() && state.backlog < ROOM;
@@ -238,20 +242,21 @@ impl Link {
         });
     }
 
-    /// For how long an answer to a ping is overdue; heard of at all since then counts.
+    /// Returns for how long a ping has been unanswered; any byte received since counts as an
+    /// answer.
     pub fn silent_for(&self) -> Duration {
         let Some(sent) = self.lock().ping_sent else { return Duration::ZERO };
-        let since = sent.max(self.heard.load(Ordering::Relaxed));
+        let since = sent.max(self.last_received.load(Ordering::Relaxed));
         Duration::from_millis(crate::millis().saturating_sub(since))
     }
 
-    /// How long ago the other side was heard.
+    /// Time since bytes were last received.
     pub fn idle_for(&self) -> Duration {
-        let heard = self.heard.load(Ordering::Relaxed);
-        Duration::from_millis(crate::millis().saturating_sub(heard))
+        let last_received = self.last_received.load(Ordering::Relaxed);
+        Duration::from_millis(crate::millis().saturating_sub(last_received))
     }
 
-    /// Ends the connection after everything that is queued.
+    /// Closes the connection after all queued frames.
     pub fn close(&self, code: u32, why: &str) {
         self.with(|state| {
             if state.phase == Phase::Open {
@@ -264,7 +269,7 @@ impl Link {
         });
     }
 
-    /// Ends the connection now; its driver returns.
+    /// Closes the connection now; its driver returns.
     pub fn abort(&self) {
         self.with(|state| {
             state.phase = Phase::Closed;
@@ -281,12 +286,12 @@ impl Link {
         self.lock().phase != Phase::Open
     }
 
-    /// Wakes the driver, so that it asks its handler again.
+    /// Wakes the driver, which queries its handler again.
     pub fn wake(&self) {
         self.with(|_| ());
     }
 
-    /// Wakes as many waiting senders as there is room for.
+    /// Wakes as many waiting senders as fit.
     fn wake_waiting(&self) {
         loop {
             let mut state = self.lock();
@@ -310,8 +315,8 @@ impl Link {
 
 /// For the driver.
 impl Link {
-    /// Appends what may be written now; `drained` is told per stream what left its queue.
-    /// Whoever waits for room is woken.
+    /// Appends what may be written now; calls `drained` for each stream with the bytes that left
+    /// its queue. Wakes senders that wait for room.
     pub(super) fn fill(&self, out: &mut Vec<u8>, drained: &mut Vec<(u32, usize)>, waker: &Waker) {
         let mut state = self.lock();
         out.append(&mut state.control);
@@ -330,7 +335,7 @@ impl Link {
         self.lock().driver = Some(waker.clone());
     }
 
-    /// Wakes nobody until [`Link::fill`].
+    /// Wakes no task until [`Link::fill`].
     pub(super) fn unregister(&self) {
         self.lock().driver = None;
     }
@@ -343,14 +348,14 @@ impl Link {
         self.lock().phase == Phase::Closed
     }
 
-    pub(super) fn heard(&self, now: u64) {
-        self.heard.store(now, Ordering::Relaxed);
+    pub(super) fn note_received(&self, now: u64) {
+        self.last_received.store(now, Ordering::Relaxed);
     }
 }
 
 /// For the receiver.
 impl Link {
-    /// Opens a stream the client asks for; false if it has too many.
+    /// Opens a stream for the client; false if it has too many.
     pub(super) fn accept(&self, stream: u32) -> bool {
         let mut state = self.lock();
         state.last_remote = stream;
@@ -389,7 +394,7 @@ impl Link {
         }
     }
 
-    /// Notes that the headers which open a message came on the stream.
+    /// Records that a message's opening headers arrived on the stream.
     pub(super) fn answered(&self, stream: u32) {
         if let Some(it) = self.lock().streams.get_mut(&stream) {
             it.answered = true;
@@ -436,7 +441,7 @@ impl Link {
         self.wake_waiting();
     }
 
-    /// Opens a window of the peer further; the code of a stream's fault, if it gets too large.
+    /// Increases a send window; returns an error code if it gets too large.
     pub(super) fn grow(&self, stream: u32, bytes: i64) -> Result<Option<u32>, Fault> {
         let mut state = self.lock();
         let window = match state.streams.get_mut(&stream) {
@@ -520,17 +525,17 @@ fn too_large() -> Fault {
     Fault::new(code::FLOW_CONTROL_ERROR, "a window above 2^31-1")
 }
 
-/// Where a stream is in its life (section 5.1).
+/// The state of a stream (section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Never opened.
     Idle,
-    /// The peer may send. `answered`: the headers that open its message came.
+    /// The peer may send. `answered`: its message's opening headers arrived.
     Open { answered: bool },
     /// The peer has ended its side.
     RemoteEnded,
     /// Closed, and the peer had ended or reset it.
     ClosedByPeer,
-    /// Closed by this side, or too long ago to tell.
+    /// Closed by this side, or too long ago to be recorded.
     Closed,
 }

@@ -1,4 +1,4 @@
-//! Streams, windows and queues of a connection, and whose turn it is.
+//! Streams, windows and queues of a connection, and the order of sending.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -10,7 +10,7 @@ use super::Settings;
 use crate::code;
 use crate::frame::{self, flag, kind};
 
-/// Closed streams that are remembered.
+/// Maximum of closed streams recorded.
 const REMEMBERED: usize = 32;
 /// Streams a table may have room for when none is open.
 const SPARE: usize = 64;
@@ -25,15 +25,14 @@ pub(super) struct State {
     pub(super) ready: VecDeque<u32>,
     /// Bytes in all queues.
     pub(super) backlog: usize,
-    /// What the other side still takes on the connection.
+    /// Send window of the connection.
     pub(super) window: i64,
     pub(super) peer_window: i64,
     pub(super) peer_frame: usize,
-    /// What the other side may still send, and what was consumed since we said so.
+    /// Receive window of the connection, and bytes consumed since the last update.
     pub(super) receive_left: i64,
     pub(super) receive_used: i64,
-    /// The other side wants to remember less of header blocks, and is still to be told that
-    /// we make it remember nothing.
+    /// The peer reduced its header table; the next header block has to begin with a size update.
     pub(super) forget: bool,
     pub(super) next_stream: u32,
     /// The last stream the peer opened.
@@ -121,7 +120,7 @@ impl State {
         }
     }
 
-    /// Keeps in mind how a stream ended, as long as few have ended since.
+    /// Records how a stream ended; only the last ones are kept.
     pub(super) fn remember(&mut self, stream: u32, remote_ended: bool) {
         if self.closed.len() == REMEMBERED
             && let Some((oldest, _)) = self.closed.pop_front()
@@ -143,7 +142,7 @@ impl State {
         true
     }
 
-    /// Writes one frame of the stream whose turn it is; false if there is nothing to write.
+    /// Writes one frame of the next stream in turn; false if there is nothing to write.
     pub(super) fn fill_one(&mut self, out: &mut Vec<u8>, drained: &mut Vec<(u32, usize)>) -> bool {
         let Some(stream) = self.ready.pop_front() else { return false };
         let Some(it) = self.streams.get_mut(&stream) else { return true };
@@ -158,7 +157,7 @@ impl State {
                     }
                     None => frame::put_head(out, 0, kind::DATA, flag::END_STREAM, stream),
                 }
-                // A server that has answered wants no more of the request (section 8.1).
+                // A server that has answered stops the rest of the request (section 8.1).
                 if trailers.is_some() && !remote_ended {
                     frame::put_reset(out, stream, code::NO_ERROR);
                 }
@@ -206,13 +205,13 @@ impl State {
 
     /// Whether a window update was queued.
     pub(super) fn release(&mut self, stream: u32, bytes: i64) -> bool {
-        let mut told = false;
+        let mut appended = false;
         self.receive_used += bytes;
         if self.receive_used * 4 >= self.offer.connection_window {
             frame::put_window(&mut self.control, 0, self.receive_used);
             self.receive_left += self.receive_used;
             self.receive_used = 0;
-            told = true;
+            appended = true;
         }
         if let Some(it) = self.streams.get_mut(&stream) {
             it.receive_used += bytes;
@@ -220,9 +219,9 @@ impl State {
                 frame::put_window(&mut self.control, stream, it.receive_used);
                 it.receive_left += it.receive_used;
                 it.receive_used = 0;
-                told = true;
+                appended = true;
             }
         }
-        told
+        appended
     }
 }

@@ -1,5 +1,5 @@
-//! Opening a connection to a target, with errors worded as the original words them: people and
-//! their tools look for those texts.
+//! Opens a connection to a target. Errors are worded as in the original, since tools search for
+//! those texts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::rules::Rules;
 
-/// Why there is no connection.
+/// Why a dial failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DialError {
     /// The metric's label; the original knows `timeout` and `unknown`.
@@ -70,7 +70,7 @@ async fn resolve(target: &str) -> Result<Vec<SocketAddr>, DialError> {
     let port: u16 = port
         .parse()
         .map_err(|_| failed("unknown", format!("dial tcp: address {port}: invalid port")))?;
-    // No host is this host.
+    // An empty host means this host.
     let name = if host.is_empty() { "localhost" } else { host };
     match tokio::net::lookup_host((name, port)).await {
         Ok(addresses) => Ok(addresses.collect()),

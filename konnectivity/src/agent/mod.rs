@@ -1,12 +1,12 @@
-//! The agent: connected with every server there is, and dialling what they ask for.
+//! The agent: connects to every server and dials targets for them.
 //!
 //! | file | part |
 //! |---|---|
-//! | `options.rs` | what it is told |
+//! | `options.rs` | its options |
 //! | `sync.rs` | finding the servers: one connection to each |
 //! | `session.rs` | one connection to one server |
 //! | `dial.rs`, `target.rs` | connections to targets |
-//! | `metrics.rs` | what a scraper is told |
+//! | `metrics.rs` | its metrics |
 
 mod dial;
 mod metrics;
@@ -31,7 +31,7 @@ use crate::rules::Rules;
 use crate::server::{StartError, serve_pages};
 use crate::tls;
 
-/// An agent that runs. Dropping it ends it at once.
+/// A running agent. Dropping it ends it at once.
 #[derive(Debug)]
 pub struct Agent {
     shared: Arc<Shared>,
@@ -39,7 +39,7 @@ pub struct Agent {
     health: Vec<telemetry::Server>,
 }
 
-/// What all parts of an agent share.
+/// State shared by all parts of an agent.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -57,7 +57,7 @@ impl Shared {
 }
 
 impl Agent {
-    /// Looks for servers from now on, on the current tokio runtime.
+    /// Starts to connect to servers, on the current tokio runtime.
     ///
     /// # Errors
     /// Names the file that cannot be used.
@@ -76,7 +76,7 @@ impl Agent {
         Ok(Self { shared, tasks, health: Vec::new() })
     }
 
-    /// Servers it is connected with.
+    /// Number of connected servers.
     pub fn servers(&self) -> Vec<String> {
         self.shared.sessions().iter().map(|it| it.server().to_owned()).collect()
     }
@@ -86,7 +86,7 @@ impl Agent {
         self.shared.metrics.open_endpoints.get()
     }
 
-    /// Tells every server that this agent wants no further dials; what there is goes on.
+    /// Sends every server a DRAIN: no further dials; open connections continue.
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::Relaxed);
         for session in self.shared.sessions() {

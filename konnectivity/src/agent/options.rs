@@ -1,4 +1,4 @@
-//! What an agent is told.
+//! Options of an agent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,33 +9,33 @@ use crate::kubernetes::{Cluster, LeaseOptions};
 use crate::rules::Rules;
 use crate::tls::TlsFiles;
 
-/// How the number of servers is learnt.
+/// How the number of servers is determined.
 #[derive(Clone, Debug, Default)]
 pub enum ServerCount {
-    /// What the last server said.
+    /// The last server's count.
     #[default]
-    Told,
-    /// The largest number any server said that we are connected with.
+    Reported,
+    /// The largest count of all connected servers.
     Largest,
-    /// By leases that are valid.
+    /// The number of valid leases.
     Leases(Arc<Cluster>, LeaseOptions),
 }
 
-/// What bounds an agent's memory and patience.
+/// Limits on an agent's memory and waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that may wait for one target.
+    /// Maximum of bytes queued for one target.
     pub connection_bytes: usize,
-    /// For how long a target may take nothing while the above is full, before its connection is
-    /// closed. A server of this implementation waits instead.
+    /// Timeout of a target that takes no bytes while its queue is full. Not used with a server of
+    /// this implementation, which waits instead.
     pub slow_target: Duration,
-    /// For how long a connection to a target may take to open.
+    /// Timeout of opening a connection to a target.
     pub dial_timeout: Duration,
-    /// Dials at a time, for each server.
+    /// Maximum of concurrent dials, for each server.
     pub pending_dials: usize,
     /// Between two pings to a server of this implementation.
     pub probe: Duration,
-    /// For how long a server may leave a ping without an answer.
+    /// Timeout of a ping.
     pub probe_timeout: Duration,
 }
 
@@ -52,10 +52,10 @@ impl Default for Limits {
     }
 }
 
-/// What an agent is told.
+/// Options of an agent.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name or address of the servers, or of what balances between them.
+    /// Name or address of the servers, or of their load balancer.
     pub server_host: String,
     /// Their port.
     pub server_port: u16,
@@ -63,29 +63,28 @@ pub struct Options {
     pub files: TlsFiles,
     /// Protocols offered in the TLS handshake besides `h2`.
     pub alpn: Vec<String>,
-    /// File with the token that is shown; read anew for each connection. Newlines at its end are
-    /// left out.
+    /// File with the token; read again for each connection. Trailing newlines are removed.
     pub token: Option<PathBuf>,
     /// This agent's name.
     pub agent_id: String,
-    /// What it reaches, as a URL query.
+    /// Its identifiers, as a URL query.
     pub identifiers: String,
-    /// Between two looks for more servers, at first.
+    /// Initial interval of the search for more servers.
     pub sync_interval: Duration,
-    /// And at most, after failures.
+    /// Longest interval, after failures.
     pub sync_interval_cap: Duration,
-    /// Between two looks whether the servers are still there.
+    /// Interval of checks of the connected servers.
     pub probe_interval: Duration,
-    /// Whether to look for more servers when all are found.
+    /// Whether to search for more servers when all are connected.
     pub sync_forever: bool,
-    /// How their number is learnt.
+    /// How their number is determined.
     pub server_count: ServerCount,
-    /// Pings to servers that have been silent for this long.
+    /// Idle time before a ping to a server.
     pub keepalive: Duration,
     /// Bounds.
     pub limits: Limits,
-    /// Asked before each dial.
+    /// Rules evaluated before each dial.
     pub rules: Option<Arc<Rules>>,
-    /// Told of each connection.
+    /// Audit log of connections.
     pub audit: Audit,
 }

@@ -26,20 +26,20 @@ pub(crate) struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) link: Arc<Link>,
     stream: u32,
-    told: OnceLock<Told>,
+    greeting: OnceLock<Greeting>,
     targets: Mutex<HashMap<i64, Arc<Target>>>,
     dials: Mutex<HashMap<i64, AbortHandle>>,
     next: AtomicI64,
-    /// The link is not read because of a slow target.
+    /// Reading of the link is paused for a slow target.
     blocked: AtomicBool,
 }
 
-/// What a server says of itself.
+/// A server's greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Greeting {
     pub(crate) server: String,
     pub(crate) count: usize,
-    /// Bytes it takes for each connection until it says that it has room again.
+    /// Its window for each connection, in bytes.
     pub(crate) window: Option<usize>,
 }
 
@@ -49,7 +49,7 @@ impl Session {
             shared: Arc::clone(shared),
             link,
             stream,
-            told: OnceLock::new(),
+            greeting: OnceLock::new(),
             targets: Mutex::default(),
             dials: Mutex::default(),
             next: AtomicI64::new(1),
@@ -58,16 +58,16 @@ impl Session {
     }
 
     pub(crate) fn server(&self) -> &str {
-        self.told.get().map_or("", |told| told.server.as_str())
+        self.greeting.get().map_or("", |greeting| greeting.server.as_str())
     }
 
     pub(crate) fn window(&self) -> Option<usize> {
-        self.told.get().and_then(|told| told.window)
+        self.greeting.get().and_then(|greeting| greeting.window)
     }
 
-    /// How many servers there are, as this one says.
+    /// The number of servers, by this server's count.
     pub(crate) fn server_count(&self) -> Option<usize> {
-        self.told.get().map(|told| told.count)
+        self.greeting.get().map(|greeting| greeting.count)
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
@@ -101,7 +101,7 @@ impl Session {
         forgotten
     }
 
-    /// Works in a message; a target that does not keep up is given back.
+    /// Handles a message; returns a target that does not keep up.
     fn receive(self: &Arc<Self>, received: Message) -> Option<Arc<Target>> {
         self.shared.metrics.from_server.count(&received.packet);
         match received.packet {
@@ -123,7 +123,7 @@ impl Session {
             Packet::CloseRequest { connection, half } => {
                 let target = self.targets().get(&connection).cloned();
                 match target {
-                    // It is answered when everything before it has been written.
+                    // Answered when all data before it has been written.
                     Some(target) if half => target.raw.half_close(),
                     Some(target) => target.raw.finish(),
                     None => {
@@ -144,7 +144,7 @@ impl Session {
                     target.credit(bytes);
                 }
             }
-            // What only agents say.
+            // Only agents send these.
             Packet::DialResponse { .. }
             | Packet::CloseResponse { .. }
             | Packet::Drain
@@ -164,7 +164,7 @@ impl Session {
         self.shared.metrics.pending.add(1);
         let session = Arc::clone(self);
         let task = tokio::spawn(async move { session.open(&protocol, &address, random).await });
-        // The task needs the lock that is held here to get any further than its dial.
+        // The task waits for this lock after its dial.
         dials.insert(random, task.abort_handle());
     }
 
@@ -174,7 +174,7 @@ impl Session {
         let rules = options.rules.as_deref();
         let result = dial(protocol, address, rules, options.limits.dial_timeout).await;
         if self.dials().remove(&random).is_none() {
-            // Given up in between.
+            // Cancelled in between.
             return;
         }
         let metrics = &self.shared.metrics;
@@ -203,10 +203,10 @@ impl Session {
         let target = Target::new(&self, number, address, stream.peer_addr().ok());
         self.targets().insert(number, Arc::clone(&target));
         metrics.open_endpoints.add(1);
-        // Before anything is read from the target.
+        // This precedes all data of the target.
         self.send(&Packet::DialResponse { error: String::new(), connection: number, random });
         if self.link.is_closed() {
-            // It ended while we dialled; nobody else will tell the target.
+            // The link ended during the dial; close the target.
             self.forget(number);
             return;
         }
@@ -214,7 +214,7 @@ impl Session {
         tokio::spawn(async move { target.serve(stream).await });
     }
 
-    /// The server is gone: what it sent is still delivered, then the targets are closed.
+    /// Ends the session: delivers what the server sent, then closes the targets.
     pub(crate) fn end(&self) {
         let dials: Vec<_> = self.dials().drain().collect();
         for (_, dial) in dials {
@@ -262,8 +262,8 @@ impl Session {
 pub(crate) struct Reader {
     pub(crate) session: Arc<Session>,
     assembler: Assembler,
-    /// Told what the server says of itself.
-    greeting: Option<oneshot::Sender<Result<Told, String>>>,
+    /// Receives the server's greeting.
+    greeting: Option<oneshot::Sender<Result<Greeting, String>>>,
     behind: Option<Arc<Target>>,
     /// Why the stream ended.
     pub(crate) over: Option<String>,
@@ -272,7 +272,7 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn new(
         session: Arc<Session>,
-        greeting: oneshot::Sender<Result<Told, String>>,
+        greeting: oneshot::Sender<Result<Greeting, String>>,
     ) -> Self {
         Self {
             session,
@@ -283,10 +283,10 @@ impl Reader {
         }
     }
 
-    /// Reports the server's answer, or why there is none; the first report counts.
-    pub(crate) fn greet(&mut self, result: Result<Told, String>) {
+    /// Reports the server's answer, or the error; the first report counts.
+    pub(crate) fn greet(&mut self, result: Result<Greeting, String>) {
         if let Some(greeting) = self.greeting.take() {
-            // Whoever waits for it may have given up.
+            // The receiver may have given up.
             let _gone = greeting.send(result);
         }
     }
@@ -308,19 +308,19 @@ impl Handler for Reader {
         if status != "200" {
             return self.end(format!("the server answered with HTTP status {status}"));
         }
-        let told = match header(&fields, "serverid") {
+        let greeting = match header(&fields, "serverid") {
             None => Err("the server did not say who it is (serverid)".to_owned()),
-            Some(server) => Ok(Told {
+            Some(server) => Ok(Greeting {
                 server: server.to_owned(),
                 count: header(&fields, "servercount").and_then(|it| it.parse().ok()).unwrap_or(1),
                 window: header(&fields, WINDOW).and_then(|it| it.parse().ok()).filter(|it| *it > 0),
             }),
         };
-        if let Ok(told) = &told {
-            self.session.told.get_or_init(|| told.clone());
+        if let Ok(greeting) = &greeting {
+            self.session.greeting.get_or_init(|| greeting.clone());
         }
-        match told {
-            Ok(told) => self.greet(Ok(told)),
+        match greeting {
+            Ok(greeting) => self.greet(Ok(greeting)),
             Err(why) => self.end(why),
         }
     }
@@ -360,14 +360,14 @@ impl Handler for Reader {
         if !paused {
             self.behind = None;
         } else if target.has_caught_up() {
-            // It did while nobody was to be woken yet.
+            // The end came before the wakers were set.
             self.session.link.wake();
         }
         paused
     }
 }
 
-/// Says why a session ended.
+/// Describes why a session ended.
 pub(crate) fn reason(result: io::Result<()>, over: Option<String>) -> String {
     match (over, result) {
         (Some(over), _) => over,

@@ -1,6 +1,6 @@
-//! Finding the servers. Behind one name stand one or several, each on an address of its own or
-//! all behind a balancer; the agent wants one connection with each, and learns from each how
-//! many there are.
+//! Finds the servers. A name has one or several servers, each on an address of its own or all
+//! behind a load balancer; the agent needs one connection with each, and each reports how many
+//! there are.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use super::Shared;
 use super::options::ServerCount;
-use super::session::{Reader, Session, Told, reason};
+use super::session::{Greeting, Reader, Session, reason};
 use crate::grpc::request;
 use crate::packet::Packet;
 use crate::reload::Reloaded;
@@ -25,25 +25,25 @@ use crate::tls::refusal;
 use crate::window::Window;
 use http2::{Link, Role, drive};
 
-/// At least this often sessions are looked after.
+/// Longest interval of session maintenance.
 pub(super) const TICK: Duration = Duration::from_millis(500);
-/// For how long opening a connection, TLS and all, may take.
+/// Timeout of opening a connection, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
-/// For how long a server may look at our token.
+/// Timeout of a server's greeting, after it verified the token.
 const GREETING: Duration = Duration::from_secs(30);
-/// Between two looks at the leases.
+/// Interval of reading the leases.
 const LEASES: Duration = Duration::from_secs(10);
 
-/// What came of a try.
+/// The result of an attempt.
 enum Tried {
-    /// With a server we did not have.
+    /// Connected with a new server.
     Connected,
-    /// With one we have already.
+    /// Connected with a known server.
     Duplicate(String),
     Failed(&'static str, String),
 }
 
-/// Connects, and connects again, for ever.
+/// Connects and reconnects without end.
 pub(super) async fn run(shared: Arc<Shared>, tls: Reloaded<ClientConfig>) {
     let options = &shared.options;
     let mut wait = options.sync_interval;
@@ -93,13 +93,13 @@ struct Counter {
 impl Counter {
     async fn count(&mut self, shared: &Shared) -> usize {
         match &shared.options.server_count {
-            ServerCount::Told => {
-                let told = shared.sessions().last().and_then(|it| it.server_count());
-                self.count = told.unwrap_or(self.count);
+            ServerCount::Reported => {
+                let greeting = shared.sessions().last().and_then(|it| it.server_count());
+                self.count = greeting.unwrap_or(self.count);
             }
             ServerCount::Largest => {
-                let told = shared.sessions().iter().filter_map(|it| it.server_count()).max();
-                self.count = told.unwrap_or(self.count);
+                let greeting = shared.sessions().iter().filter_map(|it| it.server_count()).max();
+                self.count = greeting.unwrap_or(self.count);
             }
             ServerCount::Leases(cluster, options) => {
                 let now = http2::millis();
@@ -107,7 +107,7 @@ impl Counter {
                 if due {
                     self.looked = Some(now);
                     match cluster.count(options, |it| shared.metrics.lease_listed(it)).await {
-                        // Without any valid lease the count before stays.
+                        // Without a valid lease the last count stays.
                         Ok((0, _)) => {}
                         Ok((count, _)) => self.count = count,
                         Err(error) => tracing::warn!("leases: {error}; {} stays", self.count),
@@ -129,7 +129,7 @@ fn jittered(wait: Duration) -> Duration {
     wait + wait.mul_f64(random as f64 / 1000.0)
 }
 
-/// Tries the addresses in turn, until one leads to a server that is new.
+/// Tries the addresses in turn, until one connects to a new server.
 async fn try_all(
     shared: &Arc<Shared>,
     tls: &Reloaded<ClientConfig>,
@@ -235,8 +235,8 @@ async fn connect(
             driven.changed.notify_one();
         }
     });
-    let told = match tokio::time::timeout(GREETING, greeting).await {
-        Ok(Ok(Ok(told))) => told,
+    let greeting = match tokio::time::timeout(GREETING, greeting).await {
+        Ok(Ok(Ok(greeting))) => greeting,
         Ok(Ok(Err(why))) => return Tried::Failed("refused", format!("{address}: {why}")),
         Ok(Err(_)) => {
             return Tried::Failed(
@@ -250,21 +250,21 @@ async fn connect(
             return Tried::Failed("timeout", text);
         }
     };
-    add(shared, &session, told)
+    add(shared, &session, greeting)
 }
 
-/// Takes a session in, unless there is one with the same server.
-fn add(shared: &Arc<Shared>, session: &Arc<Session>, told: Told) -> Tried {
+/// Adds a session, unless there is one with the same server.
+fn add(shared: &Arc<Shared>, session: &Arc<Session>, greeting: Greeting) -> Tried {
     let mut sessions = shared.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-    if sessions.iter().any(|it| it.server() == told.server) {
+    if sessions.iter().any(|it| it.server() == greeting.server) {
         drop(sessions);
         session.link.close(0, "connected already");
-        return Tried::Duplicate(told.server);
+        return Tried::Duplicate(greeting.server);
     }
     sessions.push(Arc::clone(session));
     drop(sessions);
     shared.metrics.open_servers.add(1);
-    tracing::info!("connected with server {}, one of {}", told.server, told.count);
+    tracing::info!("connected with server {}, one of {}", greeting.server, greeting.count);
     if session.link.is_closed() && forget(shared, session) {
         shared.metrics.open_servers.add(-1);
         return Tried::Failed("connect", "the server closed the connection".to_owned());

@@ -20,7 +20,7 @@ use crate::window::Window;
 /// Bytes a target may queue before others get their turn.
 const QUANTUM: usize = 64 * 1024;
 
-/// A connection to a target, and what waits for it.
+/// A connection to a target, with its queue.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) number: i64,
@@ -30,11 +30,11 @@ pub(crate) struct Target {
     peer: Option<SocketAddr>,
     session: Arc<Session>,
     itself: Weak<Target>,
-    /// Bytes the server takes.
+    /// Bytes of credit from the server.
     credit: AtomicI64,
     /// What the server may send.
     window: Mutex<Window>,
-    /// The link wakes this target when there is room.
+    /// The link wakes this target when it has room.
     waiting: AtomicBool,
     /// Bytes read since other targets had their turn.
     turn: AtomicUsize,
@@ -68,7 +68,7 @@ impl Target {
         })
     }
 
-    /// Moves bytes until either side closes; then says so to the server.
+    /// Transfers bytes until either side closes; then reports that to the server.
     pub(crate) async fn serve(&self, stream: TcpStream) {
         let ended = run(stream, &self.raw, self).await;
         let error = match ended {
@@ -98,7 +98,8 @@ impl Target {
         });
     }
 
-    /// Bytes for the target, in a message of `length`; true if more wait than may.
+    /// Queues bytes for the target, from a message of `length`; returns true if the queue exceeds
+    /// its limit.
     pub(crate) fn deliver(&self, bytes: Bytes, length: usize) -> bool {
         self.to_target.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         // What is not queued needs no room.
@@ -115,7 +116,7 @@ impl Target {
         self.raw.queued() <= self.limit() / 2
     }
 
-    /// Closes the connection if the target has taken nothing for too long; whether it did.
+    /// Closes the connection if the target has taken nothing for too long; returns whether it did.
     pub(crate) fn cut_if_stalled(&self) -> bool {
         let stalled = self.raw.stalled_for();
         let limits = &self.session.shared.options.limits;
@@ -187,7 +188,7 @@ impl Owner for Target {
             return false;
         }
         let Some(itself) = self.itself.upgrade() else { return false };
-        // Before it is asked: it may wake at once.
+        // Set first: it may wake at once.
         self.waiting.store(true, Ordering::Release);
         let waker = Waker::from(itself);
         let room = match self.turn.load(Ordering::Relaxed) < QUANTUM {

@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, kubeconfig, run_role};
 
-/// What `podgate konnectivity-agent` takes.
+/// Arguments of `podgate konnectivity-agent`.
 #[derive(Debug, clap::Args)]
 #[command(args_override_self = true, allow_negative_numbers = true)]
 #[command(
@@ -53,24 +53,24 @@ pub struct Args {
     /// This agent's name [default: made up]
     #[arg(long, value_name = "NAME", env = "PROXY_AGENT_ID", default_value = "")]
     agent_id: String,
-    /// What it reaches: host=, ipv4=, ipv6=, cidr=, default-route=true, joined by '&'
+    /// Identifiers of what it reaches: host=, ipv4=, ipv6=, cidr=, default-route=true, joined by
+    /// '&'
     #[arg(long, value_name = "QUERY", default_value = "")]
     agent_identifiers: String,
-    /// Between two looks for more servers, at first
+    /// Initial interval of the search for more servers
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = flags::duration)]
     sync_interval: Duration,
-    /// And at most, after failures
+    /// Longest interval, after failures
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = flags::duration)]
     sync_interval_cap: Duration,
-    /// Between two looks whether the servers are still there
+    /// Interval of checks of the connected servers
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = flags::duration)]
     probe_interval: Duration,
-    /// Whether to look for more servers when all are found
+    /// Whether to search for more servers when all are connected
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
     sync_forever: bool,
-    /// Which word counts about how many servers there are: the last one (default) or the largest
-    /// (max)
+    /// Which server's count is used: the last one's (default) or the largest (max)
     #[arg(long, value_name = "SOURCE", default_value = "default")]
     server_count_source: String,
     /// Whether servers are counted by their leases
@@ -107,7 +107,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH", help_heading = "Not in the original")]
     podgate_socket: Option<PathBuf>,
 
-    // Taken so that manifests need no change; other flags do their work here.
+    // Accepted and ignored, so that manifests need no change.
     #[arg(long, hide = true)]
     server_count: Option<u32>,
     #[arg(long, hide = true)]
@@ -231,7 +231,7 @@ impl Args {
             return Ok(ServerCount::Leases(Arc::new(cluster), leases));
         }
         match self.server_count_source.as_str() {
-            "" | "default" => Ok(ServerCount::Told),
+            "" | "default" => Ok(ServerCount::Reported),
             "max" => Ok(ServerCount::Largest),
             other => Err(input(format!("--server-count-source: '{other}' is not default or max"))),
         }

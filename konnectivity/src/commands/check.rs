@@ -1,4 +1,4 @@
-//! `podgate konnectivity-server check`: what an EgressSelectorConfiguration sends where.
+//! `podgate konnectivity-server check`: shows where an EgressSelectorConfiguration sends traffic.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use cli::{UNUSABLE, fail};
 
 use crate::egress::{self, Selection};
 
-/// What `podgate konnectivity-server check` takes.
+/// Arguments of `podgate konnectivity-server check`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   podgate konnectivity-server check /etc/kubernetes/egress-selector.yaml
@@ -36,7 +36,7 @@ enum Output {
     Json,
 }
 
-/// Checks the file; each fault is told with its field.
+/// Checks the file; reports each fault with its field.
 pub(super) fn run(args: &Args) -> ExitCode {
     let name = args.file.display();
     let text = match std::fs::read_to_string(&args.file) {

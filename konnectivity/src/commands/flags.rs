@@ -1,4 +1,4 @@
-//! Values of flags as the original reads them.
+//! Parses values of flags like the original.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads what Go takes for a truth value.
+/// Reads a boolean as Go does.
 pub(super) fn truth(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -62,7 +62,7 @@ fn uuid() -> String {
     let read = std::fs::File::open("/dev/urandom")
         .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
     if read.is_err() {
-        // Unique enough where the kernel gives no better.
+        // Fallback where the kernel gives no random bytes.
         bytes[..4].copy_from_slice(&std::process::id().to_be_bytes());
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         bytes[4..12].copy_from_slice(&(now.as_nanos() as u64).to_be_bytes());

@@ -141,26 +141,26 @@ impl SpareFlags {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Not in the original")]
 struct OwnFlags {
-    /// Bytes that may wait in one direction of one connection
+    /// Maximum of bytes queued in one direction of one connection
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     connection_buffer_bytes: usize,
-    /// For how long one connection's reader may take nothing while that many bytes wait, before
-    /// this connection is closed; only if the other role is the original
+    /// Timeout of a reader that takes no bytes while its queue is full; only if the other role is
+    /// the original implementation
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = flags::duration)]
     slow_reader_timeout: std::time::Duration,
-    /// Dials without an answer that one agent may have
+    /// Maximum of unanswered dials for each agent
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     max_pending_dials: usize,
-    /// Between two pings to the other role, to find out whether it is dead
+    /// Interval of pings that detect a dead peer
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = flags::duration)]
     probe_time: std::time::Duration,
-    /// File with session rules that are asked before each dial, YAML
+    /// File with session rules that are evaluated before each dial, YAML
     #[arg(long, value_name = "FILE")]
     session_rules: Option<PathBuf>,
-    /// File that gets a line for each connection, '-' for standard output [default: the log]
+    /// File for the audit log, one line a connection; '-' for standard output [default: the log]
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
-    /// How such a line looks
+    /// Format of the audit log
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     audit_format: AuditFormat,
     /// How the log is written: text or json
@@ -199,7 +199,7 @@ impl OwnFlags {
     }
 }
 
-/// Runs a role until it has ended; the exit code says how.
+/// Runs a role to its end; returns the exit code.
 fn run_role(
     log: &LogFlags,
     spare: &SpareFlags,

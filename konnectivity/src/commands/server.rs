@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{LogFlags, OwnFlags, SpareFlags, address, check, flags, input, kubeconfig, run_role};
 
-/// What `podgate konnectivity-server` takes.
+/// Arguments of `podgate konnectivity-server`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, args_override_self = true)]
 #[command(allow_negative_numbers = true)]
@@ -43,23 +43,23 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Check an EgressSelectorConfiguration, and tell what goes where
+    /// Check an EgressSelectorConfiguration, and show where it sends traffic
     Check(check::Args),
 }
 
 #[derive(Debug, clap::Args)]
 struct Flags {
-    /// What the API server speaks: grpc or http-connect
+    /// Protocol of the API server's connections: grpc or http-connect
     #[arg(long, default_value = "grpc")]
     mode: String,
-    /// Unix socket the API server is listened for at; needs --server-port 0
+    /// Unix socket for the API server; needs --server-port 0
     #[arg(long, value_name = "PATH", default_value = "")]
     uds_name: String,
     /// Whether a socket that is there already is removed
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
     delete_existing_uds_file: bool,
-    /// Port the API server is listened for at; 0 with --uds-name
+    /// Port for the API server; 0 with --uds-name
     #[arg(long, value_name = "PORT", default_value_t = 8090)]
     server_port: u16,
     /// Address for it; all if empty
@@ -122,7 +122,7 @@ struct Flags {
     /// How to reach the Kubernetes API, for tokens and leases; empty: as a pod does
     #[arg(long, value_name = "FILE", default_value = "")]
     kubeconfig: String,
-    /// Whether to tell of this server by a lease, and to count and collect those of others
+    /// Whether to hold a lease, and to count and delete those of other servers
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
     enable_lease_controller: bool,
@@ -135,10 +135,10 @@ struct Flags {
     /// Pings to agents that have been silent for this long; see --probe-time
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = flags::duration)]
     keepalive_time: Duration,
-    /// For how long connections may go on after SIGTERM
+    /// Grace period of connections after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = flags::positive_duration)]
     graceful_shutdown_timeout: Duration,
-    /// For how long an agent may take to answer a dial; 0 for ever
+    /// Timeout of an agent's answer to a dial; 0 for none
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = flags::positive_duration)]
     backend_dial_timeout: Duration,
     /// Cipher suites of TLS 1.2
@@ -153,7 +153,7 @@ struct Flags {
     #[arg(default_value = "false", default_missing_value = "true", value_parser = flags::truth)]
     allow_unauthenticated_agents: bool,
 
-    // Taken so that manifests need no change; other flags do their work here.
+    // Accepted and ignored, so that manifests need no change.
     #[arg(long, hide = true)]
     frontend_write_channel_size: Option<i64>,
     #[arg(long, hide = true, value_parser = flags::duration)]

@@ -16,7 +16,7 @@
 //! | 8 | drain | |
 //! | 64 | credit, only between ends that agreed on it | 1 connection, 2 bytes |
 //!
-//! Fields nobody knows are skipped, fields that are missing have their zero value.
+//! Unknown fields are skipped; missing fields have their zero value.
 
 use bytes::Bytes;
 
@@ -29,10 +29,10 @@ pub enum Packet {
         protocol: String,
         /// `host:port`.
         address: String,
-        /// Tells this dial from others.
+        /// Number of the dial, unique among pending ones.
         random: i64,
     },
-    /// What became of a dial.
+    /// The result of a dial.
     DialResponse {
         /// Empty for success.
         error: String,
@@ -51,7 +51,7 @@ pub enum Packet {
     },
     /// A connection is closed.
     CloseResponse {
-        /// Why; empty if asked for, or if the target ended it.
+        /// The error; empty if it was requested, or if the target closed.
         error: String,
         /// Its number.
         connection: i64,
@@ -60,12 +60,12 @@ pub enum Packet {
     Data {
         /// Its number.
         connection: i64,
-        /// Unused by everybody.
+        /// Unused.
         error: String,
         /// The bytes.
         bytes: Bytes,
     },
-    /// A dial is given up, by either side.
+    /// A dial was cancelled, by either side.
     DialClosed {
         /// The request's.
         random: i64,
@@ -90,7 +90,7 @@ pub enum PacketError {
     /// A number takes more than ten bytes.
     #[error("packet: offset {0}: a number that does not end")]
     Number(usize),
-    /// Field number zero, or a wire type nobody knows.
+    /// Field number zero, or an unknown wire type.
     #[error("packet: offset {0}: no valid field")]
     Field(usize),
     /// Text that is not UTF-8.
@@ -127,7 +127,7 @@ impl Packet {
     /// Reads one.
     ///
     /// # Errors
-    /// With the offset of the fault; a type nobody knows is [`PacketError::Type`].
+    /// With the offset of the fault; an unknown type is [`PacketError::Type`].
     pub fn decode(bytes: &Bytes) -> Result<Self, PacketError> {
         let mut kind = 0;
         let mut payload = None;

@@ -1,4 +1,4 @@
-//! Rules that somebody wrote.
+//! Rules from a file.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,7 +10,7 @@ use session_rules::{Action, End, Ports, Rule, Scope, Table, Transport};
 
 use crate::reload::Reloaded;
 
-/// Rules out of a file, read again when it changes.
+/// Rules from a file, read again when it changes.
 #[derive(Debug)]
 pub(super) struct FileRules(Reloaded<Table>);
 

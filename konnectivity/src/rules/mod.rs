@@ -165,17 +165,17 @@ fn ipv4(host: &str) -> Option<Ipv4Addr> {
     Some(address.into())
 }
 
-/// The address this host would dial from; the kernel is asked for its route, nothing is sent.
+/// Returns the source address of a dial, by the kernel's route lookup; nothing is sent.
 fn source_towards(target: SocketAddr) -> IpAddr {
     let any: IpAddr = match target {
         SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     };
-    let asked = UdpSocket::bind((any, 0)).and_then(|socket| {
+    let connected = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(target)?;
         socket.local_addr()
     });
-    asked.map_or(any, |address| address.ip())
+    connected.map_or(any, |address| address.ip())
 }
 
 #[cfg(test)]
@@ -202,7 +202,7 @@ mod tests {
         .unwrap();
         assert_eq!(rules.ask_literal("127.0.0.1:80"), Ok(()));
         assert_eq!(rules.ask_literal("10.0.0.1:80"), Ok(()));
-        // A name is judged by the agent, which resolves it.
+        // The agent evaluates names, which it resolves.
         assert_eq!(rules.ask_literal("localhost:1"), Ok(()));
         let denied = rules.ask_literal("127.0.0.1:82").unwrap_err();
         assert!(denied.starts_with("dial tcp 127.0.0.1:82: denied by session rule"), "{denied}");
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(literal("10.1:80"), Some(([10, 0, 0, 1], 80).into()));
         assert_eq!(literal("256.1.1.1:80"), None);
         assert_eq!(literal("node1:80"), None);
-        // What a resolver makes of a name is asked about as well.
+        // The addresses of a resolved name are evaluated as well.
         assert!(rules.ask("0.0.0.0:1".parse().unwrap()).is_err());
         assert!(rules.ask("[::]:1".parse().unwrap()).is_err());
     }

@@ -1,7 +1,7 @@
-//! The switch's rules: what its policies say about connections of this cluster node's pods.
+//! The switch's rules: its policies for connections of this cluster node's pods.
 //!
-//! A thread follows them over the switch's unix socket. Until they have come once, every dial is
-//! denied; while the switch is away, the last ones stay in force.
+//! A thread receives them over the switch's unix socket. Until the first have arrived, every dial
+//! is denied; while the switch does not answer, the last ones stay in force.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -30,13 +30,13 @@ pub(super) struct Known {
     pub(super) pods: HashMap<IpAddr, Arc<str>>,
 }
 
-/// How long the switch may take to accept a connection.
+/// Timeout of connecting to the switch.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Between two tries to reach the switch.
+/// Pause before reconnecting to the switch.
 const RETRY: Duration = Duration::from_millis(500);
 
 impl SwitchRules {
-    /// Follows the rules of the switch that listens at `socket`, for as long as the result lives.
+    /// Receives the rules of the switch that listens at `socket`, until the result is dropped.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -55,7 +55,7 @@ impl SwitchRules {
     /// The rules in force.
     ///
     /// # Errors
-    /// Before the first have come.
+    /// Before the first have arrived.
     pub(super) fn known(&self) -> Result<Arc<Known>, String> {
         self.lock().clone().ok_or_else(|| {
             format!("the session rules of the switch at {} are not known", self.socket.display())
@@ -79,7 +79,7 @@ impl SwitchRules {
     }
 }
 
-/// Follows until nobody needs the rules any more.
+/// Receives rules until they are dropped.
 fn run(rules: &Weak<SwitchRules>, socket: &Path) {
     let mut reported = String::new();
     while rules.strong_count() > 0 {
@@ -112,7 +112,7 @@ fn follow(rules: &Weak<SwitchRules>, socket: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The switch's rules as far as they have come.
+/// The switch's rules received so far.
 #[derive(Debug, Default)]
 struct Mirror {
     installed: Installed,
@@ -121,7 +121,7 @@ struct Mirror {
 }
 
 impl Mirror {
-    /// Takes one step; the pods by address, if it completes a change.
+    /// Applies one step; returns the pods by address, if it completes a change.
     fn apply(
         &mut self,
         step: SessionRuleStep,

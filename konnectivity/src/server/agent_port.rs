@@ -23,8 +23,8 @@ use http2::{Field, Handler, Link, Role, Settings, code, drive};
 
 /// The service's path.
 pub(crate) const PATH: &str = "/AgentService/Connect";
-/// The header with which both ends say how many bytes they take for each connection. The
-/// original does not know it, and is treated as it always was.
+/// The header by which both ends announce their window for each connection. The original does not
+/// send it and gets no flow control.
 pub(crate) const WINDOW: &str = "podgate-window";
 
 /// All connections of an agent share its one stream, which is read at once.
@@ -67,7 +67,7 @@ struct AgentPort {
     proxy: Arc<Proxy>,
     peer: String,
     streams: HashMap<u32, Stream>,
-    /// The connection whose reader does not keep up, so that nothing is read.
+    /// The connection whose slow reader pauses reading.
     behind: Option<(Arc<Backend>, Arc<Connection>)>,
     /// Notified when an agent is authenticated.
     admitted: Arc<Notify>,
@@ -90,7 +90,7 @@ impl Stream {
         if let Some(review) = self.review {
             review.abort();
         }
-        // An agent that is admitted only after this finds its stream gone.
+        // An agent admitted after this finds its stream closed.
         if let Some(backend) = self.backend.0.get() {
             tracing::info!("agent {} ({}) is gone: {why}", backend.agent, backend.peer);
             proxy.backends.remove(backend);
@@ -161,7 +161,7 @@ impl Handler for AgentPort {
         link.release(stream, bytes.len());
         let Some(state) = self.streams.get_mut(&stream) else { return };
         let Some(backend) = state.backend.0.get() else {
-            // It has to wait for our headers.
+            // The agent has to wait for the response headers.
             let text = "data before the agent was admitted";
             link.cut(stream, trailers(Status::Unauthenticated, text, true));
             return self.over(link, stream, text);
@@ -206,7 +206,7 @@ impl Handler for AgentPort {
         if !paused {
             self.behind = None;
         } else if connection.has_caught_up() {
-            // It did while nobody was to be woken yet.
+            // The end came before the wakers were set.
             backend.link.wake();
         }
         paused
@@ -224,7 +224,7 @@ impl AgentPort {
     }
 }
 
-/// What an agent says of itself.
+/// An agent's request headers.
 struct Wanted {
     agent: String,
     identifiers: Identifiers,
@@ -291,7 +291,7 @@ impl PendingAgent {
         tracing::info!("agent {} ({}) is connected", backend.agent, backend.peer);
         proxy.backends.add(&backend);
         if !entered || !self.link.has_stream(self.stream) {
-            // Gone while its token was looked at.
+            // Disconnected while its token was verified.
             proxy.backends.remove(&backend);
             backend.end("it closed its connection");
         }
@@ -301,12 +301,12 @@ impl PendingAgent {
         self.proxy.metrics.agents_refused.with_label_values(&["token"]).inc();
         tracing::warn!("agent {agent} ({}) is refused: {text}", self.peer);
         self.link.finish(self.stream, Some(trailers(Status::Unknown, text, true)));
-        // An agent opens one stream; a refused peer has no use for its connection.
+        // An agent opens one stream, so the connection ends with a refusal.
         self.link.close(code::NO_ERROR, "");
     }
 }
 
-/// Whether the token is the expected service account's.
+/// Checks that the token is the expected service account's.
 async fn authenticate(tokens: &TokenAuth, authorization: &[String]) -> Result<(), String> {
     let value = match authorization {
         [value] => value,

@@ -22,13 +22,12 @@ pub(crate) struct Backend {
     pub(crate) peer: String,
     pub(crate) link: Arc<Link>,
     pub(crate) stream: u32,
-    /// Bytes the agent takes for each connection until it says that it has room again; `None`
-    /// if it never says so.
+    /// The agent's window for each connection, in bytes; `None` without flow control.
     pub(crate) window: Option<usize>,
     table: Mutex<Table>,
     draining: AtomicBool,
     silent: AtomicBool,
-    /// The link is not read because of a slow reader.
+    /// Reading of the link is paused for a slow reader.
     pub(crate) blocked: AtomicBool,
 }
 
@@ -40,7 +39,7 @@ struct Table {
 }
 
 impl Backend {
-    /// What [`Backend::reluctance`] gives for an agent that answers nothing.
+    /// [`Backend::preference`] of an agent that does not answer.
     pub(crate) const SILENT: u8 = 2;
 
     pub(crate) fn new(
@@ -69,9 +68,8 @@ impl Backend {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// 0 for an agent that takes dials, 1 for one that would rather not, 2 for one that is
-    /// probably dead.
-    pub(crate) fn reluctance(&self) -> u8 {
+    /// Preference of the agent, the lowest first: 0 takes dials, 1 drains, 2 does not answer.
+    pub(crate) fn preference(&self) -> u8 {
         match (self.silent.load(Ordering::Relaxed), self.draining.load(Ordering::Relaxed)) {
             (true, _) => Self::SILENT,
             (false, true) => 1,
@@ -88,8 +86,8 @@ impl Backend {
         self.link.send(self.stream, message(packet)).is_some()
     }
 
-    /// Notes a dial under a number nobody else uses here; `None` if there are too many, or if
-    /// the agent is gone.
+    /// Registers a dial under a unique number; `None` if there are too many, or if the agent is
+    /// gone.
     pub(crate) fn begin(
         &self,
         most: usize,
@@ -112,7 +110,7 @@ impl Backend {
         Ok(connection)
     }
 
-    /// Forgets a dial; false if somebody else did so before.
+    /// Removes a dial; false if it was removed before.
     pub(crate) fn forget_dial(&self, dial: i64) -> Option<Arc<Connection>> {
         self.table().pending.remove(&dial)
     }
@@ -121,7 +119,7 @@ impl Backend {
         self.table().established.remove(&connection)
     }
 
-    /// Works in a message; a connection whose reader does not keep up is given back.
+    /// Handles a message; returns a connection whose reader does not keep up.
     pub(crate) fn receive(&self, proxy: &Arc<Proxy>, received: Message) -> Option<Arc<Connection>> {
         proxy.metrics.from_agent.count(&received.packet);
         match received.packet {
@@ -129,7 +127,7 @@ impl Backend {
                 let known = self.table().established.get(&connection).cloned();
                 match known {
                     Some(known) => return known.deliver(received.raw, bytes).then_some(known),
-                    // No number is 0; whoever sends it means nothing.
+                    // 0 is not a valid number.
                     None if connection == 0 => {}
                     None => {
                         self.send(proxy, &Packet::CloseRequest { connection, half: false });
@@ -160,7 +158,7 @@ impl Backend {
                     tracing::info!("agent {} ({}) is draining", self.agent, self.peer);
                 }
             }
-            // A server asks; nobody asks it.
+            // Only servers send these.
             Packet::DialRequest { .. } | Packet::CloseRequest { .. } | Packet::Credit { .. } => {}
         }
         None
@@ -188,14 +186,14 @@ impl Backend {
         table.established.insert(number, Arc::clone(&known));
         drop(table);
         if !known.establish(number) {
-            // Given up in between.
+            // Cancelled in between.
             proxy.metrics.dial_failures.with_label_values(&["send_rsp"]).inc();
             self.forget(number);
             self.send(proxy, &Packet::CloseRequest { connection: number, half: false });
         }
     }
 
-    /// The agent is gone, and with it all that went over this stream.
+    /// Ends the agent's stream and all connections over it.
     pub(crate) fn end(&self, why: &str) {
         let mut table = self.table();
         table.gone = true;

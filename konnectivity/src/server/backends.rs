@@ -1,4 +1,4 @@
-//! The agents there are, and which of them a dial goes to.
+//! The connected agents, and the choice of one for a dial.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ impl Backends {
         self.lock().len()
     }
 
-    /// Whether the first strategy has somebody to choose.
+    /// Returns whether the first strategy has an agent to choose.
     pub(crate) fn is_ready(&self) -> bool {
         let first = self.strategies.first().copied().unwrap_or(Strategy::Default);
         self.candidates(first) > 0
@@ -72,11 +72,11 @@ impl Backends {
             };
             let mut fitting: Vec<&Arc<Backend>> =
                 list.iter().filter(fits).filter(|it| !it.is_gone()).collect();
-            let best = fitting.iter().map(|it| it.reluctance()).min()?;
+            let best = fitting.iter().map(|it| it.preference()).min()?;
             if best == Backend::SILENT {
                 return None;
             }
-            fitting.retain(|it| it.reluctance() == best);
+            fitting.retain(|it| it.preference() == best);
             fitting.get(turn % fitting.len()).map(|it| Arc::clone(it))
         })
     }

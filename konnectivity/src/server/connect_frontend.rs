@@ -19,11 +19,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Tells what became of the dial.
+    /// Receives the result of the dial.
     pub(crate) fn dialed(&self, result: Result<(), String>) {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(answer) = answer {
-            // Whoever waits for it may be gone.
+            // The receiver may be gone.
             let _gone = answer.send(result);
         }
     }
@@ -109,8 +109,7 @@ where
     Ok(())
 }
 
-/// Waits for the answer to a dial. What the client sends meanwhile is kept; an error tells that
-/// it went away.
+/// Waits for the answer to a dial. Buffers what the client sends; fails if it disconnects.
 async fn wait<I: AsyncRead + Unpin>(
     io: &mut I,
     mut answer: oneshot::Receiver<Result<(), String>>,

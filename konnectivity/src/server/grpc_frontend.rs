@@ -59,7 +59,7 @@ struct Stream {
     who: Arc<str>,
     /// One, unless a client mixes them.
     connections: Vec<Arc<Connection>>,
-    /// The first connection whose data came.
+    /// The connection that received data first.
     first: i64,
     over: bool,
 }
@@ -157,7 +157,7 @@ impl Frontend {
 }
 
 impl Stream {
-    /// Works in a packet; false if the stream is over.
+    /// Handles a packet; false if the stream ends.
     fn receive(
         &mut self,
         proxy: &Arc<Proxy>,
@@ -205,7 +205,7 @@ impl Stream {
                         let error = "backend not initialized".to_owned();
                         send(Packet::CloseResponse { error, connection });
                     }
-                    // It is closed, and the client does not know yet.
+                    // Closed, and the client does not know yet.
                     None => {}
                 }
             }
@@ -229,7 +229,7 @@ impl Stream {
                     known.part("the client gave it up", false);
                 }
             }
-            // What only agents and servers say.
+            // Only agents and servers send these.
             Packet::DialResponse { .. }
             | Packet::CloseResponse { .. }
             | Packet::Drain
@@ -271,7 +271,7 @@ impl Stream {
     }
 }
 
-/// Whether a request is for this service; else what to answer.
+/// Checks that a request is for this service; the error is the response.
 pub(crate) fn check_request(fields: &[Field], path: &str) -> Result<(), (Status, String)> {
     let is_grpc =
         header(fields, "content-type").is_some_and(|it| it.starts_with("application/grpc"));

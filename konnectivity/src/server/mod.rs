@@ -2,7 +2,7 @@
 //!
 //! | file | part |
 //! |---|---|
-//! | `options.rs`, `proxy.rs` | what is told, what is shared |
+//! | `options.rs`, `proxy.rs` | options and shared state |
 //! | `grpc_frontend.rs`, `connect_frontend.rs` | the API server, in either language |
 //! | `agent_port.rs`, `backend.rs`, `backends.rs` | agents: let in, served, chosen |
 //! | `connection.rs` | one proxied connection |
@@ -45,7 +45,7 @@ use telemetry::{Page, Pages};
 use crate::reload::Reloaded;
 use crate::{accept, tls};
 
-/// A server that runs. Dropping it ends it at once.
+/// A running server. Dropping it ends it at once.
 #[derive(Debug)]
 pub struct Server {
     proxy: Arc<Proxy>,
@@ -59,7 +59,7 @@ pub struct Server {
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Something it was told cannot be used.
+    /// An option cannot be used.
     #[error("{0}")]
     Input(String),
     /// It cannot listen.
@@ -67,7 +67,7 @@ pub enum StartError {
     Failed(String),
 }
 
-/// How often dials and pings are looked after.
+/// Interval of checks of dials and pings.
 const TICK: Duration = Duration::from_millis(250);
 
 impl Server {
@@ -115,12 +115,12 @@ impl Server {
         Ok(Self { proxy, tasks, agents, frontend, socket, health: Vec::new() })
     }
 
-    /// Where agents are listened for.
+    /// Address of the agents' listener.
     pub fn agent_address(&self) -> SocketAddr {
         self.agents
     }
 
-    /// Where the API server is listened for, unless it is a unix socket.
+    /// Address of the API server's listener, unless it is a unix socket.
     pub fn frontend_address(&self) -> Option<SocketAddr> {
         self.frontend
     }
@@ -137,7 +137,7 @@ impl Server {
         Ok(bound)
     }
 
-    /// Connections that stand.
+    /// Established connections.
     pub fn established(&self) -> i64 {
         self.proxy.metrics.established.get()
     }
@@ -152,8 +152,8 @@ impl Server {
         self.proxy.page()
     }
 
-    /// Takes no new connections, and waits until those there are have ended, but not for longer
-    /// than `grace`; then ends them.
+    /// Stops accepting connections and waits until the open ones have ended, for `grace` at most;
+    /// then ends them.
     pub async fn stop(self, grace: Duration) {
         self.proxy.stopping.store(true, Ordering::Relaxed);
         let begin = Instant::now();
@@ -170,7 +170,7 @@ impl Server {
             backend.end("the server ends");
             backend.link.close(0, "the server ends");
         }
-        // What was said last is on its way.
+        // Lets the last bytes leave.
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(self);
     }
@@ -247,7 +247,7 @@ where
 }
 
 async fn accept_unix(proxy: Arc<Proxy>, listener: UnixListener) {
-    // A set, so that whoever ends this task ends its connections.
+    // A set, so that the end of this task ends its connections.
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -346,7 +346,7 @@ fn lease_name(server_id: &str) -> String {
     format!("konnectivity-proxy-server-{server_id}")
 }
 
-/// Renews our lease, collects those of servers that are gone, and counts the others.
+/// Renews this server's lease, deletes expired ones, and counts the others.
 async fn keep_lease(proxy: Arc<Proxy>) {
     let Some((cluster, options)) = proxy.options.leases.clone() else { return };
     let server = &proxy.options.server_id;

@@ -1,4 +1,4 @@
-//! What a server is told.
+//! Options of a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::kubernetes::{Cluster, LeaseOptions};
 use crate::rules::Rules;
 use crate::tls::{TlsFiles, TlsPolicy};
 
-/// What the API server speaks.
+/// Protocol of the API server's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// gRPC.
@@ -20,7 +20,7 @@ pub enum Mode {
     HttpConnect,
 }
 
-/// Where the API server is listened for.
+/// Listener for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frontend {
     /// A unix socket.
@@ -46,7 +46,7 @@ pub enum Strategy {
     Default,
     /// One whose identifiers name the target's host.
     DestHost,
-    /// One that said `default-route=true`.
+    /// One with `default-route=true`.
     DefaultRoute,
 }
 
@@ -74,10 +74,10 @@ impl FromStr for Strategy {
     }
 }
 
-/// Service account tokens that agents show.
+/// Verification of agents' service account tokens.
 #[derive(Clone, Debug)]
 pub struct TokenAuth {
-    /// Who is asked about them.
+    /// The API server that reviews them.
     pub cluster: Arc<Cluster>,
     /// The audience they must be for.
     pub audience: String,
@@ -87,27 +87,26 @@ pub struct TokenAuth {
     pub service_account: String,
 }
 
-/// What bounds a server's memory and patience.
+/// Limits on a server's memory and waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that may wait in one direction of one connection.
+    /// Maximum of bytes queued in one direction of one connection.
     pub connection_bytes: usize,
-    /// For how long one connection's reader may take nothing while the above is full, before
-    /// that connection is closed. Between two ends of this implementation it may take its time.
+    /// Timeout of a reader that takes no bytes while its queue is full. Not used with an agent of
+    /// this implementation.
     pub slow_reader: Duration,
-    /// For how long a dial may go without an answer; zero for ever.
+    /// Timeout of a dial's answer; zero for none.
     pub dial_timeout: Duration,
-    /// Dials one agent may have before it.
+    /// Maximum of unanswered dials for each agent.
     pub pending_dials: usize,
-    /// Between two pings to an agent of this implementation, or of the original.
+    /// Ping intervals for agents of this implementation and of the original.
     pub probe: Duration,
-    /// For how long it may leave one without an answer: not chosen after the first of these,
-    /// given up after both.
+    /// Timeouts of a ping: after the first the agent is not chosen, after the second it is
+    /// disconnected.
     pub probe_timeout: Duration,
-    /// For how long a TLS handshake or a CONNECT request may take.
+    /// Timeout of a TLS handshake or a CONNECT request.
     pub handshake: Duration,
-    /// For how long a connection may go without its first request, an agent's without being
-    /// authenticated.
+    /// Timeout of a connection's first request, and of an agent's authentication.
     pub greeting: Duration,
     /// TokenReviews at a time.
     pub reviews: usize,
@@ -129,10 +128,10 @@ impl Default for Limits {
     }
 }
 
-/// What a server is told.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the API server speaks.
+    /// Protocol of the API server's connections.
     pub mode: Mode,
     /// Where.
     pub frontend: Frontend,
@@ -148,7 +147,7 @@ pub struct Options {
     pub server_id: String,
     /// How many servers there are.
     pub server_count: usize,
-    /// Whether this server's being there is told by a lease, and others are counted so.
+    /// Whether it holds a lease and counts those of others.
     pub leases: Option<(Arc<Cluster>, LeaseOptions)>,
     /// How an agent is chosen, in order; never empty.
     pub strategies: Vec<Strategy>,
@@ -156,8 +155,8 @@ pub struct Options {
     pub keepalive: Duration,
     /// Bounds.
     pub limits: Limits,
-    /// Asked before each dial.
+    /// Rules evaluated before each dial.
     pub rules: Option<Arc<Rules>>,
-    /// Told of each connection.
+    /// Audit log of connections.
     pub audit: Audit,
 }

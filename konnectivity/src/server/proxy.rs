@@ -1,4 +1,4 @@
-//! What all parts of a server share.
+//! State shared by all parts of a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ impl Proxy {
         })
     }
 
-    /// How many servers agents are to look for.
+    /// The number of servers announced to agents.
     pub(crate) fn server_count(&self) -> usize {
         self.server_count.load(Ordering::Relaxed)
     }

@@ -104,7 +104,7 @@ impl World {
             sync_interval_cap: Duration::from_millis(200),
             probe_interval: Duration::from_millis(100),
             sync_forever: false,
-            server_count: ServerCount::Told,
+            server_count: ServerCount::Reported,
             keepalive: Duration::from_secs(3600),
             limits: agent::Limits::default(),
             rules: None,

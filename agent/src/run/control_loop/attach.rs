@@ -1,12 +1,11 @@
-//! Pods that are attached and detached.
+//! Attaches and detaches pods.
 //!
-//! When many pods start at once, they are attached some at a time, with one snapshot for all of
-//! these: a policy that changes meanwhile does not wait for the last of them.
+//! Pods that start at once are attached in batches, with one snapshot a batch, so that a policy
+//! change waits for one batch at most.
 //!
-//! An attachment goes through three stages: its port is opened (closed in every snapshot so
-//! far), the pod's object becomes known and a snapshot with its tables is published, the
-//! snapshot is in force on every worker. Only then is the interface switched on and the answer
-//! given.
+//! An attachment has three stages. First its port is opened; the snapshots so far drop its packets.
+//! Then the pod's object is known and a snapshot with its tables is published. Last, that snapshot
+//! is in force on every worker; the interface is switched on and the request answered.
 
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -28,19 +27,19 @@ impl PodPort {
 }
 
 impl Waiting {
-    /// Gives everybody who waits this answer.
+    /// Sends the answer to all pending requests.
     pub(super) fn answer(self, answer: &Answer) {
         for reply in self.replies {
-            // Who has gone away meanwhile does not need the answer.
+            // The client may have disconnected.
             let _ = reply.send(answer.clone());
         }
     }
 
-    /// What is waited for.
-    pub(super) fn reason(&self, key: &PodKey, control: &Control, is_told: bool) -> String {
+    /// Describes what the attachment waits for.
+    pub(super) fn reason(&self, key: &PodKey, control: &Control, is_synced: bool) -> String {
         match (self.published, control.pod(key)) {
-            (None, None) if !is_told => {
-                "the API server, which has not told everything yet".to_owned()
+            (None, None) if !is_synced => {
+                "the API server, whose objects are not all listed yet".to_owned()
             }
             (Some(generation), _) => format!("snapshot {generation} to be in force"),
             (None, None) => "its Pod object, which is not known yet".to_owned(),
@@ -59,7 +58,7 @@ impl Waiting {
 }
 
 impl ControlLoop {
-    /// Begins with attachments that were asked for, for a short while.
+    /// Starts requested attachments, for [`LONGEST_ATTACHING`] at most.
     pub(super) fn attach_some(&mut self) {
         let began = Instant::now();
         let mut any = false;
@@ -74,7 +73,7 @@ impl ControlLoop {
         }
     }
 
-    /// Begins with this attachment if it was asked for: somebody asks about it.
+    /// Starts this attachment now if its request is queued: another request is about it.
     pub(super) fn attach_now(&mut self, attachment: &Attachment) {
         let is_it = |(pod, _): &(AttachPod, _)| pod.attachment() == *attachment;
         let (now, later): (Vec<_>, Vec<_>) = self.asked_for.drain(..).partition(is_it);
@@ -86,7 +85,7 @@ impl ControlLoop {
         }
     }
 
-    /// Whether a port was opened, for the next snapshot to know.
+    /// Returns whether a port was opened, which needs a new snapshot.
     fn attach(&mut self, pod: AttachPod, reply: Sender<Answer>) -> bool {
         let attachment = pod.attachment();
         if self.is_stale(&attachment) {
@@ -130,14 +129,14 @@ impl ControlLoop {
             |error| ApiError::new(ErrorKind::Internal, format!("attach pod {key}: {error}"));
         let port = self.open_port(&interface).map_err(failed)?;
         log_port(&key.to_string(), &interface, &port);
-        let deadline = Instant::now() + self.board.config.attach_timeout;
+        let deadline = Instant::now() + self.shared.config.attach_timeout;
         let waiting = Waiting { replies: vec![reply.clone()], deadline, published: None };
         self.pods.insert(pod, port, Some(waiting));
         self.bind(&key);
         Ok(())
     }
 
-    /// Whether the interface that an attachment was made for is not there any more.
+    /// Returns whether the interface of an attachment was deleted.
     fn is_stale(&mut self, attachment: &Attachment) -> bool {
         let Some(known) = self.pods.find(attachment) else { return false };
         let interface = known.pod.host_interface.clone();
@@ -145,14 +144,14 @@ impl ControlLoop {
         self.interfaces.index(&interface).is_ok_and(|now| now != Some(index))
     }
 
-    /// Whether somebody waits for workers to take over a snapshot.
+    /// Returns whether an attachment waits for a snapshot to be in force.
     pub(super) fn is_publishing(&self) -> bool {
         let waiting = self.pods.iter().filter_map(|attached| attached.waiting.as_ref());
         !self.to_bring_up.is_empty()
             || waiting.into_iter().any(|waiting| waiting.published.is_some())
     }
 
-    /// Brings attachments that wait one stage further, or to their end.
+    /// Advances pending attachments to their next stage; ends those past their deadline.
     pub(super) fn reconcile_attachments(&mut self) {
         let view = self.control.view();
         let (in_force, generation) = (self.switch.generation(), self.generation);
@@ -177,7 +176,7 @@ impl ControlLoop {
         }
         let finished: Vec<Waiting> = done.iter().filter_map(|it| self.finish(it)).collect();
         if !finished.is_empty() {
-            self.tell();
+            self.publish_status();
             let answer = Answer::result(&AttachedPod { generation: self.switch.generation() });
             finished.into_iter().for_each(|waiting| waiting.answer(&answer));
         }
@@ -185,11 +184,12 @@ impl ControlLoop {
             self.give_up(attachment);
         }
         if changed && done.is_empty() && failed.is_empty() {
-            self.tell();
+            self.publish_status();
         }
     }
 
-    /// The pod's tables are in force: the interface may come up. Whoever waits for that.
+    /// Switches the interface on, since the pod's tables are in force; returns the pending
+    /// requests.
     fn finish(&mut self, attachment: &Attachment) -> Option<Waiting> {
         let attached = self.pods.find_mut(attachment)?;
         let waiting = attached.waiting.take()?;
@@ -214,12 +214,12 @@ impl ControlLoop {
         }
     }
 
-    /// The pod's tables did not come in time: what was begun is taken back.
+    /// Undoes an attachment whose tables did not come in time.
     fn give_up(&mut self, attachment: &Attachment) {
         let Some(attached) = self.pods.find_mut(attachment) else { return };
         let Some(waiting) = attached.waiting.take() else { return };
         let key = attached.key.clone();
-        let limit = self.board.config.attach_timeout;
+        let limit = self.shared.config.attach_timeout;
         let text = format!(
             "attach pod {key}: waited {limit:?} for {}",
             waiting.reason(&key, &self.control, self.initial_sync.is_none())
@@ -232,7 +232,7 @@ impl ControlLoop {
         if self.pods.find(attachment).is_some() {
             self.drop_pod(attachment, "it was detached");
         }
-        // Also where nothing is attached: a record may be left of what could not be taken up.
+        // Also where nothing is attached: a record may be left of a pod that was not restored.
         self.forget_record(attachment);
         Answer::result(&serde_json::json!({}))
     }
@@ -256,11 +256,11 @@ impl ControlLoop {
         }
     }
 
-    /// Takes everything back that belongs to an attachment.
+    /// Undoes everything that belongs to an attachment.
     pub(super) fn drop_pod(&mut self, attachment: &Attachment, why: &str) {
         let Some(attached) = self.pods.remove(attachment) else { return };
         let key = attached.key.clone();
-        tracing::info!("pod {key} ({}) is let go: {why}", attached.pod.host_interface);
+        tracing::info!("pod {key} ({}) is detached: {why}", attached.pod.host_interface);
         if let Some(id) = attached.port_id() {
             self.remove_port(id);
         }
@@ -273,7 +273,7 @@ impl ControlLoop {
         }
     }
 
-    /// Tells control the addresses of the pod of this name, or that it is not here.
+    /// Binds the pod's name to its addresses, or unbinds it if the pod is not attached.
     pub(super) fn bind(&mut self, key: &PodKey) {
         let addresses = self.pods.addresses(key);
         match addresses.is_empty() {

@@ -19,7 +19,7 @@ use crate::run::{Event, StartError};
 use linux_net::host_port::{self, HostPortConfig};
 use renderer::{HOST, SWITCH_ADDRESSES};
 
-/// Interval at which a missing address, route or setting is noticed that no event reported.
+/// Interval of checks for missing addresses, routes and settings that no event reported.
 const VERIFY: Duration = Duration::from_secs(5);
 
 /// The port towards the kernel, and the kernel's end of it.
@@ -33,9 +33,9 @@ pub(super) struct HostPort {
 }
 
 impl ControlLoop {
-    /// Makes the host port, if there is to be one.
+    /// Creates the host port, if it is configured.
     pub(in crate::run) fn set_up_host_port(&mut self) -> Result<(), StartError> {
-        if !self.board.config.host_port {
+        if !self.shared.config.host_port {
             return Ok(());
         }
         let failed = |error| StartError::Failed(format!("host port: {error}"));
@@ -73,8 +73,8 @@ impl ControlLoop {
         }
     }
 
-    /// Asks for the kernel's addresses, if they may have changed; `true` if they have. A process is
-    /// reached at every one of them.
+    /// Reads the kernel's addresses again if they may have changed; returns whether they have.
+    /// Processes of the cluster node are reachable at each of them.
     pub(super) fn follow_kernel_addresses(&mut self) -> bool {
         if self.host.is_none() || !std::mem::take(&mut self.follows_addresses) {
             return false;
@@ -99,7 +99,7 @@ impl ControlLoop {
             .iter()
             .map(|attached| (attached.key.clone(), attached.pod.addresses.clone()))
             .collect();
-        let config = &self.board.config;
+        let config = &self.shared.config;
         let view = self.control.view();
         let beyond = match self.uplink.is_some() {
             true => view.nodes.values().flat_map(|node| &node.pod_cidrs).copied().collect(),
@@ -117,8 +117,9 @@ impl ControlLoop {
         let own = self.own_object();
         let pod_networks = own.iter().flat_map(|node| &node.pod_cidrs);
         let is_own = |network: &IpNet| pod_networks.clone().any(|own| own == network);
-        // Answers must come back by the switch: those of endpoints that are cluster nodes would go
-        // to a cluster node's address directly, and over a routed underlay those of pods as well.
+        // Answers must return through the switch. Those of endpoints that are cluster nodes would
+        // go to a cluster node's address directly, and over a routed underlay those of pods as
+        // well.
         let is_routed = config.network.underlay == Underlay::Routed && self.uplink.is_some();
         let from_gateway = |network: &IpNet| {
             is_routed && !is_own(network) || config.network.service_networks.contains(network)

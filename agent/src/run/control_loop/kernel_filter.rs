@@ -1,4 +1,4 @@
-//! What the kernel must not route: tunnel packets outside of tunnels, forged sources.
+//! Drops what the kernel must not route: tunnel packets outside of tunnels, forged sources.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl KernelFilterReconciler {
         if self.made_for.as_ref().is_some_and(is_same) {
             return;
         }
-        // Without an uplink the kernel may know the way to other cluster nodes' pods.
+        // Without an uplink the kernel may route to other cluster nodes' pods.
         let nodes = view.nodes.iter().filter(|(name, _)| has_uplink || &***name == node);
         let tunnel_port = match underlay {
             Underlay::Overlay(overlay) if has_uplink => Some(overlay.port),

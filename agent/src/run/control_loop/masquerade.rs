@@ -1,4 +1,4 @@
-//! The world outside for pods, through the kernel's masquerading.
+//! Masquerades traffic from pods to the world, in the kernel.
 
 use super::kernel_filter::VERIFY;
 use std::sync::Arc;

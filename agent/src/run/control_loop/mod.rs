@@ -1,14 +1,14 @@
-//! The control loop: everything that changes the switch happens here, one thing after the other.
+//! The control loop: applies all changes to the switch, one after the other.
 
 mod attach;
 mod host_port;
 mod kernel_filter;
 mod masquerade;
 mod ports;
+mod publish_status;
 mod redirects;
 mod reports;
 mod source;
-mod telling;
 mod uplink;
 
 use std::collections::VecDeque;
@@ -21,47 +21,47 @@ use control::{Control, Scope, View};
 use dataplane::port::PortGone;
 use dataplane::{PortId, Switch};
 
-use super::board::{Board, LostPort};
 use super::kernel::{InterfaceEvent, Interfaces, Programming};
 use super::pods::{PodPort, Pods};
 use super::records::Records;
-use super::source::{API_SERVER, Saver, Source, SourceInfo};
+use super::shared_status::{LostPort, SharedStatus};
+use super::source::{API_SERVER, Source, SourceInfo, StateWriter};
 use super::{Event, StartError};
 use crate::config::Masquerade;
 use local_api::{Answer, ApiError, AttachPod, ErrorKind, Request};
 use renderer::{NodePort, PortRole, ServiceMaker, snapshot};
 
-/// The loop's own state; nobody else touches it.
+/// State of the control loop.
 pub(super) struct ControlLoop {
-    board: Arc<Board>,
+    shared: Arc<SharedStatus>,
     switch: Arc<Switch>,
     interfaces: Box<dyn Interfaces>,
     events: Sender<Event>,
     received: Receiver<Event>,
     control: Control,
     services: ServiceMaker,
-    /// Tells for as long as the loop lives.
+    /// Sends events until it is dropped.
     source: Source,
     source_info: SourceInfo,
     /// What the API server reports before every kind is listed.
     initial_sync: Option<source::Initial>,
-    saver: Option<Saver>,
+    state_writer: Option<StateWriter>,
     reports: reports::Reports,
     records: Records,
     pods: Pods,
-    /// Attachments that nothing was done for yet.
+    /// Requested attachments that were not started yet.
     asked_for: VecDeque<(AttachPod, Sender<Answer>)>,
     host: Option<host_port::HostPort>,
     uplink: Option<uplink::UplinkPort>,
     masquerade: Option<masquerade::MasqueradeReconciler>,
     kernel_filter: Option<kernel_filter::KernelFilterReconciler>,
-    /// The kernel's own addresses, and whether they may be others by now.
+    /// The kernel's own addresses, and whether they may have changed.
     kernel_addresses: Vec<IpAddr>,
     follows_addresses: bool,
     redirects: Option<redirects::RedirectReconciler>,
-    /// Interfaces to switch on once this generation is in force.
+    /// Interfaces to switch on, with the generation that has to be in force before.
     to_bring_up: Vec<(u64, String)>,
-    /// Of the last snapshot published.
+    /// Generation of the last snapshot published.
     generation: u64,
     /// Reports of workers that were fetched but not handled yet.
     gone: VecDeque<(PortId, PortGone)>,
@@ -72,45 +72,45 @@ pub(super) struct ControlLoop {
     faults: source::Faults,
     workers: Vec<WorkerCheck>,
     next_check: Instant,
-    /// When the source's thread was last found free.
+    /// When the source last responded.
     source_seen: Instant,
 }
 
-/// When a worker was last seen to go round.
+/// Progress of a worker.
 struct WorkerCheck {
     rounds: u64,
     seen: Instant,
 }
 
-/// How often workers' reports are fetched.
+/// Interval of fetching the workers' reports.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the loop rests while somebody waits for workers to take over a snapshot.
+/// The same while an attachment waits for a snapshot to be in force.
 const SHORT_TICK: Duration = Duration::from_millis(1);
-/// How often it is looked whether workers go round, and failed ports are opened again.
+/// Interval of liveness checks and port retries.
 const CHECK: Duration = Duration::from_secs(1);
-/// A worker goes round at least four times a second.
+/// A worker without a round for this long has stalled; it makes four rounds a second when idle.
 const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
-/// Reading manifests may take so long.
+/// A source that does not respond for this long is stuck.
 const LONGEST_READING: Duration = Duration::from_secs(30);
-/// When a port that failed is tried again.
+/// Pause before a failed port is opened again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Events that come all the time are worked in at least this often.
+/// Upper bound on the time for taking events before their effects are published.
 const LONGEST_TAKING: Duration = Duration::from_millis(20);
-/// Pods that are asked for at once are attached for so long at a time; others come in between.
+/// Upper bound on the time for starting attachments in one round.
 const LONGEST_ATTACHING: Duration = Duration::from_millis(5);
-/// Lost ports remembered for people.
+/// Lost ports shown in `status`.
 const LOST: usize = 16;
-/// How long one is remembered that does not come back.
+/// How long a lost port is shown that is not restored.
 const LOST_FOR: Duration = Duration::from_secs(600);
 
 impl ControlLoop {
     pub(super) fn new(
-        board: Arc<Board>,
+        shared: Arc<SharedStatus>,
         interfaces: Box<dyn Interfaces>,
         source: Source,
         (events, received): (Sender<Event>, Receiver<Event>),
     ) -> Result<Self, StartError> {
-        let config = &board.config;
+        let config = &shared.config;
         let mut source_info = SourceInfo::default();
         (source_info.kind, source_info.place) = match &source {
             Source::Nothing => ("nothing", String::new()),
@@ -121,27 +121,27 @@ impl ControlLoop {
             Source::ApiServer(api_server) => (API_SERVER, api_server.server.clone()),
         };
         let asks = matches!(source, Source::ApiServer(_));
-        let saver = if asks { Some(Saver::start(&config.state_dir)?) } else { None };
-        let records = Records::open(&board.config.state_dir)
+        let state_writer = if asks { Some(StateWriter::start(&config.state_dir)?) } else { None };
+        let records = Records::open(&shared.config.state_dir)
             .map_err(|error| StartError::Failed(format!("state-dir: {error}")))?;
-        let switch = Arc::clone(&board.switch);
+        let switch = Arc::clone(&shared.switch);
         let check = || WorkerCheck { rounds: 0, seen: Instant::now() };
         Ok(Self {
-            control: Control::new(Scope::Node(board.config.node_name.as_str().into())),
-            services: match board.config.host_port {
+            control: Control::new(Scope::Node(shared.config.node_name.as_str().into())),
+            services: match shared.config.host_port {
                 true => ServiceMaker::with_own_processes(),
                 false => ServiceMaker::default(),
             },
             workers: switch.counters().map(|_| check()).collect(),
             switch,
-            board,
+            shared,
             interfaces,
             events,
             received,
             source,
             source_info,
             initial_sync: asks.then(source::Initial::default),
-            saver,
+            state_writer,
             reports: reports::Reports::default(),
             records,
             pods: Pods::default(),
@@ -168,7 +168,7 @@ impl ControlLoop {
     /// Puts the first snapshot in force on every worker, before there is any port.
     pub(super) fn first_snapshot(&mut self, patience: Duration) -> Result<(), StartError> {
         self.control.commit();
-        let node = self.board.config.node_name.as_str();
+        let node = self.shared.config.node_name.as_str();
         let is_known = self.control.view().nodes.contains_key(node);
         if !is_known && matches!(self.source, Source::Manifests(_)) {
             tracing::warn!(
@@ -182,10 +182,10 @@ impl ControlLoop {
         Err(StartError::Failed("the workers did not take over the first snapshot".to_owned()))
     }
 
-    /// Goes round until the end.
+    /// Runs the loop until [`Event::Stop`].
     pub(super) fn run(mut self) {
         loop {
-            self.board.beat();
+            self.shared.beat();
             let rest = match self.is_publishing() {
                 _ if !self.asked_for.is_empty() => Duration::ZERO,
                 true => SHORT_TICK,
@@ -197,23 +197,23 @@ impl ControlLoop {
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let mut manifests = None;
-            let mut told = false;
+            let mut received = false;
             let mut stop = false;
             let began = Instant::now();
             while let Some(event) = next {
                 match event {
-                    // Of several versions only the last matters.
+                    // Only the newest reading counts.
                     Event::Manifests(reading) => manifests = Some(reading),
                     Event::Source(event, _slot) => {
                         self.source_event(event);
-                        told = true;
+                        received = true;
                     }
                     Event::Request(request, reply) => self.request(request, reply),
                     Event::SessionRules(pod, reply) => {
                         let view = self.control.view();
                         let is_known = pod.as_ref().is_none_or(|pod| view.pods.contains_key(pod));
                         let source = || self.control.session_rule_source(pod.as_ref());
-                        // Who has gone away meanwhile does not need the answer.
+                        // The client may have disconnected.
                         let _ = reply.send(is_known.then(source));
                     }
                     Event::Interface(event) => {
@@ -227,7 +227,7 @@ impl ControlLoop {
                     Event::NextHops(hops) => self.next_hops_event(hops),
                     Event::Stop => stop = true,
                 }
-                // What is worked in is not to wait for what comes all the time.
+                // A constant flow of events must not delay the next snapshot.
                 next = match began.elapsed() < LONGEST_TAKING {
                     true => self.received.try_recv().ok(),
                     false => None,
@@ -238,10 +238,10 @@ impl ControlLoop {
             }
             if let Some(reading) = manifests {
                 self.take_manifests(reading);
-                told = true;
+                received = true;
             }
-            told |= self.end_initial_sync_if_late();
-            if told {
+            received |= self.end_initial_sync_if_late();
+            if received {
                 self.commit();
             }
             self.attach_some();
@@ -259,22 +259,22 @@ impl ControlLoop {
                 self.publish();
             }
             self.reconcile_attachments();
-            self.tell_programming();
+            self.publish_programming();
         }
         self.end();
     }
 
-    /// Works in what happened; a new snapshot follows if anything is different.
+    /// Commits the events taken; publishes a snapshot if the view changed.
     fn commit(&mut self) {
         if self.control.commit().is_some() {
             self.follow_nodes();
             self.publish();
         } else {
-            self.tell();
+            self.publish_status();
         }
     }
 
-    /// Brings the host port in line with the cluster nodes, if these are others now.
+    /// Updates the host port if the cluster nodes changed.
     fn follow_nodes(&mut self) {
         let nodes = Arc::clone(&self.control.view().nodes);
         let made_for = self.host.as_ref().and_then(|host| host.made_for.as_ref());
@@ -284,7 +284,7 @@ impl ControlLoop {
         self.update_host_port();
     }
 
-    /// Works in what happened, and publishes although only ports may be different.
+    /// Commits, and publishes a snapshot also if only ports changed.
     fn commit_ports(&mut self) {
         self.control.commit();
         self.update_host_port();
@@ -314,27 +314,27 @@ impl ControlLoop {
             }
         }
         ports.extend(self.uplink_port());
-        let node = self.board.config.node_name.clone();
+        let node = self.shared.config.node_name.clone();
         let node_context = self.node_context(&view);
         let services = Arc::clone(&node_context.services);
         let snapshot = Arc::new(snapshot(&view, &node, node_context, self.generation, &ports));
         let departed = self.control.take_departed();
         self.switch.depart(departed.into_iter().map(Into::into));
         self.switch.publish(&snapshot);
-        // What it now knows how to handle.
+        // Only after the snapshot that handles these packets.
         self.set_uplink_filter(&services);
         self.program_kernel(&view);
         tracing::debug!("snapshot {} with {} ports", self.generation, ports.len());
-        self.tell_with(snapshot);
+        self.publish_status_with(snapshot);
     }
 
-    /// Starts the threads that program the kernel. The host port's is started with the host port.
+    /// Starts the threads that program the kernel, except for the host port's.
     pub(super) fn start_programming(&mut self) -> Result<(), StartError> {
-        if !self.board.config.host_port {
+        if !self.shared.config.host_port {
             return Ok(());
         }
         let network = || self.interfaces.host_network().map_err(StartError::Failed);
-        if self.board.config.network.masquerade == Masquerade::Kernel {
+        if self.shared.config.network.masquerade == Masquerade::Kernel {
             self.masquerade = Some(masquerade::MasqueradeReconciler::start(network()?)?);
         }
         self.kernel_filter = Some(kernel_filter::KernelFilterReconciler::start(network()?)?);
@@ -342,7 +342,7 @@ impl ControlLoop {
         Ok(())
     }
 
-    /// Waits until everything the kernel needs was tried once, so that the start ends with it.
+    /// Waits until every part of the kernel's configuration was tried once.
     pub(super) fn wait_for_kernel(&self, timeout: Duration) {
         self.host.iter().for_each(|it| it.programmer.wait(timeout));
         self.masquerade.iter().for_each(|it| it.wait(timeout));
@@ -350,13 +350,13 @@ impl ControlLoop {
         self.redirects.iter().for_each(|it| it.wait(timeout));
     }
 
-    /// Hands the kernel's side what follows from the objects; this never waits.
+    /// Sets the desired state of the kernel's configuration; does not wait for it.
     fn program_kernel(&mut self, view: &View) {
         if let Some(masquerade) = &mut self.masquerade {
-            masquerade.reconcile(view, &self.board.config.node_name);
+            masquerade.reconcile(view, &self.shared.config.node_name);
         }
         if let (Some(filter), Some(_)) = (&mut self.kernel_filter, &self.host) {
-            let config = &self.board.config;
+            let config = &self.shared.config;
             let has_uplink = self.uplink.is_some();
             filter.reconcile(view, &config.node_name, &config.network.underlay, has_uplink);
         }
@@ -366,7 +366,7 @@ impl ControlLoop {
         }
     }
 
-    /// Has the host port looked at after interfaces or routes changed.
+    /// Schedules a check of the host port after interfaces or routes changed.
     fn verify_kernel(&self, event: &InterfaceEvent) {
         let concerns = matches!(
             event,
@@ -377,7 +377,7 @@ impl ControlLoop {
         }
     }
 
-    /// How far the kernel follows.
+    /// State of the kernel's configuration, by part.
     fn programming(&self) -> Vec<Programming> {
         let host = self.host.iter().map(|it| it.programmer.programming());
         let masquerade = self.masquerade.iter().map(|it| it.programming());
@@ -389,14 +389,14 @@ impl ControlLoop {
     /// The cluster node's addresses beyond those of its object.
     fn node_addresses(&self) -> Vec<IpAddr> {
         let gateways = self.host.iter().flat_map(|host| &host.config.gateways);
-        let configured = self.board.config.node_addresses.iter().chain(gateways);
+        let configured = self.shared.config.node_addresses.iter().chain(gateways);
         configured.chain(&self.kernel_addresses).copied().collect()
     }
 
     /// All of the cluster node's addresses.
     fn own_addresses(&self) -> Vec<IpAddr> {
         let view = self.control.view();
-        let object = view.nodes.get(self.board.config.node_name.as_str());
+        let object = view.nodes.get(self.shared.config.node_name.as_str());
         let mut addresses = self.node_addresses();
         addresses.extend(object.iter().flat_map(|node| node.addresses.iter().copied()));
         addresses
@@ -422,11 +422,11 @@ impl ControlLoop {
             }
             _ => ApiError::new(ErrorKind::Internal, "asked in the wrong place").into(),
         };
-        // Who has gone away meanwhile does not need the answer.
+        // The client may have disconnected.
         let _ = reply.send(answer);
     }
 
-    /// A worker that does not go round any more takes its ports with it: `/healthz` says so.
+    /// Reports workers that make no progress, and a source that is stuck, to `/healthz`.
     fn check_workers(&mut self) {
         let now = Instant::now();
         for (check, counters) in self.workers.iter_mut().zip(self.switch.counters()) {
@@ -436,11 +436,11 @@ impl ControlLoop {
             }
         }
         let stalled = self.workers.iter().any(|check| now - check.seen > LONGEST_WORKER_ROUND);
-        self.board.set_stalled(stalled);
+        self.shared.set_stalled(stalled);
         if self.source.responds() {
             self.source_seen = now;
         }
-        self.board.set_source_stuck(now - self.source_seen > LONGEST_READING);
+        self.shared.set_source_stuck(now - self.source_seen > LONGEST_READING);
     }
 
     fn end(mut self) {
@@ -450,10 +450,10 @@ impl ControlLoop {
         if let Err(error) = self.interfaces.release_uplink() {
             tracing::warn!("uplink: {error}");
         }
-        // Nobody is told anything more.
+        // Ends the source's events.
         self.source = Source::Nothing;
-        if let Some(saver) = self.saver.take() {
-            saver.finish(&self.control);
+        if let Some(state_writer) = self.state_writer.take() {
+            state_writer.finish(&self.control);
         }
         let ending: Answer = ApiError::new(ErrorKind::NotReady, "podgate is ending").into();
         for attached in self.pods.iter_mut() {
@@ -464,8 +464,8 @@ impl ControlLoop {
         for (_, reply) in self.asked_for.drain(..) {
             let _ = reply.send(ending.clone());
         }
-        // Its port ends with the workers: were it removed, the kernel's connections would be
-        // forgotten, and not go on after a restart.
+        // The port itself ends with the workers: removing it would end the sessions of the kernel's
+        // connections, which continue after a restart.
         if let Some(host) = &self.host
             && matches!(host.port, PodPort::Open { .. })
             && let Err(error) = self.interfaces.release_host_port(&host.config.switch_interface)

@@ -1,4 +1,4 @@
-//! Ports that come, fail and vanish.
+//! Opens ports, retries failed ones, and handles lost ones.
 
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
@@ -7,14 +7,14 @@ use dataplane::PortId;
 
 use super::{AGAIN, ControlLoop, LOST, LOST_FOR};
 use crate::run::StartError;
-use crate::run::board::LostPort;
 use crate::run::kernel::{InterfaceEvent, Opened};
 use crate::run::pods::{PodPort, key_of};
+use crate::run::shared_status::LostPort;
 use local_api::Attachment;
 use renderer::HOST;
 
 impl ControlLoop {
-    /// Takes the pods up that an earlier process had attached.
+    /// Restores the pods that an earlier process had attached.
     pub(in crate::run) fn take_up_pods(&mut self) -> Result<(), StartError> {
         let failed = |error| StartError::Failed(format!("state-dir: {error}"));
         let (records, faults) = self.records.load().map_err(failed)?;
@@ -22,7 +22,7 @@ impl ControlLoop {
             tracing::error!("a pod that was attached is not taken up: {fault}");
         }
         for pod in records {
-            self.board.beat();
+            self.shared.beat();
             let (key, interface) = (key_of(&pod), pod.host_interface.clone());
             let attachment = pod.attachment();
             match self.interfaces.index(&interface) {
@@ -56,12 +56,12 @@ impl ControlLoop {
         Ok(())
     }
 
-    /// Switches an interface on as soon as every worker knows its port.
+    /// Schedules switching an interface on, once the current generation is in force.
     pub(super) fn bring_up_when_in_force(&mut self, interface: String) {
         self.to_bring_up.push((self.generation, interface));
     }
 
-    /// Switches interfaces on whose ports every worker knows.
+    /// Switches interfaces on whose generation is in force.
     pub(super) fn bring_up_ports(&mut self) {
         let in_force = self.switch.generation();
         for (_, interface) in self.to_bring_up.extract_if(.., |(wanted, _)| *wanted <= in_force) {
@@ -71,7 +71,7 @@ impl ControlLoop {
         }
     }
 
-    /// Opens a port and gives it to workers; frames pass once a snapshot knows it.
+    /// Opens a port and hands it to the workers; it forwards frames once a snapshot contains it.
     pub(super) fn open_port(&mut self, interface: &str) -> Result<PodPort, String> {
         let failed = |why| format!("open {interface}: {why}");
         self.room_for_queues(1).map_err(failed)?;
@@ -79,22 +79,22 @@ impl ControlLoop {
         self.serve(opened).map_err(failed)
     }
 
-    /// Gives a port that was opened a number, and its queues to workers.
+    /// Allocates a port number and hands the opened queues to the workers.
     pub(super) fn serve(&mut self, opened: Opened) -> Result<PodPort, String> {
         let Opened { queues: ports, mode, index, mtu } = opened;
         let queues = ports.len();
         self.room_for_queues(queues)?;
         let id = self.switch.free_port_id().ok_or_else(|| {
-            format!("all {} ports are taken (max-ports)", self.board.config.max_ports)
+            format!("all {} ports are taken (max-ports)", self.shared.config.max_ports)
         })?;
         self.switch.add_queues(id, ports);
         Ok(PodPort::Open { id, index, mtu, mode, queues })
     }
 
-    /// Every queue keeps frames ready; were all frames kept so, none could be under way, and one
-    /// pod more would silence all others.
+    /// Checks that `more` queues leave a quarter of the UMEM free. Each queue posts frames to its
+    /// fill ring; with all frames posted, no packet could be in flight.
     pub(super) fn room_for_queues(&self, more: usize) -> Result<(), String> {
-        let config = &self.board.config;
+        let config = &self.shared.config;
         let host = self.host.iter().map(|host| &host.port);
         let uplink = self.uplink.iter().map(|uplink| &uplink.port);
         let ports = self.pods.iter().map(|attached| &attached.port).chain(host).chain(uplink);
@@ -114,16 +114,15 @@ impl ControlLoop {
         self.open_port(interface).unwrap_or_else(|why| PodPort::Failed { why, again_at })
     }
 
-    /// Gives a port up. Reports about it that are still under way are void, since its number
-    /// may be another port's next.
+    /// Removes a port and discards pending reports about it, since its number may be reused.
     pub(super) fn remove_port(&mut self, id: PortId) {
         self.switch.remove_port(id);
         self.gone.extend(self.switch.take_gone());
         self.gone.retain(|(gone, _)| *gone != id);
     }
 
-    /// Looks whether interfaces with open ports are gone: the one that is said to be, or all.
-    /// The kernel also says "gone" of one that only left a bridge, so it is asked by name.
+    /// Checks whether interfaces with open ports were deleted: the reported one, or all. The kernel
+    /// also reports an interface that only left a bridge, so the check looks it up by name.
     pub(super) fn interface_event(&mut self, event: &InterfaceEvent) {
         let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
         let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
@@ -150,8 +149,8 @@ impl ControlLoop {
         }
     }
 
-    /// Somebody has taken the XDP program off an open port: its interface is switched off until the
-    /// port is opened anew. The uplink's stays on, since it is the kernel's as well.
+    /// Closes a port whose XDP program was removed: switches its interface off until the port is
+    /// opened again. The uplink's interface stays on, since the kernel uses it as well.
     fn close_unguarded(&mut self, interface: &str, id: PortId) {
         let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.port.id() == Some(id));
         if !is_uplink && let Err(error) = self.interfaces.bring_down(interface) {
@@ -180,7 +179,7 @@ impl ControlLoop {
         }
     }
 
-    /// A port went without being asked to.
+    /// Handles the loss of a port.
     fn lose_port(&mut self, id: PortId, why: &str) {
         if let Some(attached) = self.pods.with_port(id) {
             let attachment = attached.pod.attachment();
@@ -200,8 +199,8 @@ impl ControlLoop {
         }
     }
 
-    /// With its interface a pod's attachment goes too: nobody else may tell us, and its address
-    /// may be given to another pod. If the interface is still there, it is tried again.
+    /// Handles the loss of a pod's port. If its interface was deleted, the pod is detached: no DEL
+    /// may follow, and its address may be reused. Otherwise the port is retried.
     fn lose_pod_port(&mut self, id: PortId, attachment: &Attachment, why: &str) {
         self.remove_port(id);
         let Some(attached) = self.pods.find_mut(attachment) else { return };
@@ -220,7 +219,7 @@ impl ControlLoop {
 
     pub(super) fn note_loss(&mut self, name: String, interface: String, why: &str) {
         tracing::warn!("port {name} ({interface}) is lost: {why}");
-        self.board.ports_lost.fetch_add(1, Ordering::Relaxed);
+        self.shared.ports_lost.fetch_add(1, Ordering::Relaxed);
         if self.lost.len() == LOST {
             self.lost.pop_front();
         }
@@ -228,21 +227,21 @@ impl ControlLoop {
         self.lost.push_back(LostPort { name, interface, when, why: why.to_owned() });
     }
 
-    /// Forgets losses of a while ago, and those of ports that are served again.
+    /// Removes old losses, and those of ports that are served again.
     pub(super) fn forget_losses(&mut self) {
-        let board = self.board.state();
+        let shared = self.shared.state();
         let is_served = |lost: &LostPort| {
-            board.ports.iter().any(|port| port.name == lost.name && port.id.is_some())
+            shared.ports.iter().any(|port| port.name == lost.name && port.id.is_some())
         };
         let is_recent = |lost: &LostPort| lost.when.elapsed().is_ok_and(|it| it < LOST_FOR);
         let before = self.lost.len();
         self.lost.retain(|lost| is_recent(lost) && !is_served(lost));
         if self.lost.len() != before {
-            self.tell();
+            self.publish_status();
         }
     }
 
-    /// Tries ports again that failed a while ago.
+    /// Retries failed ports that are due.
     pub(super) fn open_failed_ports(&mut self) {
         self.open_failed_uplink();
         let now = Instant::now();

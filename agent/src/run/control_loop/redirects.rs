@@ -12,9 +12,9 @@ use linux_net::redirect::Redirects;
 
 /// Keeps the kernel's redirects in line with the services.
 pub(super) struct RedirectReconciler {
-    /// `None` redirects nothing more: the switch ends.
+    /// `None` removes the redirects: the switch ends.
     programmer: Programmer<Option<Redirects>>,
-    /// What the last ones follow from.
+    /// Input of the redirects set last.
     made_of: Option<(Arc<Redirects>, Vec<IpAddr>)>,
 }
 
@@ -24,7 +24,7 @@ impl RedirectReconciler {
             None => network.release_redirects(),
             Some(wanted) => network.redirect(wanted).or_else(|error| {
                 let is_nothing = wanted.node_ports.is_empty() && wanted.addresses.is_empty();
-                // Without such services nothing is missing.
+                // Without such services a failure has no effect.
                 if is_nothing { Ok(()) } else { Err(error) }
             }),
         };
@@ -32,8 +32,8 @@ impl RedirectReconciler {
         Ok(Self { programmer: programmer.map_err(StartError::thread)?, made_of: None })
     }
 
-    /// Redirects what `services` say at the cluster node's addresses. Endpoints that change cost
-    /// nothing here.
+    /// Redirects the ports of `services` at the cluster node's addresses. A change of endpoints
+    /// costs nothing here.
     pub(super) fn reconcile(&mut self, services: &Arc<Redirects>, node: Vec<IpAddr>) {
         let is_same = |known: &(Arc<Redirects>, Vec<IpAddr>)| {
             Arc::ptr_eq(&known.0, services) && known.1 == node
@@ -47,7 +47,7 @@ impl RedirectReconciler {
         self.made_of = Some((Arc::clone(services), node));
     }
 
-    /// Redirects nothing any more; open connections go on.
+    /// Removes the redirects; open connections continue.
     pub(super) fn release(self) {
         self.programmer.set(None);
     }

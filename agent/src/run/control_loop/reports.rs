@@ -1,4 +1,4 @@
-//! What is told about cluster policies in their status.
+//! Writes conditions into the status of cluster policies.
 //!
 //! Every cluster node comes to the same judgement and would write the same words, so each waits
 //! a while, the longer the more nodes there are, and writes only what nobody wrote meanwhile.
@@ -13,22 +13,22 @@ use super::ControlLoop;
 use crate::run::source::Source;
 use observe::time::utc_seconds;
 
-/// Statuses of policies as they are, and when to look at them next.
+/// The known statuses of policies, and when to compare them next.
 #[derive(Default)]
 pub(super) struct Reports {
     known: BTreeMap<ObjectRef, Report>,
     due: Option<Instant>,
 }
 
-/// Between looks at all of them, for what was lost on the way.
+/// Interval of comparing all of them, in case a write was lost.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Written at a time; the others are for the next look.
+/// Maximum of writes in one comparison.
 const MOST: usize = 10;
-/// Longest message.
+/// Maximum length of a message, in bytes.
 const MESSAGE: usize = 1024;
 
 impl Reports {
-    /// Notes what an object's status says.
+    /// Records the status of an object.
     pub(super) fn note(&mut self, object: &Object) {
         let report = match object {
             Object::ClusterNetworkPolicy(policy) => &policy.report,
@@ -43,14 +43,14 @@ impl Reports {
         self.known.remove(object);
     }
 
-    /// Forgets all for which `goes` holds.
+    /// Forgets all objects for which `goes` holds.
     pub(super) fn forget_if(&mut self, goes: impl Fn(&ObjectRef) -> bool) {
         self.known.retain(|object, _| !goes(object));
     }
 
-    /// A look is due, after a random part of `spread`.
+    /// Schedules a comparison after a random part of `spread`.
     pub(super) fn look_within(&mut self, spread: Duration) {
-        // A number nobody else has, without a generator: the clock's low digits.
+        // The low digits of the clock serve as a random number.
         let low = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let part = f64::from(low.subsec_nanos() % 1_000_003) / 1_000_003.0;
         let due = Instant::now() + Duration::from_millis(200) + spread.mul_f64(part);
@@ -59,14 +59,14 @@ impl Reports {
 }
 
 impl ControlLoop {
-    /// A policy or what is wrong with it changed.
+    /// Schedules a comparison after a change of a policy or its faults.
     pub(super) fn report_soon(&mut self) {
         let nodes = self.control.view().nodes.len() as u32;
         let spread = Duration::from_millis(2) * nodes;
         self.reports.look_within(spread.clamp(Duration::from_millis(300), AGAIN));
     }
 
-    /// Writes statuses that do not say what is so.
+    /// Writes the statuses that are out of date.
     pub(super) fn write_reports(&mut self) {
         let Source::ApiServer(api_server) = &self.source else { return };
         let now = Instant::now();
@@ -87,7 +87,7 @@ impl ControlLoop {
     }
 }
 
-/// What the status is to say, if it does not say so.
+/// Returns the condition to write, or `None` if the status is up to date.
 fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condition> {
     let names = |fault: &Fault| fault.fault.field.ends_with(".domainNames");
     let (accepted, reason) = match faults {

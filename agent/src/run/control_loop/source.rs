@@ -1,4 +1,4 @@
-//! What the source tells, worked in.
+//! Applies the source's events.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,12 +11,12 @@ use super::ControlLoop;
 use crate::run::source::{Reading, Restored, WatchInfo, WatchState, load};
 use observe::verdicts::Names;
 
-/// What is wrong with the source's objects.
+/// Faults in the source's objects.
 #[derive(Default)]
 pub(super) struct Faults {
-    /// Of manifests, as they were read last.
+    /// Faults of the manifests as read last.
     manifests: Vec<Fault>,
-    /// Of the API server's objects.
+    /// Faults of the API server's objects.
     objects: BTreeMap<ObjectRef, Vec<Fault>>,
 }
 
@@ -31,7 +31,7 @@ impl Faults {
         self.objects.get(object).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes over those of one object; tells whether any is new.
+    /// Replaces the faults of one object; logs new ones.
     fn set(&mut self, object: ObjectRef, faults: Vec<Fault>) {
         let known = self.objects.get(&object);
         let is_new = |fault: &&Fault| known.is_none_or(|known| !known.contains(fault));
@@ -42,7 +42,7 @@ impl Faults {
         }
     }
 
-    /// Takes over those of all objects of a kind.
+    /// Replaces the faults of all objects of a kind.
     fn set_kind(&mut self, kind: Kind, faults: Vec<Fault>) {
         let mut by_object: BTreeMap<ObjectRef, Vec<Fault>> = BTreeMap::new();
         for fault in faults {
@@ -63,16 +63,16 @@ pub(super) struct Initial {
     began: Option<Instant>,
 }
 
-/// How long kinds that are listed wait for the others where a saved state stands in for these.
+/// How long listed kinds wait for the others if a saved state covers these.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Whether judgements of this kind are written into objects' status.
+/// Returns whether objects of this kind get a condition in their status.
 fn is_reported(kind: Kind) -> bool {
     matches!(kind, Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall)
 }
 
 impl ControlLoop {
-    /// Takes over what the manifests say now.
+    /// Applies a reading of the manifests.
     pub(in crate::run) fn take_manifests(&mut self, reading: Reading) {
         if reading.number <= self.reading {
             return;
@@ -91,21 +91,21 @@ impl ControlLoop {
         self.rename_all();
     }
 
-    /// Puts the saved state into place, if there is one that can be used.
+    /// Loads the saved state, if there is a usable one.
     pub(in crate::run) fn take_saved(&mut self) {
-        let (objects, restored) = load(&self.board.config.state_dir);
+        let (objects, restored) = load(&self.shared.config.state_dir);
         match &restored {
             Restored::From(at) => {
                 let at = observe::time::utc(*at);
                 let count = objects.len();
                 tracing::info!(
-                    "state of {at} ({count} objects) counts until the API server tells more"
+                    "state of {at} ({count} objects) is in force until the API server's objects are listed"
                 );
             }
             Restored::Nothing => tracing::info!("no saved state: pods wait for the API server"),
             Restored::Refused(why) => tracing::error!(
-                "state-dir: {why}; it is not used, and pods stay closed until the API server has \
-                 told everything"
+                "state-dir: {why}; it is not used, and pods stay closed until the API \
+                 server's objects are listed"
             ),
         }
         self.source_info.restored = restored;
@@ -113,7 +113,7 @@ impl ControlLoop {
         self.rename_all();
     }
 
-    /// Works in an event of the API server's watches.
+    /// Applies an event of the API server's watches.
     pub(super) fn source_event(&mut self, event: Event) {
         self.note(&event);
         let is_synced = event == Event::Synced;
@@ -134,8 +134,8 @@ impl ControlLoop {
         }
     }
 
-    /// Works in the kinds that are listed if the others are late and a saved state stands in for
-    /// them; whether it did.
+    /// Applies the kinds listed so far if the others are late and a saved state covers them;
+    /// returns whether it did.
     pub(super) fn end_initial_sync_if_late(&mut self) -> bool {
         let began = self.initial_sync.as_ref().and_then(|initial| initial.began);
         let is_late = began.is_some_and(|began| began.elapsed() > LATE);
@@ -178,7 +178,7 @@ impl ControlLoop {
         if all_pods {
             self.rename_all();
         }
-        // Heartbeats and the like are nothing to write down.
+        // Heartbeats and the like change nothing that is saved.
         if let Some(kind) = kind.filter(|_| self.control.revision() != before) {
             self.save_after(!matches!(kind, Kind::Pod | Kind::EndpointSlice | Kind::Node));
         }
@@ -190,7 +190,7 @@ impl ControlLoop {
 
     fn rename(&self, address: IpAddr) {
         let name = self.control.pod_at(address).map(|pod| pod.to_string().into());
-        self.board.hub.set_cluster_name(address, name);
+        self.shared.hub.set_cluster_name(address, name);
     }
 
     fn rename_all(&self) {
@@ -199,10 +199,10 @@ impl ControlLoop {
             .pods_by_address()
             .map(|(address, pod)| (address, pod.to_string().into()))
             .collect();
-        self.board.hub.set_cluster_names(names);
+        self.shared.hub.set_cluster_names(names);
     }
 
-    /// Notes what people may want to know of an event.
+    /// Records an event for `status` and the log.
     fn note(&mut self, event: &Event) {
         let now = SystemTime::now();
         let info = &mut self.source_info;
@@ -276,16 +276,16 @@ impl ControlLoop {
     }
 
     fn save_after(&mut self, soon: bool) {
-        if let Some(saver) = &mut self.saver {
-            saver.changed(soon);
+        if let Some(state_writer) = &mut self.state_writer {
+            state_writer.changed(soon);
         }
     }
 
-    /// Begins to save the state if it is time to, and notes what came of the last time.
+    /// Starts a due save of the state, and records the result of the last one.
     pub(super) fn look_after_saving(&mut self) {
-        let Some(saver) = &mut self.saver else { return };
-        saver.begin_if_due(&self.control);
-        let Some(result) = saver.take_result() else { return };
+        let Some(state_writer) = &mut self.state_writer else { return };
+        state_writer.begin_if_due(&self.control);
+        let Some(result) = state_writer.take_result() else { return };
         match result {
             Ok(at) => {
                 self.source_info.saved_at = Some(at);
@@ -296,6 +296,6 @@ impl ControlLoop {
                 self.source_info.save_error = Some(error);
             }
         }
-        self.tell();
+        self.publish_status();
     }
 }

@@ -1,5 +1,5 @@
-//! The uplink: the port towards other cluster nodes, who they are, and what is taken from an
-//! interface that stays the kernel's as well.
+//! The uplink: the port towards other cluster nodes, the peers behind it, and the filter of an
+//! interface that the kernel uses as well.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,22 +26,22 @@ pub(super) struct UplinkPort {
     pub(super) port: PodPort,
     mac: Mac,
     next_hops: NextHops,
-    /// First hops towards other cluster nodes and the world.
+    /// Next hops towards other cluster nodes and the world.
     hops: HashMap<Destination, Hop>,
-    /// The routes as last made, and the cluster nodes they were made for.
+    /// The routes as computed last, and the cluster nodes they were computed for.
     routes: Arc<Routes>,
     made_for: Option<Arc<Nodes>>,
-    /// What the filter was last made of.
+    /// Input of the filter set last.
     filters: Option<(Arc<Services>, Option<Arc<ClusterNode>>)>,
 }
 
 pub(super) type Nodes = BTreeMap<Arc<str>, Arc<ClusterNode>>;
 
 impl ControlLoop {
-    /// Opens the uplink, if there is to be one. Until a filter is set it takes nothing.
+    /// Opens the uplink, if it is configured. Until a filter is set it takes no packets.
     pub(in crate::run) fn set_up_uplink(&mut self) -> Result<(), StartError> {
         let failed = |error| StartError::Failed(format!("uplink: {error}"));
-        let network = self.board.config.network.clone();
+        let network = self.shared.config.network.clone();
         let Some(mut interface) = network.uplink.clone() else { return Ok(()) };
         if network.finds_uplink() {
             let own = self.own_object().map_or_else(Vec::new, |node| node.addresses.clone());
@@ -73,14 +73,14 @@ impl ControlLoop {
         self.room_for_queues(1)?;
         let opened = self.interfaces.open_uplink(interface)?;
         let port = self.serve(opened.port).inspect_err(|_| {
-            // It has no filter yet; the first error is the one to tell.
+            // It has no filter yet; the first error is the one to report.
             let _ = self.interfaces.release_uplink();
         })?;
         log_port(UPLINK, interface, &port);
         Ok((port, opened.mac))
     }
 
-    /// The uplink went without being asked to; it is looked for again.
+    /// Handles the loss of the uplink; schedules a retry.
     pub(super) fn lose_uplink(&mut self, id: PortId, why: &str) {
         self.remove_port(id);
         if let Err(error) = self.interfaces.release_uplink() {
@@ -132,9 +132,9 @@ impl ControlLoop {
         })
     }
 
-    /// What is around the cluster node, for the next snapshot.
+    /// Returns the node context of the next snapshot.
     pub(super) fn node_context(&mut self, view: &View) -> NodeContext {
-        let config = &self.board.config;
+        let config = &self.shared.config;
         let services = self.services.services(view, &config.node_name);
         let network = &config.network;
         let mut node_context = NodeContext {
@@ -148,14 +148,15 @@ impl ControlLoop {
         if self.uplink.is_some() {
             node_context.routes = self.routes(view, &node);
             node_context.underlay = underlay;
-            // Without a gateway the kernel knows best where the world is.
+            // Without a gateway the kernel routes to the world.
             let gateway = self.uplink.as_ref().and_then(UplinkPort::gateway);
             node_context.masquerade = direct && gateway.is_some();
         }
         node_context
     }
 
-    /// Routes to the other cluster nodes, made anew if these or their next hops have changed.
+    /// Returns the routes to the other cluster nodes; computes them again if these or their next
+    /// hops changed.
     fn routes(&mut self, view: &View, node: &str) -> Arc<Routes> {
         let Some(uplink) = &mut self.uplink else { return Arc::default() };
         if uplink.made_for.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view.nodes)) {
@@ -176,7 +177,7 @@ impl ControlLoop {
         Arc::clone(&uplink.routes)
     }
 
-    /// Has the uplink take what the snapshot wants from it, if that may be different.
+    /// Sets the uplink's filter, if its input changed.
     pub(super) fn set_uplink_filter(&mut self, services: &Arc<Services>) {
         let Some(uplink) = &self.uplink else { return };
         if uplink.port.id().is_none() {
@@ -190,12 +191,12 @@ impl ControlLoop {
         if is_same {
             return;
         }
-        let network = &self.board.config.network;
+        let network = &self.shared.config.network;
         let mut filter = UplinkFilter::default();
         if let Some(own) = &own {
             filter.node_addresses.extend(&own.addresses);
-            // In front of an overlay too: what comes for pods outside of tunnels is refused by the
-            // switch, and would be sent on by the kernel.
+            // Also with an overlay: packets for pods outside of tunnels are dropped by the switch;
+            // the kernel would forward them.
             filter.pod_networks.extend(&own.pod_cidrs);
             if let Underlay::Overlay(vxlan) = &network.underlay {
                 filter.vxlan_port = Some(vxlan.port);
@@ -224,7 +225,7 @@ impl ControlLoop {
         }
     }
 
-    /// Takes over first hops that are new or different.
+    /// Applies new or changed next hops.
     pub(super) fn next_hops_event(&mut self, hops: Vec<(Destination, Hop)>) {
         let Some(uplink) = &mut self.uplink else { return };
         uplink.hops.extend(hops);
@@ -232,7 +233,7 @@ impl ControlLoop {
         self.publish();
     }
 
-    /// Takes what the kernel says about neighbours and routes.
+    /// Applies the kernel's events about neighbours and routes.
     pub(super) fn path_event(&mut self, event: &InterfaceEvent) {
         let Some(uplink) = &mut self.uplink else { return };
         match event {
@@ -259,12 +260,12 @@ impl ControlLoop {
 
     pub(super) fn own_object(&self) -> Option<Arc<ClusterNode>> {
         let view = self.control.view();
-        view.nodes.get(self.board.config.node_name.as_str()).cloned()
+        view.nodes.get(self.shared.config.node_name.as_str()).cloned()
     }
 }
 
 impl UplinkPort {
-    /// The MAC address of the first hop towards the world.
+    /// MAC address of the next hop towards the world.
     fn gateway(&self) -> Option<Mac> {
         self.hops.get(&Destination::World)?.mac
     }

@@ -1,6 +1,7 @@
-//! Interfaces whose XDP program must stay: without it, frames of a pod reach the kernel unjudged.
+//! Watches interfaces whose XDP program must stay attached: without it, frames of a pod reach the
+//! kernel without a policy decision.
 //!
-//! The kernel reports most changes at once; all interfaces are looked at every second besides.
+//! The kernel reports most changes at once; a check of all interfaces runs every second besides.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant};
 use linux_net::{Error, Link, LinkEvent, LinkEvents, Netlink};
 
 use super::InterfaceEvent;
-use super::interfaces::Tell;
+use super::interfaces::EventSink;
 
-/// Interval at which all interfaces are looked at.
+/// Interval of checks of all interfaces.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Numbers of XDP programs by those of the interfaces they are attached to.
@@ -19,7 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Guarded(Arc<Mutex<HashMap<u32, u32>>>);
 
 impl Guarded {
-    /// Nothing that can fail runs under this lock.
+    /// No code that can panic runs under this lock.
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -31,11 +32,11 @@ impl Guarded {
 }
 
 /// Watches interfaces on a thread of its own.
-pub(super) fn watch(events: LinkEvents, guarded: Guarded, tell: Tell) -> Result<(), String> {
+pub(super) fn watch(events: LinkEvents, guarded: Guarded, sink: EventSink) -> Result<(), String> {
     let netlink = Netlink::open().map_err(|error| error.to_string())?;
     let watch = move || {
-        if let Err(error) = run(events, netlink, &guarded, &tell) {
-            // Workers still notice interfaces that vanish, only later.
+        if let Err(error) = run(events, netlink, &guarded, &sink) {
+            // Workers still notice deleted interfaces, only later.
             tracing::error!("interfaces are no longer watched: {error}");
         }
     };
@@ -47,9 +48,9 @@ fn run(
     mut events: LinkEvents,
     mut netlink: Netlink,
     guarded: &Guarded,
-    tell: &Tell,
+    sink: &EventSink,
 ) -> Result<(), Error> {
-    let report = |event| tell.lock().unwrap_or_else(PoisonError::into_inner)(event);
+    let report = |event| sink.lock().unwrap_or_else(PoisonError::into_inner)(event);
     let check = |netlink: &mut Netlink, link: &Link| {
         // An event may be older than the program; the kernel says what is so now.
         let is_lost = guarded.is_lost(link)

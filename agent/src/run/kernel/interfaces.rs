@@ -1,6 +1,6 @@
-//! What the running switch needs from the kernel, as two traits, so that the whole of it can run
-//! without root over ports that tests hold in their hands: [`Interfaces`] opens ports, and
-//! [`HostNetwork`] configures the cluster node's own network from threads of its own.
+//! The kernel as seen by the running switch: two traits, which tests implement without root.
+//! [`Interfaces`] opens ports; [`HostNetwork`] configures the cluster node's own network from other
+//! threads.
 
 use std::net::IpAddr;
 
@@ -38,25 +38,25 @@ pub struct OpenedUplink {
     pub mac: Mac,
 }
 
-/// What happened to interfaces and the ways out of them.
+/// Events of interfaces, neighbours and routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InterfaceEvent {
     /// The interface with this number is gone.
     Gone(u32),
-    /// Somebody has taken the XDP program off the interface with this number, or replaced it.
+    /// The XDP program of the interface with this number was removed or replaced.
     ProgramLost(u32),
-    /// This is known about a neighbour now: its interface's number, its address, and its MAC
-    /// address unless that is unknown.
+    /// A neighbour changed: its interface's number, its address, and its MAC address unless that is
+    /// unknown.
     Neighbour(u32, IpAddr, Option<Mac>),
-    /// Some route came or went: next hops have to be asked for again.
+    /// A route was added or removed: next hops may have changed.
     Routes,
-    /// Something was missed: look at all of them, and ask for next hops again.
+    /// Events were lost: all interfaces and next hops may have changed.
     Missed,
 }
 
-/// The interfaces of the cluster node, as far as the switch touches them.
+/// Operations on the cluster node's interfaces.
 pub trait Interfaces: Send {
-    /// Opens a port. What arrives before it is served is dropped.
+    /// Opens a port. Frames that arrive before it is served are dropped.
     ///
     /// # Errors
     /// In words, with the interface.
@@ -86,43 +86,43 @@ pub trait Interfaces: Send {
     /// If the kernel does not answer.
     fn index(&mut self, interface: &str) -> Result<Option<u32>, String>;
 
-    /// Takes the switch's program off the host port's interface: the switch ends.
+    /// Detaches the switch's program from the host port's interface, at the switch's end.
     ///
     /// # Errors
     /// In words.
     fn release_host_port(&mut self, interface: &str) -> Result<(), String>;
 
-    /// The name of the interface by which the cluster node is reached: that with one of its
-    /// addresses, else that of its default route.
+    /// Returns the name of the interface with one of the cluster node's addresses, else of its
+    /// default route.
     ///
     /// # Errors
     /// In words, if the kernel does not answer or there is no such interface.
     fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String>;
 
-    /// Opens a port on an interface that stays the kernel's as well. Nothing is taken from the
-    /// kernel before a filter is set. There is at most one such interface.
+    /// Opens a port on an interface that the kernel uses as well. Until a filter is set, all
+    /// packets go to the kernel. There is at most one such interface.
     ///
     /// # Errors
     /// In words, with the interface.
     fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String>;
 
-    /// Takes exactly this from the uplink from now on; a filter that is the same costs nothing.
+    /// Sets which packets the switch takes from the uplink; setting an equal filter costs nothing.
     ///
     /// # Errors
-    /// In words. Setting it again goes on from what was reached.
+    /// In words. Setting it again continues from the state reached.
     fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String>;
 
-    /// Leaves the uplink to the kernel again.
+    /// Returns the uplink to the kernel.
     ///
     /// # Errors
     /// In words, with the interface.
     fn release_uplink(&mut self) -> Result<(), String>;
 
-    /// Calls `tell` for whatever happens from now on.
+    /// Calls `sink` for each event from now on.
     ///
     /// # Errors
     /// In words.
-    fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String>;
+    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String>;
 
     /// The configuration of the same network, for another thread.
     ///
@@ -131,10 +131,10 @@ pub trait Interfaces: Send {
     fn host_network(&self) -> Result<Box<dyn HostNetwork>, String>;
 }
 
-/// The network configuration of the cluster node itself. Each call brings one part of it into a
-/// state, whatever it is in, and may wait for the kernel.
+/// The network configuration of the cluster node itself. Each call brings one part of it into the
+/// given state from any other, and may wait for the kernel.
 pub trait HostNetwork: Send {
-    /// Makes the host port, or restores it; the MAC address of the kernel's end.
+    /// Creates or restores the host port; returns the MAC address of the kernel's end.
     ///
     /// # Errors
     /// In words.
@@ -146,7 +146,7 @@ pub trait HostNetwork: Send {
     /// In words.
     fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
 
-    /// Keeps tunnel packets and forged sources out of what the kernel routes.
+    /// Drops tunnel packets and forged sources that the kernel would route.
     ///
     /// # Errors
     /// In words.
@@ -158,18 +158,18 @@ pub trait HostNetwork: Send {
     /// In words.
     fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
 
-    /// Redirects no new connection of theirs any more.
+    /// Removes the redirects; translations of open connections stay.
     ///
     /// # Errors
     /// In words.
     fn release_redirects(&mut self) -> Result<(), String>;
 
-    /// The neighbour that packets to `address` go to first. If its MAC address is not known, the
-    /// kernel resolves it, and an event reports it. Asking again now and then keeps the answer
-    /// fresh: the kernel does not see what the switch sends.
+    /// Returns the next hop towards `address`. If its MAC address is not known, the kernel resolves
+    /// it, and an event reports it. Repeated calls keep the kernel's entry fresh: the kernel does
+    /// not see what the switch sends.
     ///
     /// # Errors
-    /// In words, with the address, if there is no way there.
+    /// In words, with the address, if there is no route.
     fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
 }
 
@@ -198,8 +198,8 @@ struct OpenUplink {
 }
 
 impl KernelInterfaces {
-    /// Over this UMEM, in the calling thread's network namespace; each port keeps
-    /// `frames_per_port` frames ready.
+    /// Opens ports over this UMEM, in the calling thread's network namespace; each posts
+    /// `frames_per_port` frames to its fill ring.
     ///
     /// # Errors
     /// If the kernel gives no netlink socket.
@@ -302,12 +302,12 @@ impl Interfaces for KernelInterfaces {
         }
     }
 
-    fn watch(&mut self, tell: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
+    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
         let links = LinkEvents::open().map_err(|error| error.to_string())?;
         let paths = PathEvents::open().map_err(|error| error.to_string())?;
-        let tell: Tell = std::sync::Arc::new(std::sync::Mutex::new(tell));
-        guard::watch(links, self.guarded.clone(), Tell::clone(&tell))?;
-        listen("neighbours", paths, &tell, |event| {
+        let sink: EventSink = std::sync::Arc::new(std::sync::Mutex::new(sink));
+        guard::watch(links, self.guarded.clone(), EventSink::clone(&sink))?;
+        listen("neighbours", paths, &sink, |event| {
             Some(match event {
                 PathEvent::Neighbour { link, address, mac } => {
                     InterfaceEvent::Neighbour(link, address, mac.map(|mac| mac.0))
@@ -360,30 +360,30 @@ fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
         mode += &format!(", {} queues", ports.len());
     }
     let queues = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
-    // No IP packet without jumbo options is longer than such a number tells.
+    // An IP packet without the jumbo option has at most 65535 bytes.
     let mtu = link.mtu.min(u16::MAX.into()) as u16;
     Opened { queues, mode, index: link.index, mtu }
 }
 
-pub(super) type Tell = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
+pub(super) type EventSink = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
 
-/// Passes events on, on a thread of their own.
+/// Forwards events on a thread of its own.
 fn listen<E: Event + Send + 'static>(
     what: &'static str,
     events: Events<E>,
-    tell: &Tell,
+    sink: &EventSink,
     translate: impl Fn(E) -> Option<InterfaceEvent> + Send + 'static,
 ) -> Result<(), String> {
-    let tell = Tell::clone(tell);
+    let sink = EventSink::clone(sink);
     let pass_on = move |event: Result<E, Error>| -> Result<(), Error> {
         if let Some(event) = translate(event?) {
-            tell.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(event);
+            sink.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(event);
         }
         Ok(())
     };
     let listen = move || {
         if let Err(error) = events.into_iter().try_for_each(pass_on) {
-            // Workers still notice interfaces that vanish, only later.
+            // Workers still notice deleted interfaces, only later.
             tracing::error!("{what} are no longer watched: {error}");
         }
     };

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! - `interfaces`: the traits, replaced in tests, and the kernel behind them,
-//! - `guard`: notices XDP programs that somebody takes off,
+//! - `guard`: notices XDP programs that were removed,
 //! - `programmer`: one part of the configuration, kept in the desired state by a thread of its own,
-//! - `next_hops`: the neighbours that packets to other cluster nodes go to first.
+//! - `next_hops`: the next hops towards other cluster nodes.
 
 mod guard;
 mod interfaces;

@@ -1,8 +1,8 @@
-//! The neighbours that packets to other cluster nodes and to the world go to first.
+//! Resolves the next hops towards other cluster nodes and the world.
 //!
-//! A thread asks the kernel, which resolves neighbours and forgets those that only the switch
-//! talks to. Each destination has a timer of its own: one that cannot be resolved does not make the
-//! thread ask for the others.
+//! A thread queries the kernel, which resolves neighbours and expires those that only the switch
+//! uses. Each destination has a timer of its own, so one that cannot be resolved causes no queries
+//! for the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) enum Destination {
     World,
 }
 
-/// The first hop towards a destination.
+/// The next hop towards a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(in crate::run) link: u32,
@@ -32,31 +32,31 @@ pub(crate) struct Hop {
     pub(in crate::run) mac: Option<Mac>,
 }
 
-/// Interval at which the kernel is asked for a resolved hop: it takes those for stale that only
-/// the switch talks to.
+/// Interval of queries for a resolved next hop: entries that only the switch uses become stale in
+/// the kernel.
 const REFRESH: Duration = Duration::from_secs(15);
-/// Pause before a hop that is missing is asked for again; it doubles up to [`REFRESH`].
+/// Pause before the next query for an unresolved next hop; it doubles up to [`REFRESH`].
 const SOON: Duration = Duration::from_secs(1);
-/// Addresses of the world (RFC 5737, RFC 3849): the way to them is the default route.
+/// Addresses of the world (RFC 5737, RFC 3849), which the default route covers.
 const WORLD: [&str; 2] = ["198.51.100.1", "2001:db8::1"];
 
-/// The thread that asks.
+/// The querying thread.
 pub(in crate::run) struct NextHops {
     requests: Option<Sender<Request>>,
     thread: Option<JoinHandle<()>>,
 }
 
 enum Request {
-    /// Ask for these peers and for the world, and for no others.
+    /// Resolve these peers and the world, and no others.
     Peers(BTreeSet<IpAddr>),
-    /// Routes changed: every answer may be another one.
+    /// Routes changed: every next hop may have changed.
     All,
     /// The kernel has forgotten this neighbour of this interface.
     Lost(u32, IpAddr),
 }
 
 impl NextHops {
-    /// Starts the thread; `report` gets hops that are new or different.
+    /// Starts the thread; `report` receives new and changed next hops.
     ///
     /// # Errors
     /// If there is no thread.
@@ -70,17 +70,17 @@ impl NextHops {
         Ok(Self { requests: Some(requests), thread: Some(thread) })
     }
 
-    /// Asks for these peers from now on.
+    /// Sets the peers to resolve.
     pub(in crate::run) fn set_peers(&self, peers: BTreeSet<IpAddr>) {
         self.send(Request::Peers(peers));
     }
 
-    /// Asks for all of them again: routes changed.
+    /// Queries all next hops again after a change of routes.
     pub(in crate::run) fn refresh(&self) {
         self.send(Request::All);
     }
 
-    /// Asks for those again that go through this neighbour.
+    /// Queries the next hops again that are this neighbour.
     pub(in crate::run) fn lost(&self, link: u32, neighbour: IpAddr) {
         self.send(Request::Lost(link, neighbour));
     }
@@ -113,7 +113,7 @@ fn run(
             Ok(request) => {
                 let now = Instant::now();
                 schedule.take(request, now);
-                // What waits is taken together.
+                // Takes all pending commands together.
                 requests.try_iter().for_each(|request| schedule.take(request, now));
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -147,7 +147,7 @@ fn ask(network: &mut dyn HostNetwork, destination: Destination) -> Option<Hop> {
     }
 }
 
-/// When to ask for which destination.
+/// The timers of the destinations.
 struct Schedule(BTreeMap<Destination, Entry>);
 
 struct Entry {
@@ -201,7 +201,7 @@ impl Schedule {
         due.map(|(destination, _)| *destination).collect()
     }
 
-    /// Notes an answer; returns the hop if it is another one now.
+    /// Records an answer; returns the next hop if it changed.
     fn answered(&mut self, of: Destination, hop: Option<Hop>, now: Instant) -> Option<Hop> {
         let entry = self.0.get_mut(&of)?;
         let is_resolved = hop.is_some_and(|hop| hop.mac.is_some());
@@ -211,7 +211,7 @@ impl Schedule {
             entry.pause = (entry.pause * 2).min(REFRESH);
         }
         let mut hop = hop?;
-        // The kernel may not know a MAC address any more that still is the right one.
+        // A MAC address that the kernel has expired may still be right.
         let same = entry.hop.filter(|it| (it.link, it.neighbour) == (hop.link, hop.neighbour));
         hop.mac = hop.mac.or(same.and_then(|known| known.mac));
         (entry.hop.replace(hop) != Some(hop)).then_some(hop)
@@ -248,7 +248,7 @@ mod tests {
         let mut asked = Vec::new();
         for second in 1..=60 {
             let now = start + Duration::from_secs(second);
-            // The kernel says each time that it could not find out.
+            // The kernel reports each failed resolution.
             schedule.take(Request::Lost(1, IpAddr::from([192, 0, 2, 3])), now);
             for due in schedule.due(now) {
                 asked.push((second, due));
@@ -269,7 +269,7 @@ mod tests {
         let now = start + Duration::from_millis(1);
         schedule.take(Request::Lost(1, IpAddr::from([192, 0, 2, 2])), now);
         assert_eq!(schedule.due(now), [peer(2)]);
-        // Its last known address is used meanwhile.
+        // Its last known address stays in use.
         assert_eq!(schedule.answered(peer(2), Some(hop(2, None)), now), None);
         assert_eq!(schedule.answered(peer(2), Some(hop(2, Some(9))), now), Some(hop(2, Some(9))));
         schedule.take(Request::All, now);

@@ -1,8 +1,8 @@
 //! One part of the kernel's configuration, kept in the desired state by a thread of its own.
 //!
-//! Whoever sets the desired state never waits. The thread applies the newest one, tries again
-//! after a failure with growing pauses, and applies it anew at intervals and after reports of
-//! changes: applying is idempotent, so this restores what somebody else has changed.
+//! Setting the desired state never waits. The thread applies the newest one, retries failures with
+//! growing pauses, and applies it again at intervals and after reports of changes. Applying is
+//! idempotent, so this restores what other programs changed.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Least time between two verifications.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// The thread, and the state it keeps. Dropping it applies what was set last, and ends the thread.
+/// The thread and its desired state. Dropping it applies the state set last and ends the thread.
 pub(in crate::run) struct Programmer<D> {
     name: &'static str,
     shared: Arc<Shared<D>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How far the kernel follows.
+/// State of the kernel's configuration, by part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::run) struct Programming {
-    /// Which part of the configuration.
+    /// The part of the configuration.
     pub(in crate::run) name: &'static str,
     /// Whether the kernel has the desired state.
     pub(in crate::run) in_sync: bool,
-    /// Why it has not, if the last attempt failed.
+    /// Error of the last attempt, if it failed.
     pub(in crate::run) error: Option<String>,
 }
 
@@ -48,14 +48,14 @@ struct State<D> {
     error: Option<String>,
 }
 
-/// What the thread does next.
+/// The thread's next action.
 enum Next<D> {
     Apply(D, u64),
     Wait(Option<Duration>),
     Stop,
 }
 
-/// When the thread acts, as a function of time.
+/// The thread's schedule, as a function of time.
 struct Timer {
     verify_every: Duration,
     last: Option<Instant>,
@@ -63,7 +63,7 @@ struct Timer {
 }
 
 impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
-    /// Starts the thread. `apply` brings the kernel into a state, whatever it is in.
+    /// Starts the thread. `apply` brings the kernel into the given state from any other.
     ///
     /// # Errors
     /// If there is no thread.
@@ -82,7 +82,7 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
         Ok(Self { name, shared, thread: Some(thread) })
     }
 
-    /// Sets the desired state; the thread applies it at once if it is another one.
+    /// Sets the desired state; the thread applies it at once if it changed.
     pub(in crate::run) fn set(&self, desired: D) {
         let mut state = self.shared.lock();
         if state.desired.as_ref() != Some(&desired) {
@@ -92,13 +92,13 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
         }
     }
 
-    /// Something in the kernel changed: the state is applied anew soon.
+    /// Schedules a check after a change in the kernel.
     pub(in crate::run) fn verify(&self) {
         self.shared.lock().verify = true;
         self.shared.changed.notify_all();
     }
 
-    /// How far the kernel follows.
+    /// State of the kernel's configuration, by part.
     pub(in crate::run) fn programming(&self) -> Programming {
         let state = self.shared.lock();
         let in_sync = state.tried == state.version && state.error.is_none();
@@ -125,7 +125,7 @@ impl<D> Drop for Programmer<D> {
 }
 
 impl<D> Shared<D> {
-    /// Nothing that can fail runs under this lock.
+    /// No code that can panic runs under this lock.
     fn lock(&self) -> MutexGuard<'_, State<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -239,7 +239,7 @@ mod tests {
         while !programmer.programming().in_sync {
             std::thread::yield_now();
         }
-        // A failure does not hold up what is wanted next.
+        // A failure does not delay the next desired state.
         programmer.set(2);
         assert_eq!(attempted.recv_timeout(LONG), Ok(2));
         drop(programmer);

@@ -1,8 +1,8 @@
 //! The thread that watches the API server.
 //!
-//! A tokio runtime of its own, on a thread of its own: never on a worker's core, and never in
-//! the control loop's way. Its events go into the control loop's channel, each with a slot; when
-//! all slots are taken, the watches are not read any further.
+//! It has a tokio runtime and a thread of its own, so it uses no worker's core and does not delay
+//! the control loop. Its events go into the control loop's channel, each with a slot; while all
+//! slots are taken, the watches are not read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,31 +17,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::run::StartError;
 
-/// The API server under watch, for as long as this lives.
+/// Watches the API server until it is dropped.
 pub(in crate::run) struct ApiServer {
     /// Its address, as configured.
     pub(in crate::run) server: String,
     reports: mpsc::Sender<(ObjectRef, Condition)>,
-    /// Set again and again while the thread is free.
+    /// Set at intervals while the thread makes progress.
     pulse: Arc<AtomicBool>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Events that wait for the control loop before watches are held up.
+/// Pending events of the control loop before the watches pause.
 const WAITING: usize = 256;
 
-/// The place of an event among those that wait; dropped once the event is worked in.
+/// A slot of a pending event; dropped once the event is applied.
 pub(in crate::run) type Slot = OwnedSemaphorePermit;
 
-/// Between signs of life of the thread.
+/// Interval of the thread's heartbeat.
 const PULSE: Duration = Duration::from_millis(200);
-/// The API server has others to serve.
+/// Maximum of concurrent writes.
 const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
 
 impl ApiServer {
-    /// Begins to watch; `send` gets every event with its slot, and returns whether the receiver is
-    /// still there.
+    /// Starts the watches. `send` receives every event with its slot and returns whether the
+    /// receiver still exists.
     ///
     /// # Errors
     /// [`StartError::Input`] when the configuration cannot be used.
@@ -90,10 +90,10 @@ impl ApiServer {
                         }
                     }
                 });
-                // Also when the other side is dropped.
+                // Also when the sender is dropped.
                 let _ = stopped.await;
             });
-            // Looking up a name may take long, and cannot be interrupted.
+            // A name lookup may block and cannot be interrupted.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("api-server".into()).spawn(run);
@@ -106,18 +106,18 @@ impl ApiServer {
 }
 
 impl ApiServer {
-    /// Whether the thread was free since this was asked last.
+    /// Returns whether the thread made progress since the last call.
     pub(in crate::run) fn responds(&self) -> bool {
         self.pulse.swap(false, Ordering::AcqRel)
     }
 
-    /// Writes a condition into an object's status by and by; `false` if too many wait already.
+    /// Queues the write of a condition into an object's status; `false` if the queue is full.
     pub(in crate::run) fn report(&self, object: ObjectRef, condition: Condition) -> bool {
         self.reports.try_send((object, condition)).is_ok()
     }
 }
 
-/// Writes conditions, not too many at a time.
+/// Writes queued conditions, a bounded number at a time.
 async fn write(
     client: Client,
     mut wanted: mpsc::Receiver<(ObjectRef, Condition)>,
@@ -158,7 +158,7 @@ mod tests {
         let held = Mutex::new(held);
         let access = Access::Kubeconfig(server.kubeconfig());
         let watching = ApiServer::watch(access, move |_, _| {
-            // As a file that does not return.
+            // Simulates a read that does not return.
             let _ = held.lock().unwrap().recv();
             true
         });

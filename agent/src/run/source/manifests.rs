@@ -14,8 +14,8 @@ pub(in crate::run) struct Manifests {
     _watcher: Option<Watcher>,
 }
 
-/// What the manifests said at one moment. A later reading has a higher number, so that one
-/// that was overtaken on its way does not undo it.
+/// The content of the manifests at one moment. Readings are numbered, so that an older one that
+/// arrives late is ignored.
 pub(crate) struct Reading {
     pub(in crate::run) number: u64,
     pub(in crate::run) loaded: Loaded,
@@ -27,7 +27,7 @@ struct Numbered {
 }
 
 impl Manifests {
-    /// Watches `paths` from now on; `tell` gets everything that is in them after each change.
+    /// Watches `paths`; `tell` receives a complete reading after each change.
     pub(in crate::run) fn watch(
         paths: &[PathBuf],
         tell: impl Fn(Reading) + Send + 'static,
@@ -45,16 +45,16 @@ impl Manifests {
         Ok(Self { source, _watcher: watcher })
     }
 
-    /// Whether no reading is under way.
+    /// Returns whether no reading is in progress.
     pub(in crate::run) fn responds(&self) -> bool {
         !matches!(self.source.try_lock(), Err(std::sync::TryLockError::WouldBlock))
     }
 
-    /// Reads everything for the first time.
+    /// Reads all manifests for the first time.
     ///
-    /// What cannot be read at all has no last version that could stay in force, and nobody can
-    /// tell what it would deny: with such a fault the switch does not start. An object that is
-    /// there but wrong is told and treated as [`control::objects`] says, which opens nothing.
+    /// A file that cannot be read or parsed at all has no earlier version to stay in force: the
+    /// switch does not start. An object with faults is reported and evaluated as
+    /// [`control::objects`] describes, which opens nothing.
     pub(in crate::run) fn first(&self) -> Result<Reading, StartError> {
         let reading = load(&self.source);
         let hides = |fault: &&Fault| fault.object.is_none();

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! - `manifests`: files and folders under watch,
-//! - `api_server`: the thread that asks the API server,
-//! - `saved`: the thread that writes what the API server told, for a start without it.
+//! - `api_server`: the thread that watches the API server,
+//! - `state_writer`: the thread that saves the API server's objects, for a start without it.
 
 mod api_server;
 mod manifests;
-mod saved;
+mod state_writer;
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -24,11 +24,11 @@ use control::Kind;
 pub(super) use api_server::{ApiServer, Slot};
 pub(super) use manifests::Manifests;
 pub(crate) use manifests::Reading;
-pub(super) use saved::{Saver, load};
+pub(super) use state_writer::{StateWriter, load};
 
-/// What objects come from; they come for as long as this lives.
+/// The source of objects. Dropping it ends its events.
 pub(super) enum Source {
-    /// Nowhere: no pod is known.
+    /// No source: no pod is known.
     Nothing,
     /// Files and folders.
     Manifests(Manifests),
@@ -37,8 +37,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Whether the source's thread is free, or was since this was asked last; a read that does not
-    /// return holds it.
+    /// Returns whether the source's thread made progress since the last call. A read that does not
+    /// return blocks it.
     pub(super) fn responds(&self) -> bool {
         match self {
             Self::Nothing => true,
@@ -48,38 +48,37 @@ impl Source {
     }
 }
 
-/// The source as people see it.
+/// The source, for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceInfo {
     /// `manifests`, `api-server` or `nothing`.
     pub kind: &'static str,
     /// Paths, or the address of the API server.
     pub place: String,
-    /// Whether everything has been told at least once; only then may it decide, unless a saved
-    /// state does.
+    /// Whether every kind was listed at least once; until then only a saved state may decide.
     pub synced: bool,
-    /// When the source last told anything.
+    /// When the last event was received.
     pub last_event: Option<SystemTime>,
-    /// Requests that failed and were tried again.
+    /// Requests that failed and were retried.
     pub retries: u64,
     /// Events that named no object.
     pub strange: u64,
-    /// Why a status could not be written the last time.
+    /// Error of the last status write, if it failed.
     pub report_error: Option<String>,
     /// The watch of each kind.
     pub watches: BTreeMap<Kind, WatchInfo>,
-    /// What was done with the saved state at the start.
+    /// What became of the saved state at the start.
     pub restored: Restored,
     /// When the state was last saved.
     pub saved_at: Option<SystemTime>,
-    /// Why it could not be saved the last time.
+    /// Error of the last save, if it failed.
     pub save_error: Option<String>,
 }
 
-/// A watch as people see it.
+/// A watch, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchInfo {
-    /// How it is.
+    /// Its state.
     pub state: WatchState,
     /// Since when.
     pub since: SystemTime,
@@ -87,18 +86,18 @@ pub struct WatchInfo {
     pub retries: u64,
 }
 
-/// How a watch is.
+/// The state of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchState {
-    /// It was not answered yet.
+    /// Not answered yet.
     Asking,
-    /// It is answered, and events may still be missing.
+    /// Answered; events may still be missing.
     Resuming,
-    /// It is answered, and nothing is missing.
+    /// Answered and in sync.
     Watching,
-    /// The API server does not have the kind; it is looked for by and by.
+    /// The API server does not have the kind; discovery is repeated.
     Absent,
-    /// The last request failed, and is tried again.
+    /// The last request failed and is retried.
     Failing(String),
 }
 
@@ -115,20 +114,20 @@ impl WatchState {
     }
 }
 
-/// What was done with the saved state.
+/// What became of the saved state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Restored {
     /// There was none.
     #[default]
     Nothing,
-    /// It is of this moment, and in force until the API server has told everything.
+    /// It was saved at this time, and is in force until every kind is listed.
     From(SystemTime),
     /// It could not be used.
     Refused(String),
 }
 
 impl SourceInfo {
-    /// Whether what is known may decide.
+    /// Returns whether the known objects may decide.
     pub fn decides(&self) -> bool {
         self.synced || matches!(self.restored, Restored::From(_)) || self.kind != API_SERVER
     }

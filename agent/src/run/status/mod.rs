@@ -1,4 +1,4 @@
-//! What the switch is doing, in one object for people and scripts.
+//! The state of the switch, in one object for people and scripts.
 
 mod source;
 mod text;
@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use dataplane::{Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
-use super::board::Board;
 use super::kernel::Programming;
+use super::shared_status::SharedStatus;
 use observe::time::utc;
 use renderer::UPLINK;
 
@@ -26,8 +26,9 @@ pub struct Status {
     pub version: String,
     /// Whether pods can be attached.
     pub ready: bool,
-    /// What is not alive any more; empty if all is well.
-    pub ailments: Vec<String>,
+    /// The unhealthy parts; empty if the switch is healthy.
+    #[serde(rename = "ailments")]
+    pub unhealthy_reasons: Vec<String>,
     /// When it was started, RFC 3339 in UTC.
     pub started: String,
     /// Seconds since then.
@@ -48,20 +49,20 @@ pub struct Status {
     pub objects: BTreeMap<String, usize>,
     /// Documents of other kinds in the manifests, by kind.
     pub skipped: BTreeMap<String, usize>,
-    /// What is wrong with them.
+    /// Their faults.
     pub faults: Vec<String>,
     /// Where they come from.
     #[serde(default)]
     pub source: SourceStatus,
     /// All ports.
     pub ports: Vec<PortStatus>,
-    /// Pods whose attachment waits.
+    /// Pending attachments.
     pub waiting: Vec<WaitingStatus>,
     /// Ports lost lately.
     pub lost: Vec<LostStatus>,
     /// Ports lost since the start.
     pub ports_lost: u64,
-    /// Verdicts that no observer could be told of.
+    /// Verdicts that were not delivered to observers.
     pub verdicts_lost: u64,
     /// The parts of the kernel's network configuration that the switch keeps.
     #[serde(default)]
@@ -162,7 +163,7 @@ pub struct PartStatus {
     pub sent: u64,
 }
 
-/// A pod whose attachment waits.
+/// A pending attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingStatus {
     /// `ns/pod`
@@ -178,7 +179,7 @@ pub struct KernelStatus {
     pub part: String,
     /// Whether the kernel has the desired state.
     pub in_sync: bool,
-    /// Why it has not.
+    /// Error of the last attempt.
     pub error: Option<String>,
 }
 
@@ -189,7 +190,7 @@ impl KernelStatus {
     }
 }
 
-/// A port whose interface vanished.
+/// A port whose interface was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostStatus {
     /// `ns/pod` or `host`.
@@ -198,14 +199,14 @@ pub struct LostStatus {
     pub interface: String,
     /// When it was noticed, RFC 3339 in UTC.
     pub when: String,
-    /// What was noticed.
+    /// The reason.
     pub why: String,
 }
 
 impl Status {
     /// As of now.
-    pub fn of(board: &Board) -> Self {
-        let (state, switch, config) = (board.state(), &board.switch, &board.config);
+    pub fn of(shared: &SharedStatus) -> Self {
+        let (state, switch, config) = (shared.state(), &shared.switch, &shared.config);
         let workers = switch.counters().enumerate().map(|(worker, counters)| WorkerStatus {
             worker,
             core: config.cores.get(worker).copied(),
@@ -218,10 +219,10 @@ impl Status {
         Self {
             node: config.node_name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            ready: board.is_ready(),
-            ailments: board.ailments().into_iter().map(str::to_owned).collect(),
-            started: utc(board.started_at),
-            uptime_s: board.uptime().as_secs(),
+            ready: shared.is_ready(),
+            unhealthy_reasons: shared.unhealthy_reasons().into_iter().map(str::to_owned).collect(),
+            started: utc(shared.started_at),
+            uptime_s: shared.uptime().as_secs(),
             generation: state.snapshot.generation,
             generation_in_force: switch.generation(),
             rx_mode: rx_mode.map(|(_, value)| value).unwrap_or_default(),
@@ -230,12 +231,12 @@ impl Status {
                 used: switch.sessions().used(),
                 capacity: switch.sessions().capacity(),
             },
-            packets: packets(board),
+            packets: packets(shared),
             objects: state.objects.clone(),
             skipped: state.skipped.clone(),
             faults: state.faults.clone(),
             source: SourceStatus::of(&state.source),
-            ports: ports(board),
+            ports: ports(shared),
             waiting: state
                 .waiting
                 .iter()
@@ -251,31 +252,31 @@ impl Status {
                     why: lost.why.clone(),
                 })
                 .collect(),
-            ports_lost: board.ports_lost.load(Ordering::Relaxed),
-            verdicts_lost: board.hub.lost(),
+            ports_lost: shared.ports_lost.load(Ordering::Relaxed),
+            verdicts_lost: shared.hub.lost(),
             kernel: state.programming.iter().map(KernelStatus::of).collect(),
             privileges: PrivilegeStatus::now(),
         }
     }
 }
 
-fn packets(board: &Board) -> BTreeMap<String, u64> {
+fn packets(shared: &SharedStatus) -> BTreeMap<String, u64> {
     let mut packets = BTreeMap::new();
     for verdict in [Verdict::Forward, Verdict::Drop, Verdict::Consume] {
         let outcomes = || Outcome::ALL.iter().filter(|outcome| outcome.verdict() == verdict);
         let of_worker =
             |worker: &dataplane::Counters| outcomes().map(|o| worker.of(*o)).sum::<u64>();
-        let all = board.switch.counters().map(|worker| of_worker(worker)).sum();
+        let all = shared.switch.counters().map(|worker| of_worker(worker)).sum();
         packets.insert(verdict.name().to_owned(), all);
     }
     packets
 }
 
 /// All ports as of now.
-pub(super) fn ports(board: &Board) -> Vec<PortStatus> {
-    let state = board.state();
+pub(super) fn ports(shared: &SharedStatus) -> Vec<PortStatus> {
+    let state = shared.state();
     let status = |port: &super::PortInfo| {
-        let parts = port.id.map_or_else(Vec::new, |id| board.switch.parts(id));
+        let parts = port.id.map_or_else(Vec::new, |id| shared.switch.parts(id));
         let count = |read: fn(&dataplane::counters::PortCounters) -> u64| {
             parts.iter().map(|part| read(&part.counters)).sum()
         };
@@ -301,8 +302,8 @@ pub(super) fn ports(board: &Board) -> Vec<PortStatus> {
             refused: count(|it| it.refused.value()),
             missed: count(|it| it.missed.value()),
             sessions: port.id.map_or(0, |id| {
-                let sessions = board.switch.sessions();
-                // What remote senders opened, whichever way they came.
+                let sessions = shared.switch.sessions();
+                // Counts sessions that remote senders opened, through any port.
                 let remote = if port.name == UPLINK { sessions.used_by_remote() } else { 0 };
                 sessions.used_by(id) + remote
             }),

@@ -1,4 +1,4 @@
-//! The source of objects, as `status` tells it.
+//! The source of objects, as part of `status`.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,25 +15,25 @@ pub struct SourceStatus {
     /// `in-sync`; `waiting` before everything is listed; `failing` while any request does;
     /// `resuming` while events of any watch may still be missing.
     pub state: String,
-    /// Whether everything has been told at least once since the start.
+    /// Whether every kind was listed at least once since the start.
     pub synced: bool,
-    /// When the source last told anything, RFC 3339 in UTC.
+    /// When the last event was received, RFC 3339 in UTC.
     pub last_event: Option<String>,
-    /// Requests that failed and were tried again.
+    /// Requests that failed and were retried.
     pub retries: u64,
     /// Events that named no object.
     pub strange_events: u64,
     /// The watch of each kind.
     pub watches: Vec<WatchStatus>,
-    /// The moment of the saved state that counts until everything was told.
+    /// Time of the saved state that is in force until every kind is listed.
     pub restored_from: Option<String>,
-    /// Why the saved state was not used.
+    /// Why the saved state was refused.
     pub restore_error: Option<String>,
     /// When the state was last saved.
     pub saved: Option<String>,
-    /// Why it could not be saved the last time.
+    /// Error of the last save, if it failed.
     pub save_error: Option<String>,
-    /// Why the status of a policy could not be written the last time.
+    /// Error of the last status write, if it failed.
     pub report_error: Option<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct WatchStatus {
     pub state: String,
     /// Why it fails.
     pub error: Option<String>,
-    /// Since when it is so, RFC 3339 in UTC.
+    /// Time of the last change of its state, RFC 3339 in UTC.
     pub since: String,
     /// Requests that failed.
     pub retries: u64,
@@ -104,7 +104,7 @@ impl SourceStatus {
         format!("{what} ({state}{})", last.collect::<String>())
     }
 
-    /// What people should look at.
+    /// Problems to point out.
     pub(super) fn troubles(&self) -> Vec<String> {
         let watches = self.watches.iter().filter_map(|watch| {
             let why = watch.error.as_ref()?;

@@ -10,10 +10,10 @@ use observe::time::uptime;
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let health = match (self.ailments.as_slice(), self.ready) {
+        let health = match (self.unhealthy_reasons.as_slice(), self.ready) {
             ([], true) => "ready".to_owned(),
             ([], false) => "not ready".to_owned(),
-            (ailments, _) => ailments.join("; "),
+            (unhealthy_reasons, _) => unhealthy_reasons.join("; "),
         };
         let uptime = uptime(Duration::from_secs(self.uptime_s));
         let cores: Vec<String> =
@@ -167,7 +167,7 @@ mod tests {
             node: "node-a".into(),
             version: "0.1.0".into(),
             ready: true,
-            ailments: vec![],
+            unhealthy_reasons: vec![],
             started: "2026-11-21T02:25:35.123Z".into(),
             uptime_s: 65,
             generation: 7,

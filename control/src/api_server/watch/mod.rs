@@ -1,4 +1,4 @@
-//! One kind's list and watch as a state machine: takes what came, says what to request.
+//! One kind's list and watch as a state machine: takes responses, gives the next request.
 //!
 //! <https://kubernetes.io/docs/reference/using-api/api-concepts/>: "Efficient detection of
 //! changes" and "Streaming lists".
@@ -22,13 +22,13 @@ const PAGE: usize = 500;
 pub(super) struct Watch {
     kind: Kind,
     state: State,
-    /// Streaming lists were refused as unknown: lists come in pages.
+    /// The API server does not support streaming lists: lists come in pages.
     by_pages: bool,
-    /// A page had expired: ask for everything at once.
+    /// A page had expired: request the list as a whole.
     whole: bool,
     /// Grows with every complete list, and every event and bookmark of a watch.
     progress: u64,
-    /// It grew since this was asked last.
+    /// It grew since the last call.
     has_fruit: bool,
     /// The last progress was that of a watch.
     is_watching_on: bool,
@@ -36,7 +36,7 @@ pub(super) struct Watch {
 
 #[derive(Debug)]
 enum State {
-    /// Listing; what came so far. Pages are held as text until they are whole.
+    /// Listing; the objects so far. Pages are buffered as text until they are complete.
     List { found: Found, page: Vec<u8>, next: String },
     /// Watching from this resource version on.
     From(String),
@@ -48,7 +48,7 @@ impl State {
     }
 }
 
-/// When to ask again.
+/// When to send the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     AtOnce,
@@ -78,7 +78,7 @@ impl Watch {
         self.progress
     }
 
-    /// Whether there was progress since this was asked last.
+    /// Returns whether there was progress since the last call.
     pub(super) fn take_fruit(&mut self) -> bool {
         std::mem::take(&mut self.has_fruit)
     }
@@ -123,7 +123,7 @@ impl Watch {
             return Ok(Vec::new());
         }
         let Ok(mut event) = serde_json::from_slice::<Value>(line) else {
-            // The next one may be fine, and coming back would only bring this one again.
+            // The next line may be valid, and a new watch would only repeat this one.
             let fault = self.fault(None, FieldFault::new("", "a watch event is no JSON"));
             return Ok(vec![Event::Fault(fault)]);
         };
@@ -158,7 +158,7 @@ impl Watch {
         }
     }
 
-    /// When to ask again, now that the last request ended.
+    /// Returns when to send the next request, after the last one ended.
     pub(super) fn next_after(&mut self, trouble: Option<&Trouble>) -> Next {
         let listing = matches!(self.state, State::List { .. });
         match trouble {
@@ -188,14 +188,14 @@ impl Watch {
         }
     }
 
-    /// A list that broke off begins anew; a watch goes on where it was.
+    /// An interrupted list begins again; a watch continues where it was.
     fn restart_list(&mut self) {
         if matches!(self.state, State::List { .. }) {
             self.state = State::list();
         }
     }
 
-    /// Bookmarks carry a version and nothing else: what looks like an object is none.
+    /// Bookmarks carry a version and nothing else.
     fn bookmark(&mut self, object: &Value) -> Vec<Event> {
         let metadata = &object["metadata"];
         let Some(version) = version(metadata) else { return Vec::new() };
@@ -239,7 +239,7 @@ impl Watch {
                 Vec::new()
             }
             (State::From(_), true) => vec![Event::Apply(object, faults)],
-            // What is wrong with it does not matter any more.
+            // The faults of a deleted object are irrelevant.
             (State::From(_), false) => vec![Event::Delete(object.reference())],
         }
     }
@@ -277,7 +277,7 @@ impl Watch {
         Ok(events)
     }
 
-    /// An object of this kind, and what is wrong with it; or why it is none.
+    /// Reads an object of this kind and its faults; an error if it is none.
     fn read(&self, mut value: Value) -> Result<(Object, Vec<FieldFault>), Box<Fault>> {
         if let Value::Object(fields) = &mut value {
             // Items of lists leave these out.
@@ -307,7 +307,7 @@ impl Watch {
     }
 }
 
-/// Everything there is of a kind, with what is wrong with it.
+/// All objects of a kind with their faults.
 pub(super) fn resync(kind: Kind, found: Found) -> Event {
     let (mut objects, mut faults) = (Vec::with_capacity(found.len()), Vec::new());
     for (reference, (object, wrong)) in found {

@@ -1,4 +1,4 @@
-//! How a connection ends: asked for by the frontend, or by the agent, or because either is gone.
+//! Closing of connections: by the frontend, by the agent, or because either is gone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use crate::grpc::message;
 use crate::packet::Packet;
 use http2::millis;
 
-/// How long the answer to a close may take; the original's client waits as long.
+/// Timeout of the answer to a close; equals the original client's.
 const CLOSE: Duration = Duration::from_secs(10);
 
 impl Connection {
-    /// The frontend asks for a close; it is answered when the agent has answered.
+    /// Handles the frontend's close; answered when the agent has answered.
     pub(crate) fn close(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.phase == Phase::Established && state.closing.is_none() {
@@ -44,7 +44,7 @@ impl Connection {
         self.backend.send(&self.proxy, &request);
     }
 
-    /// The frontend gives the dial up, or is gone.
+    /// Handles a frontend that cancelled the dial or disconnected.
     pub(crate) fn part(self: &Arc<Self>, why: &str, at_once: bool) {
         let mut state = self.lock();
         match state.phase {
@@ -60,7 +60,7 @@ impl Connection {
                 }
             }
             Phase::Established => {
-                state.phase = Phase::Parting;
+                state.phase = Phase::Closing;
                 self.finished(&state, why);
                 state.closing.get_or_insert(millis());
                 if std::mem::take(&mut state.half_closed) {
@@ -74,11 +74,11 @@ impl Connection {
                 self.pump(&mut state);
                 self.release(&mut state);
             }
-            Phase::Parting | Phase::Closed => {}
+            Phase::Closing | Phase::Closed => {}
         }
     }
 
-    /// The agent closed it, or is gone.
+    /// Handles an agent that closed the connection or disconnected.
     pub(crate) fn closed_by_agent(&self, error: &str) {
         let mut state = self.lock();
         if state.phase == Phase::Established {
@@ -112,7 +112,7 @@ impl Connection {
         since.is_some_and(|since| millis().saturating_sub(since) > CLOSE.as_millis() as u64)
     }
 
-    /// The agent does not answer the close: it is told once more, and that is it.
+    /// Handles an unanswered close: sends it once more and ends the connection.
     pub(crate) fn give_up_closing(self: &Arc<Self>) {
         self.backend.forget(self.number());
         self.request_close(false);

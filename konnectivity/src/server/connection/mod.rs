@@ -26,7 +26,7 @@ use crate::packet::Packet;
 use crate::window::Window;
 use http2::{Link, millis};
 
-/// Where bytes for the API server go.
+/// Destination of bytes for the API server.
 #[derive(Debug)]
 pub(crate) enum Sink {
     /// A gRPC stream.
@@ -40,7 +40,7 @@ pub(crate) enum Sink {
 pub(crate) struct Failure {
     /// The metric's label.
     pub(crate) reason: &'static str,
-    /// What the API server is told.
+    /// The error text for the API server.
     pub(crate) text: String,
 }
 
@@ -78,13 +78,13 @@ struct State {
     /// Messages for the agent.
     queue: VecDeque<Bytes>,
     queued: usize,
-    /// Bytes the frontend's window is still to be given back for.
+    /// Received bytes not yet returned to the frontend's window.
     held: usize,
-    /// Bytes the agent takes.
+    /// Credit from the agent, in bytes.
     credit: i64,
     /// What the agent may send.
     window: Window,
-    /// The link's driver wakes this connection when there is room.
+    /// The link's driver wakes this connection when it has room.
     waiting: bool,
     /// A close is wanted, after the queue: since when, or since the last byte from the target if
     /// the frontend still takes them.
@@ -92,7 +92,7 @@ struct State {
     /// The frontend has ended its own direction only.
     half_closed: bool,
     close_sent: bool,
-    /// When the frontend took something last.
+    /// When the frontend last took bytes.
     taken: u64,
     to_target: u64,
     from_target: u64,
@@ -102,12 +102,12 @@ struct State {
 enum Phase {
     Pending,
     Established,
-    /// The frontend is gone; the agent's answer to the close is all that is missing.
-    Parting,
+    /// Waiting for the agent's answer to the close; the frontend is gone.
+    Closing,
     Closed,
 }
 
-/// What may wait for the agent before the frontend's window stays shut.
+/// Bytes queued for the agent at which the frontend's window stays closed.
 const QUEUE: usize = 64 * 1024;
 /// What one connection may queue before others get their turn.
 const QUANTUM: usize = 64 * 1024;
@@ -200,7 +200,7 @@ impl Connection {
         Duration::from_millis(millis().saturating_sub(self.started))
     }
 
-    /// The dial succeeded; false if nobody wants the connection any more.
+    /// Handles a successful dial; false if the connection was closed in the meantime.
     pub(crate) fn establish(&self, number: i64) -> bool {
         let mut state = self.lock();
         if state.phase != Phase::Pending {
@@ -212,7 +212,7 @@ impl Connection {
         metrics.pending.add(-1);
         metrics.established.add(1);
         metrics.dial_duration.observe(self.age().as_secs_f64());
-        // Under the lock, so that it stands before the first data.
+        // Under the lock, so that it precedes the first data.
         self.answer(Ok(number));
         true
     }
@@ -246,7 +246,7 @@ impl Connection {
         self.audit(&state, &format!("dial failed: {}", failure.text));
     }
 
-    /// The agent gave the dial up.
+    /// Handles a dial that the agent cancelled.
     pub(crate) fn dial_closed(&self) {
         if let Sink::Raw(_) = &self.sink {
             let text = "the agent gave the dial up".to_owned();
@@ -281,12 +281,12 @@ impl Connection {
         self.pump(&mut state);
     }
 
-    /// Whether the frontend may bring more now; a frontend that may not is woken.
+    /// Returns whether the frontend may send more now; if not, it is woken later.
     pub(crate) fn has_room(&self) -> bool {
         self.lock().queued < QUEUE
     }
 
-    /// Bytes of the frontend's window that are to be given back when there is room.
+    /// Returns bytes to the frontend's window when there is room.
     pub(crate) fn hold(&self, bytes: usize) {
         let mut state = self.lock();
         state.held += bytes;
@@ -303,7 +303,7 @@ impl Connection {
         }
     }
 
-    /// Moves messages to the agent's link, as far as credit and room reach.
+    /// Moves messages to the agent's link, within its credit and room.
     fn pump(self: &Arc<Self>, state: &mut State) {
         let link = &self.backend.link;
         let mut sent = 0;
@@ -344,14 +344,14 @@ impl Connection {
         }
     }
 
-    /// The agent has room for more.
+    /// Adds credit from the agent.
     pub(crate) fn credit(self: &Arc<Self>, bytes: i64) {
         let mut state = self.lock();
         state.credit = state.credit.saturating_add(bytes.max(0)).min(i64::from(u32::MAX));
         self.pump(&mut state);
     }
 
-    /// Bytes from the agent; true if more wait for the frontend than may.
+    /// Queues bytes from the agent; returns true if the frontend's queue exceeds its limit.
     pub(crate) fn deliver(&self, raw: Bytes, bytes: Bytes) -> bool {
         let begin = Instant::now();
         let mut state = self.lock();
@@ -385,7 +385,7 @@ impl Connection {
         queued > self.limit()
     }
 
-    /// The agent may send so much until it hears from us, and one packet beyond.
+    /// Limit of the frontend's queue: the agent may exceed its window by one packet.
     fn limit(&self) -> usize {
         let limit = self.proxy.options.limits.connection_bytes;
         if self.backend.window.is_some() { limit * 2 } else { limit }
@@ -399,12 +399,12 @@ impl Connection {
         }
     }
 
-    /// Whether the frontend has caught up enough for the agent's link to be read again.
+    /// Returns whether the frontend has caught up enough for reading the agent's link again.
     pub(crate) fn has_caught_up(&self) -> bool {
         self.queued() <= self.limit() / 2 || self.lock().phase != Phase::Established
     }
 
-    /// Closes the connection if its reader has taken nothing for too long; whether it did.
+    /// Closes the connection if its reader has taken nothing for too long; returns whether it did.
     pub(crate) fn cut_if_stalled(self: &Arc<Self>) -> bool {
         let stalled = Duration::from_millis(millis().saturating_sub(self.lock().taken));
         let limits = &self.proxy.options.limits;

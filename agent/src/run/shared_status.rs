@@ -1,5 +1,4 @@
-//! What the control loop tells everybody else: the API's connections and HTTP read it here and
-//! never make the loop wait.
+//! State that the control loop publishes. The local API and HTTP read it without delaying the loop.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,38 +12,38 @@ use super::source::SourceInfo;
 use crate::config::Config;
 use observe::verdicts::Hub;
 
-/// A running switch as seen from outside the control loop.
-pub struct Board {
-    /// How it was started.
+/// A running switch, as other threads see it.
+pub struct SharedStatus {
+    /// The configuration.
     pub config: Config,
     /// The workers.
     pub switch: Arc<Switch>,
     /// The stream of verdicts.
     pub hub: Arc<Hub>,
-    /// Packets that are followed.
+    /// The packet trace.
     pub trace: observe::trace::Store,
-    /// When it started, by the clock on the wall.
+    /// Wall-clock time of the start.
     pub started_at: SystemTime,
-    /// Ports whose interfaces vanished under them.
+    /// Ports whose interfaces were lost.
     pub ports_lost: AtomicU64,
     started: Instant,
     ready: AtomicBool,
     deciding: AtomicBool,
     stalled: AtomicBool,
     source_stuck: AtomicBool,
-    /// Milliseconds after the start at which the control loop last went round.
+    /// Time of the control loop's last round, in milliseconds after the start.
     heartbeat_ms: AtomicU64,
     state: Mutex<Arc<State>>,
 }
 
-/// What the control loop last worked out.
+/// State published by the control loop.
 #[derive(Default)]
 pub struct State {
     /// The snapshot handed to the workers.
     pub snapshot: Arc<Snapshot>,
-    /// Its ports, and those that should be there.
+    /// Its ports, and those that failed.
     pub ports: Vec<PortInfo>,
-    /// Pods whose attachment waits: name, and what for.
+    /// Pending attachments: the pod's name, and what they wait for.
     pub waiting: Vec<(String, String)>,
     /// Ports lost lately, newest last.
     pub lost: Vec<LostPort>,
@@ -52,17 +51,17 @@ pub struct State {
     pub objects: BTreeMap<String, usize>,
     /// Documents of other kinds in the manifests, by kind.
     pub skipped: BTreeMap<String, usize>,
-    /// What is wrong with the source's objects; the first of them.
+    /// The first faults in the source's objects.
     pub faults: Vec<String>,
-    /// How much is wrong with them.
+    /// Number of faults in the source's objects.
     pub faults_count: usize,
     /// Where objects come from.
     pub source: SourceInfo,
-    /// How far the kernel's configuration follows.
+    /// State of the kernel's configuration, by part.
     pub(super) programming: Vec<Programming>,
 }
 
-/// A port as people see it.
+/// A port, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortInfo {
     /// Its number; `None` while it is not served.
@@ -79,23 +78,23 @@ pub struct PortInfo {
     pub closed: bool,
 }
 
-/// A port whose interface vanished.
+/// A port whose interface was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostPort {
     /// Its name.
     pub name: String,
     /// The interface.
     pub interface: String,
-    /// When and why.
+    /// When it was noticed.
     pub when: SystemTime,
-    /// What was noticed.
+    /// The reason.
     pub why: String,
 }
 
-/// A control loop that has not gone round for so long hangs.
+/// A control loop without a round for this long hangs.
 const LONGEST_ROUND: Duration = Duration::from_secs(15);
 
-impl Board {
+impl SharedStatus {
     pub(super) fn new(config: Config, switch: Arc<Switch>, hub: Arc<Hub>) -> Self {
         Self {
             config,
@@ -119,42 +118,44 @@ impl Board {
         self.started.elapsed()
     }
 
-    /// Whether pods can be attached: it has started, and knows a whole cluster to decide by.
+    /// Returns whether pods can be attached: the switch has started and the cluster's state is
+    /// complete.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire) && self.deciding.load(Ordering::Acquire)
     }
 
-    /// Why pods cannot be attached, if they cannot.
+    /// Returns why pods cannot be attached, if they cannot.
     pub fn unready(&self) -> Option<&'static str> {
         match (self.ready.load(Ordering::Acquire), self.deciding.load(Ordering::Acquire)) {
             (false, _) => Some("podgate is starting"),
-            (true, false) => Some("the API server has not told everything yet"),
+            (true, false) => Some("the API server's objects are not all listed yet"),
             (true, true) => None,
         }
     }
 
-    /// What the control loop last worked out.
+    /// State published by the control loop.
     pub fn state(&self) -> Arc<State> {
         Arc::clone(&self.lock())
     }
 
-    /// What is not alive any more; empty if all is well.
-    pub fn ailments(&self) -> Vec<&'static str> {
+    /// The unhealthy parts; empty if the switch is healthy.
+    pub fn unhealthy_reasons(&self) -> Vec<&'static str> {
         let beat = Duration::from_millis(self.heartbeat_ms.load(Ordering::Acquire));
-        let mut ailments = Vec::new();
+        let mut unhealthy_reasons = Vec::new();
         if !self.switch.is_alive() {
-            ailments.push("a worker has ended");
+            unhealthy_reasons.push("a worker has ended");
         }
         if self.stalled.load(Ordering::Acquire) {
-            ailments.push("a worker does not go round");
+            unhealthy_reasons.push("a worker makes no progress");
         }
         if self.source_stuck.load(Ordering::Acquire) {
-            ailments.push("reading the manifests, or the API server's credentials, is stuck");
+            unhealthy_reasons
+                .push("reading the manifests, or the API server's credentials, is stuck");
         }
         if self.uptime().saturating_sub(beat) > LONGEST_ROUND {
-            ailments.push("the control loop does not go round");
+            unhealthy_reasons.push("the control loop makes no progress");
         }
-        ailments
+        unhealthy_reasons
     }
 
     pub(super) fn set_ready(&self, ready: bool) {

@@ -1,32 +1,32 @@
-//! What others may know: ports and their names, who waits for what, faults.
+//! Publishes the shared status: ports and their names, pending attachments, faults.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::ControlLoop;
-use crate::run::board::{PortInfo, State};
 use crate::run::pods::PodPort;
+use crate::run::shared_status::{PortInfo, State};
 use observe::verdicts::Names;
 use renderer::{HOST, UPLINK};
 
-/// Faults shown at most.
+/// Maximum of faults shown.
 const MOST_FAULTS: usize = 200;
 
 impl ControlLoop {
-    /// Tells the others what is different, with the snapshot in force.
-    pub(super) fn tell(&self) {
-        self.tell_with(Arc::clone(&self.board.state().snapshot));
+    /// Publishes the status with the snapshot published last.
+    pub(super) fn publish_status(&self) {
+        self.publish_status_with(Arc::clone(&self.shared.state().snapshot));
     }
 
-    /// Tells the others how far the kernel follows, if that is different.
-    pub(super) fn tell_programming(&self) {
-        if self.board.state().programming != self.programming() {
-            self.tell();
+    /// Publishes the status if the kernel's configuration state changed.
+    pub(super) fn publish_programming(&self) {
+        if self.shared.state().programming != self.programming() {
+            self.publish_status();
         }
     }
 
-    pub(super) fn tell_with(&self, snapshot: Arc<dataplane::Snapshot>) {
-        let told = self.initial_sync.is_none();
+    pub(super) fn publish_status_with(&self, snapshot: Arc<dataplane::Snapshot>) {
+        let is_synced = self.initial_sync.is_none();
         let mut names = Names::new();
         let mut ports = Vec::new();
         let mut waiting = Vec::new();
@@ -53,12 +53,12 @@ impl ControlLoop {
             let interface = &attached.pod.host_interface;
             ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
             if let Some(wait) = &attached.waiting {
-                waiting.push((name, wait.reason(&attached.key, &self.control, told)));
+                waiting.push((name, wait.reason(&attached.key, &self.control, is_synced)));
             }
         }
         let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
         ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
-        self.board.hub.set_names(names);
+        self.shared.hub.set_names(names);
         let counts = self.control.counts().into_iter();
         let mut faults: Vec<String> =
             self.faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
@@ -67,7 +67,7 @@ impl ControlLoop {
             0 => {}
             more => faults.push(format!("and {more} more")),
         }
-        self.board.set_state(State {
+        self.shared.set_state(State {
             snapshot,
             ports,
             waiting,
@@ -79,7 +79,7 @@ impl ControlLoop {
             source: self.source_info.clone(),
             programming: self.programming(),
         });
-        self.board.set_deciding(self.source_info.decides());
+        self.shared.set_deciding(self.source_info.decides());
     }
 }
 

@@ -1,7 +1,8 @@
-//! What the API server told last, on disk: in force at a start until it tells again.
+//! Saves the API server's last objects on disk: they are in force at a start until every kind is
+//! listed.
 //!
-//! Writing a large cluster takes a while, so a thread of its own does it. It is written soon
-//! after policies change, at leisure after anything else, and once more at the end.
+//! A thread of its own writes, since a large cluster takes a while: soon after policies change,
+//! later after other changes, and once more at the end.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,27 +10,27 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use control::state::{self, Kept};
+use control::state::{self, ObjectSnapshot};
 use control::{Control, Object};
 
 use super::Restored;
 use crate::run::StartError;
 
-/// After a change of policies.
+/// Delay after a change of policies.
 const SOON: Duration = Duration::from_secs(1);
-/// After any other change.
+/// Delay after any other change.
 const LEISURE: Duration = Duration::from_secs(10);
-/// Writing may take this part of the time, at most.
+/// Writing takes at most one part in this many of the time.
 const SHARE: u32 = 20;
 
-/// The thread that writes, and when it is to write next.
-pub(in crate::run) struct Saver {
-    work: Option<Sender<Kept>>,
+/// The writing thread and the time of its next write.
+pub(in crate::run) struct StateWriter {
+    work: Option<Sender<ObjectSnapshot>>,
     done: Receiver<Outcome>,
     thread: Option<JoinHandle<()>>,
     is_writing: bool,
     due: Option<Instant>,
-    /// Not before, so that writing does not take over.
+    /// Earliest time of the next write, by [`SHARE`].
     not_before: Instant,
 }
 
@@ -38,38 +39,38 @@ struct Outcome {
     result: io::Result<()>,
 }
 
-impl Saver {
+impl StateWriter {
     /// Starts the thread that writes to `state_dir`.
     ///
     /// # Errors
     /// When it cannot be started.
     pub(in crate::run) fn start(state_dir: &Path) -> Result<Self, StartError> {
         let path = file(state_dir);
-        let (work, wanted) = channel::<Kept>();
-        let (tell, done) = channel();
+        let (work, wanted) = channel::<ObjectSnapshot>();
+        let (results, done) = channel();
         let write = move || {
-            for kept in wanted {
+            for snapshot in wanted {
                 let began = Instant::now();
-                let result = state::save(&kept, &path)
+                let result = state::save(&snapshot, &path)
                     .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())));
-                if tell.send(Outcome { took: began.elapsed(), result }).is_err() {
+                if results.send(Outcome { took: began.elapsed(), result }).is_err() {
                     return;
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("saver".into()).spawn(write);
+        let thread = std::thread::Builder::new().name("state_writer".into()).spawn(write);
         let thread = thread.map_err(|error| StartError::Failed(format!("start a thread: {error}")));
         let (is_writing, due, not_before) = (false, None, Instant::now());
         Ok(Self { work: Some(work), done, thread: Some(thread?), is_writing, due, not_before })
     }
 
-    /// Something changed; `soon` if it decides who may reach whom.
+    /// Schedules a write; `soon` after a change of policies.
     pub(in crate::run) fn changed(&mut self, soon: bool) {
         let due = Instant::now() + if soon { SOON } else { LEISURE };
         self.due = Some(self.due.map_or(due, |known| known.min(due)));
     }
 
-    /// Begins to write if it is time to.
+    /// Starts a write if it is due.
     pub(in crate::run) fn begin_if_due(&mut self, control: &Control) {
         let now = Instant::now();
         if !self.is_writing && self.due.is_some_and(|due| due.max(self.not_before) <= now) {
@@ -80,17 +81,17 @@ impl Saver {
     fn begin(&mut self, control: &Control) {
         self.due = None;
         if let Some(work) = &self.work {
-            self.is_writing = work.send(Kept::of(control)).is_ok();
+            self.is_writing = work.send(ObjectSnapshot::of(control)).is_ok();
         }
     }
 
-    /// What came of the last writing, if it ended since this was asked last.
+    /// Returns the result of a write that ended since the last call.
     pub(in crate::run) fn take_result(&mut self) -> Option<Result<SystemTime, String>> {
         let outcome = self.done.try_recv().ok()?;
-        Some(self.settle(outcome))
+        Some(self.finish_write(outcome))
     }
 
-    fn settle(&mut self, outcome: Outcome) -> Result<SystemTime, String> {
+    fn finish_write(&mut self, outcome: Outcome) -> Result<SystemTime, String> {
         self.is_writing = false;
         self.not_before = Instant::now() + outcome.took * SHARE;
         if outcome.result.is_err() {
@@ -99,12 +100,12 @@ impl Saver {
         outcome.result.map(|()| SystemTime::now()).map_err(|error| error.to_string())
     }
 
-    /// Writes what is not written yet, and ends.
+    /// Writes pending changes and ends the thread.
     pub(in crate::run) fn finish(mut self, control: &Control) {
         if self.is_writing
             && let Ok(outcome) = self.done.recv()
         {
-            let _ = self.settle(outcome);
+            let _ = self.finish_write(outcome);
         }
         if self.due.is_some() {
             self.begin(control);
@@ -115,7 +116,7 @@ impl Saver {
     }
 }
 
-impl Drop for Saver {
+impl Drop for StateWriter {
     fn drop(&mut self) {
         drop(self.work.take());
         if let Some(thread) = self.thread.take() {
@@ -125,7 +126,7 @@ impl Drop for Saver {
     }
 }
 
-/// What was saved, and what is to be said about it.
+/// Loads the saved objects; the second value describes the result.
 pub(in crate::run) fn load(state_dir: &Path) -> (Vec<Object>, Restored) {
     let path = file(state_dir);
     let written = |path: &Path| std::fs::metadata(path).and_then(|meta| meta.modified());

@@ -1,4 +1,4 @@
-//! The plugin's log file, for those who configure one: one line a call.
+//! The plugin's optional log file: one line a call.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -8,8 +8,8 @@ use super::config::Config;
 use super::environment::Environment;
 use super::error::CniError;
 
-/// Notes how a call ended. A log that cannot be written must not keep a pod from
-/// its network, so that is told on standard error only.
+/// Logs the result of a call. A log that cannot be written must not fail the call, so that is
+/// reported on standard error only.
 pub(super) fn note(config: &Config, environment: &Environment, error: Option<&CniError>) {
     let Some(path) = &config.log_file else { return };
     let outcome = match error {
