@@ -19,3 +19,4 @@ pub use filter::Filter;
 pub use hub::{Hub, Names, Observer};
 pub use hub::{flag_names, protocol_name};
 pub use inspector::Inspector;
+pub use local_api::Verdict;

@@ -1,9 +1,14 @@
 //! Input that several commands take, and the messages where it cannot be used.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::input::Manifests;
+use observe::verdicts::Event;
+
+use crate::input::{Manifests, name};
+use crate::policy::flows;
 use crate::probe::report;
 use cli::UNUSABLE;
 
@@ -14,6 +19,20 @@ pub(super) fn manifests(paths: &[PathBuf]) -> Result<Manifests, Vec<String>> {
         eprintln!("podgate: {}", report::plain(note));
     }
     Ok(manifests)
+}
+
+/// Reads verdicts of `podgate observe -o json`; `-` is standard input.
+pub(super) fn observed(file: &Path) -> Result<Vec<Event>, Vec<String>> {
+    let mut text = String::new();
+    let read = match file.as_os_str() == "-" {
+        true => io::stdin().lock().read_to_string(&mut text).map(drop),
+        false => fs::read_to_string(file).map(|found| text = found),
+    };
+    read.map_err(|error| vec![format!("{}: cannot be read: {error}", name(file))])?;
+    let named = |faults: Vec<String>| -> Vec<String> {
+        faults.into_iter().map(|fault| format!("{}: {fault}", name(file))).collect()
+    };
+    flows::read(&text).map_err(named)
 }
 
 /// Prints on stderr, one a line, why the command cannot do its work.

@@ -7,6 +7,7 @@ mod diff;
 mod explain;
 mod input;
 mod lint;
+mod picture;
 pub mod policy;
 pub mod replay;
 mod test;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::input::{manifests, refuse};
-use super::{diff, explain, lint, test, written};
+use super::{diff, explain, lint, picture, test, written};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
@@ -33,6 +33,8 @@ enum Command {
     Diff(diff::Diff),
     /// Mistakes in manifests, each with its line
     Lint(lint::Lint),
+    /// What policies allow, drawn
+    Picture(picture::Draw),
 }
 
 /// Help of a command ends in examples, in its short form too.
@@ -105,6 +107,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Test(test) => return test.run(),
         Command::Diff(diff) => return diff.run(),
         Command::Lint(lint) => return lint.run(),
+        Command::Picture(picture) => return picture.run(),
     };
     match probe.run(&mut BufWriter::new(io::stdout().lock())) {
         Ok(code) => code,

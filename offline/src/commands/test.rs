@@ -12,6 +12,7 @@ use super::input::{manifests, refuse};
 use super::written;
 use crate::policy::run::{Outcome, Runner};
 use crate::policy::suite::Suite;
+use crate::policy::xml;
 use cli::{NO, UNUSABLE, fail};
 
 /// Arguments of `podgate policy test`.
@@ -182,23 +183,6 @@ fn junit(outcomes: &[Outcome]) -> String {
         text += "  </testsuite>\n";
     }
     text + "</testsuites>\n"
-}
-
-/// Text between tags or quotes of XML, which knows no control characters.
-fn xml(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe += "&amp;",
-            '<' => safe += "&lt;",
-            '>' => safe += "&gt;",
-            '"' => safe += "&quot;",
-            '\n' => safe += "&#10;",
-            c if c.is_control() => safe.push('\u{fffd}'),
-            c => safe.push(c),
-        }
-    }
-    safe
 }
 
 fn tap(outcomes: &[Outcome]) -> String {

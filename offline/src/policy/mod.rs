@@ -3,10 +3,31 @@
 //! - [`suite`] and [`run`]: cases with selectors, and whether they hold,
 //! - [`diff`]: the connections that differ between two versions,
 //! - [`lint`]: mistakes in manifests,
+//! - [`flows`]: connections that were observed,
+//! - [`picture`]: what policies allow, drawn,
 //! - [`matrix`]: decisions about pairs of addresses, many at a time.
 
 pub mod diff;
+pub mod flows;
 pub mod lint;
 pub mod matrix;
+pub mod picture;
 pub mod run;
 pub mod suite;
+
+/// Text between tags or quotes of XML, which knows no control characters.
+pub(crate) fn xml(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '>' => safe += "&gt;",
+            '"' => safe += "&quot;",
+            '\n' => safe += "&#10;",
+            c if c.is_control() => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

@@ -2,6 +2,7 @@
 
 mod diff;
 mod lint;
+mod picture;
 mod suite;
 
 use std::fs;

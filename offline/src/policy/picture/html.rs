@@ -1,0 +1,111 @@
+//! Pictures as a page that needs nothing else.
+//!
+//! The page has several drawings, of which it shows one: all namespaces collapsed, each namespace
+//! alone expanded, and everything. The title of a namespace leads to the drawing where it is
+//! expanded, or collapsed again. This works without scripts; one of a few lines marks the edges of
+//! the node under the pointer.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::{Edge, Picture, title, xml};
+
+const STYLE: &str = "\
+body{font:14px system-ui,sans-serif;margin:16px;color:#1e293b}nav a{margin-right:12px}\
+section{display:none;overflow:auto;border:1px solid #cbd5e1;margin:12px 0}\
+section:target{display:block}body:not(:has(section:target)) section.first{display:block}\
+.marked .edge{opacity:.08}.marked .edge.on{opacity:1;stroke-width:2.4}\
+table{border-collapse:collapse}td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #e2e8f0}\
+tr.denied td{color:#dc2626}summary{cursor:pointer}";
+
+const SCRIPT: &str = "\
+for (const svg of document.querySelectorAll('svg')) for (const g of svg.querySelectorAll('[data-node]')) {\
+const edges = svg.querySelectorAll(`[data-from=\"${g.dataset.node}\"],[data-to=\"${g.dataset.node}\"]`);\
+g.onmouseenter = () => { svg.classList.add('marked'); edges.forEach(e => e.classList.add('on')); };\
+g.onmouseleave = () => { svg.classList.remove('marked'); edges.forEach(e => e.classList.remove('on')); };}";
+
+/// A picture of more nodes is shown collapsed at first.
+const MOST: usize = 40;
+
+impl Picture {
+    /// As a page.
+    pub fn html(&self) -> String {
+        let namespaces = self.namespaces();
+        let mut text = format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <title>What policies allow</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+             <h1>What policies allow</h1>\n<nav><a href=\"#overview\">Overview</a>\
+             <a href=\"#everything\">Everything</a>"
+        );
+        for space in &namespaces {
+            let _ = write!(text, "<a href=\"#ns-{0}\">{0}</a>", xml(space));
+        }
+        text += "</nav>\n";
+        let is_small = self.nodes.len() <= MOST;
+        let mut section = |id: &str, prefix: &str, is_first: bool, expanded: &BTreeSet<String>| {
+            let rest = namespaces.difference(expanded).cloned().collect();
+            let link = |space: &str| match expanded.contains(space) {
+                _ if space.is_empty() => None,
+                true => Some("#overview".to_owned()),
+                false => Some(format!("#ns-{space}")),
+            };
+            let drawing = self.collapsed(&rest).drawn(prefix, &link);
+            let class = if is_first { " class=\"first\"" } else { "" };
+            let _ = writeln!(text, "<section id=\"{}\"{class}>\n{drawing}</section>", xml(id));
+        };
+        section("everything", "e", is_small, &namespaces);
+        section("overview", "o", !is_small, &BTreeSet::new());
+        for (n, space) in namespaces.iter().enumerate() {
+            let alone = BTreeSet::from([space.clone()]);
+            section(&format!("ns-{space}"), &format!("n{n}-"), false, &alone);
+        }
+        self.tables(&mut text);
+        let _ = writeln!(text, "<script>{SCRIPT}</script>\n</body>\n</html>");
+        text
+    }
+
+    /// The same as lists: for each namespace what its workloads are reached from.
+    fn tables(&self, text: &mut String) {
+        *text += "<h2>As a list</h2>\n";
+        for (group, nodes) in self.groups() {
+            let edges: Vec<&Edge> =
+                self.edges.iter().filter(|edge| nodes.contains(&edge.to)).collect();
+            let open: Vec<String> = nodes
+                .iter()
+                .filter_map(|n| {
+                    let node = &self.nodes[*n];
+                    node.openness().map(|note| format!("{}: {note}", node.label()))
+                })
+                .collect();
+            if edges.is_empty() && open.is_empty() {
+                continue;
+            }
+            let _ = writeln!(
+                text,
+                "<details><summary>{}</summary>\n<table>\n<tr><th>To</th><th>Ports</th>\
+                 <th>From</th><th></th></tr>",
+                xml(title(group))
+            );
+            for edge in edges {
+                let (from, to) = (&self.nodes[edge.from], &self.nodes[edge.to]);
+                let (class, verdict) = match edge.denied {
+                    true => (" class=\"denied\"", "observed and denied"),
+                    false => ("", "allowed"),
+                };
+                let _ = writeln!(
+                    text,
+                    "<tr{class}><td>{}</td><td>{}</td><td>{}/{}</td><td>{verdict}</td></tr>",
+                    xml(&to.label()),
+                    xml(&edge.ports.text()),
+                    xml(title(&from.group)),
+                    xml(&from.label())
+                );
+            }
+            *text += "</table>\n";
+            for note in open {
+                let _ = writeln!(text, "<p>{}</p>", xml(&note));
+            }
+            *text += "</details>\n";
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What policies allow, as a picture: workloads are nodes, allowed ports are edges.
+//!
+//! ```text
+//! manifests ─ survey ─▶ Picture ─ collapse ─▶ Picture ─ layout ─▶ SVG, HTML
+//!                                                └─▶ Graphviz, Mermaid
+//! ```
+//!
+//! Between two ends that no policy selects everything is allowed, and nothing is drawn: a node that
+//! no policy selects for ingress is marked as open instead. Sources that are a whole namespace, or
+//! all of them, are one node.
+
+mod collapse;
+mod html;
+mod layout;
+mod route;
+mod survey;
+mod svg;
+mod text;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use survey::{Options, picture};
+
+use crate::probe::Protocol;
+
+/// Workloads and networks, and the connections between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Picture {
+    /// The nodes, in the order of their groups.
+    pub nodes: Vec<Node>,
+    /// The edges, in the order of their ends.
+    pub edges: Vec<Edge>,
+}
+
+/// One node of the picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name within the group.
+    pub name: String,
+    /// Its namespace; empty for what is outside of all namespaces.
+    pub group: String,
+    /// What it stands for.
+    pub kind: NodeKind,
+}
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeKind {
+    /// The pods of one workload.
+    Workload {
+        /// How many pods there are.
+        pods: usize,
+        /// Whether no policy selects it for ingress.
+        is_open: bool,
+    },
+    /// Every workload of the namespace.
+    WholeNamespace,
+    /// Every workload of every namespace.
+    WholeCluster,
+    /// A namespace whose workloads are not drawn one by one.
+    Collapsed {
+        /// How many workloads it has.
+        workloads: usize,
+        /// How many of them no policy selects for ingress.
+        open: usize,
+    },
+    /// The internet, a network or a cluster node.
+    Outside,
+}
+
+/// Connections from one node to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// The place of the node that opens them.
+    pub from: usize,
+    /// The place of the node that they are opened to.
+    pub to: usize,
+    /// The ports.
+    pub ports: Ports,
+    /// Whether they were observed, and denied.
+    pub denied: bool,
+}
+
+/// Protocols with ranges of ports. ICMP has the range of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ports(pub BTreeSet<(Protocol, u16, u16)>);
+
+/// The group of the node that stands for every workload; no namespace has such a name.
+const EVERYWHERE: &str = "all namespaces";
+
+/// The range of all ports.
+const ALL: (u16, u16) = (1, u16::MAX);
+
+impl Ports {
+    /// The ranges in words, such as `TCP 80`; `all ports` where nothing is left out.
+    pub fn words(&self) -> Vec<String> {
+        if Protocol::ALL.iter().all(|it| self.0.contains(&(*it, ALL.0, ALL.1))) {
+            return vec!["all ports".into()];
+        }
+        let range = |(protocol, first, last): &(Protocol, u16, u16)| match (*first, *last) {
+            ALL => protocol.name().to_owned(),
+            (first, last) if first == last => format!("{} {first}", protocol.name()),
+            (first, last) => format!("{} {first}-{last}", protocol.name()),
+        };
+        self.0.iter().map(range).collect()
+    }
+
+    fn text(&self) -> String {
+        self.words().join(", ")
+    }
+}
+
+impl Picture {
+    /// The groups in order, each with the places of its nodes.
+    fn groups(&self) -> BTreeMap<&str, Vec<usize>> {
+        let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (n, node) in self.nodes.iter().enumerate() {
+            groups.entry(&node.group).or_default().push(n);
+        }
+        groups
+    }
+
+    /// The names of the namespaces.
+    pub fn namespaces(&self) -> BTreeSet<String> {
+        let groups = self.nodes.iter().map(|node| node.group.clone());
+        groups.filter(|group| !group.is_empty() && group != EVERYWHERE).collect()
+    }
+}
+
+impl Node {
+    /// The name as it is drawn.
+    fn label(&self) -> String {
+        match self.kind {
+            NodeKind::WholeNamespace | NodeKind::WholeCluster => "every workload".into(),
+            NodeKind::Workload { pods, .. } if pods > 1 => format!("{} ({pods} pods)", self.name),
+            NodeKind::Workload { .. } | NodeKind::Outside => self.name.clone(),
+            NodeKind::Collapsed { workloads: 1, .. } => format!("{} (1 workload)", self.name),
+            NodeKind::Collapsed { workloads, .. } => {
+                format!("{} ({workloads} workloads)", self.name)
+            }
+        }
+    }
+
+    /// The note on a node that policies leave open.
+    fn openness(&self) -> Option<String> {
+        match self.kind {
+            NodeKind::Workload { is_open: true, .. } => Some("open: no ingress policy".into()),
+            NodeKind::Collapsed { open, .. } if open > 0 => {
+                Some(format!("{open} without ingress policy"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The title of a group.
+fn title(group: &str) -> &str {
+    if group.is_empty() { "outside" } else { group }
+}
+
+/// Text as it stands in XML and HTML.
+fn xml(text: &str) -> String {
+    crate::policy::xml(text)
+}

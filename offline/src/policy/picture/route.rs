@@ -1,0 +1,137 @@
+//! Ways of edges: through the gaps between the boxes and nodes that stand between two ends.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use super::layout::{Frame, HEAD, Layout, Link, ROW};
+
+/// A column on the way of an edge: what must not be crossed, and the direction.
+struct Step {
+    left: f64,
+    right: f64,
+    /// Sorted upper and lower ends of what stands in the column.
+    taken: Vec<(f64, f64)>,
+    forward: bool,
+}
+
+/// Finds the ways of edges; edges in one gap keep apart.
+pub(super) struct Router<'a> {
+    layout: &'a Layout,
+    /// How many edges run through a gap, by column and place.
+    used: HashMap<(i64, i64), usize>,
+}
+
+impl<'a> Router<'a> {
+    pub(super) fn new(layout: &'a Layout) -> Self {
+        Self { layout, used: HashMap::new() }
+    }
+
+    /// The way of an edge, as an SVG path.
+    pub(super) fn path(&mut self, link: &Link) -> String {
+        let (from, to) = (&self.layout.items[link.from], &self.layout.items[link.to]);
+        let (mut x, mut y) = (from.frame.right(), from.frame.y + HEAD / 2.0);
+        let end_y = to.frame.y + HEAD + ROW * (link.pin as f64 + 0.5);
+        let end_x = to.frame.x - 2.0;
+        let mut path = format!("M{x:.0},{y:.0}");
+        let mut forward = true;
+        for step in self.steps(link) {
+            let (enter, leave) =
+                if step.forward { (step.left, step.right) } else { (step.right, step.left) };
+            let share = ((enter - x) / (end_x - x)).clamp(0.0, 1.0);
+            let lane =
+                self.lane(&step, y + (end_y - y) * if share.is_finite() { share } else { 0.0 });
+            curve(&mut path, (x, y, forward), (enter, lane, step.forward));
+            let _ = write!(path, " L{leave:.0},{lane:.1}");
+            (x, y, forward) = (leave, lane, step.forward);
+        }
+        curve(&mut path, (x, y, forward), (end_x, end_y, true));
+        path
+    }
+
+    /// The columns between the ends of an edge.
+    fn steps(&self, link: &Link) -> Vec<Step> {
+        let (from, to) = (&self.layout.items[link.from], &self.layout.items[link.to]);
+        let (source, target) = (&self.layout.boxes[from.group], &self.layout.boxes[to.group]);
+        let column_of = |link_end: usize| {
+            let item = &self.layout.items[link_end];
+            let columns = &self.layout.boxes[item.group].columns;
+            columns.iter().position(|(left, _)| *left >= item.frame.x - 1.0).unwrap_or(0)
+        };
+        let (a, b) = (column_of(link.from), column_of(link.to));
+        let inner = |group: usize, column: usize, forward: bool| {
+            let (left, right) = self.layout.boxes[group].columns[column];
+            let items = self.layout.items.iter().filter(|it| it.group == group);
+            let here = items.filter(|it| it.frame.x >= left - 1.0 && it.frame.x < right);
+            // A line through the title would strike it out.
+            let Frame { x, y, width, .. } = self.layout.boxes[group].frame;
+            let title = Frame { x, y: y + 8.0, width, height: 12.0 };
+            let frames = here.map(|it| it.frame).chain([title]);
+            Step { left, right, taken: taken(frames, 4.0), forward }
+        };
+        let outer = |column: usize, forward: bool| {
+            let boxes = self.layout.boxes.iter().filter(|it| it.column == column);
+            let frames: Vec<Frame> = boxes.map(|it| it.frame).collect();
+            let left = frames.iter().map(|it| it.x).fold(f64::MAX, f64::min);
+            let right = frames.iter().map(Frame::right).fold(0.0, f64::max);
+            Step { left, right, taken: taken(frames.into_iter(), 8.0), forward }
+        };
+        if from.group == to.group {
+            return match a < b {
+                true => (a + 1..b).map(|it| inner(from.group, it, true)).collect(),
+                false => (b..=a).rev().map(|it| inner(from.group, it, false)).collect(),
+            };
+        }
+        let into = (0..b).map(|it| inner(to.group, it, true));
+        if source.column < target.column {
+            let out = (a + 1..source.columns.len()).map(|it| inner(from.group, it, true));
+            let between = (source.column + 1..target.column).map(|it| outer(it, true));
+            return out.chain(between).chain(into).collect();
+        }
+        let out = (0..=a).rev().map(|it| inner(from.group, it, false));
+        let between = (target.column..source.column).rev().map(|it| outer(it, false));
+        out.chain(between).chain(into).collect()
+    }
+
+    /// The height nearest to a wanted one that nothing stands at.
+    fn lane(&mut self, step: &Step, wanted: f64) -> f64 {
+        let mut gaps = Vec::new();
+        let mut above = f64::MIN;
+        for (top, bottom) in &step.taken {
+            gaps.push((above, *top));
+            above = above.max(*bottom);
+        }
+        gaps.push((above, f64::MAX));
+        let gaps = gaps.into_iter().filter(|(top, bottom)| bottom > top);
+        let nearest = gaps
+            .map(|(top, bottom)| {
+                let at = wanted.clamp(top.max(f64::MIN), bottom);
+                (at, (at - wanted).abs())
+            })
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        let at = nearest.map_or(wanted, |(at, _)| at);
+        let used = self.used.entry((step.left as i64, (at / 8.0) as i64)).or_default();
+        *used += 1;
+        at + ((*used % 5) as f64 - 2.0) * 1.6
+    }
+}
+
+/// The upper and lower ends of frames with some space around them, in order.
+fn taken(frames: impl Iterator<Item = Frame>, space: f64) -> Vec<(f64, f64)> {
+    let mut taken: Vec<(f64, f64)> = frames.map(|it| (it.y - space, it.bottom() + space)).collect();
+    taken.sort_by(|a, b| a.0.total_cmp(&b.0));
+    taken
+}
+
+/// A curve between two points that leaves and arrives horizontally.
+fn curve(path: &mut String, from: (f64, f64, bool), to: (f64, f64, bool)) {
+    let (x1, y1, out) = from;
+    let (x2, y2, onwards) = to;
+    let is_ahead = if out { x2 > x1 } else { x2 < x1 };
+    let bend = match out == onwards && is_ahead {
+        true => (x2 - x1).abs() / 2.0,
+        false => 26.0,
+    };
+    let a = if out { x1 + bend } else { x1 - bend };
+    let b = if onwards { x2 - bend } else { x2 + bend };
+    let _ = write!(path, " C{a:.0},{y1:.1} {b:.0},{y2:.1} {x2:.0},{y2:.1}");
+}

@@ -1,0 +1,71 @@
+//! Pictures in the languages of Graphviz and Mermaid.
+
+use std::fmt::Write as _;
+
+use super::{Edge, NodeKind, Picture, title};
+
+impl Picture {
+    /// In the language of Graphviz.
+    pub fn dot(&self) -> String {
+        let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+        let mut text = String::from(
+            "digraph policies {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n  \
+             edge [fontname=\"sans-serif\", fontsize=10];\n",
+        );
+        for (g, (group, nodes)) in self.groups().into_iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "  subgraph cluster_{g} {{\n    label=\"{}\";",
+                quoted(title(group))
+            );
+            for n in nodes {
+                let node = &self.nodes[n];
+                let open =
+                    if node.openness().is_some() { ", style=dashed, color=orange" } else { "" };
+                let _ = writeln!(text, "    n{n} [label=\"{}\"{open}];", quoted(&node.label()));
+            }
+            text += "  }\n";
+        }
+        for edge in &self.edges {
+            let red = if edge.denied { ", color=red, fontcolor=red, style=dashed" } else { "" };
+            let Edge { from, to, .. } = edge;
+            let label = quoted(&edge.ports.text());
+            let _ = writeln!(text, "  n{from} -> n{to} [label=\"{label}\"{red}];");
+        }
+        text + "}\n"
+    }
+
+    /// In the language of Mermaid.
+    pub fn mermaid(&self) -> String {
+        let quoted = |text: &str| text.replace('"', "#quot;");
+        let mut text = String::from("flowchart LR\n");
+        for (g, (group, nodes)) in self.groups().into_iter().enumerate() {
+            let _ = writeln!(text, "  subgraph g{g}[\"{}\"]", quoted(title(group)));
+            for n in nodes {
+                let _ = writeln!(text, "    n{n}[\"{}\"]", quoted(&self.nodes[n].label()));
+            }
+            text += "  end\n";
+        }
+        let mut denied = Vec::new();
+        for (n, edge) in self.edges.iter().enumerate() {
+            let arrow = if edge.denied { "-.->" } else { "-->" };
+            let ports = quoted(&edge.ports.text());
+            let _ = writeln!(text, "  n{} {arrow}|\"{ports}\"| n{}", edge.from, edge.to);
+            denied.extend(edge.denied.then(|| n.to_string()));
+        }
+        let open = self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| matches!(node.kind, NodeKind::Workload { is_open: true, .. }));
+        let open: Vec<String> = open.map(|(n, _)| format!("n{n}")).collect();
+        if !open.is_empty() {
+            text += "  classDef open stroke:#d97706,stroke-dasharray:4\n";
+            let _ = writeln!(text, "  class {} open", open.join(","));
+        }
+        if !denied.is_empty() {
+            let _ = writeln!(text, "  linkStyle {} stroke:#dc2626", denied.join(","));
+        }
+        text
+    }
+}
