@@ -50,6 +50,7 @@ mod view;
 pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault, Position};
 pub use file::{open_regular, read_regular};
+pub use membership::{Members, PeerSets};
 pub use objects::{Kind, Object, ObjectRef};
 pub use services::{ServiceEndpoint, ServiceView};
 pub use session_rules::SessionRules;

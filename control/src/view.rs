@@ -9,6 +9,7 @@ use acl::{AddressMap, Table};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::membership::PeerSets;
 use crate::model::Key;
 use crate::services::ServiceView;
 
@@ -73,6 +74,9 @@ pub struct View {
     pub pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
     /// All cluster nodes.
     pub nodes: Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>>,
+    /// What every peer set holds; empty unless [`Control::list_peer_sets`](crate::Control::list_peer_sets)
+    /// was called.
+    pub peer_sets: Arc<PeerSets>,
     /// All services with their endpoints.
     pub services: Arc<BTreeMap<Key, Arc<ServiceView>>>,
 }

@@ -26,7 +26,7 @@ mod namespace;
 mod neighbour;
 mod netlink;
 mod next_hop;
-mod nft;
+pub mod nft;
 mod offload;
 mod queue;
 pub mod redirect;

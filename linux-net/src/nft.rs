@@ -15,12 +15,14 @@ use super::ruleset::Ruleset;
 
 /// `nft` is killed after this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for tables with many sets and elements.
+const LARGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Poll interval for the end of `nft`.
 const POLL: Duration = Duration::from_millis(2);
 
 /// A table of family `inet` that belongs to Podgate alone.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     name: &'static str,
     ruleset: Option<Ruleset>,
     /// The output of `nft list` after the last change, and the ruleset's generation then.
@@ -28,7 +30,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self { name, ruleset: None, known: None }
     }
 
@@ -38,7 +40,7 @@ impl Table {
     ///
     /// # Errors
     /// In words, with the output of `nft`.
-    pub(super) fn change(&mut self, script: &str) -> Result<(), String> {
+    pub(crate) fn change(&mut self, script: &str) -> Result<(), String> {
         // Serialises the switch's own transactions.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +59,7 @@ impl Table {
     ///
     /// # Errors
     /// In words, if the kernel does not answer.
-    pub(super) fn is_intact(&mut self) -> Result<bool, String> {
+    pub(crate) fn is_intact(&mut self) -> Result<bool, String> {
         let Some((listing, generation)) = self.known.take() else { return Ok(false) };
         let now = self.generation()?;
         let is_intact = now == generation || self.list().is_ok_and(|it| it == listing);
@@ -72,20 +74,72 @@ impl Table {
     }
 
     fn generation(&mut self) -> Result<u32, String> {
-        let words = |error: Error| error.to_string();
-        let ruleset = match &mut self.ruleset {
-            Some(ruleset) => ruleset,
-            none => none.insert(Ruleset::open().map_err(words)?),
-        };
-        ruleset.generation().map_err(words)
+        generation(&mut self.ruleset)
     }
+}
+
+/// A large table of one's own whose content is not compared element by element.
+#[derive(Debug, Default)]
+pub struct LargeTable {
+    ruleset: Option<Ruleset>,
+    /// The ruleset's generation after the last change, where nobody else changed it meanwhile.
+    known: Option<u32>,
+}
+
+impl LargeTable {
+    /// Runs a script, as one transaction.
+    ///
+    /// # Errors
+    /// In words, with what `nft` says.
+    pub fn change(&mut self, script: &str) -> Result<(), String> {
+        let ours = generation(&mut self.ruleset)?.wrapping_add(1);
+        self.known = None;
+        run_within("nft", &["-f", "-"], script, LARGE_TIMEOUT)?;
+        self.known = Some(ours).filter(|ours| generation(&mut self.ruleset) == Ok(*ours));
+        Ok(())
+    }
+
+    /// Whether anybody has changed the kernel's ruleset, in whatever table, since the last
+    /// [`change`](Self::change) or [`accept`](Self::accept).
+    ///
+    /// # Errors
+    /// In words, if the kernel does not answer.
+    pub fn is_untouched(&mut self) -> Result<bool, String> {
+        Ok(self.known == Some(generation(&mut self.ruleset)?))
+    }
+
+    /// Takes the ruleset as it is now for untouched.
+    ///
+    /// # Errors
+    /// In words, if the kernel does not answer.
+    pub fn accept(&mut self) -> Result<(), String> {
+        self.known = Some(generation(&mut self.ruleset)?);
+        Ok(())
+    }
+
+    /// What `nft` lists of a table, less the elements of its sets.
+    ///
+    /// # Errors
+    /// In words; also if there is no such table.
+    pub fn outline(family: &str, table: &str) -> Result<String, String> {
+        run_within("nft", &["-t", "list", "table", family, table], "", LARGE_TIMEOUT)
+    }
+}
+
+fn generation(ruleset: &mut Option<Ruleset>) -> Result<u32, String> {
+    let words = |error: Error| error.to_string();
+    let ruleset = match ruleset {
+        Some(ruleset) => ruleset,
+        none => none.insert(Ruleset::open().map_err(words)?),
+    };
+    ruleset.generation().map_err(words)
 }
 
 /// Runs a script.
 ///
 /// # Errors
 /// In words, with the output of `nft`.
-pub(super) fn run(script: &str) -> Result<(), String> {
+pub(crate) fn run(script: &str) -> Result<(), String> {
     nft(&["-f", "-"], script).map(drop)
 }
 

@@ -6,7 +6,7 @@
 //! - [`packet`]: frames, built in one line each,
 //! - [`storm`]: many short TCP connections,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
-//! - [`RawSender`]: frames out of an interface, whatever they say,
+//! - [`RawSender`], [`RawReceiver`]: frames out of an interface, whatever they say, and into one,
 //! - [`Process`]: a program that ends with the test, its output kept,
 //! - [`workspace_binary`]: a program of another package of the workspace,
 //! - [`requires!`] and [`requires_root!`]: what a test needs to run.
@@ -52,7 +52,7 @@ mod unique;
 pub use binary::workspace_binary;
 pub use namespace::Namespace;
 pub use process::Process;
-pub use raw::RawSender;
+pub use raw::{RawReceiver, RawSender};
 #[doc(hidden)]
 pub use skip::function_name;
 pub use skip::{has_program, is_root, skipped};

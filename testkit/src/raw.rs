@@ -1,4 +1,4 @@
-//! Frames out of an interface just as they are, whatever they say.
+//! Frames out of an interface just as they are, whatever they say, and those that come in.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -49,6 +49,71 @@ impl RawSender {
             )
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// A packet socket that receives what comes in by one interface of the caller's network namespace.
+/// Needs root.
+#[derive(Debug)]
+pub struct RawReceiver {
+    socket: OwnedFd,
+}
+
+impl RawReceiver {
+    /// Room for frames that nobody has read yet, in bytes.
+    const ROOM: libc::c_int = 256 << 20;
+
+    /// # Errors
+    /// If there is no such interface, or the kernel gives no such socket.
+    pub fn open(interface: &str) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+        let index = name_to_index(&socket, interface)?;
+        let set = |level, option, value: libc::c_int| {
+            // SAFETY: the option's value is there for the length of the call, with its size.
+            let result = unsafe {
+                libc::setsockopt(
+                    socket.as_raw_fd(),
+                    level,
+                    option,
+                    (&raw const value).cast(),
+                    size_of::<libc::c_int>() as u32,
+                )
+            };
+            if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        };
+        set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, Self::ROOM)?;
+        set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+        // SAFETY: a structure of integers; zeroes are valid for each.
+        let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        at.sll_family = libc::AF_PACKET as u16;
+        at.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        at.sll_ifindex = index as i32;
+        // SAFETY: the address is there for the length of the call, with the size given.
+        let bound = unsafe {
+            libc::bind(
+                socket.as_raw_fd(),
+                (&raw const at).cast(),
+                size_of::<libc::sockaddr_ll>() as u32,
+            )
+        };
+        if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { socket }) }
+    }
+
+    /// The next frame that came in, from its Ethernet header on; `None` if there is no more.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn receive(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut frame = vec![0; 2048];
+        match rustix::net::recv(&self.socket, &mut frame, rustix::net::RecvFlags::empty()) {
+            Ok((length, _)) => {
+                frame.truncate(length);
+                Ok(Some(frame))
+            }
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

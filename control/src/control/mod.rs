@@ -94,6 +94,11 @@ impl Control {
         }
     }
 
+    /// Publishes the content of every peer set from now on, for renderers that write sets out.
+    pub fn list_peer_sets(&mut self) {
+        self.membership.list_content();
+    }
+
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
         let reference = object.reference();
@@ -191,8 +196,10 @@ impl Control {
             false => Arc::clone(&self.view.nodes),
         };
         let services = self.services.work_out(&self.cache, &self.view.services);
+        let peer_sets = self.membership.content();
         let same = !std::mem::take(&mut self.any_departed)
             && Arc::ptr_eq(&addresses, &self.view.addresses)
+            && (Arc::ptr_eq(&peer_sets, &self.view.peer_sets) || peer_sets.is_empty())
             && Arc::ptr_eq(&pods, &self.view.pods)
             && Arc::ptr_eq(&nodes, &self.view.nodes)
             && Arc::ptr_eq(&services, &self.view.services);
@@ -200,7 +207,7 @@ impl Control {
             return None;
         }
         let generation = self.view.generation + 1;
-        self.view = Arc::new(View { generation, addresses, pods, nodes, services });
+        self.view = Arc::new(View { generation, addresses, pods, nodes, peer_sets, services });
         Some(self.view())
     }
 

@@ -11,6 +11,7 @@
 //! does not grow with the cluster. Changes are recorded per address and applied to the address map
 //! once per commit, so an address that moves between sets never has a combination in between.
 
+mod content;
 mod interests;
 mod names;
 mod nodes;
@@ -29,6 +30,8 @@ use crate::cache::Cache;
 use crate::model::{Labels, Pod};
 use crate::peers::PeerSet;
 use crate::session_rules::{Nets, host};
+use content::Content;
+pub use content::{Members, PeerSets};
 use interests::{Interest, Interests};
 use names::Numbers;
 pub(crate) use names::{NameId, NameOf};
@@ -55,6 +58,8 @@ pub(crate) struct Membership {
     /// Addresses that changed, with the sets the editor still has for them.
     dirty: HashMap<IpAddr, Sets, RandomState>,
     editor: AddressMapEditor,
+    /// What every set holds; only where a renderer writes sets out.
+    content: Option<Content>,
     /// The editor differs from the last version.
     edited: bool,
     /// The editor has to be rebuilt from everything.
@@ -91,6 +96,9 @@ impl Membership {
         self.sets.insert(id, Used { it: Arc::clone(&set), uses: 0 });
         self.idle_sets.insert(id);
         self.interests.add(Interest::Set(id, Arc::clone(&set)));
+        if let Some(content) = &mut self.content {
+            content.add(id, block_of(&set));
+        }
         self.fill(cache, id, &set, true);
         id
     }
@@ -266,6 +274,9 @@ impl Membership {
             let Some(entry) = self.sets.remove(&id) else { continue };
             self.ids.remove(&entry.it);
             self.interests.remove(&Interest::Set(id, Arc::clone(&entry.it)));
+            if let Some(content) = &mut self.content {
+                content.remove(id);
+            }
             self.fill(cache, id, &entry.it, false);
         }
         self.sweep_names();
@@ -279,16 +290,45 @@ impl Membership {
         if many || mem::take(&mut self.rebuild) {
             self.editor = self.build().edit();
             self.edited = false;
+            if self.content.is_some() {
+                self.list_content();
+            }
             return Some(self.editor.version());
         }
         for (address, before) in dirty {
             let now = self.hosts.get(&address).map_or(&[][..], |host| &host.sets);
             if *before != *now {
                 self.editor.move_host(address, &before, now);
+                if let Some(content) = &mut self.content {
+                    content.move_host(address, &before, now);
+                }
                 self.edited = true;
             }
         }
         mem::take(&mut self.edited).then(|| self.editor.version())
+    }
+
+    /// Keeps the content of every set from now on.
+    pub(crate) fn list_content(&mut self) {
+        let mut content = Content::default();
+        self.sets.iter().for_each(|(id, entry)| content.add(*id, block_of(&entry.it)));
+        for (address, host) in &self.hosts {
+            // The editor, and with it the content, is told of these at the next version.
+            let sets = self.dirty.get(address).unwrap_or(&host.sets);
+            content.move_host(*address, &[], sets);
+        }
+        for (address, before) in self.dirty.iter().filter(|(it, _)| !self.hosts.contains_key(it)) {
+            content.move_host(*address, &[], before);
+        }
+        for (address, sets) in self.told_nodes.values().flatten() {
+            content.move_host(*address, &[], sets);
+        }
+        self.content = Some(content);
+    }
+
+    /// The content of every set; empty unless it is kept.
+    pub(crate) fn content(&self) -> Arc<PeerSets> {
+        self.content.as_ref().map(Content::version).unwrap_or_default()
     }
 
     /// The networks of every set.
@@ -350,6 +390,14 @@ impl Host {
             _ => {}
         }
         mem::replace(&mut self.sets, sets.into())
+    }
+}
+
+/// The network of a set that is one, with its exceptions.
+fn block_of(set: &PeerSet) -> Option<(IpNet, Vec<IpNet>)> {
+    match set {
+        PeerSet::Block(net, except) => Some((*net, except.clone())),
+        _ => None,
     }
 }
 

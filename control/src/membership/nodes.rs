@@ -51,10 +51,16 @@ impl Membership {
         for (address, sets) in &before {
             let still = now.iter().find(|(it, _)| it == address).map_or(&[][..], |(_, it)| it);
             self.editor.move_host(*address, sets, still);
+            if let Some(content) = &mut self.content {
+                content.move_host(*address, sets, still);
+            }
         }
         let known = |address: &IpAddr| before.iter().any(|(it, _)| it == address);
         for (address, sets) in now.iter().filter(|(address, _)| !known(address)) {
             self.editor.move_host(*address, &[], sets);
+            if let Some(content) = &mut self.content {
+                content.move_host(*address, &[], sets);
+            }
         }
     }
 }

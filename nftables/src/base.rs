@@ -1,0 +1,301 @@
+//! Base chains: hooks, address checks and dispatch. They are the same for every cluster node; what
+//! differs stands in sets and maps.
+//!
+//! | set or map | key | meaning |
+//! |---|---|---|
+//! | `pods-F` | address | local pods that are rendered; F is 4 or 6 |
+//! | `networks-F` | address | where local pods get addresses from; closed but for rendered pods |
+//! | `ends-F` | interface, address | the interface on which a local pod's address is found |
+//! | `pod-interfaces` | interface | pods' own interfaces that the kernel routes for |
+//! | `pod-bridges` | interface | bridges whose ports are all pods' |
+//! | `ports` (table bridge) | interface | pods' own interfaces that are ports of a bridge |
+//! | `itself-F` | two addresses | both of one pod |
+//! | `from-WAY-F`, `to-WAY-F` | pod's address | verdict map: the chain of its rule list |
+//! | `node-WAY-F` | pod's address | the same for what a pod opens to its own cluster node |
+//!
+//! A packet of a pod is accepted only where a chain says so. One that falls off the end of a chain is
+//! dropped: that happens while a transaction is committed, when a packet finds a chain by a map
+//! that is new to it, and the chain's rules are not there yet for packets that were already under way.
+//!
+//! Addresses stand for pods in the evaluation because a bridge's ports do not show at the `inet`
+//! hooks: there, the interface is the bridge. `prerouting` and `postrouting`, in table `bridge` for
+//! ports of a bridge and in table `inet` for routed interfaces, hold every interface to its pod's
+//! addresses in both directions, so an address does stand for one interface.
+
+use std::sync::Arc;
+
+use crate::rules::Way;
+use crate::ruleset::{Chain, Family};
+
+/// Neighbour discovery and multicast listeners (RFC 4861, 2710, 3810): what hosts send on a link,
+/// without router advertisements and redirects.
+const LINK: &str = "icmpv6 type { 130, 131, 132, 133, 135, 136, 143 }";
+
+/// Hook and priority of a base chain of table `inet`.
+const FILTER: [(&str, &str); 3] = [
+    ("forward", "type filter hook forward priority filter"),
+    ("input", "type filter hook input priority filter"),
+    ("output", "type filter hook output priority filter"),
+];
+
+/// The chains. `bridged` says that the kernel passes frames between ports of the pods' bridges to
+/// the `inet` hooks; without that, nothing passes there.
+pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
+    let mut chains = Vec::new();
+    let mut add = |family, name: &str, properties, rules: Vec<String>| {
+        chains.push((family, name.to_owned(), Chain { properties, rules: Arc::from(rules) }));
+    };
+    let inet = Family::Inet;
+    add(
+        inet,
+        "prerouting",
+        "type filter hook prerouting priority raw",
+        vec![
+            "iifname @pod-interfaces goto from-interface".to_owned(),
+            "ip saddr @pods-4 iifname . ip saddr != @ends-4 drop".to_owned(),
+            "ip6 saddr @pods-6 iifname . ip6 saddr != @ends-6 drop".to_owned(),
+            "iifname @pod-bridges goto from-bridge".to_owned(),
+        ],
+    );
+    add(
+        inet,
+        "from-interface",
+        "",
+        vec![
+            "iifname . ip saddr @ends-4 return".to_owned(),
+            format!("{LINK} return"),
+            "iifname . ip6 saddr @ends-6 return".to_owned(),
+            "drop".to_owned(),
+        ],
+    );
+    add(
+        inet,
+        "from-bridge",
+        "",
+        vec![
+            "ip saddr @pods-4 return".to_owned(),
+            "ip6 saddr @pods-6 return".to_owned(),
+            format!("{LINK} return"),
+            "drop".to_owned(),
+        ],
+    );
+    add(
+        inet,
+        "postrouting",
+        "type filter hook postrouting priority 300",
+        vec!["oifname @pod-interfaces goto to-interface".to_owned()],
+    );
+    add(
+        inet,
+        "to-interface",
+        "",
+        vec![
+            "oifname . ip daddr @ends-4 return".to_owned(),
+            "oifname . ip6 daddr @ends-6 return".to_owned(),
+            format!("{LINK} return"),
+            "icmpv6 type nd-router-advert return".to_owned(),
+            "drop".to_owned(),
+        ],
+    );
+    for (hook, properties) in FILTER {
+        let mut rules = match hook {
+            "input" => vec!["iifname \"lo\" accept".to_owned()],
+            "output" => vec!["oifname \"lo\" accept".to_owned()],
+            _ => Vec::new(),
+        };
+        let fields: &[&str] = match hook {
+            "input" => &["saddr"],
+            "output" => &["daddr"],
+            _ => &["saddr", "daddr"],
+        };
+        for (family, v) in [("ip", 4), ("ip6", 6)] {
+            for field in fields {
+                for set in ["pods", "networks"] {
+                    rules.push(format!("{family} {field} @{set}-{v} goto {hook}-pod"));
+                }
+            }
+        }
+        add(inet, hook, properties, rules);
+    }
+    add(inet, "forward-pod", "", forward());
+    add(inet, "input-pod", "", input());
+    add(inet, "output-pod", "", output());
+    for way in Way::BOTH {
+        let [source, destination, _] = way.fields();
+        add(inet, &format!("from-{}", way.name()), "", dispatch("from", way, source));
+        add(inet, &format!("to-{}", way.name()), "", dispatch("to", way, destination));
+        add(inet, &format!("node-{}", way.name()), "", dispatch("node", way, source));
+    }
+    let bridge = Family::Bridge;
+    add(
+        bridge,
+        "prerouting",
+        "type filter hook prerouting priority -300",
+        vec![
+            "iifname @ports goto from-port".to_owned(),
+            "ip saddr @pods-4 drop".to_owned(),
+            "arp saddr ip @pods-4 drop".to_owned(),
+            "ip6 saddr @pods-6 drop".to_owned(),
+            "icmpv6 type nd-neighbor-advert @th,64,128 @targets drop".to_owned(),
+        ],
+    );
+    add(
+        bridge,
+        "from-port",
+        "",
+        vec![
+            "iifname . arp saddr ip @ends-4 accept".to_owned(),
+            // A probe for an address in use (RFC 5227).
+            "arp saddr ip 0.0.0.0 accept".to_owned(),
+            "ether type arp drop".to_owned(),
+            "iifname . ip saddr @ends-4 accept".to_owned(),
+            "icmpv6 type nd-neighbor-advert @th,64,128 @targets iifname . @th,64,128 != @port-targets drop"
+                .to_owned(),
+            "iifname . ip6 saddr @ends-6 accept".to_owned(),
+            format!("ip6 saddr fe80::/10 {LINK} accept"),
+            format!("ip6 saddr :: {LINK} accept"),
+            "drop".to_owned(),
+        ],
+    );
+    let unfiltered = match bridged {
+        true => Vec::new(),
+        false => vec![
+            "iifname @ports meta protocol { ip, ip6 } drop".to_owned(),
+            "oifname @ports meta protocol { ip, ip6 } drop".to_owned(),
+        ],
+    };
+    add(bridge, "forward", "type filter hook forward priority 100", unfiltered);
+    add(
+        bridge,
+        "postrouting",
+        "type filter hook postrouting priority 0",
+        vec!["oifname @ports goto to-port".to_owned()],
+    );
+    add(
+        bridge,
+        "to-port",
+        "",
+        vec![
+            "ether type arp accept".to_owned(),
+            format!("{LINK} accept"),
+            "icmpv6 type nd-router-advert accept".to_owned(),
+            "oifname . ip daddr @ends-4 accept".to_owned(),
+            "oifname . ip6 daddr @ends-6 accept".to_owned(),
+            "drop".to_owned(),
+        ],
+    );
+    chains
+}
+
+/// Sets and maps of the base chains: table, kind, name and properties.
+pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
+    let (inet, bridge) = (Family::Inet, Family::Bridge);
+    let mut sets = vec![
+        (inet, "set", "pod-interfaces".to_owned(), "type ifname"),
+        (inet, "set", "pod-bridges".to_owned(), "type ifname"),
+        (bridge, "set", "ports".to_owned(), "type ifname"),
+        (bridge, "set", "targets".to_owned(), "typeof @th,64,128"),
+        (bridge, "set", "port-targets".to_owned(), "typeof iifname . @th,64,128"),
+    ];
+    let types = [
+        ("4", "type ipv4_addr", "type ifname . ipv4_addr", "type ipv4_addr . ipv4_addr"),
+        ("6", "type ipv6_addr", "type ifname . ipv6_addr", "type ipv6_addr . ipv6_addr"),
+    ];
+    for (v, address, end, pair) in types {
+        for family in [inet, bridge] {
+            sets.push((family, "set", format!("pods-{v}"), address));
+            sets.push((family, "set", format!("ends-{v}"), end));
+        }
+        sets.push((inet, "set", format!("itself-{v}"), pair));
+        let (interval, verdict) = match v {
+            "4" => ("type ipv4_addr; flags interval", "type ipv4_addr : verdict"),
+            _ => ("type ipv6_addr; flags interval", "type ipv6_addr : verdict"),
+        };
+        sets.push((inet, "set", format!("networks-{v}"), interval));
+        for way in Way::BOTH {
+            for map in ["from", "to", "node"] {
+                sets.push((inet, "map", format!("{map}-{}-{v}", way.name()), verdict));
+            }
+        }
+    }
+    sets
+}
+
+/// What conntrack says comes first. Only echo requests open anything of ICMP's.
+fn tracked() -> Vec<String> {
+    vec![
+        "ct state invalid drop".to_owned(),
+        format!("ct state untracked {LINK} accept"),
+        "ct state untracked drop".to_owned(),
+        "ct state related meta l4proto { 1, 58 } accept".to_owned(),
+    ]
+}
+
+const ECHO: [&str; 2] = [
+    "ct state new meta l4proto 1 icmp type != echo-request drop",
+    "ct state new meta l4proto 58 icmpv6 type != echo-request drop",
+];
+
+fn forward() -> Vec<String> {
+    let mut rules = tracked();
+    rules.push("ct direction reply goto replies".to_owned());
+    rules.extend(ECHO.map(str::to_owned));
+    // Nobody but this cluster node has its addresses, and it does not forward its own packets.
+    rules.push("fib saddr type local drop".to_owned());
+    // A pod always talks to itself, through a service too.
+    rules.push("ip saddr . ip daddr @itself-4 accept".to_owned());
+    rules.push("ip6 saddr . ip6 daddr @itself-6 accept".to_owned());
+    rules.push("jump from-original".to_owned());
+    rules.push("drop".to_owned());
+    rules
+}
+
+fn input() -> Vec<String> {
+    let mut rules = tracked();
+    // The cluster node always talks to its own pods.
+    rules.push("ct direction reply accept".to_owned());
+    rules.extend(ECHO.map(str::to_owned));
+    rules.push("jump node-original".to_owned());
+    rules.push("drop".to_owned());
+    rules
+}
+
+fn output() -> Vec<String> {
+    let mut rules = tracked();
+    rules.insert(0, "ct direction original accept".to_owned());
+    rules.push("jump node-reply".to_owned());
+    rules.push("drop".to_owned());
+    rules
+}
+
+/// A pod's address leads to its chain; the rest of its networks is closed. What is no pod's goes on.
+fn dispatch(map: &str, way: Way, field: &str) -> Vec<String> {
+    let name = way.name();
+    let mut rules = Vec::new();
+    for (family, v) in [("ip", 4), ("ip6", 6)] {
+        rules.push(format!("{family} {field} vmap @{map}-{name}-{v}"));
+        rules.push(format!("{family} {field} @pods-{v} drop"));
+        rules.push(format!("{family} {field} @networks-{v} drop"));
+    }
+    rules.push(permit(map, way));
+    rules
+}
+
+/// What follows where a chain of this map permits a packet.
+pub(crate) fn permit(map: &str, way: Way) -> String {
+    match map {
+        "from" => format!("goto to-{}", way.name()),
+        _ => "accept".to_owned(),
+    }
+}
+
+/// Replies in the forward hook.
+pub(crate) fn replies() -> Chain {
+    let rules = [
+        "ip saddr . ip daddr @itself-4 accept",
+        "ip6 saddr . ip6 daddr @itself-6 accept",
+        "jump from-reply",
+        "drop",
+    ];
+    Chain { properties: "", rules: rules.map(str::to_owned).into() }
+}

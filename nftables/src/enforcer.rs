@@ -1,0 +1,122 @@
+//! The kernel's tables, kept in the wanted state.
+
+use linux_net::nft::LargeTable;
+
+use crate::ruleset::{Ruleset, TABLES};
+
+/// Writes rulesets into the kernel.
+#[derive(Debug, Default)]
+pub struct Enforcer {
+    table: LargeTable,
+    /// What the kernel has, in the tables of which name; `None` if that is not known.
+    current: Option<(Ruleset, &'static str)>,
+    whole: u64,
+}
+
+impl Enforcer {
+    /// Brings the kernel into this state: by transactions with what is different alone, or by new
+    /// tables the first time and where the kernel refuses the difference. New tables enforce
+    /// beside the old ones before these go. A failure leaves the state before in force.
+    ///
+    /// # Errors
+    /// In words, with what `nft` says.
+    pub fn set(&mut self, next: Ruleset) -> Result<(), String> {
+        if let Some((current, table)) = &self.current {
+            let transactions = current.difference(&next, table);
+            let done = transactions.0.iter().try_for_each(|script| self.table.change(script));
+            match done {
+                Ok(()) => {
+                    self.current = Some((next, table));
+                    return Ok(());
+                }
+                Err(error) => tracing::warn!("table {table} is written anew: {error}"),
+            }
+        }
+        self.write(next)
+    }
+
+    fn write(&mut self, next: Ruleset) -> Result<(), String> {
+        self.current = None;
+        self.whole += 1;
+        let is_there = |table: &&str| LargeTable::outline("inet", table).is_ok();
+        let [first, second] = TABLES;
+        let (fresh, old) = if is_there(&first) { (second, first) } else { (first, second) };
+        self.table.change(&next.whole(fresh))?;
+        self.table.change(&Ruleset::removal(&[old]))?;
+        self.current = Some((next, fresh));
+        Ok(())
+    }
+
+    /// Writes the tables anew if somebody has removed chains, rules or sets from them. The elements
+    /// of sets are not compared.
+    ///
+    /// # Errors
+    /// In words, with what `nft` says.
+    pub fn verify(&mut self) -> Result<(), String> {
+        let Some((current, table)) = &self.current else { return Ok(()) };
+        if self.table.is_untouched()? {
+            return Ok(());
+        }
+        let is_whole = ["inet", "bridge"].iter().all(|family| {
+            LargeTable::outline(family, table)
+                .is_ok_and(|outline| counts(&outline) == current.counts(family))
+        });
+        if is_whole {
+            return self.table.accept();
+        }
+        tracing::warn!("table {table} was changed by somebody else; it is restored");
+        let (next, _) = self.current.take().unwrap_or_default();
+        self.write(next)
+    }
+
+    /// Removes the tables: nothing is enforced any more.
+    ///
+    /// # Errors
+    /// In words, with what `nft` says.
+    pub fn remove(&mut self) -> Result<(), String> {
+        self.current = None;
+        self.table.change(&Ruleset::removal(&TABLES))
+    }
+
+    /// How often everything was written, the first time included.
+    pub fn written_whole(&self) -> u64 {
+        self.whole
+    }
+
+    /// What the kernel has, as far as that is known.
+    pub fn current(&self) -> Option<&Ruleset> {
+        self.current.as_ref().map(|(ruleset, _)| ruleset)
+    }
+}
+
+/// Sets, chains and rules in what `nft` lists.
+fn counts(outline: &str) -> [usize; 3] {
+    let [mut sets, mut chains, mut rules] = [0; 3];
+    let mut in_chain = false;
+    for line in outline.lines() {
+        let Some(line) = line.strip_prefix('\t') else { continue };
+        match line.strip_prefix('\t') {
+            None => {
+                in_chain = line.starts_with("chain ");
+                chains += usize::from(in_chain);
+                sets += usize::from(line.starts_with("set ") || line.starts_with("map "));
+            }
+            Some(line) => rules += usize::from(in_chain && !line.starts_with("type ")),
+        }
+    }
+    [sets, chains, rules]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_chains_and_rules_are_counted() {
+        let outline = "table inet podgate-policy {\n\tset a {\n\t\ttype ipv4_addr\n\t\tflags \
+            interval\n\t}\n\n\tmap b {\n\t\ttype ipv4_addr : verdict\n\t}\n\n\tchain c {\n\t\ttype \
+            filter hook forward priority 0; policy accept;\n\t\tdrop\n\t}\n\n\tchain d {\n\t\t\
+            return\n\t\tdrop\n\t}\n}\n";
+        assert_eq!(counts(outline), [2, 2, 3]);
+    }
+}

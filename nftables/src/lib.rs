@@ -1,0 +1,34 @@
+//! The second renderer of the policy pipeline: control's view as nftables rules, for pods whose
+//! network another CNI plugin made.
+//!
+//! ```text
+//!   View ─┐                                             ┌─ whole (first time, repair)
+//!   Site ─┴─▶ Renderer::render ─▶ Ruleset ─▶ Enforcer ──┤
+//!                                                       └─ difference ─▶ nft transactions
+//! ```
+//!
+//! | part | file |
+//! |---|---|
+//! | sets, maps and chains as values; transactions between two of them | `ruleset.rs` |
+//! | a rule list as a chain, for each direction of a connection | `rules.rs` |
+//! | base chains: hooks, dispatch, address checks | `base.rs` |
+//! | the view on the interfaces that are there | `render.rs` |
+//! | the kernel's tables | `enforcer.rs` |
+//!
+//! # How a packet is evaluated
+//!
+//! Every packet is evaluated, not only a connection's first one. Conntrack contributes the
+//! direction alone: in the original direction the packet's own addresses and destination port are
+//! looked up; in the reply direction the same, reversed. Hence a denial stops live connections at
+//! their next packet, and no conntrack entry has to be deleted. The filter hooks stand where
+//! destinations are translated and sources are not yet, so services are seen as their endpoints.
+
+mod base;
+mod enforcer;
+mod render;
+mod rules;
+mod ruleset;
+
+pub use enforcer::Enforcer;
+pub use render::{Attachment, Renderer, Site};
+pub use ruleset::{Ruleset, TABLES, Transactions};

@@ -1,0 +1,282 @@
+//! The view on the interfaces that are there, as a ruleset.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use acl::{End, PeerSetId, Rule, Table};
+use ahash::RandomState;
+use control::{Members, PodGate, PodKey, PodView, View};
+use ipnet::IpNet;
+
+use crate::base;
+use crate::rules::{self, Families, Way};
+use crate::ruleset::{Chain, Elements, Family, Ruleset, Set};
+
+/// What the renderer needs to know beside the view.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// Name of this cluster node; its pods are rendered. Without one, all pods are.
+    pub node: Option<Arc<str>>,
+    /// Networks from which pods of this cluster node get their addresses, beside those of its
+    /// Node object. Closed but for pods that are rendered.
+    pub networks: Vec<IpNet>,
+    /// Where the pods' interfaces are; a pod without one stays closed.
+    pub attachments: BTreeMap<PodKey, Attachment>,
+    /// Bridges whose ports are all pods'.
+    pub pod_bridges: BTreeSet<String>,
+    /// Whether the kernel passes frames between ports of the pods' bridges to the `inet` hooks.
+    pub bridge_filter: bool,
+}
+
+/// The interface that leads to a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Name of the interface in the cluster node's own namespace.
+    pub interface: String,
+    /// The bridge it is a port of.
+    pub bridge: Option<String>,
+}
+
+/// Makes rulesets; equal rule lists keep their chains from one to the next.
+#[derive(Debug, Default)]
+pub struct Renderer {
+    lists: HashMap<(Role, Arc<[Rule]>), List, RandomState>,
+    next: u32,
+    families: Families,
+}
+
+/// Which connections of a pod a list decides about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Role {
+    /// Those that the pod opens.
+    From,
+    /// Those that are for the pod.
+    To,
+}
+
+/// A rule list with its chains.
+#[derive(Debug)]
+struct List {
+    id: u32,
+    chains: [Arc<[String]>; 2],
+    used: bool,
+}
+
+/// The sets and chains being filled.
+struct Draft<'a> {
+    view: &'a View,
+    ruleset: Ruleset,
+    node_addresses: &'a [IpAddr],
+    /// The lists of tables that were met already: many pods share one.
+    lists: HashMap<(Role, *const Table), u32, RandomState>,
+}
+
+impl Renderer {
+    /// The ruleset for a view that was published with peer sets.
+    pub fn render(&mut self, view: &View, site: &Site) -> Ruleset {
+        let pods: Vec<(&PodKey, &Arc<PodView>)> = view
+            .pods
+            .iter()
+            .filter(|(_, pod)| site.node.as_ref().is_none_or(|node| *node == pod.node))
+            .collect();
+        let addresses = || pods.iter().flat_map(|(_, pod)| &pod.addresses);
+        let families = [false, true].map(|v6| addresses().any(|it| it.is_ipv6() == v6));
+        if self.families != families {
+            *self = Self { families, next: self.next, ..Self::default() };
+        }
+        let own = site.node.as_ref().and_then(|node| view.nodes.get(node));
+        let node_addresses = own.map_or(&[][..], |node| &node.addresses);
+        let (ruleset, lists) = (Ruleset::default(), HashMap::default());
+        let mut draft = Draft { view, ruleset, node_addresses, lists };
+        for (family, kind, name, properties) in base::sets() {
+            let elements = Elements::Keyed(BTreeMap::new());
+            draft.ruleset.sets.insert((family, name.into()), Set { kind, properties, elements });
+        }
+        for (family, name, chain) in base::chains(site.bridge_filter) {
+            draft.ruleset.chains.insert((family, name.into()), chain);
+        }
+        draft.ruleset.chains.insert((Family::Inet, "replies".into()), base::replies());
+        let networks = own.into_iter().flat_map(|node| &node.pod_cidrs).chain(&site.networks);
+        for net in IpNet::aggregate(&networks.map(IpNet::trunc).collect()) {
+            let set = format!("networks-{}", version(net.addr()));
+            draft.insert(Family::Inet, &set, net.to_string(), "");
+        }
+        for bridge in &site.pod_bridges {
+            draft.insert(Family::Inet, "pod-bridges", quoted(bridge), "");
+        }
+        for (key, pod) in pods {
+            self.pod(&mut draft, pod, site.attachments.get(key));
+        }
+        self.lists.retain(|_, list| std::mem::take(&mut list.used));
+        draft.ruleset
+    }
+
+    fn pod(&mut self, draft: &mut Draft<'_>, pod: &PodView, at: Option<&Attachment>) {
+        // Without an interface nothing is known of who sends with the pod's addresses.
+        let verdicts = match at {
+            None => [["drop"; 2]; 3].map(|both| both.map(Arc::from)),
+            Some(_) => {
+                let from = self.gate(draft, Role::From, &pod.from_pod);
+                let to = self.gate(draft, Role::To, &pod.to_pod);
+                let verdict = |id: Option<u32>, map: &str| {
+                    Way::BOTH.map(|way| match id {
+                        None => Arc::from(base::permit(map, way)),
+                        Some(id) => Arc::from(format!("goto {map}-list-{id}-{}", way.name())),
+                    })
+                };
+                [verdict(from, "from"), verdict(to, "to"), verdict(from, "node")]
+            }
+        };
+        for address in &pod.addresses {
+            let v = version(*address);
+            let text = address.to_string();
+            for (map, verdicts) in ["from", "to", "node"].iter().zip(&verdicts) {
+                for (way, verdict) in Way::BOTH.iter().zip(verdicts) {
+                    let map = format!("{map}-{}-{v}", way.name());
+                    draft.insert(Family::Inet, &map, text.clone(), verdict);
+                }
+            }
+            for family in [Family::Inet, Family::Bridge] {
+                draft.insert(family, &format!("pods-{v}"), text.clone(), "");
+            }
+            if let IpAddr::V6(address) = address {
+                draft.insert(Family::Bridge, "targets", hexadecimal(*address), "");
+            }
+            for other in pod.addresses.iter().filter(|it| it.is_ipv4() == address.is_ipv4()) {
+                draft.insert(Family::Inet, &format!("itself-{v}"), format!("{text} . {other}"), "");
+            }
+            let Some(Attachment { interface, bridge }) = at else { continue };
+            let interface = quoted(interface);
+            let ends = format!("ends-{v}");
+            match bridge {
+                None => {
+                    draft.insert(Family::Inet, "pod-interfaces", interface.clone(), "");
+                    draft.insert(Family::Inet, &ends, format!("{interface} . {text}"), "");
+                }
+                Some(bridge) => {
+                    let bridge = quoted(bridge);
+                    draft.insert(Family::Bridge, "ports", interface.clone(), "");
+                    draft.insert(Family::Bridge, &ends, format!("{interface} . {text}"), "");
+                    draft.insert(Family::Inet, &ends, format!("{bridge} . {text}"), "");
+                    if let IpAddr::V6(address) = address {
+                        let target = format!("{interface} . {}", hexadecimal(*address));
+                        draft.insert(Family::Bridge, "port-targets", target, "");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The number of a gate's rule list, whose chains are in the draft from then on; `None` for one
+    /// that is open.
+    fn gate(&mut self, draft: &mut Draft<'_>, role: Role, gate: &PodGate) -> Option<u32> {
+        let PodGate::Table(table) = gate else { return None };
+        if let Some(id) = draft.lists.get(&(role, Arc::as_ptr(table))) {
+            return Some(*id);
+        }
+        let key = (role, Arc::from(table.rules()));
+        let list = self.lists.entry(key).or_insert_with(|| {
+            let (id, sets) = (self.next, &draft.view.peer_sets);
+            self.next = self.next.wrapping_add(1);
+            let chains = Way::BOTH.map(|way| {
+                let permit = base::permit(role.name(), way);
+                rules::chain(table.rules(), way, sets, self.families, &permit).into()
+            });
+            List { id, chains, used: false }
+        });
+        list.used = true;
+        draft.lists.insert((role, Arc::as_ptr(table)), list.id);
+        draft.add_list(role, list, table.rules(), self.families);
+        Some(list.id)
+    }
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::From => "from",
+            Self::To => "to",
+        }
+    }
+}
+
+impl Draft<'_> {
+    fn insert(&mut self, family: Family, set: &str, key: String, value: &str) {
+        let set = self.ruleset.sets.get_mut(&(family, set.into()));
+        if let Some(Set { elements: Elements::Keyed(keys), .. }) = set {
+            keys.insert(key, value.into());
+        }
+    }
+
+    fn add_list(&mut self, role: Role, list: &List, rules: &[Rule], families: Families) {
+        let id = list.id;
+        for (way, chain) in Way::BOTH.into_iter().zip(&list.chains) {
+            self.add_chain(format!("{}-list-{id}-{}", role.name(), way.name()), Arc::clone(chain));
+            if role == Role::From {
+                self.add_node_chains(id, way, rules, families);
+            }
+        }
+        for end in rules.iter().flat_map(|rule| [rule.source, rule.destination]) {
+            if let End::Set(set) = end {
+                self.add_peer_set(set, families);
+            }
+        }
+    }
+
+    /// What a pod opens to its own cluster node counts by every address that the Node object
+    /// names, beside the one in the packet: one chain after the other permits it.
+    fn add_node_chains(&mut self, id: u32, way: Way, list: &[Rule], families: Families) {
+        let (sets, addresses) = (&self.view.peer_sets, self.node_addresses);
+        let name = |index: usize| match index {
+            0 => format!("node-list-{id}-{}", way.name()),
+            _ => format!("node-list-{id}-{}-{index}", way.name()),
+        };
+        let permit = |index: usize| match index == addresses.len() {
+            true => base::permit("node", way),
+            false => format!("goto {}", name(index + 1)),
+        };
+        let mut chains = vec![rules::chain(list, way, sets, families, &permit(0))];
+        for (index, address) in (1..).zip(addresses) {
+            chains.push(rules::chain_for(list, way, sets, *address, &permit(index)));
+        }
+        for (index, rules) in chains.into_iter().enumerate() {
+            self.add_chain(name(index), rules.into());
+        }
+    }
+
+    fn add_chain(&mut self, name: String, rules: Arc<[String]>) {
+        let chain = Chain { properties: "", rules };
+        self.ruleset.chains.insert((Family::Inet, name.into()), chain);
+    }
+
+    fn add_peer_set(&mut self, id: PeerSetId, families: Families) {
+        let Some(members) = self.view.peer_sets.get(&id) else { return };
+        for v6 in [false, true] {
+            if !families[usize::from(v6)] || !rules::has_family(members, v6) {
+                continue;
+            }
+            let properties = match (&**members, v6) {
+                (Members::Addresses(_), false) => "type ipv4_addr",
+                (Members::Addresses(_), true) => "type ipv6_addr",
+                (Members::Block(..), false) => "type ipv4_addr; flags interval",
+                (Members::Block(..), true) => "type ipv6_addr; flags interval",
+            };
+            let name = (Family::Inet, rules::set_name(id, v6).into());
+            let elements = Elements::Members(Arc::clone(members), v6);
+            self.ruleset.sets.insert(name, Set { kind: "set", properties, elements });
+        }
+    }
+}
+
+fn version(address: IpAddr) -> u8 {
+    if address.is_ipv6() { 6 } else { 4 }
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{name}\"")
+}
+
+fn hexadecimal(address: std::net::Ipv6Addr) -> String {
+    format!("{:#034x}", address.to_bits())
+}

@@ -1,0 +1,239 @@
+//! A rule list as the rules of a chain.
+//!
+//! What the list permits goes on to a given verdict, the rest is dropped; falling off a chain's end
+//! permits nothing. Chains exist twice: for packets of a connection's original direction, and for
+//! replies, with both ends exchanged.
+
+use std::net::IpAddr;
+
+use acl::{Action, End, PeerSetId, PortRange, Rule, TcpFlags};
+use control::{Members, PeerSets};
+
+/// Which way of a connection packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Original,
+    Reply,
+}
+
+/// Address families that pods of the cluster node have: IPv4, IPv6.
+pub(crate) type Families = [bool; 2];
+
+/// Longest comment that the kernel keeps with a rule, in bytes.
+const COMMENT: usize = 120;
+
+impl Way {
+    pub(crate) const BOTH: [Self; 2] = [Self::Original, Self::Reply];
+
+    /// Part of the names of chains and maps.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Original => "original",
+            Self::Reply => "reply",
+        }
+    }
+
+    /// The fields that hold the address of the end that opened the connection, of the other end,
+    /// and the port at that end.
+    pub(crate) fn fields(self) -> [&'static str; 3] {
+        match self {
+            Self::Original => ["saddr", "daddr", "dport"],
+            Self::Reply => ["daddr", "saddr", "sport"],
+        }
+    }
+}
+
+/// Name of the set with one family of a peer set.
+pub(crate) fn set_name(id: PeerSetId, v6: bool) -> String {
+    format!("peers-{}-{}", id.0, if v6 { 6 } else { 4 })
+}
+
+/// Whether a peer set can hold addresses of a family.
+pub(crate) fn has_family(members: &Members, v6: bool) -> bool {
+    match members {
+        Members::Addresses(_) => true,
+        Members::Block(net, _) => net.addr().is_ipv6() == v6,
+    }
+}
+
+/// The rules of the chain for a list.
+pub(crate) fn chain(
+    rules: &[Rule],
+    way: Way,
+    sets: &PeerSets,
+    families: Families,
+    permit: &str,
+) -> Vec<String> {
+    let mut texts = Vec::with_capacity(rules.len() + 1);
+    for rule in rules {
+        let Some(verdict) = verdict(rule, way, permit) else { continue };
+        for ends in ends(rule, way, sets, families) {
+            texts.push(format!("{ends}{verdict}"));
+        }
+    }
+    texts.push("drop".to_owned());
+    texts
+}
+
+/// The same for connections whose other end is known by `address` beside the one in the packet:
+/// one of this cluster node's.
+pub(crate) fn chain_for(
+    rules: &[Rule],
+    way: Way,
+    sets: &PeerSets,
+    address: IpAddr,
+    permit: &str,
+) -> Vec<String> {
+    let mut texts = Vec::new();
+    for rule in rules {
+        let Some(verdict) = verdict(rule, way, permit) else { continue };
+        let is_in = |end: &End| match end {
+            End::Any => true,
+            End::Net(net) => net.contains(&address),
+            End::Set(id) => sets.get(id).is_some_and(|members| members.contains(address)),
+        };
+        if is_in(&rule.source) && is_in(&rule.destination) {
+            texts.push(verdict);
+        }
+    }
+    texts.push("drop".to_owned());
+    texts
+}
+
+/// The addresses a rule matches: one text for each family, or an empty one for every address.
+fn ends(rule: &Rule, way: Way, sets: &PeerSets, families: Families) -> Vec<String> {
+    let [source, destination, _] = way.fields();
+    if (rule.source, rule.destination) == (End::Any, End::Any) {
+        return vec![String::new()];
+    }
+    let end = |end: &End, field: &str, v6: bool| {
+        let family = if v6 { "ip6" } else { "ip" };
+        match end {
+            End::Any => Some(String::new()),
+            End::Net(net) if net.addr().is_ipv6() == v6 => {
+                Some(format!("{family} {field} {} ", net.trunc()))
+            }
+            End::Net(_) => None,
+            End::Set(id) => {
+                let has_it = sets.get(id).is_some_and(|members| has_family(members, v6));
+                has_it.then(|| format!("{family} {field} @{} ", set_name(*id, v6)))
+            }
+        }
+    };
+    let of_family = |v6: bool| {
+        let source = end(&rule.source, source, v6)?;
+        Some(source + &end(&rule.destination, destination, v6)?)
+    };
+    let wanted = [false, true].into_iter().filter(|v6| families[usize::from(*v6)]);
+    wanted.filter_map(of_family).collect()
+}
+
+/// Protocol, ports and verdict. A condition that cannot be expressed here leaves a permission out,
+/// and widens a denial.
+fn verdict(rule: &Rule, way: Way, permit: &str) -> Option<String> {
+    let has_ports = matches!(rule.protocol, Some(6 | 17 | 33 | 132 | 136));
+    let is_plain = rule.source_ports == PortRange::ANY
+        && rule.tcp_flags == TcpFlags::ANY
+        && (has_ports || rule.destination_ports == PortRange::ANY);
+    let is_permit = rule.action == Action::Permit;
+    if is_permit && !is_plain {
+        return None;
+    }
+    let mut text = String::new();
+    if let Some(protocol) = rule.protocol {
+        text += &format!("meta l4proto {protocol} ");
+    }
+    let PortRange { first, last } = rule.destination_ports;
+    if has_ports && rule.destination_ports != PortRange::ANY {
+        let [_, _, port] = way.fields();
+        text += &match first == last {
+            true => format!("th {port} {first} "),
+            false => format!("th {port} {first}-{last} "),
+        };
+    }
+    text += if is_permit { permit } else { "drop" };
+    Some(text + &comment(&rule.origin))
+}
+
+/// The deciding policy, for those who read the kernel's tables.
+fn comment(origin: &str) -> String {
+    let mut text: String = origin
+        .chars()
+        .map(|c| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { ' ' })
+        .collect();
+    text.truncate(COMMENT);
+    match text.trim() {
+        "" => String::new(),
+        text => format!(" comment \"{text}\""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use acl::parse_rules;
+
+    use super::*;
+
+    fn sets() -> PeerSets {
+        let pods = Members::Addresses(BTreeMap::from([("10.0.0.1".parse().unwrap(), 1)]));
+        let block = Members::Block("192.0.2.0/24".parse().unwrap(), Vec::new());
+        BTreeMap::from([(PeerSetId(1), Arc::new(pods)), (PeerSetId(2), Arc::new(block))])
+    }
+
+    fn rules(text: &str) -> Vec<Rule> {
+        parse_rules(text).unwrap()
+    }
+
+    #[test]
+    fn both_directions_of_a_connection() {
+        let list = rules(
+            "permit tcp from set 1 to any port 80-90 by \"a\"\n\
+             deny udp from set 2 to any port 53 by \"b \\\" c\"\n\
+             permit any from any to any by \"\"\n",
+        );
+        let text = |way, families| chain(&list, way, &sets(), families, "goto next").join("\n");
+        assert_eq!(
+            text(Way::Original, [true, true]),
+            "ip saddr @peers-1-4 meta l4proto 6 th dport 80-90 goto next comment \"a\"\n\
+             ip6 saddr @peers-1-6 meta l4proto 6 th dport 80-90 goto next comment \"a\"\n\
+             ip saddr @peers-2-4 meta l4proto 17 th dport 53 drop comment \"b   c\"\n\
+             goto next\n\
+             drop"
+        );
+        assert_eq!(
+            text(Way::Reply, [true, false]),
+            "ip daddr @peers-1-4 meta l4proto 6 th sport 80-90 goto next comment \"a\"\n\
+             ip daddr @peers-2-4 meta l4proto 17 th sport 53 drop comment \"b   c\"\n\
+             goto next\n\
+             drop"
+        );
+    }
+
+    #[test]
+    fn the_chain_of_one_address_holds_what_is_about_it() {
+        let list = rules(
+            "permit tcp from any to set 1 port 80 by \"\"\n\
+             permit tcp from any to set 2 port 81 by \"\"\n\
+             deny any from any to any by \"\"\n",
+        );
+        let address = "192.0.2.7".parse().unwrap();
+        let text = chain_for(&list, Way::Original, &sets(), address, "accept").join("\n");
+        assert_eq!(text, "meta l4proto 6 th dport 81 accept\ndrop\ndrop");
+    }
+
+    #[test]
+    fn what_cannot_be_expressed_closes() {
+        let flags = TcpFlags { mask: 2, value: 2 };
+        let list = [
+            Rule::new(Action::Permit, "").tcp_flags(flags),
+            Rule::new(Action::Permit, "").destination_ports(PortRange::one(80)),
+            Rule::new(Action::Deny, "").protocol(6).source_ports(PortRange::one(1)),
+            Rule::new(Action::Pass, "").protocol(17),
+        ];
+        let text = chain(&list, Way::Original, &sets(), [true, true], "accept").join("\n");
+        assert_eq!(text, "meta l4proto 6 drop\nmeta l4proto 17 drop\ndrop");
+    }
+}

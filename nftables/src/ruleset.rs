@@ -1,0 +1,364 @@
+//! The content of the kernel's tables as a value, and the transactions that lead to it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::Members;
+use ipnet::IpNet;
+
+/// Names of the tables, of families `inet` and `bridge`. One pair enforces; the other takes its place
+/// where everything is written anew.
+pub const TABLES: [&str; 2] = ["podgate-policy-a", "podgate-policy-b"];
+
+/// The transactions from one state to the next, in order; empty ones are left out.
+///
+/// Rules and elements change at one instant for packets that come later, but a packet under way
+/// holds to the rules it began with and looks up elements as they are by then. So everything new is
+/// there before anything leads to it, and goes after nothing does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transactions(pub Vec<String>);
+
+/// Address family of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    Inet,
+    Bridge,
+}
+
+/// Table and name.
+pub(crate) type Name = (Family, Arc<str>);
+
+/// Sets, maps and chains by name.
+#[derive(Clone, Debug, Default)]
+pub struct Ruleset {
+    pub(crate) sets: BTreeMap<Name, Set>,
+    pub(crate) chains: BTreeMap<Name, Chain>,
+}
+
+/// A set or a map.
+#[derive(Clone, Debug)]
+pub(crate) struct Set {
+    /// `set` or `map`.
+    pub(crate) kind: &'static str,
+    /// What stands between the braces of its declaration.
+    pub(crate) properties: &'static str,
+    pub(crate) elements: Elements,
+}
+
+/// The elements of a set.
+#[derive(Clone, Debug)]
+pub(crate) enum Elements {
+    /// The addresses of one family of a peer set.
+    Members(Arc<Members>, bool),
+    /// Keys, with the values of a map; sets have empty ones.
+    Keyed(BTreeMap<String, Arc<str>>),
+}
+
+/// A chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chain {
+    /// Hook and priority; empty for a chain that others jump to.
+    pub(crate) properties: &'static str,
+    pub(crate) rules: Arc<[String]>,
+}
+
+/// Elements in one command.
+const ELEMENTS: usize = 1000;
+
+impl Family {
+    const ALL: [Self; 2] = [Self::Inet, Self::Bridge];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Inet => "inet",
+            Self::Bridge => "bridge",
+        }
+    }
+}
+
+impl Ruleset {
+    /// The script that makes the tables of this name exactly this, whatever they are. They must not
+    /// be those that enforce.
+    pub fn whole(&self, table: &str) -> String {
+        let mut script = String::new();
+        for family in Family::ALL {
+            let family = family.name();
+            let _ = writeln!(script, "add table {family} {table}\ndelete table {family} {table}");
+            let _ = writeln!(script, "add table {family} {table}");
+        }
+        script + &Self::default().difference(self, table).0.concat()
+    }
+
+    /// The script that removes tables.
+    pub fn removal(tables: &[&str]) -> String {
+        let remove = |table: &&str| {
+            let remove = |family: Family| {
+                let family = family.name();
+                format!("add table {family} {table}\ndelete table {family} {table}\n")
+            };
+            Family::ALL.map(remove).concat()
+        };
+        tables.iter().map(remove).collect()
+    }
+
+    /// The transactions that lead from this state of the tables to `next`. Elements of sets come and
+    /// go by themselves.
+    pub fn difference(&self, next: &Self, table: &str) -> Transactions {
+        let [mut prepare, mut switch, mut clean] = [const { String::new() }; 3];
+        let full = |(family, name): &Name| format!("{} {table} {name}", family.name());
+        for (name, set) in &next.sets {
+            let known = self.sets.get(name).map(|set| &set.elements);
+            if known.is_none() {
+                let set = (set.kind, full(name), set.properties);
+                let _ = writeln!(prepare, "add {} {} {{ {}; }}", set.0, set.1, set.2);
+            }
+            let (gone, added) = changes(known, &set.elements);
+            // Maps lead to chains.
+            let script = match (known, set.kind) {
+                (None, "set") => &mut prepare,
+                _ => &mut switch,
+            };
+            commands(script, "delete", &full(name), &gone);
+            commands(script, "add", &full(name), &added);
+        }
+        let mut rules = String::new();
+        for (name, chain) in &next.chains {
+            let script = match self.chains.get(name) {
+                Some(known) if known == chain => continue,
+                Some(_) => {
+                    let _ = writeln!(switch, "flush chain {}", full(name));
+                    &mut switch
+                }
+                None => {
+                    let _ = write!(prepare, "add chain {}", full(name));
+                    let _ = match chain.properties {
+                        "" => writeln!(prepare),
+                        properties => writeln!(prepare, " {{ {properties}; policy accept; }}"),
+                    };
+                    &mut rules
+                }
+            };
+            for rule in chain.rules.iter() {
+                let _ = writeln!(script, "add rule {} {rule}", full(name));
+            }
+        }
+        prepare += &rules;
+        let gone = || self.chains.keys().filter(|name| !next.chains.contains_key(*name));
+        for command in ["flush", "delete"] {
+            for name in gone() {
+                let _ = writeln!(clean, "{command} chain {}", full(name));
+            }
+        }
+        for (name, set) in &self.sets {
+            if !next.sets.contains_key(name) {
+                let _ = writeln!(clean, "delete {} {}", set.kind, full(name));
+            }
+        }
+        let mut scripts = vec![prepare, switch, clean];
+        scripts.retain(|script| !script.is_empty());
+        Transactions(scripts)
+    }
+
+    /// Numbers of sets, chains and rules in the table of a family.
+    pub(crate) fn counts(&self, family: &str) -> [usize; 3] {
+        let sets = self.sets.keys().filter(|name| name.0.name() == family).count();
+        let chains = self.chains.iter().filter(|(name, _)| name.0.name() == family);
+        let rules = chains.clone().map(|(_, chain)| chain.rules.len()).sum();
+        [sets, chains.count(), rules]
+    }
+
+    /// Numbers of sets, elements in them, chains, and rules in these.
+    pub fn sizes(&self) -> [usize; 4] {
+        let elements = self.sets.values().map(|set| match &set.elements {
+            Elements::Members(members, v6) => of_family(members, *v6).count(),
+            Elements::Keyed(keys) => keys.len(),
+        });
+        let rules = self.chains.values().map(|chain| chain.rules.len()).sum();
+        [self.sets.len(), elements.sum(), self.chains.len(), rules]
+    }
+}
+
+fn commands(script: &mut String, command: &str, name: &str, elements: &[String]) {
+    for elements in elements.chunks(ELEMENTS) {
+        let _ = writeln!(script, "{command} element {name} {{ {} }}", elements.join(", "));
+    }
+}
+
+/// The elements to delete, then those to add.
+fn changes(known: Option<&Elements>, next: &Elements) -> (Vec<String>, Vec<String>) {
+    let none = BTreeMap::new();
+    match (known, next) {
+        (Some(Elements::Members(known, _)), Elements::Members(next, _))
+            if Arc::ptr_eq(known, next) =>
+        {
+            Default::default()
+        }
+        (known, Elements::Members(next, v6)) => {
+            let is_in = |members: &Members, address: &IpAddr| match members {
+                Members::Addresses(addresses) => addresses.contains_key(address),
+                Members::Block(..) => false,
+            };
+            let text = |address: &IpAddr| address.to_string();
+            match (known, &**next) {
+                // A block never changes: another one is another set.
+                (Some(_), Members::Block(..)) => Default::default(),
+                (None, Members::Block(net, except)) => (Vec::new(), ranges(net, except)),
+                (known, Members::Addresses(_)) => {
+                    let known = match known {
+                        Some(Elements::Members(known, _)) => Some(known),
+                        _ => None,
+                    };
+                    let before = known.into_iter().flat_map(|known| of_family(known, *v6));
+                    let gone = before.filter(|it| !is_in(next, it)).map(text).collect();
+                    let is_new = |it: &&IpAddr| known.is_none_or(|known| !is_in(known, it));
+                    (gone, of_family(next, *v6).filter(is_new).map(text).collect())
+                }
+            }
+        }
+        (known, Elements::Keyed(next)) => {
+            let known = match known {
+                Some(Elements::Keyed(known)) => known,
+                _ => &none,
+            };
+            let differ = |a: &BTreeMap<String, Arc<str>>, b: &BTreeMap<String, Arc<str>>| {
+                let element = |(key, value): (&String, &Arc<str>)| match &**value {
+                    "" => key.clone(),
+                    value => format!("{key} : {value}"),
+                };
+                let other = a.iter().filter(|(key, value)| b.get(*key) != Some(value));
+                other.map(element).collect()
+            };
+            (differ(known, next), differ(next, known))
+        }
+    }
+}
+
+fn of_family(members: &Members, v6: bool) -> impl Iterator<Item = &IpAddr> {
+    let addresses = match members {
+        Members::Addresses(addresses) => Some(addresses.keys()),
+        Members::Block(..) => None,
+    };
+    addresses.into_iter().flatten().filter(move |address| address.is_ipv6() == v6)
+}
+
+/// A network less its exceptions, as disjoint ranges.
+fn ranges(net: &IpNet, except: &[IpNet]) -> Vec<String> {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    let address = |bits: u128| match net {
+        IpNet::V4(_) => IpAddr::from((bits as u32).to_be_bytes()),
+        IpNet::V6(_) => IpAddr::from(bits.to_be_bytes()),
+    };
+    let span = |net: &IpNet| (bits(net.network()), bits(net.broadcast()));
+    let of_family =
+        except.iter().filter(|it| matches!(it, IpNet::V6(_)) == matches!(net, IpNet::V6(_)));
+    let mut holes: Vec<(u128, u128)> = of_family.map(span).collect();
+    holes.sort_unstable();
+    let (mut next, last) = span(net);
+    let mut ranges = Vec::new();
+    let mut add = |first: u128, last: u128| {
+        ranges.push(match first == last {
+            true => address(first).to_string(),
+            false => format!("{}-{}", address(first), address(last)),
+        });
+    };
+    for (from, to) in holes {
+        if to < next || from > last {
+            continue;
+        }
+        if from > next {
+            add(next, from - 1);
+        }
+        if to >= last {
+            return ranges;
+        }
+        next = to + 1;
+    }
+    add(next, last);
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn exceptions_leave_disjoint_ranges() {
+        let of = |text: &str, except: &[&str]| {
+            let except: Vec<IpNet> = except.iter().map(|it| net(it)).collect();
+            ranges(&net(text), &except).join(" ")
+        };
+        assert_eq!(of("10.0.0.0/8", &[]), "10.0.0.0-10.255.255.255");
+        assert_eq!(of("0.0.0.0/0", &[]), "0.0.0.0-255.255.255.255");
+        assert_eq!(of("::/0", &["8000::/1"]), "::-7fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
+        assert_eq!(
+            of("10.0.0.0/24", &["10.0.0.1/32", "10.0.0.128/25", "10.0.0.2/31", "11.0.0.0/8"]),
+            "10.0.0.0 10.0.0.4-10.0.0.127"
+        );
+        assert_eq!(of("10.0.0.0/24", &["10.0.0.0/8"]), "");
+        assert_eq!(of("10.0.0.7/32", &["fd00::/8"]), "10.0.0.7");
+    }
+
+    #[test]
+    fn a_difference_holds_single_elements_and_whole_chains() {
+        let members = |list: &[&str]| {
+            let addresses = list.iter().map(|it| (it.parse().unwrap(), 1)).collect();
+            Arc::new(Members::Addresses(addresses))
+        };
+        let ruleset = |peers: &[&str], value: &str, rules: &[(&str, &str)]| {
+            let set = |kind, elements| Set { kind, properties: "type ipv4_addr", elements };
+            let keyed = BTreeMap::from([("10.0.0.1".to_owned(), Arc::from(value))]);
+            let chains = rules.iter().map(|(name, rule)| {
+                let rules = Arc::from([(*rule).to_owned()]);
+                ((Family::Inet, Arc::from(*name)), Chain { properties: "", rules })
+            });
+            let mut sets = BTreeMap::from([(
+                (Family::Inet, Arc::from("m")),
+                set("map", Elements::Keyed(keyed)),
+            )]);
+            if !peers.is_empty() {
+                let elements = Elements::Members(members(peers), false);
+                sets.insert((Family::Inet, Arc::from("s")), set("set", elements));
+            }
+            Ruleset { sets, chains: chains.collect() }
+        };
+        let first = ruleset(&["10.0.0.2", "10.0.0.3", "fd00::1"], "goto a", &[("a", "drop")]);
+        let second =
+            ruleset(&["10.0.0.3", "10.0.0.4"], "goto b", &[("a", "return"), ("b", "drop")]);
+        let scripts = |a: &Ruleset, b: &Ruleset| a.difference(b, "t").0;
+        assert_eq!(
+            scripts(&first, &second),
+            [
+                "add chain inet t b\nadd rule inet t b drop\n",
+                "delete element inet t m { 10.0.0.1 : goto a }\n\
+                 add element inet t m { 10.0.0.1 : goto b }\n\
+                 delete element inet t s { 10.0.0.2 }\n\
+                 add element inet t s { 10.0.0.4 }\n\
+                 flush chain inet t a\n\
+                 add rule inet t a return\n",
+            ]
+        );
+        let third = ruleset(&[], "drop", &[]);
+        assert_eq!(
+            scripts(&second, &third),
+            [
+                "delete element inet t m { 10.0.0.1 : goto b }\n\
+                 add element inet t m { 10.0.0.1 : drop }\n",
+                "flush chain inet t a\n\
+                 flush chain inet t b\n\
+                 delete chain inet t a\n\
+                 delete chain inet t b\n\
+                 delete set inet t s\n",
+            ]
+        );
+        assert!(scripts(&third, &third).is_empty());
+    }
+}

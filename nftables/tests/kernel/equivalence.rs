@@ -1,0 +1,143 @@
+//! The kernel decides about random connections of random clusters as the reference does, after
+//! histories of changes.
+
+use std::net::IpAddr;
+
+use control::{Control, Scope, View};
+use nftables::{Enforcer, Renderer};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use crate::common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
+use crate::common::reference::{Cluster, Connection, addresses, is_peer_at_all};
+use crate::common::{ICMP, SCTP, TCP, UDP, object, reference_of};
+use crate::lab::{Lab, Network, Question};
+
+/// Addresses that are no pod's.
+const OTHERS: [&str; 7] = [
+    "192.0.2.1",
+    "192.0.2.2",
+    "192.0.2.11",
+    "2001:db8::1",
+    "198.51.100.7",
+    "203.0.113.9",
+    "10.0.2.200",
+];
+const KINDS: [(u8, u16); 10] = [
+    (TCP, 53),
+    (TCP, 80),
+    (TCP, 8080),
+    (UDP, 53),
+    (UDP, 80),
+    (UDP, 8080),
+    (SCTP, 53),
+    (SCTP, 80),
+    (SCTP, 8080),
+    (ICMP, 0),
+];
+
+fn ends() -> Vec<(String, Vec<IpAddr>)> {
+    let parse = |text: &str| text.parse::<IpAddr>().unwrap();
+    let pods =
+        NAMESPACES.iter().flat_map(|namespace| PODS.iter().map(move |name| (namespace, name)));
+    let pods = pods.map(|(namespace, name)| {
+        let both = [false, true].into_iter().flat_map(|it| pod_addresses(namespace, name, it));
+        (format!("{namespace}/{name}"), both.map(|it| parse(&it)).collect())
+    });
+    let world = ("world".to_owned(), OTHERS.map(parse).to_vec());
+    pods.chain([world]).collect()
+}
+
+/// What the reference says of both ends.
+fn permits(cluster: &Cluster, question: &Question) -> bool {
+    let pod = |address: IpAddr| {
+        let is_it = |pod: &&k8s_openapi::api::core::v1::Pod| {
+            is_peer_at_all(pod) && addresses(pod).contains(&address)
+        };
+        cluster.pods.values().find(is_it)
+    };
+    let Question { from, to, protocol, port } = *question;
+    pod(from).is_none_or(|pod| cluster.permits(pod, false, Connection { peer: to, protocol, port }))
+        && pod(to)
+            .is_none_or(|pod| cluster.permits(pod, true, Connection { peer: from, protocol, port }))
+}
+
+/// Random questions between ends that have the addresses.
+fn questions(view: &View, ends: &[(String, Vec<IpAddr>)], count: usize) -> Vec<Question> {
+    let has = |(name, address): &(&String, &IpAddr)| {
+        let pod = view.pods.iter().find(|(key, _)| key.to_string() == **name);
+        pod.is_none_or(|(_, pod)| pod.addresses.contains(address))
+    };
+    let all = ends.iter().flat_map(|(name, addresses)| addresses.iter().map(move |it| (name, it)));
+    let all: Vec<(&String, &IpAddr)> = all.filter(has).collect();
+    let is_pod = |name: &str| view.pods.keys().any(|key| key.to_string() == name);
+    let mut questions = Vec::new();
+    while questions.len() < count {
+        let (source, from) = all[fastrand::usize(..all.len())];
+        let (destination, to) = all[fastrand::usize(..all.len())];
+        let meets = is_pod(source) || is_pod(destination) || fastrand::u8(..) < 16;
+        if source != destination && from.is_ipv4() == to.is_ipv4() && meets {
+            let (protocol, port) = KINDS[fastrand::usize(..KINDS.len())];
+            questions.push(Question { from: *from, to: *to, protocol, port });
+        }
+    }
+    questions
+}
+
+fn run(network: Network, histories: usize, steps: usize, count: usize) {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    fastrand::seed(network as u64 + 1);
+    let ends = ends();
+    let mut lab = Lab::new(network, &ends);
+    let mut runner = TestRunner::deterministic();
+    let (mut asked, mut allowed) = (0, 0);
+    for _ in 0..histories {
+        let history = edits(10..40).new_tree(&mut runner).unwrap().current();
+        let mut cluster = Cluster::default();
+        let mut control = Control::new(Scope::All);
+        control.list_peer_sets();
+        control.commit();
+        let mut state = (Renderer::default(), Enforcer::default());
+        lab.enforce(&mut state, &control.view());
+        for edits in history.chunks(history.len().div_ceil(steps)) {
+            for edit in edits {
+                cluster.apply(edit);
+                match edit {
+                    Edit::Apply(value) => control.apply(object(value.clone())),
+                    Edit::Delete(kind, namespace, name) => {
+                        control.delete(&reference_of(kind, namespace, name));
+                    }
+                }
+                control.commit();
+                lab.enforce(&mut state, &control.view());
+            }
+            let questions = questions(&control.view(), &ends, count);
+            let arrived = lab.ask(&questions, |question| permits(&cluster, question));
+            for question in &questions {
+                assert_eq!(
+                    arrived.contains(question),
+                    permits(&cluster, question),
+                    "{question:?}\n{history:#?}\n{}",
+                    lab.node.exec(["nft", "list", "ruleset"])
+                );
+            }
+            asked += questions.len();
+            allowed += arrived.len();
+        }
+        assert_eq!(state.1.written_whole(), 1, "every later change was a difference");
+    }
+    // Both answers come up often enough to mean something.
+    assert!(allowed > asked / 10 && allowed < asked * 9 / 10, "{allowed} of {asked}");
+}
+
+#[test]
+fn routed_interfaces() {
+    run(Network::Routed, 12, 3, 400);
+}
+
+#[test]
+fn ports_of_a_bridge() {
+    run(Network::Bridged, 8, 3, 400);
+}

@@ -1,0 +1,248 @@
+//! A cluster node with pods that another network made, and frames sent from each.
+//!
+//! Pods' namespaces have no addresses: nothing answers, and every frame that arrives is seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use control::{PodKey, View};
+use nftables::{Attachment, Enforcer, Renderer, Site};
+use testkit::packet::{Mac, Packet, SWITCH_MAC, icmp, ping, sctp, tcp, udp};
+use testkit::{Namespace, RawReceiver, RawSender};
+
+use crate::common::{ICMP, SCTP, TCP, UDP};
+
+/// How the pods' interfaces are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// The kernel routes between them, as for the plugin ptp.
+    Routed,
+    /// They are ports of a bridge, as for the plugin bridge.
+    Bridged,
+}
+
+/// A packet that opens a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Question {
+    pub(crate) from: IpAddr,
+    pub(crate) to: IpAddr,
+    pub(crate) protocol: u8,
+    pub(crate) port: u16,
+}
+
+/// The namespaces.
+pub(crate) struct Lab {
+    pub(crate) node: Namespace,
+    pub(crate) network: Network,
+    ends: Vec<End>,
+    /// Which end has an address.
+    at: BTreeMap<IpAddr, usize>,
+    /// The next source port or echo identifier: each question has its own.
+    next: u16,
+}
+
+struct End {
+    name: String,
+    mac: Mac,
+    sender: RawSender,
+    receiver: RawReceiver,
+    _namespace: Namespace,
+}
+
+/// Time in which a frame arrives.
+const TRANSIT: Duration = Duration::from_millis(30);
+const BRIDGE: &str = "cni0";
+
+impl Lab {
+    /// One end for each list of addresses.
+    pub(crate) fn new(network: Network, ends: &[(String, Vec<IpAddr>)]) -> Self {
+        let node = Namespace::new("nftnode");
+        let sh = |command: &str| drop(node.exec(["sh", "-c", command]));
+        sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
+        if network == Network::Bridged {
+            sh(&format!(
+                "ip link add {BRIDGE} type bridge mcast_snooping 0 && ip link set {BRIDGE} up"
+            ));
+        }
+        let mut at = BTreeMap::new();
+        let mut made = Vec::new();
+        for (index, (name, addresses)) in ends.iter().enumerate() {
+            let namespace = Namespace::new("nftpod");
+            let interface = interface(index);
+            let mac: Mac = [0x02, 0, 0, 0, 1, index as u8];
+            let inside = namespace.name();
+            let mut script = format!(
+                "set -e; ip link add {interface} type veth peer name eth0 netns {inside} address {}\n\
+                 ip link set {interface} address {} up\n",
+                text(mac),
+                text(if network == Network::Routed {
+                    SWITCH_MAC
+                } else {
+                    [0x02, 0, 0, 0, 2, index as u8]
+                })
+            );
+            if network == Network::Bridged {
+                script += &format!("ip link set {interface} master {BRIDGE}\n");
+            } else {
+                for address in addresses {
+                    script += &format!(
+                        "ip route add {address} dev {interface}\n\
+                         ip neigh replace {address} dev {interface} lladdr {} nud permanent\n",
+                        text(mac)
+                    );
+                }
+            }
+            sh(&script);
+            namespace.exec(["ip", "link", "set", "eth0", "up"]);
+            let (sender, receiver) = namespace
+                .enter(|| (RawSender::open("eth0").unwrap(), RawReceiver::open("eth0").unwrap()));
+            at.extend(addresses.iter().map(|address| (*address, index)));
+            made.push(End { name: name.clone(), mac, sender, receiver, _namespace: namespace });
+        }
+        Self { node, network, ends: made, at, next: 1024 }
+    }
+
+    /// The site, for pods named as the ends are.
+    pub(crate) fn site(&self, view: &View) -> Site {
+        let attachment = |key: &PodKey| {
+            let name = key.to_string();
+            let index = self.ends.iter().position(|end| end.name == name)?;
+            let bridge = (self.network == Network::Bridged).then(|| BRIDGE.to_owned());
+            Some((key.clone(), Attachment { interface: interface(index), bridge }))
+        };
+        Site {
+            attachments: view.pods.keys().filter_map(attachment).collect(),
+            bridge_filter: true,
+            ..Site::default()
+        }
+    }
+
+    /// An enforcer for the tables of the node's namespace.
+    pub(crate) fn enforce(&self, state: &mut (Renderer, Enforcer), view: &View) {
+        let ruleset = state.0.render(view, &self.site(view));
+        let result = self.node.enter(|| state.1.set(ruleset.clone()));
+        result.unwrap_or_else(|error| panic!("{error}\n{}", ruleset.whole("t")));
+    }
+
+    /// The questions whose packet arrived. One that is lost on its way is sent again where it was
+    /// `expected`.
+    pub(crate) fn ask(
+        &mut self,
+        questions: &[Question],
+        expected: impl Fn(&Question) -> bool,
+    ) -> BTreeSet<Question> {
+        let mut arrived = self.send(questions);
+        let again = questions.iter().filter(|it| expected(it) && !arrived.contains(it));
+        let again: Vec<Question> = again.copied().collect();
+        if !again.is_empty() {
+            arrived.extend(self.send(&again));
+        }
+        arrived
+    }
+
+    /// Whether a packet that one end sends reaches another.
+    pub(crate) fn arrives(&self, from: &str, to: &str, packet: &Packet) -> bool {
+        self.received(to);
+        self.send_frame(from, to, packet);
+        std::thread::sleep(TRANSIT);
+        // The hop is counted in the header, and in its checksum.
+        let same = |packet: &[u8]| match packet.first().map(|byte| byte >> 4) {
+            Some(4) => packet[12..].to_vec(),
+            _ => packet[8..].to_vec(),
+        };
+        let sent = same(&packet.internet_packet());
+        self.received(to).iter().any(|packet| same(packet).starts_with(&sent))
+    }
+
+    /// Sends a packet from one end, for another.
+    pub(crate) fn send_frame(&self, from: &str, to: &str, packet: &Packet) {
+        let (sender, receiver) = (self.end(from), self.end(to));
+        let to = match self.network {
+            Network::Routed => SWITCH_MAC,
+            Network::Bridged => receiver.mac,
+        };
+        sender.sender.send(&packet.clone().from_mac(sender.mac).to_mac(to).build()).unwrap();
+    }
+
+    /// The IP packets that an end received since this was last called.
+    pub(crate) fn received(&self, name: &str) -> Vec<Vec<u8>> {
+        let next = || self.end(name).receiver.receive().unwrap();
+        std::iter::from_fn(next)
+            .map(|frame| frame[14..].to_vec())
+            .filter(|it| it.len() >= 20)
+            .collect()
+    }
+
+    fn end(&self, name: &str) -> &End {
+        self.ends.iter().find(|end| end.name == name).unwrap()
+    }
+
+    fn send(&mut self, questions: &[Question]) -> BTreeSet<Question> {
+        let mut marks: BTreeMap<(u8, u16), Question> = BTreeMap::new();
+        self.ends.iter().for_each(|end| while end.receiver.receive().unwrap().is_some() {});
+        for question in questions {
+            self.next = if self.next == u16::MAX { 1024 } else { self.next + 1 };
+            let packet = packet(question, self.next);
+            let end = &self.ends[self.at[&question.from]];
+            let to = match self.network {
+                Network::Routed => SWITCH_MAC,
+                Network::Bridged => self.ends[self.at[&question.to]].mac,
+            };
+            end.sender.send(&packet.from_mac(end.mac).to_mac(to).build()).unwrap();
+            marks.insert((protocol_of(question), self.next), *question);
+        }
+        std::thread::sleep(TRANSIT);
+        let mut arrived = BTreeSet::new();
+        for (index, end) in self.ends.iter().enumerate() {
+            while let Some(frame) = end.receiver.receive().unwrap() {
+                let Some(mark) = mark(&frame) else { continue };
+                let Some(question) = marks.get(&mark) else { continue };
+                // A bridge floods what it has not learnt; others than the receiver pass it by.
+                if self.at[&question.to] == index {
+                    arrived.insert(*question);
+                }
+            }
+        }
+        arrived
+    }
+}
+
+fn interface(index: usize) -> String {
+    format!("veth{index}")
+}
+
+fn text(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn protocol_of(question: &Question) -> u8 {
+    match (question.protocol, question.from.is_ipv6()) {
+        (ICMP, true) => 58,
+        (protocol, _) => protocol,
+    }
+}
+
+fn packet(question: &Question, mark: u16) -> Packet {
+    let end = |address: IpAddr, port: u16| std::net::SocketAddr::new(address, port).to_string();
+    let (from, to) = (end(question.from, mark), end(question.to, question.port));
+    match question.protocol {
+        TCP => tcp(&from, &to).syn(),
+        UDP => udp(&from, &to),
+        // An INIT with its tag, window, streams and sequence number.
+        SCTP => sctp(&from, &to, 1).payload(&[0, 0, 0, 1, 0, 0, 16, 0, 0, 1, 0, 1, 0, 0, 0, 1]),
+        ICMP => ping(&question.from.to_string(), &question.to.to_string(), mark, 1),
+        other => icmp(&question.from.to_string(), &question.to.to_string(), other, 0),
+    }
+}
+
+/// Protocol, and source port or echo identifier.
+fn mark(frame: &[u8]) -> Option<(u8, u16)> {
+    let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+    let (protocol, header) = match word(12)? {
+        0x0800 => (*frame.get(23)?, 34),
+        0x86dd => (*frame.get(20)?, 54),
+        _ => return None,
+    };
+    Some((protocol, word(header + if matches!(protocol, 1 | 58) { 4 } else { 0 })?))
+}

@@ -1,0 +1,8 @@
+//! The kernel's verdicts, packet by packet, in network namespaces. Needs root.
+
+#[path = "../../../control/tests/common/mod.rs"]
+mod common;
+
+mod connections;
+mod equivalence;
+mod lab;
