@@ -320,7 +320,7 @@ impl Membership {
         for (address, before) in self.dirty.iter().filter(|(it, _)| !self.hosts.contains_key(it)) {
             content.move_host(*address, &[], before);
         }
-        for (address, sets) in self.told_nodes.values().flatten() {
+        for (address, sets) in self.published_nodes.values().flatten() {
             content.move_host(*address, &[], sets);
         }
         self.content = Some(content);
