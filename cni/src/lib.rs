@@ -13,15 +13,15 @@
 //! The life of a pod's interface:
 //!
 //! 1. **The pair** is created, its far end in the pod's namespace (`interface`). The near end's
-//!   name follows from container and interface, and is unique in the kernel: of two ADDs for one
-//!   attachment, one fails here, before it changed anything of the other.
+//!    name follows from container and interface, and is unique in the kernel: of two ADDs for one
+//!    attachment, one fails here, before it changed anything of the other.
 //! 2. **Addresses** come from the IPAM plugin of the configuration (`ipam`).
 //! 3. **The pod's end** gets addresses, routes, no offloads (`interface`).
 //! 4. **The agent** gets a request over its local API, and answers when the pod's tables are in
-//!   force on every worker (`add`). Until then the near end is down, so a pod is never open, not
-//!   for one packet.
+//!    force on every worker (`add`). Until then the near end is down, so a pod is never open, not
+//!    for one packet.
 //! 5. If any step fails, or the agent does not answer within `timeout`, the steps before it are
-//!   undone.
+//!    undone.
 //!
 //! DEL removes all of this in any state, as often as it is called. The agent need not be running:
 //! interface and addresses are freed all the same. An agent that runs but cannot be reached notices

@@ -15,10 +15,10 @@
 //! The order of the start keeps everything closed until policies are in force:
 //!
 //! 1. Manifests are read before anything else. They, or the state saved last, become the first
-//!   snapshot, which is in force on every worker before any port opens.
+//!    snapshot, which is in force on every worker before any port opens.
 //! 2. The ports of the host and of the pods that an earlier process had attached are opened.
 //! 3. The local API answers, and the watches of the API server start. `/readyz` succeeds once every
-//!   kind is listed.
+//!    kind is listed.
 //!
 //! While no process runs, however it ended, the XDP programs on the pods' interfaces drop
 //! everything: a pod without a switch is closed.
