@@ -39,8 +39,8 @@ impl Address {
         ((self.0 >> 64) as u64 | (self.0 as u64 >> 32 ^ 0xffff)) == 0
     }
 
-    /// What tells this from an IPv4 address: 0 in all but the low 32 bits for one. Put together
-    /// by OR for many addresses, tells whether all are.
+    /// Bits that are 0 in an IPv4 address alone, whose value is in the low 32 bits. The OR over
+    /// many addresses is 0 if all of them are IPv4.
     #[inline(always)]
     pub(crate) const fn beyond_v4(self) -> u128 {
         self.0 ^ MAPPED

@@ -1,4 +1,4 @@
-//! What a rule is asked about: the headers of one packet.
+//! Lookup keys: the header fields of one packet.
 
 use crate::{Address, Identity};
 

@@ -15,7 +15,7 @@ pub(crate) struct Prefix {
     length: u8,
 }
 
-/// Bits that tell IPv4 from IPv6 in the common form.
+/// Bits that distinguish IPv4 from IPv6 in the common form.
 pub(crate) const V4_BITS: u8 = 96;
 
 impl Prefix {

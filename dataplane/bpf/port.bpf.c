@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * What stands in front of the AF_XDP sockets of all ports.
+ * The XDP program in front of the AF_XDP sockets of all ports.
  *
- * Every frame that enters an interface goes to the socket of its queue. Where no
- * socket is bound (the switch is starting, or was killed), the fallback decides:
- * a pod's interface drops, so that no frame reaches the kernel unjudged; an
- * interface that the cluster node itself uses passes.
+ * Every frame is redirected to the socket of its queue. Without a socket (the switch
+ * is starting, or was killed) the fallback decides: drop on a pod's interface, so
+ * that no frame bypasses the policies; pass on an interface that the cluster node
+ * itself uses.
  *
- * One program serves all interfaces, so that a further one costs the kernel next to
- * nothing: it has to find out about each new program before it may be called, and
- * waits for all processors then.
+ * One program serves all interfaces: the kernel waits for all processors for each
+ * program that it attaches for the first time.
  *
- * Packets may come in several fragments (xdp.frags): so interfaces may have a large MTU.
+ * Packets may have several fragments (xdp.frags), so interfaces may have a large MTU.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-/* As many as there may be ports. */
+/* The largest number of queues. */
 #define SLOTS 16384
 
 struct queue {
@@ -24,7 +23,7 @@ struct queue {
 	__u32 number;
 };
 
-/* Which of the sockets is a queue's. */
+/* The slot of each queue in `sockets`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SLOTS);

@@ -1,4 +1,4 @@
-//! Counters: each worker writes its own, anybody reads them.
+//! Counters: one writer each (a worker), any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ impl Cell {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Takes over a value that something else counted; only the one writer may call it.
+    /// Stores a value that the kernel counted; only the one writer may call it.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
@@ -27,7 +27,7 @@ impl Cell {
     }
 }
 
-/// What a node did.
+/// Counters of one node.
 #[derive(Debug, Default)]
 pub struct NodeCounters {
     /// Vectors handled.
@@ -38,7 +38,7 @@ pub struct NodeCounters {
     pub clocks: Cell,
 }
 
-/// What a port did.
+/// Counters of one port.
 #[derive(Debug, Default)]
 pub struct PortCounters {
     /// Frames that came in.
@@ -96,12 +96,12 @@ impl Counters {
         counters.clocks.add(clocks);
     }
 
-    /// How many packets ended so.
+    /// Packets with this outcome.
     pub fn of(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize].value()
     }
 
-    /// What a node did.
+    /// Counters of one node.
     pub fn node(&self, node: Node) -> &NodeCounters {
         &self.nodes[node as usize]
     }

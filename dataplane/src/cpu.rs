@@ -14,7 +14,7 @@ pub(crate) fn clocks() -> u64 {
     0
 }
 
-/// Asks for the cache line at an address that will be read soon; wherever it leads.
+/// Prefetches the cache line at an address, valid or not.
 #[inline]
 pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
-//! Between workers: who serves which port, rings that carry frames to it, doorbells that wake.
+//! Between workers: port ownership, hand-off rings, doorbells.
 //!
-//! A port may be served by several workers, each with its own part (its own queues) of it. Who has
-//! a part sends through that; whoever has none hands what leaves there to one worker that has,
-//! always the same one:
+//! A port may be served by several workers, each with its own part (its own queues) of it. A worker
+//! with a part sends through that part. A worker without one hands its packets to a worker with a
+//! part, always the same one:
 //!
 //! ```text
 //! worker 0 ── its part ─▶ queue 0 ┐
@@ -10,14 +10,14 @@
 //! worker 2 ── ring of worker 0 ──▶ queue 0
 //! ```
 //!
-//! A direction of a connection comes in through one queue, so one worker handles it, in order; and
-//! it takes one way out, a queue or a ring and a queue, each of which keeps order. So its packets do
-//! not overtake each other. The two directions may have different workers.
+//! One direction of a connection enters through one queue, so one worker handles it, in order. It
+//! leaves through one queue, or through one ring and one queue, each of which keeps order. So its
+//! packets are not reordered. The two directions may have different workers.
 //!
-//! Fragments are the exception: an interface cannot tell the connection of a later one, and may
-//! bring it to another queue than its first. All fragments of a datagram go to one worker, chosen by
-//! what they have in common. They may overtake whole packets of their connection, as they may in
-//! the interface.
+//! Fragments are the exception: a later fragment has no ports, so the interface may place it in
+//! another queue than the first one. All fragments of a datagram go to one worker, chosen by a hash
+//! of addresses, protocol and identification. They may be reordered with whole packets of their
+//! connection, as they may in the interface.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -39,17 +39,17 @@ const NOBODY: u8 = u8::MAX;
 pub(crate) struct Handoff {
     pub(crate) frame: Frame,
     pub(crate) port: PortId,
-    /// Of the port that had the number then; see [`Exchange::epoch`].
+    /// The port number's epoch at the time of the hand-off; see [`Exchange::epoch`].
     pub(crate) epoch: u32,
     pub(crate) kind: HandoffKind,
 }
 
-/// What the other worker is to do with a packet.
+/// What the receiving worker does with the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandoffKind {
-    /// Handle it: it came in at the port.
+    /// Processes it: it was received on the port.
     Ingress,
-    /// Send it out of the port.
+    /// Transmits it on the port.
     Egress,
 }
 
@@ -61,10 +61,10 @@ pub(crate) enum Refused {
     Full(Frame),
 }
 
-/// What the workers of a switch share.
+/// State shared by the workers of a switch.
 pub(crate) struct Exchange {
     workers: usize,
-    /// For each port and worker, who sends what that worker has for it.
+    /// By port and worker: the worker that transmits for it.
     senders: Box<[AtomicU8]>,
     epochs: Box<[AtomicU32]>,
     rings: Box<[ArrayQueue<Handoff>]>,
@@ -89,7 +89,8 @@ impl Exchange {
         Arc::clone(&self.doorbells[worker])
     }
 
-    /// From now on these workers serve the port, each a part of it; nobody, if there are none.
+    /// Makes these workers the owners of the port, each of a part of it. An empty list removes all
+    /// owners.
     pub(crate) fn set_owners(&self, port: PortId, owners: &[usize]) {
         if let Some(epoch) = self.epochs.get(usize::from(port.0)) {
             epoch.fetch_add(1, Ordering::Relaxed);
@@ -107,15 +108,15 @@ impl Exchange {
         senders.filter(|(n, it)| usize::from(it.load(Ordering::Acquire)) == *n).map(|(n, _)| n)
     }
 
-    /// Counts the ports that had this number, so that what was on its way to one is not taken for
-    /// the next one's.
+    /// Epoch of a port number. It changes with each new owner, so that a hand-off for a removed
+    /// port does not reach its successor.
     pub(crate) fn epoch(&self, port: PortId) -> u32 {
         let epoch = self.epochs.get(usize::from(port.0));
         epoch.map_or(0, |it| it.load(Ordering::Relaxed))
     }
 
-    /// Hands a frame that leaves by `port` to the worker that sends it for `worker`; that one is to
-    /// be [woken](Self::wake).
+    /// Hands a frame that leaves by `port` to the worker that transmits for `worker`; the caller
+    /// [wakes](Self::wake) it.
     pub(crate) fn hand_over(
         &self,
         worker: usize,
@@ -124,7 +125,7 @@ impl Exchange {
     ) -> Result<usize, Refused> {
         let sender = self.senders_of(port).get(worker);
         let sender = sender.map_or(NOBODY, |sender| sender.load(Ordering::Acquire));
-        // Itself: it has given its part up, and nobody knows yet.
+        // The worker itself: it has dropped its part, and the owners are not updated yet.
         if sender == NOBODY || usize::from(sender) == worker {
             return Err(Refused::NoWorker(frame));
         }
@@ -138,7 +139,7 @@ impl Exchange {
         self.owners(port).nth(choice)
     }
 
-    /// Hands a frame that came in at `port` to another worker, which is to be woken.
+    /// Hands a frame received on `port` to another worker; the caller wakes it.
     pub(crate) fn hand_in(
         &self,
         worker: usize,
@@ -160,7 +161,7 @@ impl Exchange {
         pushed.map(|()| to)
     }
 
-    /// Wakes a worker that was left something, if it sleeps: once for many frames.
+    /// Wakes a worker that has hand-offs, if it sleeps; once for many frames.
     pub(crate) fn wake(&self, worker: usize) {
         self.doorbells[worker].ring();
     }
@@ -180,10 +181,10 @@ impl Exchange {
     }
 }
 
-/// Wakes a worker that sleeps; costs a load while it does not.
+/// Wakes a sleeping worker; costs one load while it runs.
 pub(crate) struct Doorbell {
     asleep: AtomicBool,
-    /// Missing only where the kernel gave no descriptor; then a sleeper wakes by its timeout.
+    /// `None` if the kernel has no descriptor left; a sleeper then wakes by its timeout.
     event: Option<OwnedFd>,
 }
 
@@ -197,19 +198,20 @@ impl Default for Doorbell {
 impl Doorbell {
     /// Wakes the worker if it sleeps.
     pub(crate) fn ring(&self) {
-        // Pairs with the store in `arm`: either the sleeper sees the work that was left
-        // before this call, or this call sees the sleeper.
+        // Pairs with the store in `arm`: either the sleeper sees the work that was queued before
+        // this call, or this call sees the sleeper.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed)
             && self.asleep.swap(false, Ordering::AcqRel)
             && let Some(event) = &self.event
         {
-            // Full means it rings already.
+            // A full counter is readable already.
             let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
         }
     }
 
-    /// From here on a ring is heard; the sleeper looks for work once more before it sleeps.
+    /// Arms the doorbell: later rings wake the worker. The caller checks for work once more before
+    /// it sleeps.
     pub(crate) fn arm(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -1,11 +1,11 @@
-//! What the control side wants a worker to do, and what the worker reports.
+//! The command mailbox of a worker, and the worker's reports.
 //!
-//! Mailbox wait in a list behind one flag, so that a worker with nothing to obey pays one load a
-//! round. It never waits for the list's lock: if the control side holds it, the worker goes on
-//! with its packets and looks again next round.
+//! Commands wait in a list behind one flag, so that an empty mailbox costs a worker one load a
+//! round. The worker never waits for the list's lock: if the control side holds it, the worker
+//! tries again in its next round.
 //!
-//! Snapshots that are no longer in force come back here, so that they are freed by the control
-//! side and not between two packets.
+//! Retired snapshots return here, so that the control side frees them and not a worker between two
+//! packets.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,19 +19,19 @@ use crate::{PortId, Snapshot};
 
 /// One command.
 pub enum Command {
-    /// Decide by this snapshot from the next vector on.
+    /// Use this snapshot from the next vector on.
     Snapshot(Arc<Snapshot>),
-    /// Serve this port too.
+    /// Add this port.
     AddPort(PortId, Box<dyn Port>, Arc<PortCounters>),
-    /// Give this port up.
+    /// Remove this port.
     RemovePort(PortId),
-    /// Follow packets, or follow no more.
+    /// Start or stop packet tracing.
     Trace(Option<Arc<Tracing>>),
     /// Call this between two vectors.
     Call(Box<dyn FnOnce() + Send>),
 }
 
-/// The mailbox for one worker.
+/// The mailbox of one worker.
 pub struct Mailbox {
     waiting: AtomicBool,
     list: Mutex<Vec<Command>>,
@@ -63,19 +63,19 @@ impl Mailbox {
         })
     }
 
-    /// Leaves an command and wakes the worker if it sleeps.
+    /// Queues a command and wakes the worker if it sleeps.
     pub fn send(&self, command: Command) {
         lock(&self.list).push(command);
         self.waiting.store(true, Ordering::Release);
         self.doorbell.ring();
     }
 
-    /// Generation of the snapshot the worker decides by; 0 before the first.
+    /// Generation of the snapshot in use; 0 before the first.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Waits until the worker decides by this generation or a later one.
+    /// Waits until the worker uses this generation or a later one.
     pub fn wait_for(&self, generation: u64, deadline: Instant) -> bool {
         let mut reports = lock(&self.reports);
         while self.generation() < generation {
@@ -89,13 +89,13 @@ impl Mailbox {
         true
     }
 
-    /// Frees the snapshots that are no longer in force.
+    /// Frees the retired snapshots.
     pub fn free_retired(&self) {
         let retired = std::mem::take(&mut lock(&self.reports).retired);
         drop(retired);
     }
 
-    /// Ports that the worker gave up because they were of no more use.
+    /// Takes the ports that the worker removed because of an error.
     pub fn take_gone(&self) -> Vec<(PortId, PortGone)> {
         std::mem::take(&mut lock(&self.reports).gone)
     }
@@ -121,7 +121,7 @@ impl Mailbox {
     pub(crate) fn in_force(&self, generation: u64, old: Arc<Snapshot>) {
         let mut reports = lock(&self.reports);
         reports.retired.push(old);
-        // Under the lock: between the waiter's look and its sleep it would wake nobody.
+        // Under the lock: a waiter between its test and its sleep would miss the notification.
         self.generation.store(generation, Ordering::Release);
         drop(reports);
         self.reported.notify_all();
@@ -147,7 +147,7 @@ mod models {
             let mailbox = Mailbox::new();
             let worker = Arc::clone(&mailbox);
             let thread = loom::thread::spawn(move || worker.in_force(1, Arc::default()));
-            // A wait of the model has no end; one that nobody ends is reported.
+            // A wait of the model has no timeout; loom reports one that is never notified.
             assert!(mailbox.wait_for(1, Instant::now() + Duration::from_secs(3600)));
             thread.join().unwrap();
         });

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// What the switch did with a packet.
+/// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It left through a port.
+    /// It is sent out of a port.
     Forward,
-    /// It went no further.
+    /// It is dropped.
     Drop,
-    /// It was meant for the switch itself.
+    /// It is for the switch itself.
     Consume,
 }
 
@@ -56,7 +56,7 @@ macro_rules! outcomes {
 }
 
 outcomes! {
-    /// A new connection that the policies allow, or that no policy is about.
+    /// A new connection that the policies allow, or that no policy selects.
     PolicyAllowed = Forward "policy-allowed",
     /// A new connection from the pod's own cluster node, which is always let in.
     OwnNode = Forward "own-node",
@@ -66,15 +66,15 @@ outcomes! {
     Related = Forward "related",
     /// A later fragment of a packet whose first fragment was let through.
     Fragment = Forward "fragment",
-    /// Traffic between the cluster node and others, which pod policies are not about.
+    /// Traffic between the cluster node and others, which pod policies do not select.
     NoPolicy = Forward "no-policy",
-    /// An ARP request that the switch answered.
+    /// An ARP request that the switch replied to.
     ArpReply = Consume "arp-reply",
-    /// An ARP packet that needs no answer.
+    /// An ARP packet that needs no reply.
     ArpIgnored = Consume "arp-ignored",
-    /// A neighbour solicitation that the switch answered.
+    /// A neighbour solicitation that the switch replied to.
     NdReply = Consume "nd-reply",
-    /// A neighbour discovery packet that needs no answer.
+    /// A neighbour discovery packet that needs no reply.
     NdIgnored = Consume "nd-ignored",
     /// A new connection that a policy denies.
     PolicyDenied = Drop "policy-denied",
@@ -108,7 +108,7 @@ outcomes! {
     NoSession = Drop "no-session",
     /// A later fragment whose first fragment was not let through, or did not come in time.
     FragmentUnknown = Drop "fragment-unknown",
-    /// A later fragment that too many others wait beside for their first.
+    /// A later fragment beyond the number that may be held for their first.
     FragmentLimit = Drop "fragment-limit",
     /// Multicast or broadcast, which the switch does not forward.
     Multicast = Drop "multicast",
@@ -116,15 +116,16 @@ outcomes! {
     NoRoute = Drop "no-route",
     /// Came from the uplink and would leave through it again.
     NotLocal = Drop "not-local",
-    /// The time to live ran out; the sender is told.
+    /// The time to live has expired; the sender gets an ICMP error.
     TtlExpired = Drop "ttl-expired",
-    /// Larger than the way out takes; the sender is told.
+    /// Larger than the MTU of the path out; the sender gets an ICMP error.
     TooBig = Drop "too-big",
-    /// A service without endpoints, or a port that the service does not have; the sender is told.
+    /// A service without endpoints, or a port that the service does not have; the sender gets an
+    /// ICMP error.
     NoEndpoint = Drop "no-endpoint",
     /// A connection to a load balancer address from a source that the service does not admit.
     SourceNotAdmitted = Drop "source-not-admitted",
-    /// No port is left that a translated connection could seem to come from.
+    /// No source port is left for a translated connection.
     NoTranslationPort = Drop "no-translation-port",
     /// The next hop towards another cluster node is not known (yet).
     NoNeighbour = Drop "no-neighbour",
@@ -148,7 +149,7 @@ outcomes! {
 }
 
 impl Outcome {
-    /// Whether the sender of a packet that ended so may be told why.
+    /// Whether a packet with this outcome triggers an ICMP error to its sender.
     pub const fn triggers_icmp_error(self) -> bool {
         matches!(self, Self::TtlExpired | Self::TooBig | Self::NoEndpoint)
     }

@@ -1,4 +1,4 @@
-//! A packet on its way through the graph.
+//! A packet in the graph.
 
 use crate::session::Guess;
 use crate::wire::Headers;
@@ -7,32 +7,32 @@ use crate::{Adjacency, Deciders, Frame, Outcome, PortId, Verdict};
 /// Packets that travel the graph together.
 pub const VECTOR: usize = 256;
 
-/// A frame with everything the nodes have found out about it.
+/// A frame with everything the nodes have found about it.
 #[derive(Debug)]
 pub struct Packet {
     /// The bytes.
     pub frame: Frame,
-    /// Where it came in.
+    /// The ingress port.
     pub in_port: PortId,
     /// The cluster node whose tunnel it came out of; see [`Adjacency::peer`].
     pub from_peer: Adjacency,
-    /// Where it goes, once that is known.
+    /// The adjacency, once it is routed.
     pub adjacency: Adjacency,
-    /// The port it leaves by, once that is known; also set for answers of the switch itself.
+    /// The egress port, once it is known; also set for replies of the switch itself.
     pub out_port: PortId,
-    /// Whether the frame now holds the switch's answer to the packet.
+    /// Whether the frame now holds the switch's reply to the packet.
     pub is_reply: bool,
-    /// What became of it; `None` while it is under way.
+    /// The outcome; `None` while the packet is in the graph.
     pub outcome: Option<Outcome>,
-    /// What is to be rewritten: a place in the vector's translations, or [`Packet::AS_IT_IS`].
+    /// Index of its translation in the vector's list, or [`Packet::AS_IT_IS`].
     pub(crate) translation: u16,
     /// Hash of the flow, the same for both directions.
     pub hash: u64,
-    /// Where its session most likely is.
+    /// The most likely record of its session.
     pub(crate) guess: Guess,
-    /// What its headers say.
+    /// The parsed headers.
     pub headers: Headers,
-    /// The rules that decided about its connection, if one was judged.
+    /// The rules that decided about its connection, if it was evaluated.
     pub by: Deciders,
 }
 
@@ -40,7 +40,7 @@ impl Packet {
     /// Not rewritten.
     pub(crate) const AS_IT_IS: u16 = u16::MAX;
 
-    /// A packet that just came in.
+    /// A packet just received.
     #[inline]
     pub fn new(frame: Frame, in_port: PortId) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Packet {
         }
     }
 
-    /// Whether it (or the switch's answer in its frame) is to be sent out of `out_port`.
+    /// Whether the frame is sent out of `out_port`.
     #[inline]
     pub fn leaves(&self) -> bool {
         let is_dropped = self.outcome.is_some_and(|it| it.verdict() == Verdict::Drop);

@@ -6,11 +6,11 @@
 //! View     the memory as a version's lookups see it: one array of words
 //! ```
 //!
-//! The writer changes nothing that a version may lead to: it writes a copy, *retires* the old
-//! piece, and publishes. A retired piece is used again when the last version that saw it is
-//! gone: each knows when it was born, and waits with the latest version that sees it; when that
-//! one goes, it moves on to the one before, or is free. So a version that is held for long
-//! keeps what it shows, and no more. Reading takes no lock, no count and no directory.
+//! The writer changes nothing that a version may reference: it writes a copy, *retires* the old
+//! piece, and publishes. A retired piece is used again when the last version that saw it is gone:
+//! each knows when it was born, and waits with the latest version that sees it; when that one goes,
+//! it moves on to the one before, or is free. So a version that is held for long keeps what it
+//! shows, and no more. Reading takes no lock, no count and no directory.
 
 #![allow(unsafe_code)]
 
@@ -114,14 +114,14 @@ impl<'a> View<'a> {
         unsafe { self.words.get_unchecked(at) }.load(Ordering::Relaxed)
     }
 
-    /// The first words of the line that `at` is in, counted around the end; a line that a
-    /// version leads to, which is never written.
+    /// The first words of the line that `at` is in, counted around the end; a line that a version
+    /// references, which is never written.
     #[inline(always)]
     pub(super) fn line<const N: usize>(self, at: u32) -> &'a [u32; N] {
         const { assert!(N <= LINE as usize) };
         let at = at as usize & (self.words.len() - 1) & !(LINE as usize - 1);
-        // SAFETY: as above, and `at` is a multiple of a line's words, of which there are more
-        // than `N`. They are not written meanwhile.
+        // SAFETY: as above, and `at` is a multiple of a line's words, of which there are more than
+        // `N`. They are not written during the copy.
         unsafe { &*self.words.as_ptr().add(at).cast() }
     }
 
@@ -222,12 +222,12 @@ impl Pool {
         self.memory.view().set(at, word);
     }
 
-    /// Whether no version leads to the piece at `at`.
+    /// Whether no version references the piece at `at`.
     pub(super) fn is_private(&self, at: u32) -> bool {
         self.held.last().is_none_or(|held| held.number < self.born[(at / LINE) as usize])
     }
 
-    /// Takes back a piece that the version in the making does not lead to any more.
+    /// Reclaims a piece that the version under construction no longer references.
     pub(super) fn retire(&mut self, at: u32, size: Size) {
         let line = at / LINE;
         if self.is_private(at) {

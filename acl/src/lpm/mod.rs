@@ -76,7 +76,7 @@ impl Lpm {
     }
 }
 
-/// The answers for those addresses that are IPv6.
+/// Looks up those addresses that are IPv6.
 #[inline(always)]
 fn lookup_v6(v6: Option<&V6>, addresses: impl Iterator<Item = Address>, found: &mut [u32]) {
     let mut keys = [0; VECTOR];

@@ -3,7 +3,7 @@
 //! An element has a record: the list of rules over one end that it matches, the tuples that hold
 //! rules over both ends which fit it, and its class in each of these. All of it includes what the
 //! networks around an element, or the sets an identity is in, bring along, so one longest-prefix
-//! match or one identity tells everything.
+//! match or one identity is sufficient.
 //!
 //! ```text
 //! record:  list (2 words) | mask of tuples | class in tuple 0 | class in tuple 1 ...
@@ -102,7 +102,7 @@ impl Field {
     #[inline(always)]
     fn word(&self, at: u32) -> u32 {
         debug_assert!((at as usize) < self.records.len());
-        // SAFETY: a record is one that this field told the place of, for a network that its match
+        // SAFETY: a record is one whose place this field returned, for a network that its match
         // knows or an identity that it covers, and all words of these are there.
         unsafe { *self.records.get_unchecked(at as usize) }
     }

@@ -2,7 +2,7 @@
 //!
 //! What the ends of a key leave is a list of rules in order. Which of them is the first to match
 //! depends on the key's [transport class](super::transport) alone and is read from a row of cells,
-//! however long the list is. Lists that ask for the same in the same order share one row.
+//! however long the list is. Lists with equal conditions in equal order share one row.
 //!
 //! ```text
 //! list ->  cells:  transport class ->  place in the list (0: none)
@@ -48,7 +48,7 @@ pub(super) trait Lists: Copy {
 
 /// Makes lists.
 pub(super) trait MakeLists {
-    /// The list of these rules, which ascend, each with the number of what it asks for.
+    /// Adds the list of these rules, which ascend, each with the number of its transport condition.
     fn list(&mut self, rules: &[(u32, u32)]) -> Result<ListId, TooMany>;
 }
 
@@ -92,7 +92,7 @@ impl Lists for &Rows {
 pub(super) struct RowsBuilder<'a> {
     rows: Rows,
     matching: &'a Matching,
-    /// Rows by what their lists ask for.
+    /// Rows by the conditions of their lists.
     shapes: HashMap<Box<[u32]>, u32, RandomState>,
     lists: HashMap<Box<[u32]>, ListId, RandomState>,
     most_cells: usize,

@@ -165,8 +165,8 @@ impl Pruned {
         best
     }
 
-    /// `TUPLES` is [`VECTOR`] if there are tuples, else 0; `NETS` tells whether all of them are
-    /// of networks.
+    /// `TUPLES` is [`VECTOR`] if there are tuples, else 0; `NETS` states whether all of them are of
+    /// networks.
     #[inline(always)]
     fn lookup_chunk<const TUPLES: usize, const NETS: bool>(
         &self,

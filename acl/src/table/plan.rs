@@ -34,7 +34,7 @@ pub(super) struct Parts {
     pub(super) ends: ByEnds,
 }
 
-/// How the ends of a key lead to lists.
+/// Maps the ends of a key to lists.
 #[derive(Debug)]
 pub(super) enum ByEnds {
     /// One list for each pair of classes.
@@ -83,7 +83,7 @@ pub(super) fn all(rules: &[Rule], addresses: &AddressMap) -> Vec<Parts> {
 const CELLS_CROSSED: usize = 1 << 19;
 const CELLS_MORE: usize = 1 << 23;
 
-/// Rules that can match, with what they ask for in numbers.
+/// Rules that can match, with their transport conditions by number.
 struct Input {
     transport: Result<(TransportClasses, Matching), TooMany>,
     rules: Vec<Numbered>,
@@ -268,7 +268,7 @@ impl<L: MakeLists> Merger<'_, L> {
         Ok(())
     }
 
-    /// The rules of some lists in order, of those that ask for the same only the first.
+    /// The rules of some lists in order; of those with equal conditions only the first.
     fn merge<'a>(&mut self, lists: impl Iterator<Item = &'a Vec<(u32, u32)>>) -> Vec<(u32, u32)> {
         let mut all: Vec<(u32, u32)> = lists.flatten().copied().collect();
         // Made of runs that ascend, which the sort takes as they are.
@@ -277,7 +277,7 @@ impl<L: MakeLists> Merger<'_, L> {
     }
 }
 
-/// Drops rules that ask of the transport header what one before them did.
+/// Drops rules whose transport condition an earlier rule has.
 #[derive(Debug)]
 pub(super) struct Distinct {
     /// By demand: the last list that has it.

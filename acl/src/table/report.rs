@@ -21,7 +21,7 @@ pub struct Report {
     pub bytes: usize,
 }
 
-/// How the ends of a key lead to rules.
+/// The structure that maps the ends of a key to rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Structure {
     /// The classes of both fields are crossed.

@@ -1,9 +1,9 @@
 //! Lists of rules, cut by ports and compared one by one.
 //!
-//! For tables whose rules ask for so many distinct ports and ranges that
-//! [rows](super::lists::Rows) by transport class would not fit. A long list is cut at the ports,
-//! or protocols, where its rules begin and end; what is left at a leaf is short, unless so many
-//! ranges overlap that cutting does not part them.
+//! For tables whose rules have so many distinct ports and ranges that [rows](super::lists::Rows) by
+//! transport class would not fit. A long list is cut at the ports, or protocols, where its rules
+//! begin and end; what is left at a leaf is short, unless so many ranges overlap that cutting does
+//! not part them.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ enum Axis {
     Protocol,
 }
 
-/// A rule and what it asks of a key beside its ends.
+/// A rule and its conditions beside its ends.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     rule: u32,
@@ -144,7 +144,7 @@ pub(super) struct ScansBuilder<'a> {
 }
 
 impl<'a> ScansBuilder<'a> {
-    /// For rules that ask for these.
+    /// Builds the scan of rules with these conditions.
     pub(super) fn new(demands: &'a [Transport]) -> Self {
         let empty = Node { axis: Axis::Leaf, first: 0, count: 0 };
         let scans = Scans {
@@ -225,7 +225,7 @@ impl<'a> ScansBuilder<'a> {
         (lengths.max().unwrap_or(0), copies)
     }
 
-    /// Where what rules ask for begins or has ended on an axis, from 0 on.
+    /// Boundaries of the rules' ranges on an axis, from 0 on.
     fn starts(&self, axis: Axis, rules: &[(u32, u32)]) -> Vec<u16> {
         let range = |(_, demand): &(u32, u32)| axis.of_demand(&self.demands[*demand as usize]);
         let ends =

@@ -1,9 +1,9 @@
 //! Transport classes: protocol, ports and flags of a key in one small number.
 //!
-//! The rules of a table ask for few distinct combinations of protocol, port ranges and flags.
-//! Keys that match the same ones form an equivalence class. Each axis is cut where a range begins
-//! or ends; the classes of the axes are crossed beforehand, so that a key's class is a few loads
-//! from small arrays (recursive flow classification: Gupta and McKeown, SIGCOMM 1999).
+//! The rules of a table have few distinct combinations of protocol, port ranges and flags. Keys
+//! that match the same ones form an equivalence class. Each axis is cut where a range begins or
+//! ends; the classes of the axes are crossed beforehand, so that a key's class is a few loads from
+//! small arrays (recursive flow classification: Gupta and McKeown, SIGCOMM 1999).
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use ahash::RandomState;
 use super::bits::ones;
 use crate::{Key, PortRange, Rule, TcpFlags};
 
-/// What a rule asks of everything but the addresses.
+/// The conditions of a rule on everything but the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Transport {
     pub(super) protocol: Option<u8>,
@@ -32,7 +32,7 @@ impl Transport {
     }
 }
 
-/// Gives a key its class; class 0 matches nothing that rules ask for.
+/// Maps a key to its class; class 0 matches no rule.
 #[derive(Clone, Debug)]
 pub(super) struct TransportClasses {
     /// By protocol: which ports count.
@@ -237,7 +237,7 @@ impl Index<'_> {
         let mut source = self.axis(&protocols, |demand| demand.source_ports)?;
         let any_source = self.demands.iter().all(|demand| demand.source_ports == PortRange::ANY);
         if any_source {
-            // The destination's classes tell the protocols apart.
+            // The destination's classes distinguish the protocols.
             source.classes = vec![[u64::MAX; MOST / 64]];
         }
         let (flags, flag_classes) = self.flags();

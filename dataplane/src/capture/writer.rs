@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ETHERNET;
 
-/// Which way a packet passed an interface, as the switch sees it.
+/// Direction of a packet at an interface, as the switch sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Into the switch.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Frame, Memory};
 
-/// A packet that is put together of frames.
+/// Builds a packet over several frames.
 pub struct Chain {
     first: Frame,
     /// The last frame so far.
@@ -12,19 +12,17 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Begins with the frame that has all the headers.
+    /// Starts with the frame that has all headers.
     ///
-    /// # Panics
-    /// If frames hang on it already.
+    /// # Panics If it is a chain already.
     pub fn new(first: Frame) -> Self {
         assert_eq!(first.others, 0, "a chain is made of single frames");
         Self { last: first.index, first }
     }
 
-    /// Has the packet go on in `next`.
+    /// Appends `next` to the packet.
     ///
-    /// # Panics
-    /// If frames hang on it, or it belongs to another memory.
+    /// # Panics If it is a chain, or belongs to another memory.
     pub fn push(&mut self, memory: &Memory, next: Frame) {
         memory.check(&self.first);
         memory.check(&next);
@@ -50,8 +48,8 @@ impl Memory {
     /// All of the packet's bytes, a slice for each of its frames.
     pub fn chunks<'a>(&'a self, frame: &'a Frame) -> impl Iterator<Item = &'a [u8]> {
         let rest = self.walk(frame).map(|(index, start, length)| {
-            // SAFETY: the frame hangs on one whose handle is borrowed for as long as the slice
-            // lives, and `push` held the range inside the frame.
+            // SAFETY: the frame belongs to a chain whose handle is borrowed for as long as the
+            // slice lives, and `push` checked that the range is inside the frame.
             unsafe {
                 let at = self.base.as_ptr().add(index as usize * self.frame_size + start);
                 std::slice::from_raw_parts(at, length)
@@ -70,8 +68,8 @@ impl Memory {
         }
     }
 
-    /// Gives the frames that hang on this one to `each`, empty ones included. The packet is what
-    /// is in the first.
+    /// Detaches all further frames of the packet, empty ones included, and passes each to `each`.
+    /// The first frame keeps its own bytes.
     pub fn detach(&self, first: &mut Frame, mut each: impl FnMut(Frame)) {
         let mut next = self.links[first.index as usize].load(Relaxed) >> 32;
         let mut left = (first.total - first.length) as usize;
@@ -80,8 +78,8 @@ impl Memory {
             let (start, length) = (word >> 16 & 0xffff, word & 0xffff);
             let length = (length as usize).min(left);
             left -= length;
-            // SAFETY: the frame's handle was given up in `push`; `others` becomes 0, so it is
-            // not made again.
+            // SAFETY: `push` consumed the frame's handle; `others` becomes 0, so it is not
+            // recreated twice.
             each(unsafe { self.reclaim(next as u32, start as usize, length) });
             next = word >> 32;
         }
@@ -89,7 +87,7 @@ impl Memory {
         first.total = first.length;
     }
 
-    /// Number, start and length of the frames that hang on this one.
+    /// Number, start and length of each further frame of the packet.
     fn walk(&self, first: &Frame) -> impl Iterator<Item = (u32, usize, usize)> {
         let mut at = first.index;
         let mut left = (first.total - first.length) as usize;

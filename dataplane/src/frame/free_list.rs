@@ -1,4 +1,4 @@
-//! Free frames: a worker's own, and those that all workers share.
+//! Free frames: a list for each worker, backed by a shared one.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl FreeList {
         self.own.pop()
     }
 
-    /// Gives a frame back, with all that hang on it.
+    /// Frees a frame and all further frames of its packet.
     #[inline]
     pub fn put(&mut self, mut frame: Frame) {
         if frame.others > 0 {
@@ -57,7 +57,7 @@ impl FreeList {
         }
     }
 
-    /// Leaves its own frames to all.
+    /// Moves the worker's own frames to the shared list.
     pub(crate) fn share_all(&mut self) {
         for frame in self.own.drain(..) {
             // The shared list has room for every frame there is.

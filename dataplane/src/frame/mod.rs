@@ -1,14 +1,13 @@
-//! Frames: the memory packets live in, and the right to touch a piece of it.
+//! Frames: packet memory, and exclusive handles on its parts.
 //!
-//! All frames of a switch stand in one contiguous region (on a real cluster node
-//! the UMEM that every AF_XDP socket shares). A [`Frame`] is a handle on one of
-//! them. Handles are neither cloned nor made up: [`Memory`] hands out one for
-//! each frame when it is made, and from then on a frame is in exactly one place:
-//! a free list, a packet on its way through the graph, a hand-off ring, or a ring
-//! shared with the kernel. Whoever holds the handle may read and write the bytes.
+//! All frames of a switch are in one contiguous region (on a cluster node the UMEM that every
+//! AF_XDP socket shares). A [`Frame`] is a handle on one of them. Handles are neither cloned nor
+//! forged: [`Memory`] creates one for each frame, and from then on a frame is in exactly one place:
+//! a free list, a packet in the graph, a hand-off ring, or a ring shared with the kernel. The
+//! handle gives exclusive access to the bytes.
 //!
-//! A packet that is longer than a frame stretches over several. The handle is that of the first,
-//! with all headers; the others hang on it:
+//! A packet longer than a frame spans several. The handle is that of the first, with all headers;
+//! the others are linked to it:
 //!
 //! ```text
 //! Frame ──▶ headers, data ──▶ data ──▶ data          (links: a word a frame, beside the region)
@@ -33,8 +32,8 @@ pub use partial_checksum::{ONE_PIECE, PartialChecksum};
 /// Room in front of a packet that AF_XDP keeps for XDP programs, in bytes.
 pub const XDP_HEADROOM: usize = 256;
 
-/// The first bytes of every frame, which no packet reaches: what a port has to tell the kernel
-/// about a packet stands in front of it.
+/// Bytes at the start of every frame that no packet uses. They hold the TX metadata that a port
+/// passes to the kernel.
 pub const RESERVED: usize = 24;
 
 /// A handle on one frame and the packet in it.
@@ -48,9 +47,9 @@ pub struct Frame {
     /// Bytes of the packet.
     total: u32,
     memory: u16,
-    /// Frames that hang on this one. Those behind the packet's end hold nothing.
+    /// Further frames of this packet. Those behind the packet's end are empty.
     others: u16,
-    /// The checksum that is still to be completed.
+    /// The packet's partial checksum, if it has one.
     partial_checksum: Option<PartialChecksum>,
 }
 
@@ -79,28 +78,27 @@ impl Frame {
         self.total == 0
     }
 
-    /// Whether the packet stretches over several frames.
+    /// Whether the packet spans several frames.
     #[inline]
     pub fn is_chain(&self) -> bool {
         self.total > self.length
     }
 
-    /// Frames that it keeps, itself included; at least those that the packet stretches over.
+    /// Number of frames in the chain, itself included; at least those that the packet spans.
     #[inline]
     pub fn frames(&self) -> usize {
         1 + usize::from(self.others)
     }
 }
 
-/// The region all frames of a switch stand in.
+/// The memory region of all frames of a switch.
 pub struct Memory {
     base: NonNull<u8>,
     frame_size: usize,
     count: u32,
     id: u16,
-    /// For each frame that hangs on another: the next one, where its bytes start, and how many
-    /// they are. For the first of a chain, the next one alone. Written by whoever holds the
-    /// first frame's handle.
+    /// For each linked frame: the next one, the offset of its bytes, and their number. For the
+    /// first of a chain only the next one. Written by the holder of the first frame's handle.
     links: Box<[AtomicU64]>,
     /// Keeps the region mapped.
     _owner: Box<dyn Any + Send + Sync>,
@@ -123,12 +121,12 @@ impl Memory {
         );
         let region = Box::into_raw(vec![0_u8; frame_size * count as usize].into_boxed_slice());
         let base = NonNull::new(region.cast()).expect("a box is never null");
-        // SAFETY: the boxed slice has exactly this size, stays where it is and lives as long
-        // as `Memory` does; nobody else refers to it.
+        // SAFETY: the boxed slice has exactly this size, does not move and lives as long as
+        // `Memory` does; nothing else refers to it.
         unsafe { Self::from_raw(base, frame_size, count, Box::new(SendBox(region))) }
     }
 
-    /// A region that something else (a UMEM) has mapped.
+    /// Wraps a region that something else (a UMEM) has mapped.
     ///
     /// # Safety
     ///
@@ -159,23 +157,23 @@ impl Memory {
         self.frame_size - XDP_HEADROOM
     }
 
-    /// The packet's bytes; of one that stretches over several frames, those in the first.
+    /// The packet's bytes in its first frame.
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         self.check(frame);
-        // SAFETY: `check` holds the range inside the frame, and the handle, of which there is
-        // only one, is borrowed for as long as the slice lives.
+        // SAFETY: `check` ensures that the range is inside the frame, and the only handle is
+        // borrowed for as long as the slice lives.
         unsafe { std::slice::from_raw_parts(self.pointer(frame), frame.length as usize) }
     }
 
-    /// Asks for the packet's first bytes, which will be read soon.
+    /// Prefetches the packet's first bytes.
     #[inline]
     pub fn prefetch(&self, frame: &Frame) {
         let offset = frame.index as usize * self.frame_size + frame.start as usize;
         crate::cpu::prefetch(self.base.as_ptr().wrapping_add(offset));
     }
 
-    /// The same, to be changed.
+    /// As [`bytes`](Self::bytes), mutable.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.check(frame);
@@ -183,8 +181,8 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.pointer(frame), frame.length as usize) }
     }
 
-    /// Makes the packet `length` bytes long, in this frame alone and starting behind the usual
-    /// headroom; the bytes are whatever was there before. `false` if the frame is too small.
+    /// Sets the packet's length to `length` bytes, in this frame alone and starting behind the
+    /// headroom; the bytes keep their old values. Returns `false` if the frame is too small.
     #[inline]
     pub fn set_length(&self, frame: &mut Frame, length: usize) -> bool {
         let fits = length <= self.capacity();
@@ -197,7 +195,7 @@ impl Memory {
         fits
     }
 
-    /// Copies `packet` into the frame. `false` if the frame is too small.
+    /// Copies `packet` into the frame. Returns `false` if the frame is too small.
     pub fn fill(&self, frame: &mut Frame, packet: &[u8]) -> bool {
         let fits = self.set_length(frame, packet.len());
         if fits {
@@ -206,8 +204,8 @@ impl Memory {
         fits
     }
 
-    /// Makes room for `count` bytes in front of the packet; they are whatever was there before.
-    /// `false` if the frame has no such room ([`RESERVED`] bytes stay).
+    /// Extends the packet by `count` bytes in front; the bytes keep their old values. Returns
+    /// `false` if there is no such room ([`RESERVED`] bytes remain).
     #[inline]
     pub fn prepend(&self, frame: &mut Frame, count: usize) -> bool {
         self.complete_checksum(frame);
@@ -220,7 +218,7 @@ impl Memory {
         fits
     }
 
-    /// Writes into the [`RESERVED`] bytes in front of the packet, which stays as it is.
+    /// Writes the [`RESERVED`] bytes in front of the packet.
     ///
     /// # Panics
     /// If the packet starts inside of them.
@@ -233,7 +231,7 @@ impl Memory {
         unsafe { self.pointer(frame).sub(RESERVED).cast::<[u8; RESERVED]>().write(*bytes) };
     }
 
-    /// Takes up to `count` bytes off the packet's front, of what is in its first frame.
+    /// Removes up to `count` bytes from the packet's front, at most those in its first frame.
     #[inline]
     pub fn advance(&self, frame: &mut Frame, count: usize) {
         self.complete_checksum(frame);
@@ -243,20 +241,20 @@ impl Memory {
         frame.total -= count;
     }
 
-    /// Takes `count` bytes out of the packet, `from` bytes behind its start; what stands before
-    /// them moves up.
+    /// Removes `count` bytes from the packet, `from` bytes behind its start; the bytes before them
+    /// move up.
     pub fn remove(&self, frame: &mut Frame, from: usize, count: usize) {
         self.complete_checksum(frame);
         self.bytes_mut(frame).copy_within(..from, count);
         self.advance(frame, count);
     }
 
-    /// The handle of a frame that came back from a ring shared with the kernel.
+    /// Recreates the handle of a frame that a ring shared with the kernel returned.
     ///
     /// # Safety
     ///
-    /// The handle of frame `index` was given up with [`Frame::into_index`] and has not been
-    /// made again since.
+    /// The handle of frame `index` was consumed by [`Frame::into_index`] and has not been recreated
+    /// since.
     #[inline]
     pub(crate) unsafe fn reclaim(&self, index: u32, start: usize, length: usize) -> Frame {
         let inside = index < self.count && start + length <= self.frame_size;
@@ -286,7 +284,7 @@ impl Memory {
 }
 
 impl Frame {
-    /// Gives the handle up; the frame goes to the kernel. Nothing hangs on it.
+    /// Consumes the handle of a single frame that is posted to a ring.
     #[inline]
     pub(crate) fn into_index(self) -> u32 {
         debug_assert_eq!(self.others, 0);

@@ -1,25 +1,23 @@
-//! Checksums that are left open, for whoever sends the packet to complete, or for a receiver to
-//! whom that is all the same.
+//! Partial checksums (Linux: `CHECKSUM_PARTIAL`).
 //!
 //! A pod's kernel leaves the TCP or UDP checksum to hardware; the field then holds the sum of the
-//! pseudo header alone. If a long packet goes to another kernel of this machine, that one does not
-//! have to be told more than this one was: nobody passes over the bytes at all. A frame of which
-//! that is known carries an [`PartialChecksum`]; [`Memory::complete_checksum`] completes it for everybody else.
+//! pseudo header alone. A long packet to another kernel of this machine keeps it: the kernel is
+//! informed by TX metadata, and no byte is summed. Its frame carries a [`PartialChecksum`];
+//! [`Memory::complete_checksum`] completes it for all other ports.
 
 use std::num::NonZero;
 
 use super::{Frame, Memory};
 use crate::wire::checksum::{Sum, finished};
 
-/// Largest MTU, in bytes, whose packets a kernel hands over in one piece. Longer ones it would copy
-/// together first if it had to finish their checksums; so only those who send such ones may leave
-/// checksums to the switch.
+/// Largest MTU, in bytes, whose packets a kernel sends as one buffer. It linearizes longer ones
+/// before it completes their checksums, so pods with a larger MTU send partial checksums.
 pub const ONE_PIECE: u16 = 3500;
 
-/// What a checksum that is to be completed covers, and where it stands.
+/// Coverage and place of a checksum that is still to be completed.
 ///
-/// The field holds the folded sum of the pseudo header; all bytes from `start` to the packet's end
-/// are still to be added.
+/// The field holds the folded sum of the pseudo header; the bytes from `start` to the packet's end
+/// are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialChecksum {
     start: NonZero<u16>,
@@ -27,25 +25,25 @@ pub struct PartialChecksum {
 }
 
 impl PartialChecksum {
-    /// A sum over everything from `start` on, whose field stands `field` bytes further. `None` at
-    /// the start of the packet, where no checksum begins.
+    /// A checksum over all bytes from `start` on, with its field at `start + field`. Returns `None`
+    /// for offset 0, where no checksum starts.
     pub fn new(start: u16, field: u16) -> Option<Self> {
         NonZero::new(start).map(|start| Self { start, field })
     }
 
-    /// Where the bytes begin that are to be added, counted from the packet's start.
+    /// Offset of the first byte covered, from the packet's start.
     pub fn start(self) -> usize {
         usize::from(self.start.get())
     }
 
-    /// Where the checksum stands, counted from [`PartialChecksum::start`].
+    /// Offset of the checksum from [`PartialChecksum::start`].
     pub fn field(self) -> usize {
         usize::from(self.field)
     }
 }
 
 impl Frame {
-    /// The packet's checksum, if it is still to be completed.
+    /// The packet's partial checksum, if it has one.
     #[inline]
     pub fn partial_checksum(&self) -> Option<PartialChecksum> {
         self.partial_checksum
@@ -53,7 +51,7 @@ impl Frame {
 }
 
 impl Memory {
-    /// Notes that a packet's checksum is still to be completed.
+    /// Marks a packet's checksum as partial.
     ///
     /// # Panics
     /// If the field is not in the packet's first frame.
@@ -63,7 +61,7 @@ impl Memory {
         frame.partial_checksum = Some(open);
     }
 
-    /// Completes the packet's checksum, if that is still to be done.
+    /// Completes the packet's checksum if it is partial.
     #[inline]
     pub fn complete_checksum(&self, frame: &mut Frame) {
         if let Some(open) = frame.partial_checksum.take() {

@@ -22,8 +22,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
                 return Next::End(Outcome::SpoofedAddress);
             }
         }
-        // The kernel speaks for the cluster node and whatever is routed through it, but not for
-        // pods, whose packets come out of their own ports or by the uplink.
+        // The kernel may send from any address but pods': their packets enter by their own ports or
+        // by the uplink.
         PortKind::Host if snapshot.is_pod(source) => {
             return Next::End(Outcome::SpoofedAddress);
         }
@@ -40,7 +40,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
                 if is_tunnel && packet.headers.fragment == Fragment::Whole {
                     return Next::Node(Node::Decapsulate);
                 }
-                // Other cluster nodes' pods only speak through tunnels.
+                // Packets of other cluster nodes' pods arrive in tunnels only.
                 if snapshot.routes().is_pod(source) {
                     return Next::End(Outcome::SpoofedAddress);
                 }
@@ -50,10 +50,10 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     onward(context, packet)
 }
 
-/// Where a packet goes whose sender is who it says it is.
+/// Dispatches a packet whose source is verified.
 #[inline]
 pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    // The switch is a router; a packet that ends here makes no session.
+    // The switch is a router. A packet that ends here creates no session.
     if packet.headers.ttl <= 1 {
         packet.outcome = Some(Outcome::TtlExpired);
         return Next::Node(Node::IcmpError);

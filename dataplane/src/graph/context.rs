@@ -1,4 +1,4 @@
-//! What nodes work with, beside the packet.
+//! State that nodes use beside the packet.
 
 use super::Node;
 use super::icmp_error::RateLimiter;
@@ -9,14 +9,14 @@ use crate::session::{Sessions, Tuples};
 use crate::wire::Flow;
 use crate::{Adjacency, Memory, Now, Outcome, PortId, Snapshot};
 
-/// Where a node sends a packet.
+/// A node's decision about a packet: the next node, or an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Node(Node),
     End(Outcome),
 }
 
-/// What nodes work with, beside the packet.
+/// State that nodes use beside the packet.
 pub(crate) struct Context<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) memory: &'a Memory,
@@ -28,21 +28,22 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Now,
 }
 
-/// What is to be rewritten of one packet of the vector.
+/// The address translation of one packet of the vector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Translation {
-    /// Both tuples of its connection.
+    /// Both tuples of the connection.
     pub(super) tuples: Tuples,
-    /// The packet's own ends, as they are to be.
+    /// The packet's new addresses and ports.
     pub(super) to: Flow,
-    /// The same for the packet that it quotes.
+    /// The same for the packet that an ICMP error quotes.
     pub(super) quoted: Option<Flow>,
-    /// Whether it goes back to where the connection was opened from.
+    /// Whether it returns to the MAC address that the connection was opened from.
     pub(super) returns: bool,
 }
 
 impl Context<'_> {
-    /// Where a packet with these ends goes and the port it leaves by, if it may leave there at all.
+    /// Looks up the adjacency and egress port of a packet with these addresses; refuses packets
+    /// that may not leave there.
     #[inline]
     pub(super) fn route(&self, packet: &Packet, to: &Flow) -> Result<(Adjacency, PortId), Outcome> {
         let adjacency = self.snapshot.route(to.destination)?;
@@ -63,7 +64,7 @@ impl Context<'_> {
         packet.translation != Packet::AS_IT_IS
     }
 
-    /// Has the packet rewritten on its way out.
+    /// Records the packet's translation, which the rewrite node applies.
     pub(super) fn translate(&mut self, packet: &mut Packet, translation: Translation) {
         packet.translation = self.translations.len() as u16;
         self.translations.push(translation);

@@ -1,5 +1,4 @@
-//! Takes packets out of tunnels. A cluster node speaks for itself and for its pods, and for
-//! nobody else.
+//! Decapsulates tunnel packets. A cluster node may send from its own and its pods' addresses only.
 
 use super::{Context, Next, anti_spoofing, session};
 use crate::packet::Packet;
@@ -25,7 +24,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         packet.headers = Headers::default();
         return Next::End(outcome);
     }
-    // Neighbours are found on the underlay; inside, there are only routers.
+    // Neighbour discovery happens on the underlay, never inside a tunnel.
     if !matches!(packet.headers.kind, Kind::Ipv4 | Kind::Ipv6) {
         return refused;
     }

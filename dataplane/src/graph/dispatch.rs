@@ -17,7 +17,7 @@ use crate::policy::PolicyBatch;
 use crate::session::Sessions;
 use crate::{Memory, Now, PortId, Snapshot};
 
-/// Indices of the packets that wait for a node.
+/// Indices of the packets queued for a node.
 struct List {
     length: usize,
     items: [u8; VECTOR],
@@ -62,13 +62,13 @@ impl Default for Graph {
 }
 
 impl Graph {
-    /// Follows packets from the next vector on, or no longer; `worker` is the name it goes by.
+    /// Starts or stops tracing packets from the next vector on, as worker number `worker`.
     pub fn follow(&mut self, worker: u16, tracing: Option<Arc<Tracing>>) {
         self.tracer = tracing.map(|tracing| Box::new(Tracer::new(worker, tracing)));
     }
 
-    /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards, but for
-    /// those that wait and are to be given to [`hold`](Self::hold).
+    /// Sends up to [`VECTOR`] packets through the graph; each has an outcome afterwards, except
+    /// those that the caller passes to [`hold`](Self::hold).
     pub fn run(
         &mut self,
         packets: &mut [Packet],
@@ -81,8 +81,8 @@ impl Graph {
         self.run_from(Node::Parse, packets, snapshot, memory, sessions, counters, now);
     }
 
-    /// Sends packets through the graph that have waited and may go on; `packets` is filled with
-    /// them. `false` if there are none.
+    /// Sends held packets whose first fragment was let through on; fills `packets` with them.
+    /// Returns `false` if there are none.
     pub fn resume(
         &mut self,
         packets: &mut Vec<Packet>,
@@ -100,18 +100,18 @@ impl Graph {
         resumes
     }
 
-    /// Has a packet wait that the graph gave no outcome.
+    /// Holds a packet that the graph gave no outcome.
     pub fn hold(&mut self, packet: Packet, now: Now) {
         self.reassembly.hold(packet, now);
     }
 
-    /// The next packet that waits no longer and has its outcome now.
+    /// Takes the next packet that is no longer held; it has its outcome.
     #[inline]
     pub fn take_ended(&mut self) -> Option<Packet> {
         self.reassembly.take_ended()
     }
 
-    /// Ends what has waited too long; `false` if nothing has.
+    /// Ends packets that were held too long; returns `false` if there are none.
     #[inline]
     pub fn expire(&mut self, now: Now) -> bool {
         let is_due = self.reassembly.is_due(now);
@@ -121,17 +121,17 @@ impl Graph {
         is_due
     }
 
-    /// Lets only so many packets wait that most of `frames` are left for others.
+    /// Bounds the held packets by the number of frames.
     pub fn fit(&mut self, frames: usize) {
         self.reassembly.fit(frames);
     }
 
-    /// Forgets what is known about a port that is gone; what waited ends.
+    /// Removes the state of a port that is gone; its held packets end.
     pub fn forget_port(&mut self, port: PortId) {
         self.reassembly.forget(port);
     }
 
-    /// Gives back every packet that waits.
+    /// Takes every held packet.
     pub fn take_waiting(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
         self.reassembly.take_all()
     }
@@ -175,7 +175,7 @@ impl Graph {
             let mut at = 0;
             while at < input {
                 let mut until = input;
-                // Who follows packets sees them one at a time.
+                // A tracer handles one packet at a time.
                 if let Some(tracer) = &mut follower {
                     let index = lists[node as usize].items[at];
                     tracer.before(node, &context, index, &packets[usize::from(index)]);
@@ -208,7 +208,7 @@ impl Graph {
                     Node::Reassembly => {
                         work.each::<false>(lists, packets, &mut context, reassembly::step)
                     }
-                    // Whoever runs the graph has them wait.
+                    // The caller holds them.
                     Node::Hold => {}
                     Node::Rewrite => work.each::<true>(lists, packets, &mut context, rewrite::step),
                     Node::IcmpError => {
@@ -238,7 +238,7 @@ impl Graph {
     }
 }
 
-/// The part of a node's list that it works on.
+/// The part of a node's list to process.
 struct Work<'a> {
     node: Node,
     from: usize,
@@ -246,12 +246,12 @@ struct Work<'a> {
     counters: &'a Counters,
 }
 
-/// Packets ahead of the one worked on whose bytes are asked for. (Frames of a power of two in size
-/// compete for few places in the cache, so that a vector of them does not stay there.)
+/// Prefetch distance, in packets. (Frames of a power of two in size share few cache sets, so that a
+/// whole vector does not stay in the cache.)
 const AHEAD: usize = 6;
 
 impl Work<'_> {
-    /// Takes the packets one after the other through `step`: a loop of its own for each node.
+    /// Runs `step` for each packet: one loop instance for each node.
     #[inline(always)]
     fn each<'c, const READS_FRAMES: bool>(
         &self,

@@ -1,7 +1,7 @@
-//! Generates ICMP errors and TCP resets for packets that go no further, as a router does.
+//! Generates ICMP errors and TCP resets for dropped packets, as a router does.
 //!
 //! Limits their rate for each port (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4); beyond it,
-//! packets are dropped alone.
+//! packets are dropped silently.
 
 use super::{Context, Next, Node};
 use crate::packet::Packet;
@@ -22,9 +22,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let is_from_host = snapshot.port(packet.in_port).is_some_and(|it| it.kind == PortKind::Host);
     let from = match error {
-        // Who asked a service gets the service's answer.
+        // The error about a service comes from the service's address.
         IcmpError::PortUnreachable => Some(flow.destination),
-        // The kernel drops what claims to come from one of its own addresses.
+        // The kernel drops packets from its own addresses.
         _ if is_from_host => snapshot.switch_address(flow.source).or(Some(flow.destination)),
         _ => snapshot.node_address(flow.source),
     };
@@ -49,7 +49,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     Next::Node(Node::Encapsulate)
 }
 
-/// Errors towards a port: at once, and a second.
+/// Errors towards a port: burst, and rate a second.
 const BURST: u32 = 50;
 const RATE: u32 = 1000;
 

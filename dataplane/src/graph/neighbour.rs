@@ -1,4 +1,4 @@
-//! Answers "who has this address?" with the switch's own MAC address, so that every
+//! Answers ARP requests and neighbour solicitations with the switch's MAC address, so that every
 //! neighbour of a port sends its packets here.
 
 use acl::Address;
@@ -49,8 +49,8 @@ fn is_link_local(address: Address) -> bool {
     address.bits() >> 118 == 0xfe80 >> 6
 }
 
-/// A pod may only speak for its own addresses (and a link-local one, which never leaves the
-/// link); nobody else may speak for a pod's.
+/// A pod may claim its own addresses and link-local ones, which never leave the link; no other port
+/// may claim a pod's.
 fn is_spoofed(context: &Context<'_>, port: &PortState, sender: Address) -> bool {
     match port.kind {
         PortKind::Pod => !port.addresses.contains(&sender) && !is_link_local(sender),
@@ -58,10 +58,10 @@ fn is_spoofed(context: &Context<'_>, port: &PortState, sender: Address) -> bool 
     }
 }
 
-/// Towards pods and the host everything is behind the switch but what is on their own side of
-/// the wire; towards the uplink only this cluster node's pods are.
+/// Pods and the host reach every address but their own through the switch; the uplink reaches this
+/// cluster node's pods through it.
 fn is_answered(context: &Context<'_>, port: &PortState, sender: Address, target: Address) -> bool {
-    // A probe asks whether an address is taken: whatever is answered, nobody could use it.
+    // A reply to an address probe would make every address a duplicate.
     if is_unspecified(sender) || is_unspecified(target) || sender == target {
         return false;
     }

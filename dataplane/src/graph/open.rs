@@ -1,4 +1,4 @@
-//! Makes the sessions of connections that both bindings let pass.
+//! Creates the sessions of connections that both ACLs permit.
 
 use super::{Context, Next, Node, Translation, session};
 use crate::packet::Packet;
@@ -31,8 +31,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     Next::Node(Node::Rewrite)
 }
 
-/// Has a packet go the way of the session that another packet of its connection made meanwhile,
-/// with that one's addresses.
+/// Forwards a packet by the session that another packet of its connection created first, with that
+/// session's translation.
 fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
     packet.translation = Packet::AS_IT_IS;
     let outcome = packet.outcome.unwrap_or(Outcome::Session);
@@ -43,11 +43,11 @@ fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
     }
 }
 
-/// Ports that are tried before a connection is given up.
+/// Source ports to try before a connection is refused.
 const ATTEMPTS: usize = 32;
 
-/// Makes the session, seen from another port if the responder could not tell it from another one.
-/// If another packet of the connection made it meanwhile, returns that one's.
+/// Creates the session, with another source port if its reply tuple is taken. Returns the session
+/// that another packet of the connection created first, if any.
 fn open(
     context: &Context<'_>,
     packet: &Packet,
@@ -63,7 +63,7 @@ fn open(
     };
     let own = context.snapshot.is_own_node(tuples.responder.source)
         && tuples.responder.source != tuples.initiator.source;
-    // Connections of pods must not seem to come from a port that the kernel uses itself.
+    // A pod's connection must not use a port of the kernel's own dynamic range.
     let wanted = tuples.responder;
     let first = (!own).then_some(wanted.source_port);
     let others = other_ports(context, &wanted, own.then_some(owner), packet.hash);
@@ -71,7 +71,7 @@ fn open(
         tuples.responder = Flow { source_port: port, ..wanted };
         match context.sessions.open(tuples, &opening, context.now.seconds()) {
             Ok(Opened::New(_)) => return Ok(None),
-            // What the responder sends back opens nothing; its answers belong to the session.
+            // A reply does not open a connection.
             Ok(Opened::Known(found)) if found.translated && !found.forward => {
                 return Err(Outcome::NoSession);
             }
@@ -84,7 +84,7 @@ fn open(
     Err(Outcome::NoTranslationPort)
 }
 
-/// Whose quota a connection counts against.
+/// The owner whose quota a connection counts against.
 pub(super) fn owner(context: &Context<'_>, packet: &Packet, tuples: &Tuples) -> Owner {
     let (snapshot, sender) = (context.snapshot, tuples.initiator.source);
     let kind = snapshot.port(packet.in_port).map(|port| port.kind);
@@ -99,8 +99,8 @@ pub(super) fn owner(context: &Context<'_>, packet: &Packet, tuples: &Tuples) -> 
     }
 }
 
-/// Other ports for a connection to seem to come from: those of the cluster node's own address that
-/// `of` may use, or any.
+/// Alternative source ports of a connection: those of the cluster node's own address that `of` may
+/// use, or any.
 fn other_ports<'a>(
     context: &'a Context<'_>,
     responder: &Flow,
@@ -117,7 +117,7 @@ fn other_ports<'a>(
     };
     let span = ports.end().checked_sub(*ports.start()).filter(|_| has_ports);
     let count = span.map_or(0, |span| u64::from(span) + 1);
-    // Steps of an odd size visit many ports before one comes again.
+    // An odd step visits many ports before one repeats.
     let (first, step) = (hash >> 8, (hash >> 40) | 1);
     let at = move |n: u64| first.wrapping_add(n.wrapping_mul(step)) % count;
     let all = (1..=count).map(move |n| ports.start() + at(n) as u16);
@@ -126,7 +126,7 @@ fn other_ports<'a>(
     all.filter(move |port| of.is_none_or(|owner| context.sessions.may_use_port(owner, *port)))
 }
 
-/// Ports of the cluster node's own address from which on its senders have different ones.
+/// Fewest translation ports that are divided among owners.
 const LEAST_DIVIDED: u64 = 64;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
     match wire::parse_into(frame, length, &mut packet.headers) {
         Err(outcome) => {
-            // Nobody may take half-read headers for what the packet is.
+            // Incomplete headers must not be used.
             packet.headers = Headers::default();
             Next::End(outcome)
         }

@@ -1,4 +1,4 @@
-//! Routes packets that no session knows, and asks the tables about the vector as a whole.
+//! Routes packets without a session, and classifies the vector as one policy batch.
 
 use super::{Context, Next, Node};
 use crate::packet::Packet;
@@ -6,7 +6,7 @@ use crate::policy::{self, PolicyBatch};
 use crate::wire::Role;
 use crate::{Adjacency, Outcome, PortId, Verdict};
 
-/// Gives each packet an outcome, and those that have somewhere to go a adjacency.
+/// Sets each packet's outcome, and its adjacency where it has a route.
 pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items: &[u8]) {
     let snapshot = context.snapshot;
     let mut batch = std::mem::take(context.policy_batch).emptied();
@@ -21,7 +21,7 @@ pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items:
             && let Some(decision) = decisions.next()
         {
             (packet.outcome, packet.by) = (Some(decision.outcome), decision.by);
-            // Policies speak first, but open no way where there is none.
+            // Policies are evaluated first, but a permitted packet needs a route.
             if packet.adjacency == Adjacency::NONE && decision.outcome.verdict() == Verdict::Forward
             {
                 packet.outcome = Some(Outcome::LinkLocal);
@@ -32,7 +32,7 @@ pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items:
     *context.policy_batch = batch.emptied();
 }
 
-/// Adds a packet's connection to those that bindings decide about; its outcome if they need not.
+/// Adds a packet's connection to the batch; returns its outcome if no ACL applies.
 #[inline]
 fn add<'a>(
     context: &Context<'a>,
@@ -53,7 +53,7 @@ fn add<'a>(
         Err(Outcome::LinkLocal) => (Adjacency::NONE, PortId::NONE),
         Err(outcome) => return Some(outcome),
     };
-    // Port security has held the source to the port; the way out leads to the destination.
+    // Anti-spoofing has verified the source; the egress port is the destination's.
     let pod = |id| snapshot.pod(id).map(|port| (id, port));
     let (initiator, responder) = (pod(packet.in_port), pod(port));
     let id = |pod: Option<(PortId, _)>| pod.map(|(id, _)| id);

@@ -1,4 +1,4 @@
-//! Prepares a packet that leaves: tags off, time to live, checksums, addresses of the link.
+//! Rewrites a packet that leaves: VLAN tags, time to live, checksums, addresses, MAC addresses.
 
 use super::{Context, Next, Node};
 use crate::frame::ONE_PIECE;
@@ -7,7 +7,7 @@ use crate::snapshot::Egress;
 use crate::wire::{Fragment, Mac, checksum, crc32c, nested, protocol, translate};
 use crate::{Outcome, PortId, Snapshot, Underlay};
 
-/// Where frames go whose receiver's MAC address is unknown (only captures have such ports).
+/// Destination of frames on ports without a MAC address (only captures have such ports).
 const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
 
 #[inline]
@@ -34,7 +34,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         && peer.is_none()
         && !packet.frame.is_chain();
     if is_plain {
-        // Most packets: nothing is looked at twice.
+        // The common case: each field is read once.
         let headers = &packet.headers;
         let frame = context.memory.bytes_mut(&mut packet.frame);
         checksum::decrement_ttl(frame, headers);
@@ -49,8 +49,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     let headers = packet.headers;
     let translation = context.translation(packet);
-    // Nobody looks for an unfinished checksum inside a tunnel, and with a short packet there is
-    // nothing to be saved.
+    // A tunnel's peer expects complete checksums, and with a short packet deferring saves nothing.
     let encapsulates = peer.is_some() && matches!(snapshot.underlay(), Underlay::Overlay(_));
     let may_stay = packet.frame.is_chain() && !encapsulates;
     checksum::settle(context.memory, &mut packet.frame, &headers, may_stay);
@@ -91,8 +90,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     Next::End(packet.outcome.expect("decided by the node before"))
 }
 
-/// Whether kernels behind a port may count on hardware that completes checksums: the plugin lets
-/// those that send long packets. What the MTU is of nobody knows of memory and captures.
+/// Whether the kernel behind a port may send partial checksums: the plugin leaves checksum offload
+/// on for large MTUs. Memory ports and captures have no MTU.
 #[inline]
 fn sends_partial_checksums(snapshot: &Snapshot, port: PortId) -> bool {
     snapshot.port(port).is_some_and(|port| port.mtu == 0 || port.mtu > ONE_PIECE)

@@ -1,7 +1,8 @@
-//! Gives a connection to a service one of its backends.
+//! Maps a connection to a service to one of its backends.
 //!
-//! Only packets without a session come here whose destination is a service's address, or one of
-//! this cluster node's own. What is found is judged and remembered by the policy node.
+//! Handles packets without a session whose destination is a service's address or one of this
+//! cluster node's own. The nodes behind it evaluate the translated connection and create its
+//! session.
 
 use acl::Address;
 
@@ -38,7 +39,7 @@ pub(super) fn admits(snapshot: &Snapshot, flow: &Flow) -> bool {
         return true;
     };
     let admitted = |client: Address| sources.iter().any(|net| net.contains(&client.to_ip()));
-    // The kernel may have chosen another one of the cluster node's addresses.
+    // The kernel may use another one of the cluster node's addresses as the source.
     let own = || snapshot.node_address(flow.source).filter(|_| snapshot.is_own_node(flow.source));
     admitted(flow.source) || own().is_some_and(admitted)
 }
@@ -64,8 +65,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (source, destination) = (responder.source, responder.destination);
     let is_own = |address| context.snapshot.is_own_node(address);
     if source == destination || is_own(source) && is_own(destination) {
-        // A pod that reaches itself would answer itself directly, and the kernel believes nobody
-        // else who says to be the cluster node.
+        // A pod that reaches itself would reply to itself directly, and the kernel drops packets
+        // from its own addresses. Both need another source.
         responder.source = initiator.destination;
     } else {
         let in_port = context.snapshot.port(packet.in_port);
@@ -74,8 +75,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             let frame = context.memory.bytes(&packet.frame);
             return_mac = frame[6..12].try_into().expect("checked by parse");
         }
-        // Another cluster node would send the answer straight to the client, and believes no
-        // cluster node that speaks for another one's pods.
+        // Another cluster node would reply to the client directly, and drops packets that claim
+        // another cluster node's pods.
         let sends_on = outside || by_uplink;
         if sends_on && context.snapshot.pod_of(backend.address).is_none() {
             let Some(own) = context.snapshot.node_address(initiator.source) else {
@@ -111,9 +112,10 @@ fn choose(
     let is_backend = |it: &Backend| backends.list().binary_search(it).is_ok();
     let backend = match affinities.find(initiator, now_s) {
         Kept::Now(backend) if is_backend(&backend) => backend,
-        // The client's time is over: chosen as for any connection.
+        // The affinity has expired: chosen as for any connection.
         Kept::Over => backends.choose(hash(initiator))?,
-        // By the client alone, so that it comes to the same backend where nothing is remembered.
+        // Hashes the client alone, so that it reaches the same backend where the affinity table is
+        // full.
         Kept::Now(_) | Kept::Never => {
             backends.choose(hash(&Flow { source_port: 0, ..*initiator }))?
         }
@@ -122,7 +124,7 @@ fn choose(
     Some(backend)
 }
 
-/// The same on every cluster node. Whoever aims at a backend by it gains nothing.
+/// The same on every cluster node. It needs no key: choosing one's backend gains nothing.
 fn hash(flow: &Flow) -> u64 {
     let mix = |hash: u64, word: u64| {
         let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;

@@ -1,4 +1,4 @@
-//! Finds the connection that a packet belongs to.
+//! Finds the session of a packet.
 //!
 //! | the packet | a session is there | none is |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | only follows | it goes on | refused |
 //! | quotes another (ICMP error) | it goes to the quoted packet's sender | refused |
 //!
-//! "Goes on" means: the session is of the snapshot's generation, or is re-evaluated now.
+//! "Forwarded" means: the session is of the snapshot's generation, or is re-evaluated now.
 
 use super::{Context, Next, Node, Translation, open, service};
 use crate::packet::Packet;
@@ -15,17 +15,17 @@ use crate::session::{Found, TupleOrigin, Tuples};
 use crate::wire::{self, Flow, Fragment, Headers, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Verdict};
 
-// A session is in two cache lines, and the second is only known from the first. Each is asked for
-// one node ahead, so that what the node in between does hides the wait.
+// A session is in two cache lines, and the first holds the place of the second. Each is prefetched
+// one node ahead, so that the work of the node between hides the latency.
 
-/// Gives the packet its hash, for which a session will be looked for.
+/// Hashes the packet's flow and prefetches its index bucket.
 #[inline]
 pub(super) fn expect(context: &Context<'_>, packet: &mut Packet) {
     packet.hash = context.sessions.hash(&packet.headers.flow);
     context.sessions.prefetch(packet.hash);
 }
 
-/// Guesses where the session is.
+/// Guesses the session's record and prefetches it.
 #[inline]
 pub(super) fn guess(context: &Context<'_>, packet: &mut Packet) {
     packet.guess = context.sessions.guess(packet.hash);
@@ -70,7 +70,7 @@ fn look(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
 }
 
-/// Where a packet goes that no session knows.
+/// Dispatches a packet without a session.
 #[inline]
 fn opens(context: &Context<'_>, packet: &Packet) -> Next {
     match service::is_wanted(context.snapshot, &packet.headers.flow) {
@@ -79,8 +79,7 @@ fn opens(context: &Context<'_>, packet: &Packet) -> Next {
     }
 }
 
-/// A SYN on a connection that is over opens another one; a SYN from the end that did not open
-/// the connection is no reply to anything.
+/// A SYN on a connection that is over opens another one; a SYN from the responder is not a reply.
 #[inline]
 fn starts_anew(context: &Context<'_>, packet: &Packet, found: &Found) -> bool {
     if packet.headers.flow.protocol != protocol::TCP {
@@ -103,11 +102,11 @@ pub(super) fn go_on(
     let generation = context.snapshot.generation;
     let is_current = found.is_of(generation);
     if !is_current || found.translated {
-        // The session may have ended since it was found.
+        // The session may have ended since the lookup.
         let Some(tuples) = context.sessions.tuples(found) else {
             return Next::End(Outcome::NoSession);
         };
-        // What a later snapshot allowed, a worker that is behind neither ends nor evaluates.
+        // A worker behind neither ends nor re-evaluates a session that a later snapshot allowed.
         if !is_current && !found.is_of_later(generation) {
             if let Err(next) = reevaluate(context, packet, found, &tuples) {
                 return next;
@@ -142,7 +141,7 @@ pub(super) fn go_on(
     Next::Node(Node::Rewrite)
 }
 
-/// Where a packet of a session leaves, with the addresses it will have then.
+/// Routes a packet of a session by its translated addresses.
 fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency, Outcome> {
     match context.translation(packet) {
         None => context.route(packet, &packet.headers.flow).map(|(adjacency, _)| adjacency),
@@ -157,8 +156,9 @@ fn route(context: &Context<'_>, packet: &Packet) -> Result<Adjacency, Outcome> {
     }
 }
 
-/// A policy change reaches connections that live: what is no longer allowed ends here. So does the
-/// connection of a pod that has its address no longer; the next pod opens its own. So does a flow of datagrams to an endpoint that its service no longer has; it gets another one.
+/// Re-evaluates a session under the current snapshot. Ends it if the policies no longer permit it,
+/// if one of its addresses has changed its pod, or if it is a UDP flow to an endpoint that its
+/// service no longer has.
 fn reevaluate(
     context: &Context<'_>,
     packet: &mut Packet,
@@ -196,7 +196,7 @@ fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
     if !service::admits(context.snapshot, &tuples.initiator) {
         return true;
     }
-    // A connection would error, and opens another one when its endpoint has ended.
+    // A TCP client detects that its endpoint is gone, and opens another connection.
     if protocol != protocol::UDP
         || (tuples.initiator.destination, tuples.initiator.destination_port) == (address, port)
     {
@@ -209,8 +209,8 @@ fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
     })
 }
 
-/// An ICMP error goes to the sender of the packet it quotes, if it comes from where that packet
-/// went (or from this cluster node's kernel, which routes).
+/// Forwards an ICMP error to the sender of the packet it quotes, if it arrives on the port which
+/// that packet left by (or from this cluster node's kernel, which routes).
 fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let refused = Next::End(Outcome::NoSession);
     let snapshot = context.snapshot;
@@ -257,13 +257,13 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
 }
 
-/// What an error about a translated packet looks like to whoever sent that.
+/// Translates an error about a translated packet back to its sender's tuple.
 fn related_translation(error: &Flow, forward: bool, tuples: Tuples) -> Translation {
     let (sent, left) = match forward {
         true => (tuples.initiator, tuples.responder),
         false => (tuples.responder.reversed(), tuples.initiator.reversed()),
     };
-    // Routers on the way speak for themselves; the far end is known by another address here.
+    // A router's address stays; the far end has another address here.
     let source = if error.source == left.destination { sent.destination } else { error.source };
     let to = Flow { source, destination: sent.source, ..*error };
     let returns = forward && tuples.return_mac != Mac::default();

@@ -1,7 +1,7 @@
 //! The policy batch: connections of one vector, classified side by side.
 //!
-//! Looks up each table once for all connections that it decides about, so that the waits for memory
-//! of one lookup overlap with the others.
+//! Looks up each table once for all connections that it classifies, so that the memory latencies of
+//! the lookups overlap.
 
 use acl::{Key, Table};
 
@@ -9,7 +9,7 @@ use super::{Deciders, Decision, RuleAt, key};
 use crate::wire::Flow;
 use crate::{AclBinding, Outcome, PortId, PortState, Snapshot};
 
-/// Connections that bindings decide about.
+/// The connections of one vector that ACLs decide about.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyBatch<'a> {
     entries: Vec<Entry<'a>>,
@@ -20,15 +20,15 @@ pub(crate) struct PolicyBatch<'a> {
 /// One connection.
 #[derive(Debug)]
 struct Entry<'a> {
-    /// The bindings of the pod that opens it and of the one that it is for, and what tables found.
+    /// The ACL bindings of the initiator's and the responder's pod, and the rules found.
     bindings: [Option<(PortId, &'a AclBinding)>; 2],
     found: [u32; 2],
     refused: Option<Outcome>,
-    /// Whether it is the same connection as the one before, in another form.
+    /// Whether it is another form of the previous entry's connection.
     is_further_form: bool,
 }
 
-/// What is needed while tables are lookups.
+/// Scratch lists of the table lookups.
 #[derive(Debug, Default)]
 struct Lists {
     lookups: Vec<Lookup>,
@@ -36,7 +36,7 @@ struct Lists {
     found: Vec<u32>,
 }
 
-/// A question to a table.
+/// A lookup in a table.
 #[derive(Clone, Copy, Debug)]
 struct Lookup {
     /// The table's address, which tells tables apart.
@@ -44,21 +44,21 @@ struct Lookup {
     entry: usize,
 }
 
-/// Where as few lookups as this go to one table, each is made alone.
+/// Up to this number, lookups in one table are made one by one.
 const FEW: usize = 4;
 
 impl<'a> PolicyBatch<'a> {
-    /// No connections, in the room that these had: it is large.
+    /// An empty batch that reuses the allocations of this one.
     pub(crate) fn emptied<'b>(mut self) -> PolicyBatch<'b> {
         self.entries.clear();
         self.keys.clear();
-        // Nothing is left that could be borrowed; the room is kept.
+        // The vector is empty, so nothing is borrowed; the allocation is reused.
         let entries = self.entries.into_iter().map(|_| unreachable!("cleared")).collect();
         PolicyBatch { entries, keys: self.keys, lists: self.lists }
     }
 
-    /// One more connection, as its initiator's packets show it, with its pods, where these are on this
-    /// cluster node.
+    /// Adds a connection by its original tuple, with those of its pods that are on this cluster
+    /// node.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -91,8 +91,8 @@ impl<'a> PolicyBatch<'a> {
         }
     }
 
-    /// Judges them; says what was found about each connection, in the order in which they came. All
-    /// its forms must be allowed.
+    /// Classifies the batch; returns one decision a connection, in order. Every form of a
+    /// connection must be permitted.
     #[inline]
     pub(crate) fn evaluate(&mut self, snapshot: &Snapshot) -> impl Iterator<Item = Decision> {
         self.identify(snapshot);
@@ -112,13 +112,13 @@ impl<'a> PolicyBatch<'a> {
         })
     }
 
-    /// Completes the keys by what any table asks for.
+    /// Adds the identities that any of the tables matches on.
     #[inline]
     fn identify(&mut self, snapshot: &Snapshot) {
         let mut wanted = [false; 2];
         let mut last = std::ptr::null();
         for (_, binding) in self.entries.iter().flat_map(|entry| entry.bindings.iter().flatten()) {
-            // Neighbours often are of one binding.
+            // Adjacent entries often share a binding.
             if let AclBinding::Table(table) = binding
                 && !std::ptr::eq(std::mem::replace(&mut last, *binding), *binding)
             {
@@ -134,7 +134,7 @@ impl<'a> PolicyBatch<'a> {
         }
     }
 
-    /// Has one end's bindings decide, but for those that have tables: these are to be lookups.
+    /// Evaluates one end's bindings; collects those with tables for lookup.
     #[inline]
     fn evaluate_bindings(&mut self, end: usize) {
         let lookups = &mut self.lists.lookups;
@@ -151,7 +151,7 @@ impl<'a> PolicyBatch<'a> {
         }
     }
 
-    /// Asks each table once.
+    /// Looks up each table once.
     #[inline]
     fn lookup_tables(&mut self, end: usize) {
         let Self { entries, keys, lists: Lists { lookups, batch, found } } = self;
@@ -183,7 +183,7 @@ impl<'a> PolicyBatch<'a> {
             for (lookups, found) in lookups.iter().zip(found.iter()) {
                 let entry = &mut entries[lookups.entry];
                 entry.found[end] = *found;
-                // A table that has nothing to say about a packet says no.
+                // Without a matching rule a table denies.
                 if !table.permits(*found) {
                     entry.refuse(end, Outcome::PolicyDenied);
                 }
@@ -195,7 +195,7 @@ impl<'a> PolicyBatch<'a> {
 impl Entry<'_> {
     fn refuse(&mut self, end: usize, outcome: Outcome) {
         self.refused = Some(outcome);
-        // The end that let it pass is not what decided.
+        // The permitting end did not decide.
         self.found[1 - end] = Table::NONE;
     }
 

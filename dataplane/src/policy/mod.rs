@@ -1,9 +1,9 @@
-//! May this connection be opened?
+//! Policy evaluation of connections.
 //!
-//! A connection opens if both ends let it: the table of the pod that opens it (`from_pod`) and
-//! the table of the pod that it is for (`to_pod`). That is what combining the initiator's rules
-//! into the responder's local table, and all senders' rules into one global table, would say
-//! as well; asking two tables keeps a change at one pod from touching the tables of others.
+//! A connection is permitted if both ends permit it: the table of the pod that opens it
+//! (`from_pod`) and the table of the pod that it is for (`to_pod`). Combining the senders' rules
+//! into the receiver's local table, and all of them into one global table, gives the same result;
+//! with two tables a change at one pod leaves the tables of others alone.
 
 mod batch;
 
@@ -16,26 +16,26 @@ pub(crate) use batch::PolicyBatch;
 use crate::wire::{Flow, protocol};
 use crate::{AclBinding, Outcome, PortId, Snapshot};
 
-/// The decision of one connection, with the rules it rests on.
+/// The decision about one connection, with the rules that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// [`Outcome::PolicyAllowed`], [`Outcome::OwnNode`], [`Outcome::NoPolicy`],
     /// [`Outcome::PolicyDenied`] or [`Outcome::Closed`].
     pub outcome: Outcome,
-    /// The deciding rules: the one at the opening pod, the one at the pod it is for.
+    /// The deciding rules at the initiator's and the responder's pod.
     pub by: Deciders,
 }
 
-/// The rules that decided, at the opening end and at the receiving end.
+/// The rules that decided, at the initiator's and at the responder's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Deciders {
-    /// The rule of the opening pod's `from_pod` table.
+    /// The rule of the initiator's `from_pod` table.
     pub from_pod: Option<RuleAt>,
-    /// The rule of the receiving pod's `to_pod` table.
+    /// The rule of the responder's `to_pod` table.
     pub to_pod: Option<RuleAt>,
 }
 
-/// A rule by its port and place; readable together with the snapshot that was asked.
+/// A rule by its port and index, in the snapshot that was evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleAt {
     /// The pod's port.
@@ -44,12 +44,12 @@ pub struct RuleAt {
     pub rule: u32,
 }
 
-/// Judges the connection that `flow`, as its initiator's packets show it, belongs to.
+/// Evaluates the connection with the original tuple `flow`.
 pub fn evaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
     evaluate_deciding(snapshot, flow).0
 }
 
-/// The form of the connection that the decision rests on; see [`forms`].
+/// Returns the form of the connection that decided; see [`forms`].
 pub(crate) fn deciding(snapshot: &Snapshot, flow: &Flow) -> Flow {
     evaluate_deciding(snapshot, flow).1
 }
@@ -67,8 +67,8 @@ fn evaluate_deciding(snapshot: &Snapshot, flow: &Flow) -> (Decision, Flow) {
     if is_refused(&first) { first } else { forms.find(is_refused).unwrap_or(first) }
 }
 
-/// The forms in which policies know a connection: as it is, and with every other address by which
-/// they know a cluster node that is an end of it. All must be allowed.
+/// Returns the forms of a connection: its tuple, and the same with every other address of a cluster
+/// node that is one of its ends. All must be permitted.
 #[inline]
 pub(crate) fn forms(
     snapshot: &Snapshot,
@@ -81,7 +81,7 @@ pub(crate) fn forms(
         let named = asks.then(|| snapshot.policy_addresses(address));
         named.into_iter().flatten()
     };
-    // What a pod opens is for the destination; what is for a pod comes from the source.
+    // `from_pod` matches the destination, `to_pod` the source.
     let destinations = named(flow.destination, initiator && !responder);
     let sources = named(flow.source, responder && !initiator);
     let to = destinations.map(move |destination| Flow { destination, ..flow });
@@ -107,14 +107,14 @@ fn evaluate_form(snapshot: &Snapshot, flow: &Flow) -> Decision {
         let (refused, rule) = evaluate_binding(snapshot, &port.to_pod, flow);
         by.to_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = refused {
-            // The end that let it pass is not what decided.
+            // The permitting end did not decide.
             return Decision { outcome, by: Deciders { from_pod: None, ..by } };
         }
     }
     Decision { outcome: Outcome::PolicyAllowed, by }
 }
 
-/// What one binding says to a connection: why it refuses, and the rule that decides.
+/// Evaluates one binding: the outcome of a denial, and the matching rule.
 pub(crate) fn evaluate_binding(
     snapshot: &Snapshot,
     binding: &AclBinding,
@@ -139,7 +139,7 @@ pub(crate) fn evaluate_binding(
     }
 }
 
-/// What no binding is asked about.
+/// The outcome of connections that no ACL applies to.
 #[inline]
 pub(crate) fn exempt(
     snapshot: &Snapshot,
@@ -178,11 +178,11 @@ fn key(flow: &Flow) -> Key {
     }
 }
 
-/// What the verdict of a new connection is reported by where no rule decided it.
+/// Reported as the origin of a permitted connection that no rule decided.
 pub const DEFAULT_ALLOW: &str = "default-allow";
 
 impl Deciders {
-    /// Names of the deciding rules' origins, opening end first; [`DEFAULT_ALLOW`] where an
+    /// Names of the deciding rules' origins, the initiator's first; [`DEFAULT_ALLOW`] where an
     /// allowed connection met no rule.
     pub fn origins(&self, snapshot: &Snapshot, outcome: Outcome) -> Vec<Arc<str>> {
         let origin = |at: Option<RuleAt>, from: bool| {

@@ -1,4 +1,4 @@
-//! Ports that lead to memory: for tests, probes, captures and benchmarks.
+//! Ports over memory: for tests, probes, captures and benchmarks.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::{Buffers, Port, PortGone};
 use crate::Frame;
 
-/// The outer end of a [`MemoryPort`]: what a pod or a wire would be.
+/// The outer end of a [`MemoryPort`].
 #[derive(Clone, Debug, Default)]
 pub struct Wire {
     inner: Arc<Inner>,
@@ -82,7 +82,7 @@ impl Port for MemoryPort {
             }
             let needed = ends.towards_switch[0].len().div_ceil(buffers.memory.capacity());
             if needed > buffers.memory.count() as usize {
-                // Whoever opens the port again does not meet it again.
+                // A port that is opened again does not receive it again.
                 let length = ends.towards_switch.pop_front().map_or(0, |frame| frame.len());
                 return Err(PortGone(format!(
                     "a frame of {length} bytes does not fit into {} times {}",

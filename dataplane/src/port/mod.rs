@@ -15,7 +15,7 @@ pub use recorded::{Recorded, Recording};
 use crate::frame::Chain;
 use crate::{Frame, FreeList, Memory};
 
-/// What a port works with: the frames' memory and the worker's free frames.
+/// The buffers of a port: frame memory and the worker's free list.
 pub struct Buffers<'a> {
     /// The memory all frames of the switch stand in.
     pub memory: &'a Memory,
@@ -24,7 +24,7 @@ pub struct Buffers<'a> {
 }
 
 impl Buffers<'_> {
-    /// This packet in free frames; `None` if there are too few.
+    /// Copies a packet into free frames; `None` if there are too few.
     pub fn filled(&mut self, packet: &[u8]) -> Option<Frame> {
         if packet.len().div_ceil(self.memory.capacity()) > self.free.len() {
             return None;
@@ -35,7 +35,7 @@ impl Buffers<'_> {
             match self.part(part) {
                 Some(next) => chain.push(self.memory, next),
                 None => {
-                    // Another worker was faster.
+                    // Another worker took the last frames.
                     self.free.put(chain.finish());
                     return None;
                 }
@@ -62,7 +62,7 @@ impl Buffers<'_> {
 /// own buffer and the others its fragments (`MAX_SKB_FRAGS`).
 pub const MOST_FRAMES: usize = 18;
 
-/// The port is of no more use: its interface is gone or down for good.
+/// A permanent error of a port: its interface is gone.
 #[derive(Debug)]
 pub struct PortGone(pub String);
 
@@ -84,31 +84,31 @@ pub trait Port: Send {
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone>;
 
-    /// Takes frames to send from the front of `frames`; what does not fit stays there, and so do
-    /// packets of more than [`MOST_FRAMES`] frames, behind the others, where the port sends none.
+    /// Sends frames from the front of `frames`; those that do not fit remain, and so do packets of
+    /// more than [`MOST_FRAMES`] frames, behind the others, where the port sends none.
     fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone>;
 
-    /// Whether it sees itself to checksums that are still to be completed
-    /// ([`Frame::partial_checksum`]); all others are given finished packets only.
+    /// Whether the port completes partial checksums itself ([`Frame::partial_checksum`]); others
+    /// get complete packets only.
     fn accepts_partial_checksums(&self) -> bool {
         false
     }
 
-    /// Becomes readable when frames have arrived; `None` if that cannot be waited for.
+    /// A descriptor that is readable when frames have arrived; `None` if there is none.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Frames sent but not done with; the worker comes back for them before it sleeps long.
+    /// Whether frames wait for their completion; the worker collects them before it sleeps long.
     fn is_sending(&self) -> bool {
         false
     }
 
-    /// Frames that were dropped before the port saw them, since it was opened.
+    /// Frames dropped in front of the port since it was opened.
     fn missed(&self) -> u64 {
         0
     }
 
-    /// Gives all frames back that the port still holds.
+    /// Closes the port and frees all frames that it holds.
     fn close(self: Box<Self>, buffers: &mut Buffers<'_>);
 }

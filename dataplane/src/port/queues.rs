@@ -1,5 +1,5 @@
-//! Several queues of one interface as one port, for a worker that serves them all. (Those of several
-//! workers: `Switch::add_queues`.)
+//! Several queues of one interface as one port of one worker. (For several workers:
+//! `Switch::add_queues`.)
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,9 +14,9 @@ use crate::Frame;
 /// packets of a connection must not overtake each other.
 pub struct Queues {
     ports: Vec<Box<dyn Port>>,
-    /// The one that is asked first.
+    /// The one that is polled first.
     first: usize,
-    /// Readable when one of them is; `None` if they cannot be waited for.
+    /// Readable when one of them is; `None` if one has no descriptor.
     waits: Option<OwnedFd>,
 }
 
@@ -55,7 +55,7 @@ impl Port for Queues {
         let (count, start) = (self.ports.len(), frames.len());
         for n in 0..count {
             let left = most - (frames.len() - start);
-            // Even with nothing left a queue is asked: it has the kernel's frames to see to.
+            // A queue is polled even with no room left: it must refill its fill ring.
             self.ports[(self.first + n) % count].receive(buffers, left, frames)?;
         }
         self.first = (self.first + 1) % count;

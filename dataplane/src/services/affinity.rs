@@ -1,7 +1,7 @@
-//! Which backend a client had last, for services that keep a client at its backend.
+//! Client affinity: the last backend of each client (`sessionAffinity: ClientIP`).
 //!
-//! Asked only when a connection opens. The memory is bounded: a client for whom there is no
-//! room is served by the consistent choice, which is most often the same backend anyway.
+//! Looked up only when a connection opens. The memory is bounded: a client without an entry gets
+//! the consistent choice, which is most often the same backend.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -29,12 +29,12 @@ struct Entry {
     until_s: u32,
 }
 
-/// What is remembered of a client at a service.
+/// The affinity of a client at a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// Its backend.
     Now(Backend),
-    /// That it had one, for a time that is over.
+    /// It had one, but the affinity has expired.
     Over,
     /// Nothing.
     Never,
@@ -43,7 +43,7 @@ pub(crate) enum Kept {
 #[derive(Default)]
 struct Shard {
     clients: AHashMap<Client, Entry>,
-    /// When room was last looked for.
+    /// Second of the last sweep.
     swept_s: u32,
 }
 
@@ -59,7 +59,7 @@ impl Default for Affinities {
 }
 
 impl Affinities {
-    /// The backend that the client of `flow` had last, if its time is not over.
+    /// Looks up the affinity of the client of `flow`.
     pub(crate) fn find(&self, flow: &Flow, now_s: u32) -> Kept {
         match self.shard(flow).clients.get(&client(flow)) {
             None => Kept::Never,
@@ -68,12 +68,12 @@ impl Affinities {
         }
     }
 
-    /// Notes the backend that the client of `flow` has now.
+    /// Records the backend of the client of `flow`.
     pub(crate) fn note(&self, flow: &Flow, backend: Backend, affinity_s: u32, now_s: u32) {
         let mut shard = self.shard(flow);
         let client = client(flow);
         if shard.clients.len() >= ROOM && !shard.clients.contains_key(&client) {
-            // Once a second is enough: clients that come faster would only be looked at in vain.
+            // Sweeps at most once a second; more often would find nothing.
             if shard.swept_s != now_s {
                 shard.swept_s = now_s;
                 shard.clients.retain(|_, kept| now_s <= kept.until_s);

@@ -1,7 +1,7 @@
-//! Services: virtual addresses behind which pods stand.
+//! Services: virtual addresses and their backends.
 //!
-//! A connection to a service is given one of its backends when it opens; its session rewrites
-//! every packet after that. Policies judge the connection to the backend.
+//! A connection to a service is mapped to a backend when it opens; its session translates every
+//! packet after that. Policies evaluate the connection to the backend.
 
 mod affinity;
 mod maglev;
@@ -18,7 +18,7 @@ pub(crate) use affinity::Kept;
 use crate::wire::Flow;
 use maglev::Maglev;
 
-/// Where a connection to a service may lead.
+/// An endpoint of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Backend {
     /// The endpoint's address.
@@ -35,7 +35,7 @@ pub struct Backends {
 }
 
 impl Backends {
-    /// A choice among these; doubles count once.
+    /// A choice among these; duplicates count once.
     pub fn new(mut list: Vec<Backend>) -> Self {
         list.sort_unstable();
         list.dedup();
@@ -65,9 +65,9 @@ impl Backends {
 pub struct ServicePort {
     /// `ns/name:port`, for people.
     pub name: Arc<str>,
-    /// For clients in the cluster that ask for the cluster address.
+    /// For clients in the cluster, at the cluster address.
     pub internal: Backends,
-    /// For clients in the cluster that ask for one of its other addresses.
+    /// For clients in the cluster, at one of its other addresses.
     pub any: Backends,
     /// For clients outside the cluster.
     pub external: Backends,
@@ -93,21 +93,21 @@ impl ServicePort {
     }
 }
 
-/// How a client gets to a service.
+/// The kind of address by which a client reaches a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// By its cluster address.
+    /// Its cluster address.
     Cluster,
-    /// By an external address, a load balancer's, or a port of the cluster node.
+    /// An external or load-balancer address, or a node port.
     External,
 }
 
-/// A service as a destination finds it.
+/// The service of a destination.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The service's port.
     pub port: Arc<ServicePort>,
-    /// How the client got to it.
+    /// The kind of address that the destination is.
     pub scope: Scope,
 }
 
@@ -128,7 +128,7 @@ impl Entry {
 pub struct Services {
     /// By virtual address, protocol and port.
     entries: AHashMap<(Address, u8, u16), Entry>,
-    /// Addresses of the entries, and whether nothing else is behind them.
+    /// Addresses of the entries, and whether they are exclusive to services.
     addresses: AHashMap<Address, bool>,
     /// The networks whose clients a destination admits; all, where it is not listed.
     sources: AHashMap<(Address, u8, u16), Arc<[IpNet]>>,
@@ -137,7 +137,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Has a virtual address lead to a service. The first to claim a destination has it.
+    /// Maps a virtual address to a service; the first entry wins.
     pub fn add(&mut self, address: Address, protocol: u8, port: u16, entry: Entry) {
         self.addresses.entry(address).or_insert(false);
         self.entries.entry((address, protocol, port)).or_insert(entry);
@@ -157,12 +157,12 @@ impl Services {
         }
     }
 
-    /// Keeps a virtual address from leading anywhere else.
+    /// Reserves a virtual address for services.
     pub fn claim(&mut self, address: Address) {
         self.addresses.insert(address, true);
     }
 
-    /// Has a port of the cluster node's own addresses of a family lead to a service.
+    /// Maps a port of the cluster node's own addresses of a family to a service.
     pub fn add_node_port(&mut self, v6: bool, protocol: u8, port: u16, service: Arc<ServicePort>) {
         let entry = Entry { port: service, scope: Scope::External };
         self.node_ports.entry((v6, protocol, port)).or_insert(entry);
@@ -183,25 +183,25 @@ impl Services {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }
 
-    /// Whether an address leads to a service, with some ports at least.
+    /// Whether an address has at least one port that is a service.
     #[inline]
     pub fn is_virtual(&self, address: Address) -> bool {
         self.addresses.contains_key(&address)
     }
 
-    /// Whether it leads nowhere else.
+    /// Whether it is reserved for services.
     #[inline]
     pub fn is_claimed(&self, address: Address) -> bool {
         self.addresses.get(&address) == Some(&true)
     }
 
-    /// The service that a virtual address leads to.
+    /// Looks up the service of a virtual address.
     #[inline]
     pub fn find(&self, flow: &Flow) -> Option<&Entry> {
         self.entries.get(&(flow.destination, flow.protocol, flow.destination_port))
     }
 
-    /// The service that a port of the cluster node leads to.
+    /// Looks up the service of a node port.
     #[inline]
     pub fn find_node_port(&self, flow: &Flow) -> Option<&Entry> {
         let v6 = !flow.destination.is_v4();

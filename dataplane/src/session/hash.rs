@@ -4,7 +4,7 @@ use ahash::RandomState;
 
 use crate::wire::Flow;
 
-/// Hashes flows under keys that nobody outside knows, so that nobody can aim at a bucket.
+/// Hashes flows under secret keys, so that no sender can aim at a bucket.
 ///
 /// Folded multiplications (the construction of wyhash and of ahash's portable form): one of both
 /// ends, the smaller one first, and one more. With the first alone, flows that differ in their

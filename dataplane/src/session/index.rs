@@ -6,8 +6,7 @@
 //! | 16–47 | eight numbers of records, plus one; 0 where the slot is free |
 //! | 48–55 | whether it was once too full for a session of its own |
 //!
-//! A slot only leads to records worth looking at; what a record holds says whether it is the one.
-//! So nobody minds a tag that belongs to the record which had the slot before.
+//! A slot only names candidates; the record itself is verified. So a stale tag is harmless.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,26 +45,26 @@ impl Index {
         Ok(Self { buckets: Array::zeroed(buckets)?.populate() })
     }
 
-    /// Asks for the cache line where the search for this hash begins.
+    /// Prefetches the first bucket of this hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         cpu::prefetch(self.first_bucket(hash));
     }
 
-    /// The record that this hash most likely leads to; [`NOTHING`] if it leads nowhere, and
-    /// [`ELSEWHERE`] if that cannot be told from the first bucket.
+    /// The most likely record of this hash; [`NOTHING`] if there is none, and [`ELSEWHERE`] if the
+    /// first bucket does not decide that.
     #[inline]
     pub(super) fn guess(&self, hash: u64) -> u32 {
         let bucket = self.first_bucket(hash);
         match bucket.matches(tag(hash)) {
             0 if bucket.has_overflowed() => ELSEWHERE,
             0 => NOTHING,
-            // Another worker is about to fill the slot, or empties it; a further one may match.
+            // Another worker is filling or clearing the slot; a further one may match.
             matches => bucket.record(matches).checked_sub(1).unwrap_or(ELSEWHERE),
         }
     }
 
-    /// The records that this hash leads to.
+    /// The candidate records of this hash.
     #[inline]
     pub(super) fn records(&self, hash: u64) -> impl Iterator<Item = u32> {
         let tag = tag(hash);
@@ -82,7 +81,7 @@ impl Index {
         })
     }
 
-    /// Has this hash lead to this record; `false` if there is no place.
+    /// Enters a record under this hash; returns `false` if its buckets are full.
     pub(super) fn insert(&self, hash: u64, record: u32) -> bool {
         self.probes(hash).any(|bucket| {
             let bucket = &self.buckets[bucket];
@@ -94,7 +93,7 @@ impl Index {
                     let (word, shift) = place(slot);
                     bucket.tags[word].fetch_or(tag(hash) << shift, Ordering::AcqRel);
                 }
-                // Before a session can be in the next one, it must be looked for there.
+                // Lookups must visit the next bucket before a session is entered there.
                 None => bucket.overflowed.store(1, Ordering::Release),
             }
             slot.is_some()
@@ -154,8 +153,8 @@ impl Index {
 }
 
 impl Bucket {
-    /// The slots that have this tag, as bits; [`Self::record`] knows which. The lowest is one for
-    /// certain, others may not be.
+    /// The slots that have this tag, as bits; see [`Self::record`]. The lowest is one for certain,
+    /// others may not be.
     #[inline]
     fn matches(&self, tag: u64) -> u64 {
         let zero_lanes = |word: u64| word.wrapping_sub(LANES) & !word & (LANES << 15);
@@ -183,12 +182,12 @@ const LANE: u64 = 0xffff;
 /// The lowest bit of each lane.
 const LANES: u64 = 0x0001_0001_0001_0001;
 
-/// Where a slot's tag stands: the word, and bits to shift by.
+/// The place of a slot's tag: the word, and bits to shift by.
 fn place(slot: usize) -> (usize, usize) {
     (slot % 2, slot / 2 * 16)
 }
 
-/// Never 0, so that an empty slot matches nobody.
+/// Never 0, so that no hash matches an empty slot.
 #[inline]
 fn tag(hash: u64) -> u64 {
     hash >> 48 | 1

@@ -1,12 +1,12 @@
-//! Sessions: connections that were allowed, seen in both directions.
+//! Sessions: permitted connections, in both directions.
 //!
 //! One table ([`table`]) serves all workers. A session is one cache line ([`record`]) found through
-//! an index of buckets ([`index`]) under a hash that is the same for both directions ([`hash`]).
-//! Finding one takes no lock; making one takes a lock that only packets of the same few flows
+//! an index of buckets ([`index`]) under a hash that is the same for both directions ([`hash`]). A
+//! lookup takes no lock; creating a session takes a lock that only packets of the same few flows
 //! contend for.
 //!
-//! A connection to a service looks different at its two ends; its session is found by what
-//! either end sends, and knows both tuples ([`translation`]).
+//! A connection to a service has different tuples at its two ends; its session is found by either,
+//! and holds both ([`translation`]).
 //!
 //! A session holds no verdict but the number of the policy generation that allowed it, so that
 //! a change of policy sweeps nothing: each session is re-evaluated at its next packet.
@@ -36,20 +36,20 @@ use std::time::Duration;
 
 use crate::wire::{protocol, tcp_flags};
 
-/// How long sessions live without a packet; those of connections in use are the defaults of VPP's ACL
-/// plugin, those of connections that nobody has answered are Linux' own.
+/// How long sessions live without a packet; those of connections in use are the defaults of VPP's
+/// ACL plugin, those of connections without a reply are Linux' own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// TCP after the handshake.
     pub tcp_established: Duration,
     /// TCP after FIN or RST.
     pub tcp_transient: Duration,
-    /// UDP that was answered.
+    /// UDP after a reply.
     pub udp: Duration,
-    /// Everything else that was answered.
+    /// Everything else after a reply.
     pub other: Duration,
-    /// TCP before the handshake is complete, and everything else before it is answered; at most
-    /// what the protocol has otherwise.
+    /// TCP before the handshake is complete, and everything else before a reply; at most what the
+    /// protocol has otherwise.
     pub opening: Duration,
 }
 
@@ -65,8 +65,8 @@ impl Default for Timeouts {
     }
 }
 
-/// What has been seen of a connection, as bits: of TCP its flags, of others whether the responder has
-/// answered.
+/// The state of a connection, as bits: for TCP the flags seen, for others whether the responder has
+/// replied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct State(u8);
 
@@ -79,7 +79,8 @@ impl State {
     const RST: u8 = 32;
     const ANSWERED: u8 = 64;
 
-    /// The state after a packet of the initiator (`forward`) or its peer; `flags` are those of TCP.
+    /// The state after a packet of the initiator (`forward`) or of the responder; `flags` are those
+    /// of TCP.
     #[must_use]
     #[inline]
     pub fn after(self, protocol: u8, flags: u8, forward: bool) -> Self {
@@ -121,7 +122,7 @@ impl State {
         self.0 & (Self::ACK | Self::FIN_FORWARD | Self::FIN_REVERSE | Self::RST) == 0
     }
 
-    /// TCP: both ends are done, so that the initiator may use the ports again.
+    /// TCP: both ends have closed, so the initiator may reuse the ports.
     #[inline]
     pub fn is_over(self) -> bool {
         const BOTH: u8 = State::FIN_FORWARD | State::FIN_REVERSE;

@@ -1,4 +1,4 @@
-//! The quick way past the table, which most packets take.
+//! The fast path of the session lookup.
 
 use super::State;
 use super::record::Words;
@@ -8,11 +8,11 @@ use crate::Adjacency;
 use crate::wire::Flow;
 
 impl Sessions {
-    /// Where a packet leaves whose session stands at the guess, is not translated, lives, was
-    /// allowed by this generation and knows the way; the packet is noted. Nobody asks for the
-    /// session itself, so nothing of it is kept.
+    /// Returns the adjacency of a packet whose session is at the guess, is not translated nor idle,
+    /// was allowed by this generation and has an adjacency; touches the session. The session itself
+    /// is not returned.
     ///
-    /// `None` says nothing: [`find_at`](Self::find_at) does. The packet must not be one that may
+    /// `None` decides nothing: [`find_at`](Self::find_at) does. The packet must not be one that may
     /// open a TCP connection.
     #[inline]
     pub fn pass(

@@ -43,11 +43,11 @@ impl Region {
         Ok(Self::new(base.cast(), length))
     }
 
-    /// The first `length` bytes of a file, shared with whoever maps it later.
+    /// The first `length` bytes of a file, shared with later mappings of it.
     pub(super) fn of_file(file: &File, length: usize) -> io::Result<Arc<Self>> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as above. The file is made long enough before, and its folder is locked, so
-        // that nobody cuts it short.
+        // SAFETY: as above. The file is extended before, and its folder is locked, so that no
+        // process truncates it.
         let base =
             unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, file, 0)? };
         Ok(Self::new(base.cast(), length))
@@ -68,7 +68,7 @@ impl Drop for Region {
     }
 }
 
-/// Cells that stand in a region.
+/// An array of cells in a region.
 pub(super) struct Array<T> {
     region: Arc<Region>,
     /// At `offset` in the region.
@@ -77,7 +77,7 @@ pub(super) struct Array<T> {
     count: usize,
 }
 
-// SAFETY: all that the pointer leads to is cells, which may be shared.
+// SAFETY: the pointer refers to cells, which may be shared.
 unsafe impl<T: Cells> Send for Array<T> {}
 // SAFETY: as above.
 unsafe impl<T: Cells> Sync for Array<T> {}
@@ -102,8 +102,7 @@ impl<T: Cells> Array<T> {
         Ok(Self::new(&region, 0, count))
     }
 
-    /// Has the memory there before it is needed: a page that is missing costs as much time as
-    /// thousands of packets.
+    /// Pre-faults the pages: a page fault costs the time of thousands of packets.
     pub(super) fn populate(self) -> Self {
         let length = self.count * size_of::<T>();
         // A multiple of every page size that Linux has.

@@ -1,4 +1,4 @@
-//! Where sessions stand: in memory, or in a file that a later process goes on with.
+//! Storage of the sessions: memory, or a file that a later process takes over.
 //!
 //! | bytes of the file | hold |
 //! |---|---|
@@ -35,7 +35,7 @@ impl Store {
         Ok(Self { records, translations: Array::zeroed(capacity)? })
     }
 
-    /// In a file. One of another layout, capacity or boot is begun anew.
+    /// In a file. A file of another layout, capacity or boot is cleared.
     ///
     /// The disk's blocks are reserved here: a page that found none later would end the process
     /// (SIGBUS).
@@ -52,7 +52,7 @@ impl Store {
             file.write_all(&header)?;
         }
         if let Err(error) = fallocate(&file, FallocateFlags::empty(), 0, length as u64) {
-            // What was reserved is given back to others.
+            // Releases the blocks that were reserved.
             file.set_len(0)?;
             return Err(error.into());
         }

@@ -1,7 +1,7 @@
-//! Sessions whose packets are rewritten on their way: what they look like at their initiator.
+//! Translated sessions: their original tuples.
 //!
-//! Translations stand beside the records, place by place, in memory that takes no room where
-//! nothing was ever written.
+//! Translations are an array parallel to the records, in memory that takes no space until it is
+//! written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,15 +9,15 @@ use super::record::Words;
 use super::region::Cells;
 use crate::wire::{Flow, Mac};
 
-/// Both tuples of one connection, each with the initiator as source.
+/// Both tuples of one connection, each with the initiator's end as source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuples {
-    /// What the initiator sends and gets answered by.
+    /// The original tuple, as the initiator sends it.
     pub initiator: Flow,
-    /// What the responder gets.
+    /// The reply tuple reversed, as the responder receives it.
     pub responder: Flow,
-    /// MAC address that the initiator's packets came from, where answers must go back the same
-    /// way (connections from outside the cluster); else zero.
+    /// MAC address that the initiator's packets came from, if replies return to it (connections
+    /// from outside the cluster); else zero.
     pub return_mac: Mac,
 }
 
@@ -34,7 +34,8 @@ impl Tuples {
         self.initiator != self.responder
     }
 
-    /// The connection as policies see it: who really opens it, and who really gets it.
+    /// The connection as policies evaluate it: the initiator's own source, the responder's own
+    /// destination.
     #[inline]
     pub fn policy_flow(&self) -> Flow {
         Flow {
@@ -45,8 +46,8 @@ impl Tuples {
     }
 }
 
-/// What a session looks like at its initiator: addresses and ports as in a record, and the MAC
-/// address to return to. Read and written under the record's sequence.
+/// The original tuple of a session, encoded as in a record, and the MAC address to return to. Read
+/// and written under the record's sequence.
 #[derive(Default)]
 pub(super) struct Translation([AtomicU64; 6]);
 
@@ -55,7 +56,7 @@ pub(super) struct Translation([AtomicU64; 6]);
 unsafe impl Cells for Translation {}
 
 impl Translation {
-    /// Writes it; the caller is the only one who knows of the record.
+    /// Writes it; the caller has exclusive use of the record.
     pub(super) fn write(&self, initiator: &Flow, return_mac: Mac) {
         let [a, b, c, d, e, f] = return_mac;
         let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
@@ -65,14 +66,14 @@ impl Translation {
         }
     }
 
-    /// The initiator's origin; the caller makes sure that the session is still the same.
+    /// The original tuple; the caller verifies that the session is still the same.
     #[inline]
     pub(super) fn initiator(&self) -> Words {
         let value = |n: usize| self.0[n].load(Ordering::Relaxed);
         Words::from_values([value(0), value(1), value(2), value(3), value(4)])
     }
 
-    /// Where answers must go back to; as above.
+    /// The MAC address of replies; as above.
     pub(super) fn return_mac(&self) -> Mac {
         let [.., a, b, c, d, e, f] = self.0[5].load(Ordering::Relaxed).to_be_bytes();
         [a, b, c, d, e, f]

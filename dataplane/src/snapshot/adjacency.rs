@@ -1,28 +1,28 @@
-//! The next step of a packet's way, as a number that sessions remember.
+//! Adjacencies: next hops as numbers that sessions store.
 
 use crate::PortId;
 
-/// Where a packet goes next: out of a port, or by the uplink to another cluster node. Belongs to
-/// the snapshot that gave it.
+/// The next hop of a packet: a port, or another cluster node behind the uplink. Valid in the
+/// snapshot that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Adjacency(pub(crate) u16);
 
-/// What a [`Adjacency`] stands for.
+/// The egress of an [`Adjacency`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Egress {
-    /// Whatever is at this port.
+    /// This port.
     Port(PortId),
-    /// Another cluster node, by its place in the routes.
+    /// Another cluster node, by its index in the routes.
     Peer(u16),
 }
 
-/// Numbers from here on are peers'.
+/// First number of a peer.
 const PEERS: u16 = 0x8000;
 
 impl Adjacency {
     /// Nowhere.
     pub const NONE: Self = Self(u16::MAX);
-    /// Ports beyond this number cannot be a adjacency.
+    /// Ports from this number on cannot be an adjacency.
     pub const MOST_PORTS: u16 = PEERS;
 
     /// Out of a port.
@@ -37,7 +37,7 @@ impl Adjacency {
         Self(PEERS | n)
     }
 
-    /// What it stands for.
+    /// Decodes the number.
     #[inline]
     pub const fn egress(self) -> Egress {
         match self.0 {

@@ -1,4 +1,4 @@
-//! Where packets leave, and as whom.
+//! Routing, MTUs, masquerading.
 
 use acl::Address;
 
@@ -9,10 +9,9 @@ use crate::wire::vxlan::Vxlan;
 use crate::wire::{Flow, protocol};
 
 impl Snapshot {
-    /// Looks up where a packet to `destination` leaves.
+    /// Looks up the adjacency of `destination`.
     ///
-    /// # Errors
-    /// [`Outcome::LinkLocal`] or [`Outcome::NoRoute`] if it leaves nowhere.
+    /// # Errors [`Outcome::LinkLocal`] or [`Outcome::NoRoute`] if there is none.
     #[inline]
     pub fn route(&self, destination: Address) -> Result<Adjacency, Outcome> {
         if let Some(port) = self.owners.get(&destination) {
@@ -38,7 +37,7 @@ impl Snapshot {
         self.uplink.or(self.host).map(Adjacency::port).ok_or(Outcome::NoRoute)
     }
 
-    /// The port that packets for `adjacency` leave by, and the cluster node they are for.
+    /// The egress port of an adjacency, and the cluster node behind it.
     #[inline]
     pub fn egress(&self, adjacency: Adjacency) -> Option<(PortId, Option<&Peer>)> {
         match adjacency.egress() {
@@ -47,7 +46,7 @@ impl Snapshot {
         }
     }
 
-    /// Bytes of the largest IP packet that `adjacency` takes, or 0 if it takes any.
+    /// The MTU of an adjacency in bytes, or 0 without a limit.
     #[inline]
     pub fn mtu(&self, adjacency: Adjacency) -> u16 {
         let Some((port, peer)) = self.egress(adjacency) else { return 0 };
@@ -60,8 +59,8 @@ impl Snapshot {
         }
     }
 
-    /// Whether a connection that `source` opens by this adjacency must seem to come from this cluster
-    /// node: the world outside does not know pods.
+    /// Whether a connection from `source` by this adjacency is masqueraded: networks outside have
+    /// no routes to pods.
     #[inline]
     pub fn masquerades(&self, source: Address, adjacency: Adjacency) -> bool {
         self.masquerade
@@ -69,9 +68,9 @@ impl Snapshot {
             && self.pod_of(source).is_some()
     }
 
-    /// Whether a packet is for the overlay's port and may leave this cluster node outside of its
-    /// tunnels, where another one could take it for a tunnel packet of this one. What came by the
-    /// uplink for the kernel itself goes no further.
+    /// Whether a packet to the overlay's port would leave this cluster node outside of its tunnels,
+    /// where another one could take it for a tunnel packet. Packets from the uplink to this kernel
+    /// do not leave it.
     #[inline]
     pub fn is_stray_tunnel(&self, flow: &Flow, in_port: PortId, adjacency: Adjacency) -> bool {
         let Underlay::Overlay(overlay) = &self.underlay else { return false };

@@ -1,4 +1,4 @@
-//! Everything a worker needs to decide about packets, immutable.
+//! Snapshots: the immutable configuration of all workers.
 
 mod adjacency;
 mod forwarding;
@@ -34,7 +34,7 @@ pub enum Underlay {
     Overlay(Vxlan),
 }
 
-/// What a snapshot is made of.
+/// The parts of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     /// Grows with each published snapshot.
@@ -52,7 +52,7 @@ pub struct Parts {
     /// The switch's own addresses on the host port, which the kernel does not have: sources of ICMP
     /// errors to it, one a family.
     pub switch_addresses: Vec<IpAddr>,
-    /// Pod networks of this cluster node: they lead nowhere but to the pods that are there.
+    /// Pod networks of this cluster node: routed only to its pods.
     pub local_networks: Vec<IpNet>,
     /// Services.
     pub services: Arc<Services>,
@@ -93,7 +93,7 @@ pub struct Snapshot {
 /// Dynamic ports (RFC 6335, section 6).
 const DYNAMIC_PORTS: RangeInclusive<u16> = 49_152..=u16::MAX;
 
-/// A snapshot that knows nothing.
+/// An empty snapshot.
 impl Default for Snapshot {
     fn default() -> Self {
         Self::new(Parts::default())
@@ -103,8 +103,8 @@ impl Default for Snapshot {
 impl Snapshot {
     /// A snapshot of these parts.
     ///
-    /// What is neither here nor on another cluster node leaves by the uplink, or by the host port
-    /// where there is none or where the kernel is to masquerade it.
+    /// Destinations neither here nor on another cluster node are routed to the uplink, or to the
+    /// host port without an uplink or where the kernel masquerades.
     pub fn new(parts: Parts) -> Self {
         let Parts { generation, ports, addresses, services, routes, underlay, .. } = parts;
         let of_kind = |kind| {
@@ -187,7 +187,7 @@ impl Snapshot {
         }
     }
 
-    /// The port with this number, if it leads to a pod.
+    /// The port with this number, if it is a pod's.
     #[inline]
     pub fn pod(&self, id: PortId) -> Option<&PortState> {
         self.port(id).filter(|port| port.kind == PortKind::Pod)

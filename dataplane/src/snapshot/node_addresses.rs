@@ -9,7 +9,7 @@ use ipnet::IpNet;
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeAddresses {
     all: Vec<Address>,
-    /// How many of them, from the front, the Node object names.
+    /// How many of them, from the front, are in the Node object.
     named: usize,
 }
 
@@ -42,7 +42,7 @@ impl NodeAddresses {
     }
 }
 
-/// Whether an address counts on one link only (RFC 3927, section 2.1; RFC 4291, section 2.5.6).
+/// Whether an address is valid on one link only (RFC 3927, section 2.1; RFC 4291, section 2.5.6).
 pub(super) fn is_link_local(address: Address) -> bool {
     match address.is_v4() {
         true => address.bits() as u32 >> 16 == 0xa9fe,
@@ -50,7 +50,7 @@ pub(super) fn is_link_local(address: Address) -> bool {
     }
 }
 
-/// A few networks that packets are held against.
+/// A short list of networks, searched linearly.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Prefixes(Vec<(u128, u128)>);
 

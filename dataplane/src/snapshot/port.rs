@@ -1,4 +1,4 @@
-//! Ports as the graph sees them.
+//! Ports in a snapshot.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl PortId {
     pub const NONE: Self = Self(u16::MAX);
 }
 
-/// Where a port leads.
+/// The role of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PortKind {
     /// Towards one pod.
@@ -37,33 +37,33 @@ impl PortKind {
     }
 }
 
-/// What stands at one direction of a pod.
+/// The ACL binding of one direction of a pod's port.
 #[derive(Clone, Debug, Default)]
 pub enum AclBinding {
-    /// Nothing passes: the pod's tables are not known yet.
+    /// Denies everything: the pod's tables are not known yet.
     #[default]
     Closed,
-    /// Everything passes: no policy selects the pod for this direction.
+    /// Permits everything: no policy selects the pod for this direction.
     Open,
-    /// The compiled rules decide.
+    /// Classifies by compiled rules.
     Table(Arc<Table>),
 }
 
-/// A port as the graph sees it.
+/// A port in a snapshot.
 #[derive(Clone, Debug)]
 pub struct PortState {
     /// `ns/pod`, `uplink` or `host`.
     pub name: Arc<str>,
-    /// Where it leads.
+    /// Its role.
     pub kind: PortKind,
     /// MAC address of the other end: destination of frames that leave, and the only source a
     /// pod may use. `None` where it is unknown (captures): any source passes.
     pub mac: Option<Mac>,
     /// A pod's own addresses.
     pub addresses: Vec<Address>,
-    /// The local table: judges connections towards the pod. The peer is the source.
+    /// The outbound ACL: classifies connections towards the pod. The peer is the source.
     pub to_pod: AclBinding,
-    /// Judges connections that the pod opens. The peer is the destination.
+    /// The inbound ACL: classifies connections that the pod opens. The peer is the destination.
     pub from_pod: AclBinding,
     /// MAC address of the port itself: the source of frames that leave.
     pub own_mac: Mac,
@@ -72,7 +72,7 @@ pub struct PortState {
 }
 
 impl PortState {
-    /// A port that nothing else is known of; a pod is closed.
+    /// A port without addresses, and with both ACL bindings closed.
     pub fn new(name: impl Into<Arc<str>>, kind: PortKind) -> Self {
         Self {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! Where addresses are that no local port owns: behind tunnels to other cluster nodes.
+//! Routes to other cluster nodes.
 
 use acl::Address;
 use ahash::AHashMap;
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::wire::Mac;
 
-/// Another cluster node, and how its pods are reached.
+/// Another cluster node, and the path to its pods.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Peer {
     /// Name of the cluster node.
@@ -17,7 +17,7 @@ pub struct Peer {
     pub more_addresses: Vec<Address>,
     /// Its pod networks.
     pub networks: Vec<IpNet>,
-    /// Where its packets are sent on the underlay; the address of the VXLAN tunnel's end, where
+    /// Destination of its packets on the underlay; the address of the VXLAN tunnel's end, where
     /// there is an overlay.
     pub endpoint: Address,
     /// MAC address of the next hop towards it on the underlay; `None` while it is not known.
@@ -41,7 +41,7 @@ pub struct Routes {
     nodes: AHashMap<Address, u16>,
 }
 
-/// Peers that fit into a hop's number.
+/// Largest number of peers that an adjacency can encode.
 const MOST_PEERS: usize = 1 << 14;
 
 impl Routes {
@@ -87,7 +87,7 @@ impl Routes {
         self.peers.get(usize::from(n))
     }
 
-    /// Number of the peer behind which `address` is.
+    /// Longest prefix match: number of the peer that `address` is routed to.
     #[inline]
     pub fn find(&self, address: Address) -> Option<u16> {
         let (lengths, width) = match address.is_v4() {

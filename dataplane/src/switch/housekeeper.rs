@@ -1,5 +1,5 @@
-//! A thread for what would hold workers up, or the control side: the kernel takes tens of milliseconds
-//! to close a socket, and the session table is large.
+//! A thread for work that would stall the workers or the control side: closing a socket takes the
+//! kernel tens of milliseconds, and the session table is large.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -11,23 +11,23 @@ use crate::port::{Buffers, Port};
 use crate::session::Sessions;
 use crate::{Frame, FreeList, Memory};
 
-/// What is to be done.
+/// A task of the housekeeper.
 pub(crate) enum Task {
-    /// Close a port that a worker has given up, and free the frames that were to leave by it.
+    /// Close a port that a worker has removed, and free the frames that were to leave by it.
     Close(Box<dyn Port>, Vec<Frame>),
-    /// End the sessions of departed addresses once no worker makes any more.
+    /// End the sessions of departed addresses once no worker creates any more.
     EndDeparted,
-    /// Answer once everything before is done.
+    /// Notify once everything before is done.
     Notify(Sender<()>),
 }
 
 pub(super) struct Housekeeper {
-    /// `None` once it is to end.
+    /// `None` once the thread is to end.
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How often workers are asked whether they have taken a snapshot up.
+/// Interval of checks whether all workers use a snapshot.
 const AGAIN: Duration = Duration::from_millis(10);
 
 impl Housekeeper {
@@ -56,7 +56,7 @@ impl Housekeeper {
         }
     }
 
-    /// Waits until every port that was given up before is closed.
+    /// Waits until every port that was removed before is closed.
     pub(super) fn finish(&self) {
         let (done, is_done) = channel();
         self.give(Task::Notify(done));

@@ -1,4 +1,4 @@
-//! The switch: workers on their cores, and the handle the control side holds them by.
+//! The switch: workers on their cores, and the handle of the control side.
 
 mod housekeeper;
 mod ports;
@@ -24,19 +24,19 @@ pub(crate) use housekeeper::Task;
 pub use ports::PortPart;
 use ports::Ports;
 
-/// When a worker looks for packets.
+/// When a worker polls its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RxMode {
-    /// All the time: the lowest latency, a whole core.
+    /// Always: the lowest latency, a whole core.
     Polling,
-    /// All the time while packets come, and for a moment after; then the kernel wakes it.
+    /// While packets arrive, and for a moment after; then the kernel wakes it.
     #[default]
     Adaptive,
     /// Whenever the kernel wakes it.
     Interrupt,
 }
 
-/// How a switch is set up.
+/// Configuration of a switch.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Workers; at least one.
@@ -66,15 +66,15 @@ impl Default for Config {
     }
 }
 
-/// How long an adaptive worker looks for packets before it lies down.
+/// How long an adaptive worker polls before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(100);
 /// How long a worker sleeps at most, so that idle sessions are swept.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-/// How long a worker may take to give a port up.
+/// How long a worker may take to remove a port.
 const LONGEST_REMOVAL: Duration = Duration::from_secs(2);
 
-/// A running switch. Dropping it stops the workers and gives its ports up.
+/// A running switch. Dropping it stops the workers and closes its ports.
 pub struct Switch {
     workers: Vec<Handle>,
     exchange: Arc<Exchange>,
@@ -177,8 +177,8 @@ impl Switch {
         self.housekeeper.give(Task::EndDeparted);
     }
 
-    /// Ends every session that touches one of these addresses, with the next snapshot: their pods
-    /// have them no longer.
+    /// Ends every session that touches one of these addresses, with the next snapshot: they have
+    /// changed their pods.
     pub fn depart(&self, addresses: impl IntoIterator<Item = Address>) {
         self.sessions.depart(addresses, self.published.load(Ordering::Acquire) + 1);
     }
@@ -198,7 +198,7 @@ impl Switch {
         *known = pods;
     }
 
-    /// Has every worker follow packets, or follow them no more.
+    /// Starts or stops packet tracing on every worker.
     pub fn follow(&self, tracing: Option<&Arc<Tracing>>) {
         for worker in &self.workers {
             worker.mailbox.send(Command::Trace(tracing.cloned()));
@@ -210,19 +210,19 @@ impl Switch {
         self.clock.at(Instant::now())
     }
 
-    /// Waits until every worker decides by this generation or a later one.
+    /// Waits until every worker uses this generation or a later one.
     pub fn wait_in_force(&self, generation: u64, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         self.workers.iter().all(|worker| worker.mailbox.wait_for(generation, deadline))
     }
 
-    /// The oldest generation that a worker still decides by.
+    /// The oldest generation that a worker still uses.
     pub fn generation(&self) -> u64 {
         self.workers.iter().map(|worker| worker.mailbox.generation()).min().unwrap_or(0)
     }
 
-    /// A number for a new port: the lowest that no port has, and that no worker takes for that of
-    /// a port which is gone. `None` if there is none left.
+    /// Allocates a number for a new port: the lowest that no port has, in no worker's snapshot
+    /// either. `None` if there is none left.
     pub fn free_port_id(&self) -> Option<PortId> {
         let find = || self.ports().free(self.generation());
         find().or_else(|| {
@@ -231,16 +231,16 @@ impl Switch {
         })
     }
 
-    /// Has `port` served by the worker that serves the fewest.
+    /// Adds a port, on the worker with the fewest queues.
     pub fn add_port(&self, id: PortId, port: Box<dyn Port>) {
         self.add_queues(id, vec![port]);
     }
 
-    /// Has the queues of one interface served as one port, spread over the workers that serve the
-    /// fewest queues. A worker that gets several has them as one.
+    /// Adds the queues of one interface as one port, spread over the workers with the fewest
+    /// queues. A worker that gets several polls them as one.
     pub fn add_queues(&self, id: PortId, queues: Vec<Box<dyn Port>>) {
         if self.sessions.used_by(id) > 0 {
-            // Opened by workers that did not know yet that the last port of this number was gone.
+            // Opened by workers whose snapshot still had the last port of this number.
             self.sessions.end_of(id);
         }
         let mut ports = self.ports();
@@ -259,10 +259,9 @@ impl Switch {
         }
     }
 
-    /// Takes a port from all workers that serve a part of it. The connections that it opened end.
+    /// Removes a port from all its workers. The connections that it opened end.
     ///
-    /// Its sockets are closed after that, by another thread ([`Self::finish_closing`]): the kernel
-    /// takes its time.
+    /// Its sockets are closed later, by another thread ([`Self::finish_closing`]).
     pub fn remove_port(&self, id: PortId) {
         let parts = self.ports().remove(id, self.published.load(Ordering::Acquire));
         self.exchange.set_owners(id, &[]);
@@ -276,18 +275,18 @@ impl Switch {
         }
         let deadline = Instant::now() + LONGEST_REMOVAL;
         for _ in parts {
-            // A worker answers within a round; if it died, there is nothing to wait for.
+            // A worker replies within a round; a dead one never does.
             let _ = are_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         }
         self.sessions.end_of(id);
     }
 
-    /// Waits until the interfaces of all ports that were removed are free again.
+    /// Waits until the interfaces of all removed ports are free again.
     pub fn finish_closing(&self) {
         self.housekeeper.finish();
     }
 
-    /// Ports that workers gave up because their interfaces vanished.
+    /// Takes the ports that workers removed because their interfaces vanished.
     pub fn take_gone(&self) -> Vec<(PortId, PortGone)> {
         self.workers.iter().flat_map(|worker| worker.mailbox.take_gone()).collect()
     }
@@ -297,8 +296,7 @@ impl Switch {
         self.workers.iter().map(|worker| &worker.counters)
     }
 
-    /// Which workers serve which queues of a port, with their counters; nobody serves a port that
-    /// there is not.
+    /// Workers and queues of a port, with their counters; empty for an unknown port.
     pub fn parts(&self, id: PortId) -> Vec<PortPart> {
         self.ports().parts(id).to_vec()
     }
@@ -372,7 +370,7 @@ fn run(mut worker: Worker, doorbell: &Doorbell, stop: &AtomicBool, mode: RxMode,
     }
 }
 
-/// Sleeps until a port has frames, somebody rings, or the longest sleep is over.
+/// Sleeps until a port has frames, the doorbell rings, or the longest sleep is over.
 fn sleep(worker: &Worker, doorbell: &Doorbell) {
     doorbell.arm();
     if !worker.has_work() {

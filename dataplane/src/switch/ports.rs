@@ -1,4 +1,4 @@
-//! The numbers of ports, and who serves what of them.
+//! Port numbers, and the assignment of queues to workers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::PortId;
 use crate::counters::PortCounters;
 
-/// What one worker serves of a port.
+/// The part of a port that one worker serves.
 #[derive(Clone, Debug)]
 pub struct PortPart {
     /// The worker.
     pub worker: usize,
     /// Which of the port's queues, by the order they were given in.
     pub queues: Range<usize>,
-    /// What passed through them.
+    /// Their counters.
     pub counters: Arc<PortCounters>,
 }
 
@@ -32,7 +32,7 @@ enum Place {
     Free,
     /// That of the port with these parts.
     Served(Vec<PortPart>),
-    /// That of a port that is gone, and that workers may still know by this snapshot.
+    /// Of a removed port, which workers may still have in this snapshot.
     Known(u64),
 }
 
@@ -51,8 +51,7 @@ impl Ports {
         Self { places: Vec::new(), most }
     }
 
-    /// The lowest number that no port has, where every worker decides by `in_force` or a later
-    /// snapshot.
+    /// The lowest free number, where every worker uses `in_force` or a later snapshot.
     pub(super) fn free(&self, in_force: u64) -> Option<PortId> {
         let is_free = |place: &Place| match place {
             Place::Free => true,
@@ -84,7 +83,7 @@ impl Ports {
         workers.sort_by_key(|worker| load[*worker]);
         workers.truncate(queues);
         let count = workers.len();
-        // The first ones, which serve less, get what does not divide.
+        // The first ones, which serve fewer, get the remainder.
         let start = |n: usize| (n * queues).div_ceil(count.max(1));
         let part = |(n, worker)| PortPart {
             worker,
@@ -94,7 +93,7 @@ impl Ports {
         workers.into_iter().enumerate().map(part).collect()
     }
 
-    /// Takes a port away that was known up to snapshot `published`; the parts it had.
+    /// Removes a port that snapshots up to `published` contain; returns its parts.
     pub(super) fn remove(&mut self, id: PortId, published: u64) -> Vec<PortPart> {
         let Some(place) = self.places.get_mut(usize::from(id.0)) else { return Vec::new() };
         if !matches!(place, Place::Served(_)) {
@@ -107,7 +106,7 @@ impl Ports {
         }
     }
 
-    /// What a port consists of.
+    /// The parts of a port.
     pub(super) fn parts(&self, id: PortId) -> &[PortPart] {
         self.places.get(usize::from(id.0)).map_or(&[], Place::parts)
     }

@@ -123,8 +123,8 @@ pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
     let at = usize::from(headers.l4) + field;
     let pseudo = pseudo_of(packet, headers);
     let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
-    // One's complement numbers are the same if they are modulo 0xffff; what else they would have
-    // to be is asked where that is so.
+    // One's complement numbers are the same if they are modulo 0xffff; the exact comparison is made
+    // only where that is so.
     let may_be = (pseudo + u64::from(!stated)).is_multiple_of(0xffff);
     (may_be && stated == fold(pseudo)).then_some(Unfinished { at, field, pseudo })
 }

@@ -1,4 +1,4 @@
-//! What all fragments of a datagram have in common, for whoever has to bring them together.
+//! The identity of a fragmented datagram, which all its fragments share.
 
 use acl::Address;
 
@@ -21,7 +21,7 @@ pub(crate) fn of_fragment(frame: &[u8], length: usize) -> Option<Datagram> {
     may_be_fragment(frame).then(|| read(frame, length)).flatten()
 }
 
-/// A quick look that finds every fragment, and little else.
+/// A quick test that matches every fragment, and few other packets.
 #[inline]
 fn may_be_fragment(frame: &[u8]) -> bool {
     /// More fragments, or an offset.

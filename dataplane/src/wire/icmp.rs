@@ -1,8 +1,7 @@
 //! ICMP (RFC 792) and ICMPv6 (RFC 4443).
 //!
-//! An echo request and its reply are one connection, told apart from others by
-//! the identifier; an error belongs to the connection whose packet it quotes.
-//! Anything else opens nothing.
+//! An echo request and its reply are one connection, distinguished by the identifier; an error
+//! belongs to the connection whose packet it quotes. Anything else opens nothing.
 
 use super::{
     Flow, Fragment, Headers, Kind, Role, be16, checksum, ip, neighbour, protocol, transport,
@@ -23,8 +22,8 @@ pub(super) fn parse_v4(message: &[u8], headers: &mut Headers) -> Result<(), Outc
     }
     match message[0] {
         V4_ECHO | V4_ECHO_REPLY => echo(message, headers),
-        // Destination unreachable, time exceeded, parameter problem. A redirect is an
-        // order to the receiver's routing table and never forwarded.
+        // Destination unreachable, time exceeded, parameter problem. A redirect would change the
+        // receiver's routing table and is never forwarded.
         3 | 11 | 12 => quote(message, headers),
         _ => Err(Outcome::NoSession),
     }
@@ -65,8 +64,8 @@ fn echo(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     Ok(())
 }
 
-/// The identifier stands on the asking side, so that two ends that ping each other with the
-/// same identifier have two connections.
+/// The identifier is the requester's port, so that two ends that ping each other with the same
+/// identifier have two connections.
 pub(super) fn echo_ports(message: &[u8]) -> Option<(u16, u16)> {
     let identifier = be16(message, 4)?;
     match message[0] {
@@ -85,7 +84,7 @@ fn quote(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     quoted(message, headers).map(|_| ()).ok_or(Outcome::NoSession)
 }
 
-/// An error goes to the one who sent the quoted packet, or it is about nothing.
+/// Returns the quoted flow, whose source must be the error's destination.
 pub(super) fn quoted(message: &[u8], headers: &Headers) -> Option<Flow> {
     let (flow, _) = ip::parse_quote(message.get(HEADER..)?, headers.kind)?;
     (flow.source == headers.flow.destination).then_some(flow)

@@ -57,9 +57,9 @@ pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
     transport::parse(frame, headers)
 }
 
-/// Parses what most packets are: untagged IPv4 without options or fragments, and TCP or UDP, with
-/// nothing wrong. `false` leaves it to the general way, which says what is wrong with others (a
-/// test holds the two to each other).
+/// The fast path of the parser: untagged IPv4 without options or fragments, and TCP or UDP, with
+/// nothing wrong. `false` leaves it to the general parser, which names the fault (a test compares
+/// the two).
 #[inline]
 pub(super) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers) -> bool {
     const L3: usize = super::ETHERNET;
@@ -71,7 +71,7 @@ pub(super) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers)
         |at: usize| u32::from_be_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]);
     let total = usize::from(short(L3 + 2));
     let (source, destination) = (word(L3 + 12), word(L3 + 16));
-    // Without a branch for each: hardly ever is any of it otherwise.
+    // Evaluated without branches: nearly all packets pass.
     let is_plain = (start[6] & 1 == 0)
         & (short(12) == super::ETHERTYPE_IPV4)
         & (start[L3] == 0x45)
@@ -152,7 +152,7 @@ pub(super) fn parse_v6(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
         return Err(Outcome::Truncated);
     }
     let (source, destination) = (v6_at(header, 8), v6_at(header, 24));
-    // On the wire, an IPv4-mapped address is nobody's (RFC 4942, section 2.2).
+    // An IPv4-mapped address is invalid on the wire (RFC 4942, section 2.2).
     if source.is_v4() || destination.is_v4() {
         return Err(Outcome::Martian);
     }
@@ -217,7 +217,7 @@ fn walk_extensions(packet: &[u8], start: usize, first: u8) -> Result<Extensions,
 }
 
 /// Whether an IPv6 routing header is of a type that a network's edge refuses (RFC 9288, section
-/// 3.4.4), or leads to another destination still.
+/// 3.4.4), or has segments left.
 fn leads_elsewhere(kind: u8, segments_left: u8) -> bool {
     matches!(kind, 0 | 2 | 3 | 253 | 254) || segments_left > 0
 }
@@ -287,7 +287,7 @@ fn check_v4(source: u32, destination: u32) -> Result<(), Outcome> {
     let network = |address: u32| address >> 24;
     let is_multicast = |address: u32| address >> 28 == 0xe;
     let unusable = |address: u32| matches!(network(address), 0 | 127);
-    // Hosts that have no address yet ask from 0.0.0.0; that is DHCP's business, not ours.
+    // 0.0.0.0 is the source of DHCP requests, which the switch does not serve.
     let bad_source = unusable(source) || is_multicast(source) || source == u32::MAX;
     if is_multicast(destination) || destination == u32::MAX {
         return Err(Outcome::Multicast);
@@ -305,8 +305,8 @@ fn check_v4(source: u32, destination: u32) -> Result<(), Outcome> {
 #[inline]
 fn check_v6(source: u128, destination: u128) -> Result<(), Outcome> {
     let is_multicast = |address: u128| address >> 120 == 0xff;
-    // Unspecified sources and multicast destinations belong to neighbour discovery, which
-    // is told apart behind this; see `icmp`.
+    // Unspecified sources and multicast destinations belong to neighbour discovery, which is
+    // recognized later; see `icmp`.
     if is_multicast(source) || source == 1 || destination <= 1 || source == destination {
         return Err(Outcome::Martian);
     }

@@ -1,10 +1,10 @@
-//! Headers as they stand on the wire: checked once, then read freely.
+//! Wire formats: headers are checked once, then read freely.
 //!
 //! [`parse`] looks at a whole frame and either refuses it by an [`Outcome`] or
 //! gives its [`Headers`]; nothing behind it checks a length again.
 //!
-//! A packet may stretch over several frames; here stands what is in the first. All headers must be
-//! in it, and messages to the switch itself (neighbours, ICMP errors) as a whole.
+//! A packet may span several frames; this module reads the first. All headers must be in it, and
+//! messages to the switch itself (neighbours, ICMP errors) as a whole.
 
 pub mod checksum;
 pub mod crc32c;
@@ -144,7 +144,7 @@ pub struct Headers {
     pub end: u16,
     /// Place in a fragmented datagram.
     pub fragment: Fragment,
-    /// Both ends of the packet itself. (What an ICMP error quotes, [`quoted`] tells.)
+    /// Both ends of the packet itself. (For the flow that an ICMP error quotes, see [`quoted`].)
     pub flow: Flow,
 }
 
@@ -184,8 +184,8 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
     parse_into(frame, frame.len(), &mut headers).map(|()| headers)
 }
 
-/// The same for a packet of `length` bytes whose first frame this is, with the headers written
-/// where they are wanted. Refused frames leave there what was found until then.
+/// The same for a packet of `length` bytes whose first frame this is, written into `headers`. On an
+/// error `headers` holds the fields read so far.
 #[inline]
 pub(crate) fn parse_into(
     frame: &[u8],

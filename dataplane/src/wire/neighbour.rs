@@ -26,7 +26,7 @@ pub(super) fn check_arp(frame: &[u8], headers: &mut Headers) -> Result<(), Outco
     Ok(())
 }
 
-/// Neighbour discovery is only valid with hop limit 255 (checked by the one who answers).
+/// Neighbour discovery is only valid with hop limit 255 (checked by [`message`]).
 pub(super) fn check_nd(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     if matches!(message[0], SOLICITATION | ADVERTISEMENT) && message.len() < ND_LENGTH {
         return Err(Outcome::MalformedTransport);
@@ -38,19 +38,20 @@ pub(super) fn check_nd(message: &[u8], headers: &mut Headers) -> Result<(), Outc
 /// What a neighbour packet is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Who has `target`? The asker's own address is unspecified while it probes (RFC 5227, RFC 4862).
+    /// A request for the MAC address of `target`. The sender is unspecified in a probe (RFC 5227,
+    /// RFC 4862).
     Request {
-        /// The asker's address; unspecified for a probe.
+        /// The sender's address; unspecified for a probe.
         sender: Address,
-        /// The address asked for.
+        /// The requested address.
         target: Address,
     },
-    /// `sender` says that it has an address.
+    /// An announcement of `sender`'s address.
     Announcement {
         /// The address it claims.
         sender: Address,
     },
-    /// Something the switch has no use for.
+    /// Any other message.
     Other,
 }
 
@@ -86,15 +87,15 @@ pub fn message(frame: &[u8], headers: &Headers) -> Message {
     }
 }
 
-/// The sender's MAC address as an ARP packet claims it, which spoofers forget to forge.
+/// The sender's MAC address in an ARP packet.
 pub fn arp_sender(frame: &[u8], headers: &Headers) -> Mac {
     let at = usize::from(headers.l3) + 8;
     frame[at..at + 6].try_into().expect("checked by parse")
 }
 
-/// Length of the answer to a neighbour solicitation.
+/// Length of the reply to a neighbour solicitation.
 pub const ND_REPLY_LENGTH: usize = ETHERNET + 40 + 32;
-/// Length of the answer to an ARP request.
+/// Length of an ARP reply.
 pub const ARP_REPLY_LENGTH: usize = ETHERNET + ARP;
 
 /// Writes "`mac` has `target`" over `frame`, which holds the question and is at least

@@ -1,14 +1,13 @@
-//! Unfinished checksums inside a pod's own tunnels.
+//! Partial checksums inside a pod's own tunnels.
 //!
-//! A pod may put packets into packets: a VXLAN, Geneve, GRE or IP-in-IP interface in it, a nested
-//! cluster's overlay. Its kernel then finishes the checksum outside and leaves the one *inside* to
-//! the hardware, which is told by other means than the packet where that one stands. The packet
-//! that arrives here must tell it by itself: this looks for a TCP or UDP header in the places
-//! where the usual tunnels have one, whose checksum is, to the bit, the sum of its pseudo header,
-//! under an IP header that is whole, sound and ends with the packet.
+//! A pod may have a VXLAN, Geneve, GRE or IP-in-IP interface, or a nested cluster's overlay. Its
+//! kernel then completes the outer checksum and leaves the *inner* one to the hardware, with its
+//! place in the socket buffer, not in the packet. So this parses the usual tunnel formats for an
+//! inner TCP or UDP header whose checksum equals the sum of its pseudo header, under an IP header
+//! that is complete, valid and ends with the packet.
 //!
-//! Completing it leaves the checksum outside right: what it covers sums up to the same, whatever
-//! the bytes inside are, which is how the kernel could finish it first.
+//! Completing it keeps the outer checksum valid: the sum over the inner packet does not depend on
+//! its bytes, which is how the kernel could complete the outer one first.
 
 use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Fragment, Headers, be16, checksum, ip, protocol};
 use crate::frame::PartialChecksum;
@@ -23,14 +22,14 @@ const LEAST: usize = ip::V4_HEADER + UDP_HEADER;
 /// Ethernet inside of a tunnel: "transparent Ethernet bridging".
 const ETHERTYPE_ETHERNET: u16 = 0x6558;
 
-/// Completes a checksum that was left unfinished inside of a tunnel.
+/// Completes a partial checksum inside a tunnel.
 #[inline]
 pub fn complete(memory: &Memory, frame: &mut Frame, headers: &Headers) {
     // Most packets are TCP or short.
     let may_be = headers.flow.protocol != protocol::TCP
         && headers.payload() >= LEAST
         && headers.fragment == Fragment::Whole
-        // Of two sums only one can be unfinished.
+        // Only one of the two checksums can be partial.
         && frame.partial_checksum().is_none();
     if !may_be {
         return;
@@ -41,7 +40,8 @@ pub fn complete(memory: &Memory, frame: &mut Frame, headers: &Headers) {
     }
 }
 
-/// The unfinished checksum inside of a packet of `length` bytes, whose first frame this is.
+/// Finds the inner partial checksum of a packet of `length` bytes, of which `packet` is the first
+/// frame.
 fn unfinished(packet: &[u8], length: usize, headers: &Headers) -> Option<PartialChecksum> {
     let l4 = usize::from(headers.l4);
     let whole = packet.get(..usize::from(headers.end).min(packet.len()))?;
@@ -110,7 +110,7 @@ fn in_ethernet(packet: &[u8], at: usize) -> Option<usize> {
     matches!(be16(packet, ip - 2)?, ETHERTYPE_IPV4 | ETHERTYPE_IPV6).then_some(ip)
 }
 
-/// The unfinished checksum behind an IP header at `at`.
+/// The partial checksum behind an IP header at `at`.
 fn in_ip(packet: &[u8], at: usize, length: usize) -> Option<PartialChecksum> {
     let (l4, protocol, addresses) = match packet.get(at)? >> 4 {
         4 => {

@@ -1,5 +1,5 @@
-//! Network address translation (RFC 3022): other addresses and ports, with every checksum that
-//! covers them mended.
+//! Network address translation (RFC 3022): other addresses and ports, with an update of every
+//! checksum that covers them.
 
 use acl::Address;
 
@@ -30,11 +30,11 @@ pub fn rewrite_error(frame: &mut [u8], headers: &Headers, to: &Flow, quoted: &Fl
         let changed = addresses(quote, 0, headers.kind, quoted);
         transport(&mut quote[inner_l4..], headers.kind, quoted, &changed, false);
     }
-    // So much has changed that a new sum is simpler; errors are short and rare.
+    // A full sum is simpler than an update; errors are short and rare.
     icmp::finish(&mut frame[..end], l3, l4, headers.kind);
 }
 
-/// What became of the addresses: bytes before and after, for checksums that cover them.
+/// The address bytes before and after, for checksums that cover them.
 struct Changed {
     old: [u8; 32],
     new: [u8; 32],
@@ -66,7 +66,7 @@ fn v4(address: Address) -> [u8; 4] {
     (address.bits() as u32).to_be_bytes()
 }
 
-/// Writes the ports of a transport header, as much of it as is there, and mends its checksum.
+/// Writes the ports of a transport header, as far as it is there, and updates its checksum.
 fn transport(segment: &mut [u8], kind: Kind, to: &Flow, changed: &Changed, whole: bool) {
     let (mut old, mut new) = ([0; 36], [0; 36]);
     old[..32].copy_from_slice(&changed.old);
@@ -83,7 +83,7 @@ fn transport(segment: &mut [u8], kind: Kind, to: &Flow, changed: &Changed, whole
         field[..2].copy_from_slice(&to.source_port.to_be_bytes());
         field[2..].copy_from_slice(&to.destination_port.to_be_bytes());
     } else {
-        // It stands on the asking side; the other one is 0.
+        // It is the requester's port; the other one is 0.
         field.copy_from_slice(&(to.source_port | to.destination_port).to_be_bytes());
     }
     new[32..32 + field.len()].copy_from_slice(field);
@@ -91,7 +91,7 @@ fn transport(segment: &mut [u8], kind: Kind, to: &Flow, changed: &Changed, whole
         protocol::TCP => 16,
         protocol::UDP => 6,
         protocol::SCTP => {
-            // A CRC over the packet alone; it cannot be mended in parts.
+            // A CRC over the packet alone; it cannot be updated in parts.
             if whole && old[32..] != new[32..] {
                 super::crc32c::finish(segment);
             }

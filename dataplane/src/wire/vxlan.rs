@@ -8,8 +8,8 @@
 //! The outer packet carries the inner one's traffic class; a congestion mark that it gets on its
 //! way is combined with the inner one's at the end of the tunnel (RFC 6040).
 //!
-//! Tunnel packets leave with the largest hop limit, so that a receiver on the same link can tell
-//! one that came through a router (RFC 5082).
+//! Tunnel packets leave with the largest hop limit, so that a receiver on the same link can detect
+//! a router in between (RFC 5082).
 
 use acl::Address;
 
@@ -65,8 +65,9 @@ impl Vxlan {
 
     /// Writes what stands in front of the frame inside; `front` is [`Self::front`] bytes long.
     ///
-    /// `hash` is the inner connection's: packets of one keep their order on the underlay, others
-    /// may take other ways (RFC 7348, section 4.1). `class` is the inner packet's traffic class.
+    /// `hash` is the inner connection's: packets of one connection keep their order on the
+    /// underlay, others may take other paths (RFC 7348, section 4.1). `class` is the inner packet's
+    /// traffic class.
     pub fn write(
         &self,
         packet: &mut [u8],
@@ -89,7 +90,7 @@ impl Vxlan {
             header[0] = 0x45;
             header[1] = class;
             header[2..4].copy_from_slice(&(V4 as u16 + udp_length).to_be_bytes());
-            // The other end does not put fragments together.
+            // The other end does not reassemble fragments.
             header[6] = 0x40;
             header[8] = HOP_LIMIT;
             header[9] = protocol::UDP;

@@ -1,4 +1,4 @@
-//! What one worker leaves for another, and takes from others.
+//! Hand-offs between workers.
 
 use std::cell::Cell;
 
@@ -27,7 +27,7 @@ impl Worker {
         }
     }
 
-    /// Hands a packet that leaves by a port of others to one of them.
+    /// Hands a packet that leaves by another worker's port to that worker.
     #[inline]
     pub(super) fn hand_over(&mut self, frame: Frame, port: PortId) {
         match self.exchange.hand_over(self.number, frame, port) {
@@ -36,12 +36,12 @@ impl Worker {
         }
     }
 
-    /// Wakes those that were left something.
+    /// Wakes the workers that got hand-offs.
     pub(super) fn wake_others(&mut self) {
         self.left.drain(..).for_each(|worker| self.exchange.wake(worker));
     }
 
-    /// Takes what other workers left: for this one's ports to send, and to handle.
+    /// Takes hand-offs from other workers: packets to transmit, and packets to process.
     pub(super) fn take_handoffs(&mut self) -> usize {
         let mut taken = 0;
         while taken < VECTOR

@@ -4,11 +4,10 @@
 //! mailbox (snapshot, ports) ─▶ receive from each port ─▶ graph ─▶ send ─▶ other workers' rings
 //! ```
 //!
-//! A worker owns its ports, its graph and the snapshot it decides by. Between two vectors it
-//! looks whether the control side has left mailbox; within a vector nothing changes, so no
-//! packet is judged by half of two snapshots.
+//! A worker owns its ports, its graph and its snapshot. Between two vectors it reads its mailbox;
+//! within a vector nothing changes, so no packet is evaluated by parts of two snapshots.
 //!
-//! A port may be this worker's alone, or have parts with several (`exchange` says who sends then).
+//! A port may be this worker's alone, or have parts with several (see `exchange`).
 
 mod handoff;
 mod slots;
@@ -27,14 +26,14 @@ use crate::{
 };
 use slots::{Slot, Slots};
 
-/// Looks at packets whose outcome is known, before they leave.
+/// Inspects packets with an outcome before they leave.
 pub trait Inspect: Send {
-    /// Whether anybody is interested right now.
+    /// Whether inspection is on.
     fn is_wanted(&self) -> bool {
         true
     }
 
-    /// A packet waits in the switch for others; it is done later, in the same frame.
+    /// A packet is held in the switch; it is done later, in the same frame.
     fn waits(&mut self, packet: &Packet) {
         let _ = packet;
     }
@@ -43,12 +42,12 @@ pub trait Inspect: Send {
     fn done(&mut self, packet: &Packet, memory: &Memory, snapshot: &Snapshot);
 }
 
-/// Frames taken from one port before the next has its turn.
+/// Frames received from one port before the next is polled.
 const BURST: usize = 64;
-/// How often ports are asked what they missed.
+/// Interval of reading the ports' statistics.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Sessions looked at for idleness at a time, and how often: a million takes three seconds, and a
-/// worker that polls spends next to nothing on it.
+/// Sessions checked for idleness at a time, and the interval: a sweep over a million takes three
+/// seconds, at a negligible share of a polling worker's time.
 const SWEEP: u32 = 2048;
 const SWEEP_EVERY: Duration = Duration::from_millis(5);
 
@@ -64,12 +63,12 @@ pub struct Worker {
     slots: Slots,
     mailbox: Arc<Mailbox>,
     exchange: Arc<Exchange>,
-    /// Closes the ports that are given up; without one the worker does.
+    /// Closes removed ports; without one the worker does.
     housekeeper: Option<Sender<Task>>,
     inspect: Option<Box<dyn Inspect>>,
     packets: Vec<Packet>,
     frames: Vec<Frame>,
-    /// Workers that were left frames since they were last woken.
+    /// Workers with hand-offs since they were last woken.
     left: Vec<usize>,
     sweep_at: u32,
     sweep_due: Now,
@@ -77,7 +76,7 @@ pub struct Worker {
     statistics_due: Now,
 }
 
-/// What a worker is made of.
+/// The parts of a worker.
 pub(crate) struct Parts {
     pub(crate) number: usize,
     pub(crate) memory: Arc<Memory>,
@@ -137,7 +136,7 @@ impl Worker {
         })
     }
 
-    /// Where the control side leaves mailbox for this worker.
+    /// The mailbox of this worker.
     pub fn mailbox(&self) -> &Arc<Mailbox> {
         &self.mailbox
     }
@@ -147,22 +146,22 @@ impl Worker {
         &self.counters
     }
 
-    /// The sessions it knows.
+    /// The session table.
     pub fn sessions(&self) -> &Arc<Sessions> {
         &self.sessions
     }
 
-    /// Frames that nothing is in and that it can reach.
+    /// Free frames that this worker can take.
     pub fn free_frames(&self) -> usize {
         self.free.len()
     }
 
-    /// The snapshot it decides by.
+    /// The snapshot in use.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
 
-    /// One round: mailbox, then a burst from every port. Returns the packets handled.
+    /// Runs one round: the mailbox, then a burst from every port. Returns the packets handled.
     pub fn round(&mut self, now: Now) -> usize {
         self.run_commands();
         if self.graph.expire(now) {
@@ -174,7 +173,7 @@ impl Worker {
         }
         let ports = self.slots.len();
         for n in 0..ports {
-            // Another port begins each round, so that none waits behind a busy one for ever.
+            // Each round starts at another port, so that a busy one does not starve the others.
             handled += self.serve((self.first_slot + n) % ports.max(1), now);
         }
         self.first_slot = if ports == 0 { 0 } else { (self.first_slot + 1) % ports };
@@ -221,7 +220,7 @@ impl Worker {
         count
     }
 
-    /// Sends the gathered vector through the graph and out, and after it what waited for it.
+    /// Runs the vector through the graph and sends it, and after it the fragments held for it.
     fn run_vector(&mut self, now: Now) {
         if !self.packets.is_empty() {
             let Self { graph, packets, snapshot, memory, sessions, counters, .. } = self;
@@ -240,7 +239,7 @@ impl Worker {
         graph.resume(packets, snapshot, memory, sessions, counters, now)
     }
 
-    /// Gives the packets of a vector to their ports, or their frames back.
+    /// Passes the packets of a vector to their ports, or frees their frames.
     fn hand_out(&mut self, now: Now) {
         if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
             for packet in &self.packets {
@@ -268,7 +267,7 @@ impl Worker {
         self.packets = packets;
     }
 
-    /// Counts packets that wait no longer, and takes their frames back.
+    /// Counts packets that are no longer held, and frees their frames.
     fn end_waiting(&mut self) {
         while let Some(packet) = self.graph.take_ended() {
             if let Some(outcome) = packet.outcome {
@@ -282,7 +281,7 @@ impl Worker {
     }
 
     fn send(&mut self) {
-        // Sending may take a while; others go on meanwhile.
+        // Wakes the others first: sending may take a while.
         self.wake_others();
         let mut gone = Vec::new();
         for slot in self.slots.iter_mut() {
@@ -337,8 +336,8 @@ impl Worker {
         }
     }
 
-    /// Leaves a port to the housekeeper: closing its sockets takes the kernel milliseconds, in which
-    /// no packet would pass here.
+    /// Passes a port to the housekeeper: closing its sockets takes the kernel milliseconds, which
+    /// would stall this worker.
     fn give_up(&mut self, port: Box<dyn Port>, leaving: Vec<Frame>) {
         let task = Task::Close(port, leaving);
         let back = match &self.housekeeper {
@@ -356,7 +355,7 @@ impl Worker {
         self.slots.iter().map(|slot| &*slot.port)
     }
 
-    /// Whether mailbox or other workers' frames wait.
+    /// Whether commands or hand-offs are queued.
     pub(crate) fn has_work(&self) -> bool {
         self.mailbox.has_waiting() || self.exchange.has_frames(self.number)
     }
@@ -364,7 +363,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Nobody waits for this worker any more.
+        // Closes its ports itself.
         self.housekeeper = None;
         for Slot { port, leaving, .. } in self.slots.take_all() {
             self.give_up(port, leaving);

@@ -22,7 +22,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Has a frame leave with this vector, its checksum completed unless the port sees to that.
+    /// Queues a frame for transmission with this vector; completes its checksum unless the port
+    /// does.
     #[inline]
     pub(super) fn leave(&mut self, mut frame: Frame, memory: &Memory) {
         if !self.accepts_partial_checksums {
@@ -32,11 +33,11 @@ impl Slot {
     }
 }
 
-/// All of them, found by the port's number.
+/// All slots of a worker, by port number.
 #[derive(Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// Place in `slots` of each port.
+    /// Index in `slots` of each port.
     places: Vec<u16>,
 }
 
@@ -102,15 +103,15 @@ impl Slots {
         self.slots.get_mut(n)
     }
 
-    /// The port's, if it is served here.
+    /// The slot of a port that is served here.
     #[inline]
     pub(super) fn of(&mut self, id: PortId) -> Option<&mut Slot> {
         let place = self.place(id)?;
         Some(&mut self.slots[place])
     }
 
-    /// That of the port a packet was handed over for; `None` if the port is not served here any
-    /// more, and if another one has its number now.
+    /// The slot of a hand-off's port; `None` if the port is no longer served here, or another one
+    /// has its number.
     #[inline]
     pub(super) fn of_handoff(&mut self, handoff: &Handoff) -> Option<&mut Slot> {
         self.of(handoff.port).filter(|slot| slot.epoch == handoff.epoch)

@@ -129,8 +129,8 @@ impl Editor {
         within.map(|(net, value)| (*net, *value))
     }
 
-    /// The answers for 2^`shift` addresses, each with the address where it begins: what `outer`
-    /// and the networks inside make of them.
+    /// The results for 2^`shift` addresses, each with the address where it begins: what `outer` and
+    /// the networks inside make of them.
     fn ranges(&self, bits: u32, shift: u32, outer: u32) -> Vec<(u32, u32)> {
         let mut ranges = vec![(bits, outer)];
         // A later range that begins at the same place replaces the one before.
@@ -258,7 +258,7 @@ impl Trie {
         let last = ranges.len() - 1;
         let mut words = [0; LINE as usize];
         for at in 0..2 * STARTS {
-            // Those that are not there begin at the end, with the last one's answer.
+            // Those that are not there begin at the end, with the last one's result.
             let start = ranges.get(at + 1).map_or(u16::MAX, |(start, _)| *start as u16);
             words[at / 2] |= u32::from(start) << (16 * (at % 2));
         }
@@ -268,7 +268,7 @@ impl Trie {
         marked(self.pool.put(Size::Line, &words), RANGES)
     }
 
-    /// Gives back what a value of 2^`shift` addresses leads to.
+    /// Reclaims what a value of 2^`shift` addresses references.
     fn release(&mut self, value: u32, shift: u32) {
         if value == BLANK {
             // Others have it too.

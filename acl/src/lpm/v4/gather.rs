@@ -52,8 +52,8 @@ fn descend_chunks(view: View<'_>, keys: &[[u32; LANES]], values: &mut [[u32; LAN
             let part = _mm512_and_si512(part, low_byte);
             let at = _mm512_add_epi32(_mm512_slli_epi32::<4>(value), part);
             let inner = _mm512_test_epi32_mask(value, block);
-            // SAFETY: masked by the place of the last word, which is a power of two less one
-            // and below 2^31. What a version leads to is never written.
+            // SAFETY: masked by the place of the last word, which is a power of two less one and
+            // below 2^31. What a version references is never written.
             value = unsafe {
                 _mm512_mask_i32gather_epi32::<4>(value, inner, _mm512_and_si512(at, last), words)
             };

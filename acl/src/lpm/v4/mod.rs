@@ -1,4 +1,4 @@
-//! Longest-prefix match on IPv4: a trie by bytes, compact where there is little to tell apart.
+//! Longest-prefix match on IPv4: a trie by bytes, compact where few values differ.
 //!
 //! ```text
 //! root block -> block of a /8 -> value of a /16
@@ -6,11 +6,11 @@
 //!                                                            answer | ranges | block -> answer
 //! ```
 //!
-//! A *block* holds a value for each of 256 parts. Up to eleven *ranges* of equal answers fit a
-//! single cache line, which holds where they begin and what they answer, and are compared at
-//! once. So networks far apart cost a line (DXR: Zec, Rizzo and Mikuc, CCR 2012), and
-//! neighbouring hosts four bytes each. A lookup is four loads that depend on each other, for
-//! whole vectors without a branch on data.
+//! A *block* holds a value for each of 256 parts. Up to eleven *ranges* of equal results fit a
+//! single cache line, which holds their starts and their results, and are compared at once. So
+//! networks far apart cost a line (DXR: Zec, Rizzo and Mikuc, CCR 2012), and neighbouring hosts
+//! four bytes each. A lookup is four loads that depend on each other, for whole vectors without a
+//! branch on data.
 
 mod editor;
 #[cfg(target_arch = "x86_64")]
@@ -40,11 +40,11 @@ const RANGES: u32 = 1 << 30;
 
 /// Ranges in a line, which begins with the starts of all but the first.
 const WIDTH: usize = 11;
-/// Words before the answers: ten starts of 16 bits, the earlier in the lower half.
+/// Words before the results: ten starts of 16 bits, the earlier in the lower half.
 const STARTS: usize = LINE as usize - WIDTH;
 
 impl V4 {
-    /// The answer for an address; 0 is "none".
+    /// Looks up an address; 0 is "none".
     #[inline(always)]
     pub(super) fn lookup(&self, key: u32) -> u32 {
         let view = self.version.view();
@@ -62,8 +62,8 @@ impl V4 {
         move |key| begin(view, root, key)
     }
 
-    /// The answers for many addresses, no more than [`VECTOR`], in place of what they
-    /// [begin](Self::begin) with.
+    /// Looks up many addresses, no more than [`VECTOR`], in place of what they [begin](Self::begin)
+    /// with.
     #[inline(always)]
     pub(super) fn finish(&self, keys: &[u32], found: &mut [u32]) {
         let view = self.version.view();

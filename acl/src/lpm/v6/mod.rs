@@ -49,8 +49,8 @@ impl V6 {
             *home = hosts.line(hosts.home(*key));
             prefetch(*home);
         }
-        // Keys still without an answer, by place. Written always and kept if counted, so that
-        // nothing depends on guessing a branch right.
+        // Unresolved keys, by index. Written always and kept if counted, so that nothing depends on
+        // guessing a branch right.
         let mut left = [0_u8; VECTOR];
         let mut count = 0;
         for (place, (key, found)) in keys.iter().zip(found.iter_mut()).enumerate() {
@@ -87,8 +87,8 @@ impl V6 {
     }
 }
 
-/// The network of `length` (below 128) around an address in one number: its bits, and after
-/// them a 1 that tells the length.
+/// The network of `length` (below 128) around an address in one number: its bits, and after them a
+/// 1 that marks the length.
 #[inline(always)]
 fn network(bits: u128, length: u8) -> u128 {
     bits & mask(length) | 1 << (127 - length)

@@ -6,8 +6,7 @@
 //!     -> hash and step ----------+-> slot: one key and its value
 //! ```
 //!
-//! Every lookup costs two loads, whatever keys it is asked for, so no sender can choose keys that
-//! cost more.
+//! Every lookup costs two loads, whatever its key, so no sender can choose keys that cost more.
 
 #![allow(unsafe_code)]
 

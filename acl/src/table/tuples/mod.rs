@@ -47,7 +47,7 @@ pub(super) struct Tuples {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbered {
     pub(super) rule: u32,
-    /// The number of what it asks of the transport header.
+    /// The number of its transport condition.
     pub(super) demand: u32,
     pub(super) ends: [EndId; 2],
 }
@@ -154,7 +154,7 @@ impl Tuples {
     }
 
     /// The pair of classes in the first tuple of `mask`, which is not empty, and the place where
-    /// its list would be. `record` tells where a field's record of a kind is.
+    /// its list would be. `record` maps a kind to the place of a field's record.
     #[inline(always)]
     pub(super) fn probe(
         &self,
@@ -187,7 +187,7 @@ impl Tuples {
 /// The first tuple of a mask that is not empty.
 #[inline(always)]
 fn first(mask: u32) -> usize {
-    // Without the bound nothing else would tell that arrays are long enough.
+    // Without the bound the compiler cannot prove that arrays are long enough.
     mask.trailing_zeros() as usize % u32::BITS as usize
 }
 

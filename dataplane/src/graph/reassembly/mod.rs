@@ -1,11 +1,11 @@
-//! Virtual reassembly: later fragments carry no ports and follow the flow of their first.
+//! Virtual reassembly: later fragments carry no ports and are forwarded by the flow of their first.
 //!
-//! No datagram is put together. The [`Table`] remembers what became of first fragments, and holds
-//! later ones that came before theirs; those enter this node again when their first is let
+//! No datagram is reassembled. The [`Table`] records the outcome of first fragments, and holds
+//! later ones that arrive before theirs; those enter this node again when their first is let
 //! through.
 //!
-//! This node comes behind those that classify first fragments, so that a datagram whose fragments
-//! share a vector is known in time.
+//! This node follows those that classify first fragments, so that fragments in one vector need not
+//! be held.
 
 mod table;
 
@@ -36,7 +36,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
 }
 
-/// Forwards a fragment of traffic that no policy is about, which has no sessions.
+/// Forwards a fragment of traffic without policies, which has no sessions.
 fn without_policy(context: &Context<'_>, packet: &mut Packet) -> Next {
     let flow = &packet.headers.flow;
     let (adjacency, port) = match context.route(packet, flow) {
@@ -55,7 +55,7 @@ fn without_policy(context: &Context<'_>, packet: &mut Packet) -> Next {
 }
 
 impl Context<'_> {
-    /// Remembers a first fragment that is let through.
+    /// Records a first fragment that is let through.
     pub(super) fn remember_fragment(&mut self, packet: &Packet, has_session: bool) {
         if let Fragment::First(_) = packet.headers.fragment
             && let Some(datagram) = Datagram::of(packet)
@@ -65,7 +65,7 @@ impl Context<'_> {
         }
     }
 
-    /// Remembers the first fragments of a vector that were refused.
+    /// Records the first fragments of a vector that were dropped.
     pub(super) fn refuse_fragments(&mut self, packets: &[Packet]) {
         if !self.reassembly.take_has_first() {
             return;

@@ -1,4 +1,4 @@
-//! Which packets are followed.
+//! Filters of packet traces.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use ipnet::IpNet;
 use crate::wire::{Flow, Headers, Kind, protocol};
 use crate::{Outcome, Verdict};
 
-/// Terms that a packet has to meet, all of them; one that is not set lets every packet through.
+/// Conditions that a packet must meet, all of them; `None` matches every packet.
 ///
 /// Addresses and ports are those that the packet came with (for a packet out of a tunnel also
 /// those inside), before a service gives it others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Name of the port it comes in by.
+    /// Name of the ingress port.
     pub in_port: Option<Arc<str>>,
-    /// Name of the port it leaves by.
+    /// Name of the egress port.
     pub out_port: Option<Arc<str>>,
     /// Its source is in one of these.
     pub from: Option<Vec<IpNet>>,
@@ -35,13 +35,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether the port it comes in by is one that is wanted.
+    /// Whether the ingress port matches.
     pub(super) fn matches_entry(&self, in_port: Option<&str>) -> bool {
         self.in_port.as_deref().is_none_or(|wanted| in_port == Some(wanted))
     }
 
-    /// Whether the headers are wanted; those that could not be read are if nothing is said
-    /// about headers.
+    /// Whether the headers match; malformed ones match filters without conditions on headers.
     pub(super) fn matches_headers(&self, headers: &Headers) -> bool {
         let Self { from, to, address, protocol, port, .. } = self;
         let asks_nothing = from.is_none()
@@ -73,7 +72,7 @@ impl Filter {
             })
     }
 
-    /// Whether its end is one that is wanted.
+    /// Whether the outcome and the egress port match.
     pub(super) fn matches_end(&self, outcome: Option<Outcome>, out_port: Option<&str>) -> bool {
         self.out_port.as_deref().is_none_or(|wanted| out_port == Some(wanted))
             && self.verdict.is_none_or(|wanted| outcome.map(Outcome::verdict) == Some(wanted))

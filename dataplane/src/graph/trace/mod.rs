@@ -1,12 +1,12 @@
-//! Following packets: what each node decided about each of them.
+//! Packet tracing: what each node decided about each packet.
 //!
 //! ```text
-//! Tracing (filter, how many) ─▶ each worker's Tracer ─▶ traces that are done ─▶ whoever asked
+//! Tracing (filter, how many) ─▶ each worker's Tracer ─▶ finished traces ─▶ the reader
 //! ```
 //!
-//! Nodes know nothing of it. While a trace is wanted, the graph hands its nodes one packet at a
-//! time and lets the [`Tracer`] look at the packet before and after; otherwise it asks once a
-//! node and vector whether there is one. A trace holds so many traces at most, and ends by itself.
+//! Nodes are not involved. While tracing is on, the graph runs its nodes one packet at a time, and
+//! the [`Tracer`] compares the packet before and after; otherwise it costs one test a node and
+//! vector. Tracing is bounded, and ends by itself.
 
 mod filter;
 mod observe;
@@ -23,7 +23,7 @@ pub use record::{
 };
 pub(super) use tracer::Tracer;
 
-/// One trace, shared by the workers that fill it and whoever asked for it.
+/// One tracing request, shared by the workers that fill it and its reader.
 #[derive(Debug)]
 pub struct Tracing {
     filter: Filter,
@@ -33,36 +33,36 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// Follows the next `most` packets that match, over all workers.
+    /// Traces the next `most` packets that match, over all workers.
     pub fn new(filter: Filter, most: u32) -> Self {
         let room = (most as usize).max(1);
         Self { filter, most: most.into(), taken: AtomicU64::new(0), done: ArrayQueue::new(room) }
     }
 
-    /// Follows every packet that matches. Whoever asked takes the traces before there are more
-    /// than `room`; those beyond are lost.
+    /// Traces every packet that matches. Traces beyond `room` that the reader has not taken are
+    /// dropped.
     pub fn endless(filter: Filter, room: usize) -> Self {
         Self { most: u64::MAX, done: ArrayQueue::new(room.max(1)), ..Self::new(filter, 0) }
     }
 
-    /// Packets followed so far.
+    /// Packets traced so far.
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed).min(self.most)
     }
 
-    /// Whether no more packets are followed.
+    /// Whether tracing has ended.
     pub fn is_over(&self) -> bool {
         self.taken.load(Ordering::Relaxed) >= self.most
     }
 
-    /// The next trace that is done; each is given once.
+    /// Takes the next finished trace.
     pub fn take(&self) -> Option<PacketTrace> {
         self.done.pop()
     }
 
     fn keep(&self, trace: PacketTrace) {
         if self.taken.fetch_add(1, Ordering::Relaxed) < self.most {
-            // What does not fit is lost, as `endless` says.
+            // What does not fit is dropped, as `endless` says.
             let _ = self.done.push(trace);
         }
     }

@@ -1,4 +1,4 @@
-//! What there is to see of a packet before and after a node.
+//! Observes a packet before and after a node.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::session::TupleOrigin;
 use crate::wire::{self, Flow, Headers, Role};
 use crate::{AclBinding, Adjacency, Egress, Outcome, Snapshot};
 
-/// What a node may change, as it was before.
+/// State that a node may change, as it was before.
 pub(super) enum Before {
     Nothing,
     Session(Option<SessionInfo>),
@@ -18,7 +18,7 @@ pub(super) enum Before {
     Service(Flow),
 }
 
-/// Looks at a packet that a node is about to get.
+/// Observes a packet before a node.
 pub(super) fn before(node: Node, context: &Context<'_>, packet: &Packet) -> Before {
     match node {
         Node::Session => Before::Session(session(context, packet)),
@@ -32,7 +32,7 @@ pub(super) fn before(node: Node, context: &Context<'_>, packet: &Packet) -> Befo
     }
 }
 
-/// Looks at it again once the node is done with it.
+/// Observes it after the node.
 pub(super) fn after(
     node: Node,
     before: Before,
@@ -94,7 +94,7 @@ pub(super) fn after(
     }
 }
 
-/// A decision with what each binding said.
+/// Evaluates a connection, with the result of each ACL.
 pub(super) fn evaluation(snapshot: &Snapshot, flow: &Flow) -> Evaluation {
     let decision = policy::evaluate(snapshot, flow);
     let flow = &policy::deciding(snapshot, flow);
@@ -129,7 +129,7 @@ pub(super) fn evaluation(snapshot: &Snapshot, flow: &Flow) -> Evaluation {
     }
 }
 
-/// The connection that a packet belongs to.
+/// Finds the session of a packet.
 fn session(context: &Context<'_>, packet: &Packet) -> Option<SessionInfo> {
     if packet.headers.role != Role::Quotes {
         return seen(context, &packet.headers.flow, TupleOrigin::Entering);

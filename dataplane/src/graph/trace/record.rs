@@ -1,4 +1,4 @@
-//! One packet's trace, as values.
+//! The trace of one packet, as values.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::session::{State, Tuples};
 use crate::wire::{Flow, Headers};
 use crate::{Now, Outcome, PortKind};
 
-/// The trace of one packet through the graph.
+/// The path of one packet through the graph.
 #[derive(Clone, Debug)]
 pub struct PacketTrace {
     /// When its vector was handled.
@@ -20,15 +20,15 @@ pub struct PacketTrace {
     pub vector: u16,
     /// Generation of the snapshot it was decided by.
     pub generation: u64,
-    /// The port it came in by; `None` if there is no such port.
+    /// The ingress port; `None` if there is no such port.
     pub in_port: Option<Arc<str>>,
-    /// Number of the frame it stands in.
+    /// Number of its frame.
     pub frame: u32,
-    /// Bytes it came with.
+    /// Length of the received packet, in bytes.
     pub length: u32,
     /// The nodes it passed, in order.
     pub steps: Vec<Step>,
-    /// What became of it.
+    /// How it ended.
     pub end: End,
 }
 
@@ -39,12 +39,12 @@ pub enum End {
     Done {
         /// Which.
         outcome: Outcome,
-        /// The port that it, or the switch's answer to it, left by.
+        /// The egress port of the packet, or of the switch's reply to it.
         out_port: Option<Arc<str>>,
-        /// Whether the switch sent its sender something.
+        /// Whether the switch replied to its sender.
         answered: bool,
     },
-    /// It waits in the switch, and begins another trace from there.
+    /// The packet is held, and starts another trace from there.
     Waits,
 }
 
@@ -81,7 +81,7 @@ pub enum Finding {
     Session {
         /// The one that the packet belongs to, if any.
         seen: Option<SessionInfo>,
-        /// The new decision of one that an older snapshot allowed.
+        /// The re-evaluation of one that an older snapshot allowed.
         evaluation: Option<Evaluation>,
     },
     /// A later fragment.
@@ -102,26 +102,26 @@ pub enum Finding {
     Policy {
         /// Where the packet goes next, if there is a route.
         exit: Option<Exit>,
-        /// What was evaluation, if it came to that.
+        /// The evaluation, if there was one.
         evaluation: Option<Evaluation>,
     },
     /// A connection that was opened.
     Open {
-        /// As it stands in the table now; `None` if there was no room for it.
+        /// As it is in the table now; `None` if there was no room for it.
         made: Option<SessionInfo>,
     },
-    /// What the packet looks like on its trace out.
+    /// The packet as it leaves.
     Rewrite {
-        /// Its new ends, if it is translated.
+        /// Its new addresses and ports, if it is translated.
         to: Option<Flow>,
         /// Its time to live from here on.
         ttl: u8,
         /// Where it leaves.
         exit: Option<Exit>,
     },
-    /// Whether its sender was sent.
+    /// Whether an ICMP error was sent.
     IcmpError {
-        /// Not if it was sent too much lately, or cannot be.
+        /// `false` if the rate limit was reached, or no error is allowed.
         sent: bool,
     },
     /// The tunnel it was put into.
@@ -133,10 +133,10 @@ pub enum Finding {
     },
 }
 
-/// A connection as a packet found it.
+/// A session as a packet found it.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionInfo {
-    /// Whether the packet is one of the end that opened the connection.
+    /// Whether the packet is the initiator's.
     pub forward: bool,
     /// What was seen of TCP before this packet.
     pub state: State,
@@ -146,23 +146,23 @@ pub struct SessionInfo {
     pub tuples: Tuples,
 }
 
-/// Where a packet goes next.
+/// A packet's next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The port.
     pub port: Option<Arc<str>>,
-    /// The cluster node behind it, where the trace leads to one.
+    /// The cluster node behind it, if any.
     pub peer: Option<Arc<str>>,
 }
 
-/// A connection that was evaluation.
+/// The evaluation of a connection.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// As policies see it.
     pub flow: Flow,
-    /// The binding of the pod that opens it, if that is one of this cluster node's.
+    /// The result of the initiator's ACL, if that is a pod of this cluster node.
     pub from_pod: Option<AclResult>,
-    /// The binding of the pod that it is for, if that is one of this cluster node's.
+    /// The result of the responder's ACL, if that is a pod of this cluster node.
     pub to_pod: Option<AclResult>,
     /// The verdict.
     pub outcome: Outcome,
@@ -170,27 +170,27 @@ pub struct Evaluation {
     pub by: Vec<Arc<str>>,
 }
 
-/// What one binding said.
+/// The result of one ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclResult {
-    /// Whose binding.
+    /// The pod.
     pub pod: Arc<str>,
-    /// Which kind it is.
+    /// The kind of its ACL binding.
     pub binding: BindingKind,
     /// Whether it lets the connection pass.
     pub permits: bool,
-    /// The rule of its table that says so: number and origin.
+    /// The matching rule: number and origin.
     pub rule: Option<(u32, Arc<str>)>,
 }
 
-/// Kinds of bindings.
+/// Kinds of ACL bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindingKind {
-    /// Nothing passes: the pod's policies are not known yet.
+    /// Denies everything: the pod's policies are not known yet.
     Closed,
-    /// Everything passes: no policy is about this direction of the pod.
+    /// Permits everything: no policy selects the pod for this direction.
     Open,
-    /// A table decides.
+    /// A compiled table.
     Table,
 }
 

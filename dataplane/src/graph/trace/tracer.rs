@@ -1,4 +1,4 @@
-//! One worker's part in a trace.
+//! Tracing on one worker.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use crate::Outcome;
 use crate::graph::{Context, Node};
 use crate::packet::{Packet, VECTOR};
 
-/// Follows the packets of one vector after the other.
+/// Traces the packets of one vector after the other.
 pub(in crate::graph) struct Tracer {
     worker: u16,
     tracing: Arc<Tracing>,
-    /// Packets of this vector that may be wanted, by their place in it.
+    /// Packets of this vector that may match, by their place in it.
     following: Vec<Option<Following>>,
-    /// What the packet at hand looked like before its node.
+    /// State of the current packet before its node.
     before: Before,
 }
 
 struct Following {
-    /// Whether its headers are wanted; later nodes may find others.
+    /// Whether its headers match; later nodes may find others.
     is_wanted: bool,
     trace: PacketTrace,
 }
@@ -36,7 +36,7 @@ impl Tracer {
         self.tracing.is_over()
     }
 
-    /// A vector comes.
+    /// Starts a vector.
     pub(in crate::graph) fn begin(&mut self, context: &Context<'_>, packets: &[Packet]) {
         self.following.clear();
         for packet in packets {
@@ -60,7 +60,7 @@ impl Tracer {
         }
     }
 
-    /// A node is about to get the packet at this place.
+    /// Called before a node handles the packet at this place.
     pub(in crate::graph) fn before(
         &mut self,
         node: Node,
@@ -73,7 +73,7 @@ impl Tracer {
             if is_followed { observe::before(node, context, packet) } else { Before::Nothing };
     }
 
-    /// The node is done with it, and sent it to `next`.
+    /// Called after the node has sent it to `next`.
     pub(in crate::graph) fn after(
         &mut self,
         node: Node,
@@ -85,7 +85,7 @@ impl Tracer {
         let before = std::mem::replace(&mut self.before, Before::Nothing);
         let place = &mut self.following[usize::from(index)];
         let Some(following) = place else { return };
-        // An outcome that a node decided about, although others come behind it.
+        // The outcome, if this node decided it.
         let outcome = match (node, next) {
             (Node::Open, Some(_)) => None,
             (_, None | Some(Node::IcmpError | Node::Open | Node::Rewrite)) => packet.outcome,
@@ -103,7 +103,7 @@ impl Tracer {
         }
     }
 
-    /// The vector has passed.
+    /// Finishes the traces of a vector.
     pub(in crate::graph) fn finish(&mut self, context: &Context<'_>, packets: &[Packet]) {
         for (following, packet) in self.following.drain(..).zip(packets) {
             let Some(Following { is_wanted: true, mut trace }) = following else { continue };
@@ -123,7 +123,7 @@ impl Tracer {
 }
 
 impl Finding {
-    /// What was evaluation, if anything was.
+    /// The policy evaluation, if the node made one.
     pub fn evaluation(&self) -> Option<&super::Evaluation> {
         match self {
             Self::Policy { evaluation, .. } | Self::Session { evaluation, .. } => {

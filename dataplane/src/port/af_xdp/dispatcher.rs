@@ -1,8 +1,8 @@
-//! The program in front of all ports, and which of its sockets is a queue's.
+//! The XDP program of all ports, and the XSKMAP slots of their queues.
 //!
-//! The kernel waits for all processors when it is given a program that it did not know (the XDP
-//! dispatcher is patched), which takes ten to fifty milliseconds during which nobody can change
-//! any interface. So one program is loaded, once, and is attached to one interface after the other.
+//! The kernel patches its XDP dispatcher for each new program and waits for all processors, which
+//! takes ten to fifty milliseconds with the lock of every interface change held. So one program is
+//! loaded once, and attached to each interface.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use super::map::{self, Plain};
 use super::program::{Attached, Fallback, Program, everything};
 use super::socket::Socket;
 
-/// A queue of an interface, as the program knows it.
+/// A queue of an interface: the key of the program's map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct Queue {
@@ -23,14 +23,14 @@ struct Queue {
 // SAFETY: two numbers of equal size.
 unsafe impl Plain for Queue {}
 
-/// As many as the program has.
+/// Number of slots in the program's maps.
 const SLOTS: u32 = 16_384;
 
-/// The program for interfaces with one fallback.
+/// The program of interfaces with one fallback.
 pub(super) struct Dispatcher {
     program: Program,
     slots: RawFd,
-    /// Numbers that were given back, and the first that was never given away.
+    /// Freed slot numbers, and the first unused one.
     free: Mutex<(Vec<u32>, u32)>,
 }
 
@@ -41,12 +41,12 @@ impl Dispatcher {
         Ok(Arc::new(Self { program, slots, free: Mutex::default() }))
     }
 
-    /// Puts the program in front of an interface.
+    /// Attaches the program to an interface.
     pub(super) fn attach(&self, interface: &str, index: u32) -> Result<Attached, AfXdpError> {
         self.program.attach(interface, index)
     }
 
-    /// Sends the frames of a queue to a socket for as long as the slot is held.
+    /// Redirects the frames of a queue to a socket until the slot is dropped.
     pub(super) fn slot(
         self: &Arc<Self>,
         interface: u32,
@@ -76,7 +76,7 @@ impl Dispatcher {
     }
 }
 
-/// A queue's place; given back when dropped. What comes after that is treated as without a socket.
+/// A queue's slot; freed when dropped. Frames that arrive later take the fallback.
 pub(super) struct XskMapSlot {
     dispatcher: Arc<Dispatcher>,
     queue: Queue,
@@ -85,10 +85,10 @@ pub(super) struct XskMapSlot {
 
 impl Drop for XskMapSlot {
     fn drop(&mut self) {
-        // The queue may have been given another place meanwhile.
+        // The queue may have another slot by now.
         let is_ours = map::get::<_, u32>(self.dispatcher.slots, &self.queue) == Some(self.number);
         if is_ours {
-            // What cannot be removed leads to a place without a socket.
+            // An entry that cannot be removed names a slot without a socket.
             let _ = map::remove(self.dispatcher.slots, &self.queue);
         }
         let mut free = self.dispatcher.free.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,8 +4,8 @@
 //! Each port has its four rings with the kernel; a frame is in exactly one of them, or with us:
 //!
 //! ```text
-//!            fill ring ──▶ kernel ──▶ rx ring        (we lend empty frames, it returns full ones)
-//!            tx ring   ──▶ kernel ──▶ completion ring (we lend full frames, it returns empty ones)
+//!            fill ring ──▶ kernel ──▶ rx ring        (we post empty frames, it returns full ones)
+//!            tx ring   ──▶ kernel ──▶ completion ring (we post full frames, it returns empty ones)
 //! ```
 //!
 //! The XDP program in front of the sockets stays attached when the process dies and then drops

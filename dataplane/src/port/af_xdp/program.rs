@@ -12,12 +12,12 @@ use libbpf_sys as sys;
 
 use super::{AfXdpError, map};
 
-/// What becomes of frames while no socket is there to take them.
+/// What happens to frames without a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// They are dropped: for interfaces that only the switch may serve.
+    /// Dropped: for interfaces that only the switch serves.
     Drop,
-    /// They go on to the kernel: for interfaces that the cluster node uses as well.
+    /// Passed to the kernel: for interfaces that the cluster node uses as well.
     Pass,
 }
 
@@ -43,13 +43,13 @@ impl fmt::Display for Attached {
 const GENERIC_MODE: u32 = 1 << 1;
 const DRIVER_MODE: u32 = 1 << 2;
 
-/// A compiled object file, and the program in it that is wanted.
+/// A compiled object file, and the name of a program in it.
 pub(super) struct Source {
     object: &'static [u8],
     program: &'static CStr,
 }
 
-/// Every frame to the socket of its queue, by what happens where there is none.
+/// The program that redirects every frame to the socket of its queue, by its fallback.
 pub(super) const fn everything(fallback: Fallback) -> Source {
     let object = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
     let program = match fallback {
@@ -59,13 +59,13 @@ pub(super) const fn everything(fallback: Fallback) -> Source {
     Source { object, program }
 }
 
-/// What is the switch's to its sockets, the rest to the kernel.
+/// The program that redirects the switch's traffic to its sockets and passes the rest.
 pub(super) const UPLINK: Source = Source {
     object: include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o")),
     program: c"uplink",
 };
 
-/// The names of all programs here, as the kernel tells them.
+/// The names of all programs here, as the kernel reports them.
 const OURS: [&CStr; 3] = [c"else_drop", c"else_pass", c"uplink"];
 
 /// A loaded program with its maps. The program itself lives as long as it is attached.
@@ -101,7 +101,7 @@ impl Program {
         Ok(loaded)
     }
 
-    /// Attaches the program in place of any that was there, in the driver if that is possible.
+    /// Attaches the program in place of any other, in the driver if that is possible.
     pub(super) fn attach(&self, interface: &str, index: u32) -> Result<Attached, AfXdpError> {
         let attach = |flags: u32| {
             // SAFETY: takes plain numbers; the descriptor is open for as long as `self`.
@@ -160,7 +160,7 @@ impl Drop for Program {
     }
 }
 
-/// Takes whatever XDP program is attached off an interface.
+/// Detaches any XDP program from an interface.
 pub(super) fn detach(interface: &str, index: u32) -> Result<(), AfXdpError> {
     for flags in [DRIVER_MODE, GENERIC_MODE] {
         // SAFETY: takes plain numbers.
@@ -202,7 +202,7 @@ fn attached(index: u32) -> Option<u32> {
     (error == 0 && id != 0).then_some(id)
 }
 
-/// The name of the XDP program that somebody else has attached to an interface.
+/// The name of another application's XDP program on an interface.
 pub(super) fn foreign(index: u32) -> Option<String> {
     let id = attached(index).filter(|id| !known().contains(id))?;
     let name = name_of(id).unwrap_or_else(|| format!("number {id}").into());

@@ -15,14 +15,14 @@ use crate::Frame;
 use crate::frame::{Chain, RESERVED};
 use crate::port::{Buffers, MOST_FRAMES, Port, PortGone};
 
-/// Frames lent to the kernel at a time.
+/// Frames posted to the fill ring at a time.
 const BATCH: u32 = 64;
-/// Frames the kernel sends for one call, where it lets us choose.
+/// Frames that the kernel sends for one call, where the budget is configurable.
 const SEND_BUDGET: u32 = 256;
 /// `XDP_TX_METADATA` and `XDP_TXMD_FLAGS_CHECKSUM` of linux/if_xdp.h.
 const TX_METADATA: u32 = 1 << 1;
 const COMPLETE_CHECKSUM: u64 = 1 << 1;
-/// Rounds without a frame after which the kernel is asked whether the interface still exists.
+/// Rounds without a frame before a check that the interface still exists.
 const ROUNDS_BEFORE_CHECK: u32 = 256;
 
 /// A port over one queue of an interface.
@@ -30,18 +30,18 @@ pub struct AfXdpPort {
     interface: String,
     socket: Socket,
     in_kernel: InKernel,
-    /// A packet whose last frames have not come out of the rx ring yet.
+    /// A packet whose last frames are not in the rx ring yet.
     incomplete: Option<Chain>,
-    /// Frames in the fill or rx ring, and how many there should be.
+    /// Frames in the fill or rx ring, and their target level.
     filled: u32,
     share: Share,
     /// Frames in the tx or completion ring.
     sending: u32,
     empty_rounds: u32,
     mode: XdpMode,
-    /// Whether unfinished checksums are left to the kernel, which sends to another kernel.
+    /// Whether partial checksums are left to the kernel at the other end.
     accepts_partial_checksums: bool,
-    /// Given back after the socket is closed.
+    /// Freed after the socket is closed.
     slot: Option<XskMapSlot>,
 }
 
@@ -71,7 +71,7 @@ impl AfXdpPort {
         }
     }
 
-    /// Leaves unfinished checksums to the kernel at the interface's other end.
+    /// Leaves partial checksums to the kernel at the interface's other end.
     pub(super) fn offloading_checksums(self) -> Self {
         Self { accepts_partial_checksums: true, ..self }
     }
@@ -90,7 +90,8 @@ impl AfXdpPort {
             {
                 let index = frame.into_index();
                 if !self.socket.fill.push(u64::from(index) * FRAME_SIZE as u64) {
-                    // SAFETY: the handle was given up just above, and to nobody.
+                    // SAFETY: the handle was consumed just above, and the ring did not take the
+                    // frame.
                     buffers.free.put(unsafe { buffers.memory.reclaim(index, 0, 0) });
                     break;
                 }
@@ -111,7 +112,7 @@ impl AfXdpPort {
         let mut options =
             if goes_on { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
         if let Some(open) = frame.partial_checksum() {
-            // struct xsk_tx_metadata: flags, then where the sum starts and where it belongs.
+            // struct xsk_tx_metadata: flags, then the checksum's start and offset.
             let mut metadata = [0; RESERVED];
             metadata[..8].copy_from_slice(&COMPLETE_CHECKSUM.to_ne_bytes());
             metadata[8..10].copy_from_slice(&(open.start() as u16).to_ne_bytes());
@@ -130,7 +131,7 @@ impl AfXdpPort {
         }
     }
 
-    /// Puts all frames of a packet into the tx ring; those it does not stretch over are freed.
+    /// Puts all frames of a packet into the tx ring; frees empty ones.
     fn put_chain(&mut self, buffers: &mut Buffers<'_>, mut frame: Frame) {
         let memory = buffers.memory;
         let mut others = Vec::with_capacity(MOST_FRAMES);
@@ -145,7 +146,7 @@ impl AfXdpPort {
         }
     }
 
-    /// Takes frames back that have been sent.
+    /// Frees frames that have been sent.
     #[inline]
     fn reap(&mut self, buffers: &mut Buffers<'_>) {
         if self.sending == 0 {
@@ -160,14 +161,14 @@ impl AfXdpPort {
         self.socket.completion.release();
     }
 
-    /// Asks the kernel to send what is in the tx ring.
+    /// Wakes the kernel to send what is in the tx ring.
     fn kick(&mut self) -> Result<(), PortGone> {
         let mut pending = self.socket.tx.pending();
         while pending > 0 && self.socket.tx.needs_wakeup() {
             match self.socket.poke_send() {
                 Ok(()) => break,
-                // The budget of one call is used up, or the socket's: the rest at once if the
-                // call has achieved something, else later.
+                // The budget of one call is used up, or the socket's: calls again if this call has
+                // made progress, else later.
                 Err(libc::EAGAIN) => {
                     let before = std::mem::replace(&mut pending, self.socket.tx.pending());
                     if pending == before {
@@ -290,19 +291,18 @@ impl Port for AfXdpPort {
     fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
         let Self { socket, in_kernel, incomplete, slot, .. } = *self;
         incomplete.into_iter().for_each(|chain| buffers.free.put(chain.finish()));
-        // Without its socket the kernel lets go of the frames.
+        // Without its socket the kernel releases the frames.
         drop(socket);
         drop(slot);
         in_kernel.take_all(buffers);
     }
 }
 
-/// How many frames a port keeps lent to the kernel.
+/// Number of frames that a port keeps posted to the kernel.
 ///
-/// What arrives while the worker is elsewhere finds room in them alone; few are enough for a port
-/// that is mostly silent, and there may be hundreds of those. A busy one takes more out of what
-/// the ports of a UMEM have in common for that, and keeps them until it closes: the kernel gives
-/// frames back only full.
+/// They buffer what arrives between two rounds. Few are enough for an idle port, and there may be
+/// hundreds of those. A busy port takes more from a reserve that the ports of a UMEM share, and
+/// keeps them until it closes: the kernel returns frames only with packets.
 struct Share {
     level: u32,
     usual: u32,
@@ -314,7 +314,7 @@ impl Share {
         Self { level: usual, usual, spare }
     }
 
-    /// Doubles it, up to the size of a ring, as far as the common frames go.
+    /// Doubles it, up to the size of a ring, as far as the reserve goes.
     #[cold]
     fn grow(&mut self) {
         let wanted = self.level.min(RING - self.level);
@@ -331,10 +331,10 @@ impl Drop for Share {
     }
 }
 
-/// Which frames are in one of a socket's rings: a bit for each frame of the UMEM.
+/// The frames in a socket's rings: a bit for each frame of the UMEM.
 ///
-/// Whatever descriptors the kernel returns, a frame's handle is made again only if it had been
-/// given up here.
+/// Whatever descriptors the kernel returns, a frame's handle is recreated only if it was consumed
+/// here.
 struct InKernel {
     bits: Box<[u64]>,
 }
@@ -344,13 +344,13 @@ impl InKernel {
         Self { bits: vec![0; frames.div_ceil(64) as usize].into() }
     }
 
-    /// Notes a frame whose handle was just given up.
+    /// Records a frame whose handle was just consumed.
     #[inline]
     fn give(&mut self, index: u32) {
         self.bits[index as usize / 64] |= 1 << (index % 64);
     }
 
-    /// The frame of a descriptor that the kernel returned; `None` if it was not buffers.
+    /// The frame of a descriptor that the kernel returned; `None` if it was not posted.
     #[inline]
     fn take(&mut self, buffers: &Buffers<'_>, address: u64, length: u32) -> Option<Frame> {
         let (index, start) = (address / FRAME_SIZE as u64, address % FRAME_SIZE as u64);
@@ -360,7 +360,7 @@ impl InKernel {
         *word &= !bit;
         let start = start as usize;
         let length = (length as usize).min(FRAME_SIZE - start);
-        // SAFETY: the bit says that the handle was given up to a ring; it is cleared now.
+        // SAFETY: the bit states that the handle was consumed for a ring; it is cleared now.
         was_posted.then(|| unsafe { buffers.memory.reclaim(index as u32, start, length) })
     }
 
@@ -368,8 +368,8 @@ impl InKernel {
     fn take_all(self, buffers: &mut Buffers<'_>) {
         for (word, bits) in self.bits.iter().enumerate() {
             for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
-                // SAFETY: the bit says that the handle was given up to a ring, and the rings
-                // are gone.
+                // SAFETY: the bit states that the handle was consumed for a ring, and the rings are
+                // gone.
                 buffers.free.put(unsafe { buffers.memory.reclaim(word as u32 * 64 + bit, 0, 0) });
             }
         }

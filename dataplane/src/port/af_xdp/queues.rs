@@ -1,5 +1,4 @@
-//! Ports on all queues of an interface: a socket for each, entered in the program's map, so that each
-//! frame reaches the socket of the queue it came in by.
+//! Ports on all queues of an interface: a socket for each in the program's XSKMAP.
 
 use std::io;
 
@@ -12,8 +11,8 @@ use super::umem::{RING, Umem, index_of};
 use super::{AfXdpError, PortOptions, XdpMode};
 
 impl Umem {
-    /// As [`open`](Self::open), on each of the interface's queues; a port's place is its queue's
-    /// number. Frames are lent to each of them.
+    /// As [`open`](Self::open), on each of the interface's queues; a port's index is its queue's
+    /// number. Each has its own fill ring.
     ///
     /// # Errors
     /// If the interface is not there, or the program's map is full.
@@ -32,7 +31,7 @@ impl Umem {
     }
 
     /// A port for each queue, that of the first over the socket `first` if there is one: its UMEM
-    /// is then that of all. `enter` has a queue's frames sent to its socket.
+    /// is then that of all. `enter` enters a queue's socket in the XSKMAP.
     pub(super) fn open_all(
         &self,
         interface: &str,
@@ -50,8 +49,8 @@ impl Umem {
         sockets.into_iter().enumerate().map(port).collect()
     }
 
-    /// The same memory brought a second time, for an interface that writes into it itself (zero
-    /// copy): a UMEM has one mode, and that of the pods' is copying. A socket on the first queue.
+    /// Registers the same memory a second time, for an interface in zero-copy mode: a UMEM has one
+    /// mode, and that of the pods is copy mode. Returns the socket of the first queue.
     pub(super) fn bind_own(&self, index: u32) -> Option<Socket> {
         let socket = Socket::new(RING, Some(self.registration)).ok()?;
         let mode = SocketAddrXdpFlags::XDP_ZEROCOPY;

@@ -1,7 +1,7 @@
 //! One ring shared with the kernel: a page of counters, then entries.
 //!
-//! Each ring has one producer and one consumer, one of which is the kernel. A side owns its
-//! counter and only reads the other's; counters run through all 32 bits and wrap.
+//! Each ring has one producer and one consumer, one of which is the kernel. Each owns its counter
+//! and only reads the other's; counters run through all 32 bits and wrap.
 //!
 //! ```text
 //! fill, tx:        we produce,  the kernel consumes
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{XdpRingFlags, XdpRingOffset};
 
-/// A ring into which we put.
+/// The producer end of a ring.
 pub(super) struct Producer<T> {
     ring: Ring<T>,
     /// Our counter, ahead of the shared one until [`Producer::submit`].
@@ -35,7 +35,7 @@ impl<T: Copy> Producer<T> {
         Self { ring, next, consumed }
     }
 
-    /// Puts an entry in; `false` if there is no room. The kernel sees it from the next
+    /// Appends an entry; returns `false` if there is no room. The kernel sees it from the next
     /// [`Producer::submit`] on.
     #[inline]
     pub(super) fn push(&mut self, entry: T) -> bool {
@@ -45,27 +45,27 @@ impl<T: Copy> Producer<T> {
                 return false;
             }
         }
-        // SAFETY: the place is inside the ring; the kernel has consumed what was there and
-        // does not look at it before `submit`.
+        // SAFETY: the place is inside the ring; the kernel has consumed its old entry and does not
+        // read it before `submit`.
         unsafe { self.ring.place(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// Shows the kernel all that was put in.
+    /// Publishes all appended entries to the kernel.
     #[inline]
     pub(super) fn submit(&mut self) {
         self.ring.producer().store(self.next, Ordering::Release);
     }
 
-    /// Entries that the kernel has been shown and has not consumed.
+    /// Published entries that the kernel has not consumed.
     #[inline]
     pub(super) fn pending(&mut self) -> u32 {
         self.consumed = self.ring.consumed();
         self.next.wrapping_sub(self.consumed)
     }
 
-    /// Whether the kernel waits to be told that there are new entries.
+    /// Whether the kernel needs a wake-up call for new entries.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         let flags = self.ring.flags().load(Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl<T: Copy> Producer<T> {
     }
 }
 
-/// A ring out of which we take.
+/// The consumer end of a ring.
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
     /// Our counter, ahead of the shared one until [`Consumer::release`].

@@ -1,4 +1,4 @@
-//! An AF_XDP socket: its four rings, and the calls that set the kernel in motion.
+//! An AF_XDP socket: its four rings, and its wake-up calls.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -77,12 +77,12 @@ impl Socket {
         until_free(|| bind(&self.descriptor, &address))
     }
 
-    /// Has the kernel send what is in the tx ring.
+    /// Wakes the kernel to send what is in the tx ring.
     pub(super) fn poke_send(&self) -> Result<(), i32> {
         send(&self.descriptor, &[], SendFlags::DONTWAIT).map(drop).map_err(|e| e.raw_os_error())
     }
 
-    /// Has the kernel look at the fill ring.
+    /// Wakes the kernel to read the fill ring.
     pub(super) fn poke_receive(&self) -> Result<(), i32> {
         let nothing: &mut [u8] = &mut [];
         let received = recv(&self.descriptor, nothing, RecvFlags::DONTWAIT);
@@ -98,8 +98,7 @@ impl Socket {
             + statistics.rx_dropped.max(statistics.rx_fill_ring_empty_descs.unwrap_or(0))
     }
 
-    /// Lets one call send more frames than the usual 32, where the kernel offers that (Linux
-    /// 6.17).
+    /// Raises the number of frames that one call sends from 32, where the kernel can (Linux 6.17).
     pub(super) fn raise_send_budget(&self, budget: u32) {
         const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
         // SAFETY: the value is a 32-bit number that outlives the call.
@@ -115,7 +114,7 @@ impl Socket {
     }
 }
 
-/// The kernel lets go of a queue a moment after its last socket was closed.
+/// How long a queue may stay busy after its last socket was closed.
 const UNTIL_FREE: Duration = Duration::from_secs(1);
 
 /// Binds again while the queue is busy, for a while.

@@ -35,7 +35,7 @@ const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 pub struct UmemConfig {
     /// Frames (of 4096 bytes) for all ports together.
     pub frames: u32,
-    /// Whether to ask for hugepages.
+    /// Whether to use hugepages.
     pub hugepages: bool,
 }
 
@@ -48,15 +48,15 @@ pub struct Umem {
     takes_long_packets: bool,
     /// Frames that busy ports may still take beyond their usual share.
     pub(super) spare: Arc<AtomicU32>,
-    /// The socket that brought the UMEM to the kernel. It is bound to the loopback interface,
-    /// which never goes away, and sees no frame: were it a pod's, then no port could be opened
-    /// any more once that pod is gone.
+    /// The socket that registered the UMEM. It is bound to the loopback interface, which is never
+    /// removed, and receives no frame: bound to a pod's interface, no port could be opened once
+    /// that pod is gone.
     pub(super) anchor: Socket,
-    /// Brings the same memory again, for interfaces that write into it themselves.
+    /// Registers the same memory again, for interfaces in zero-copy mode.
     pub(super) registration: XdpUmemReg,
-    /// What `registration` names.
+    /// The memory that `registration` describes.
     _region: Arc<Region>,
-    /// In front of all ports, once there is one; by whether what nobody takes is dropped.
+    /// The programs of the ports, loaded with the first port; by fallback.
     dispatchers: Mutex<[Option<Arc<Dispatcher>>; 2]>,
 }
 
@@ -119,8 +119,8 @@ impl Umem {
             AfXdpError::new(format!("bind the UMEM's own socket to lo{why}"), cause)
         })?;
         let base = region.base;
-        // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives,
-        // and is reached by nobody but the holders of frames and, through the rings, the kernel.
+        // SAFETY: the region has exactly this layout, is mapped for as long as the owner lives, and
+        // is accessed only by the holders of frames and, through the rings, by the kernel.
         let (memory, handles) =
             unsafe { Memory::from_raw(base, FRAME_SIZE, count, Box::new(Arc::clone(&region))) };
         let this = Self {
@@ -136,7 +136,7 @@ impl Umem {
         Ok((this, memory, handles))
     }
 
-    /// Puts the XDP program in front of `interface` (queue 0) and opens a port on it.
+    /// Attaches the XDP program to `interface` and opens a port on its queue 0.
     ///
     /// Frames that arrive before this returns are dropped or passed on as
     /// [`PortOptions::fallback`] says.
@@ -155,12 +155,12 @@ impl Umem {
         Ok(self.towards_a_kernel(port))
     }
 
-    /// The port, which leaves unfinished checksums to the kernel at the interface's other end.
+    /// Has the port leave partial checksums to the kernel at the interface's other end.
     pub(super) fn towards_a_kernel(&self, port: AfXdpPort) -> AfXdpPort {
         if self.takes_metadata { port.offloading_checksums() } else { port }
     }
 
-    /// The program for ports with this fallback, loaded with the first of them.
+    /// The program of ports with this fallback, loaded for the first of them.
     pub(super) fn dispatcher(&self, fallback: Fallback) -> Result<Arc<Dispatcher>, AfXdpError> {
         let mut dispatchers = self.dispatchers.lock().unwrap_or_else(PoisonError::into_inner);
         let dispatcher = &mut dispatchers[usize::from(fallback == Fallback::Drop)];
@@ -195,7 +195,7 @@ impl Umem {
         Program::load(&everything(Fallback::Drop))?.attach(interface, index).map(drop)
     }
 
-    /// Takes the XDP program off an interface: frames reach the kernel again.
+    /// Detaches the XDP program from an interface: frames reach the kernel again.
     pub fn detach(interface: &str) -> Result<(), AfXdpError> {
         program::detach(interface, index_of(interface)?)
     }

@@ -7,10 +7,9 @@
 //!            └─ anything else ─▶ the kernel
 //! ```
 //!
-//! The program passes all until the first filter is set. When the switch ends it is taken off;
-//! when the switch is killed it stays, finds no sockets any more, and drops what was the switch's:
-//! the kernel would answer with resets. The next switch puts its own in its place, which the
-//! interface's driver hardly notices.
+//! The program passes everything until the first filter is set. The switch detaches it when it
+//! ends. After a kill it stays attached without sockets, and drops the switch's traffic, which the
+//! kernel would answer with resets. The next switch replaces it without a restart of the driver.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -54,7 +53,7 @@ pub struct UplinkService {
     pub port: u16,
 }
 
-/// The program in front of an uplink, and what it takes.
+/// The program on an uplink, and its filter.
 pub struct Uplink {
     interface: String,
     index: u32,
@@ -68,11 +67,11 @@ pub struct Uplink {
 }
 
 impl Umem {
-    /// Puts the uplink's program in front of `interface` and opens a port on each of its queues,
-    /// with up to `fill` frames lent to each. Nothing is taken until [`Uplink::set`].
+    /// Attaches the uplink's program to `interface` and opens a port on each of its queues, with up
+    /// to `fill` frames posted to each. It passes everything until [`Uplink::set`].
     ///
-    /// The interface writes into the frames itself (zero copy) if its driver can. An XDP program
-    /// of somebody else on it is left alone, and is an error.
+    /// Uses zero copy if the driver can. Another application's XDP program on it is left alone, and
+    /// is an error.
     pub fn open_uplink(
         &self,
         interface: &str,
@@ -94,7 +93,7 @@ impl Umem {
         };
         let opened = self.open_all(interface, index, mode, own, fill, enter);
         let ports = opened.inspect_err(|_| {
-            // It would only pass everything; the first error is the one to tell.
+            // It would only pass everything; the first error is returned.
             let _ = program::detach(interface, index);
         })?;
         let uplink = Uplink {
@@ -117,8 +116,8 @@ impl Uplink {
         self.mode
     }
 
-    /// Takes exactly what `filter` says from now on. What stays the same is not touched, so
-    /// connections go on. After an error, calling it again goes on from what was reached.
+    /// Makes `filter` the traffic of the switch. Unchanged entries are not touched, so connections
+    /// continue. After an error, another call continues from the state reached.
     pub fn set(&mut self, filter: &UplinkFilter) -> Result<(), AfXdpError> {
         let failed = |what: &'static str| {
             let interface = self.interface.clone();
@@ -142,8 +141,8 @@ impl Uplink {
         self.services.set(services.collect()).map_err(failed("services"))
     }
 
-    /// Takes the program off: all frames reach the kernel again. The ports see nothing any more.
-    /// Interfaces are named by number: call it in the network namespace where it was opened.
+    /// Detaches the program: all frames reach the kernel again, and none the ports. Interfaces are
+    /// named by number: call it in the network namespace where it was opened.
     pub fn detach(self) -> Result<(), AfXdpError> {
         program::detach(&self.interface, self.index)
     }

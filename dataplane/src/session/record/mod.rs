@@ -14,13 +14,12 @@
 //! A record is used again as soon as its session has ended, and a worker may still have read the
 //! earlier one. Each change therefore names the session it is for:
 //!
-//! - The owner and word 6 are written while the session is held ([`Record::hold`]): it cannot end
-//!   meanwhile. Word 6 is written whole, so that adjacencies belong to the generation beside them.
+//! - The owner and word 6 are written while the session is held ([`Record::hold`]): it cannot end then. Word 6 is written whole, so that adjacencies belong to the generation beside them.
 //! - Word 7 contains the low 24 bits of the sequence, so that its compare-and-swap fails on a later
 //!   session.
 //!
-//! What a translated session looks like at its initiator stands in [`super::translation`], under
-//! the same sequence.
+//! The original tuple of a translated session is in [`super::translation`], under the same
+//! sequence.
 
 use acl::Address;
 
@@ -31,21 +30,21 @@ use crate::Adjacency;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop, yield_now};
 use crate::wire::Flow;
 
-/// A session by its place, and which of the sessions that were ever there it is.
+/// A session by its record, and the record's sequence that makes it unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId {
     pub(super) index: u32,
     pub(super) sequence: u64,
 }
 
-/// A session as a lookup found it.
+/// The result of a session lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// Which session.
     pub id: SessionId,
-    /// Whether the flow that was looked for is of the initiator's direction.
+    /// Whether the flow is of the initiator's direction.
     pub forward: bool,
-    /// Whether packets are rewritten between initiator and responder.
+    /// Whether packets are translated between initiator and responder.
     pub translated: bool,
     pub(super) protocol: u8,
     pub(super) forwarding: u64,
@@ -59,21 +58,21 @@ impl Found {
         (self.forwarding >> 32) as u32 == generation as u32
     }
 
-    /// Whether a later generation than this one allowed the session: another worker decides by that
+    /// Whether a later generation than this one allowed the session: another worker uses that
     /// already.
     #[inline]
     pub fn is_of_later(&self, generation: u64) -> bool {
         is_later((self.forwarding >> 32) as u32, generation as u32)
     }
 
-    /// Where packets of this direction leave as of the session's generation, or [`Adjacency::NONE`].
+    /// The adjacency of this direction in the session's generation, or [`Adjacency::NONE`].
     #[inline]
     pub fn adjacency(&self) -> Adjacency {
         let shift = if self.forward { 16 } else { 0 };
         Adjacency((self.forwarding >> shift) as u16)
     }
 
-    /// What was seen of TCP.
+    /// The connection's state.
     #[inline]
     pub fn state(&self) -> State {
         State(self.life as u8)
@@ -173,11 +172,11 @@ impl Words {
     }
 }
 
-/// What stands in a record that is in use.
+/// The content of a record in use.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     pub(super) sequence: u64,
-    /// The connection as the responder sees it.
+    /// The responder's tuple.
     pub(super) words: Words,
     pub(super) forwarding: u64,
     pub(super) life: u64,
@@ -227,8 +226,8 @@ const HELD: u64 = 1 << 63;
 const LIFE_TAG: u64 = 0xff_ffff << 8;
 
 impl Record {
-    /// Fills a free record that the caller alone knows of. `translate` writes what belongs under
-    /// the same sequence; the session is translated if there is such a thing.
+    /// Fills a free record of which the caller has exclusive use. `translate` writes the
+    /// translation under the same sequence, if there is one.
     pub(super) fn open(
         &self,
         responder: &Flow,
@@ -242,7 +241,7 @@ impl Record {
         let mut values = Words::of(responder).values();
         let translated = if translate.is_some() { TRANSLATED } else { 0 };
         values[4] |= translated | u64::from(owner.0);
-        // Whoever reads one of the words below must also see that the last session was closed.
+        // A reader of one of the words below must also see that the last session was closed.
         fence(Ordering::Release);
         for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([forwarding])) {
             word.store(value, Ordering::Relaxed);
@@ -260,13 +259,14 @@ impl Record {
     }
 
     /// Holds the session `sequence`, unless it has ended: it does not end before the guard is
-    /// dropped, and nobody else holds it.
+    /// dropped, and no other thread holds it.
     #[inline]
     fn hold(&self, sequence: u64) -> Option<Held<'_>> {
         self.exchange(sequence, sequence | HELD).then(|| Held { record: self, sequence })
     }
 
-    /// Replaces the sequence of a session that nobody holds; `false` if the session has ended.
+    /// Replaces the sequence of a session that is not held; returns `false` if the session has
+    /// ended.
     #[inline]
     fn exchange(&self, sequence: u64, new: u64) -> bool {
         let mut attempts = 0_u32;
@@ -305,8 +305,8 @@ impl Record {
         is_from
     }
 
-    /// Makes a record sound that an earlier process left behind, at whatever moment that ended:
-    /// nobody holds it, and its session is evaluated again at the next packet.
+    /// Recovers a record of an earlier process, which may have ended at any moment: clears the
+    /// hold, and has its session re-evaluated at its next packet.
     pub(super) fn recover(&self) {
         let sequence = self.words[SEQUENCE].load(Ordering::Relaxed) & !HELD;
         self.words[SEQUENCE].store(sequence, Ordering::Relaxed);
@@ -325,7 +325,7 @@ impl Record {
         self.is_still(sequence).then_some(seen)
     }
 
-    /// Whether what was read since the session was `sequence` is of that session.
+    /// Whether everything read since the session was `sequence` belongs to that session.
     #[inline]
     pub(super) fn is_still(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
@@ -339,8 +339,9 @@ impl Record {
         Seen { sequence, words, forwarding: word(FORWARDING), life: word(LIFE) }
     }
 
-    /// Notes that `generation` allowed the session, and the adjacency of one direction under it; the other
-    /// direction's stays if it is of the same generation. A later generation stays as it is.
+    /// Records that `generation` allowed the session, and the adjacency of one direction under it;
+    /// the other direction's stays if it is of the same generation. A later generation stays as it
+    /// is.
     #[inline]
     pub(super) fn set_forwarding(
         &self,
@@ -367,7 +368,7 @@ impl Record {
         word.store(new, Ordering::Relaxed);
     }
 
-    /// Notes a packet; a note lost to another worker's is made up for by the next packet.
+    /// Records a packet; the next packet repairs an update lost to another worker's.
     #[inline]
     pub(super) fn set_life(&self, old: u64, new: u64) {
         if old != new {

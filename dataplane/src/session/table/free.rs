@@ -1,6 +1,6 @@
 //! Free records: a list for each thread that opens or ends sessions, and those never used.
 //!
-//! A thread's own list has a lock that nobody else wants, unless another thread has run out.
+//! The lock of a thread's own list is uncontended, unless another thread has run out.
 
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, yield_now};
 const LISTS: usize = 64;
 /// Records that a thread takes at a time out of those never used.
 const BATCH: u32 = 64;
-/// Times a thread looks through all lists for a record that must be there.
+/// Times that all lists are searched for a record that must be there.
 const ATTEMPTS: u32 = if cfg!(podgate_loom) { 3 } else { 1000 };
 
 /// A line of its own for each list, so that threads do not disturb each other.
@@ -48,8 +48,8 @@ impl FreeRecords {
 
     /// A record, if there is one.
     ///
-    /// Whoever has [reserved](super::quota) a session finds one: while another thread moves records
-    /// from list to list this looks again.
+    /// After a [reservation](super::quota) there is one: while another thread moves records from
+    /// list to list this searches again.
     pub(super) fn take(&self) -> Option<u32> {
         self.take_for(own())
     }

@@ -27,7 +27,7 @@ use crate::services::Affinities;
 use crate::wire::Flow;
 use crate::{Adjacency, PortId};
 
-/// Locks that makers of sessions spread over.
+/// Number of locks that session creation is striped over.
 const STRIPES: usize = 1024;
 
 /// Why a session was refused.
@@ -37,7 +37,7 @@ pub enum Refusal {
     Full,
     /// The owner has used its guarantee and its part of the common half.
     Quota,
-    /// The responder could not tell the connection from another one.
+    /// The reply tuple is taken by another connection.
     Taken,
 }
 
@@ -50,16 +50,16 @@ pub enum Opened {
     Known(Found),
 }
 
-/// Where a flow that is looked for was seen.
+/// Origin of a tuple that is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TupleOrigin {
-    /// On a packet that entered the switch.
+    /// A packet that entered the switch.
     Entering,
-    /// In an ICMP error, which quotes a packet as it left the switch.
+    /// An ICMP error, which quotes a packet as it left the switch.
     Quoted,
 }
 
-/// Where a session most likely is.
+/// The most likely record of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guess(u32);
 
@@ -96,9 +96,9 @@ impl Sessions {
     }
 
     /// The same in a file, with the sessions that an earlier process of this boot left in it. Each
-    /// of them is re-evaluated at its next packet, and nobody owns it until then.
+    /// of them is re-evaluated at its next packet, and has no owner until then.
     ///
-    /// Nobody else may use the file meanwhile.
+    /// No other process may use the file at the same time.
     ///
     /// # Errors
     /// If the file cannot be opened, made large enough or mapped.
@@ -131,7 +131,7 @@ impl Sessions {
         })
     }
 
-    /// Finds the sessions that are in the records already.
+    /// Indexes the sessions that are in the records already.
     fn take_up(&mut self) {
         let mut free = Vec::new();
         let mut last = 0;
@@ -158,46 +158,46 @@ impl Sessions {
         self.free.restore(last, free);
     }
 
-    /// Which backends clients had last.
+    /// Client affinities.
     pub fn affinities(&self) -> &Affinities {
         &self.affinities
     }
 
-    /// How many sessions fit.
+    /// Number of sessions that fit.
     pub fn capacity(&self) -> u32 {
         self.records.len() as u32
     }
 
-    /// How many there are.
+    /// Number of sessions in use.
     pub fn used(&self) -> u32 {
         self.quotas.used()
     }
 
-    /// How many of them the pod or kernel behind a port opened.
+    /// Number of sessions that the pod or kernel behind a port opened.
     pub fn used_by(&self, port: PortId) -> u32 {
         self.quotas.used_by(Owner::port(port))
     }
 
-    /// How many of them were opened from other cluster nodes, or from outside of the cluster.
+    /// Number of sessions opened from other cluster nodes, or from outside of the cluster.
     pub fn used_by_remote(&self) -> u32 {
         self.quotas.used_by_remote()
     }
 
     /// Divides half of the table into guarantees: for `ports` ports and, where there is an uplink,
-    /// for whoever is behind it.
+    /// for remote senders.
     pub fn set_ports(&self, ports: usize, has_uplink: bool) {
         self.quotas.divide(ports, has_uplink);
     }
 
-    /// The owner of the sessions that a sender opens who is behind no local port.
+    /// The owner of the sessions of a remote sender.
     pub fn remote_owner(&self, sender: Address, is_in_cluster: bool) -> Owner {
         let sender = quota::remote_sender(sender, is_in_cluster);
         self.quotas.remote_owner(self.hash.of_address(sender))
     }
 
-    /// Whether the connections of an owner may be seen from this port of the cluster node's own
-    /// address: one in four, chosen by a keyed hash. Two owners have few ports in common, so that
-    /// one cannot take all ports towards a destination.
+    /// Whether an owner may use this translation port of the cluster node's own address: one in
+    /// four, chosen by a keyed hash. Two owners have few ports in common, so that one cannot take
+    /// all ports towards a destination.
     pub fn may_use_port(&self, owner: Owner, port: u16) -> bool {
         let choice = u128::from(owner.0) << 16 | u128::from(port);
         self.hash.of_address(Address::from_bits(choice)) >> 62 == 0
@@ -215,8 +215,8 @@ impl Sessions {
         self.index.prefetch(hash);
     }
 
-    /// Where the session of this hash most likely is, for [`Self::find_at`]; asks for its cache
-    /// line. The bucket should have arrived.
+    /// Guesses the record of this hash, for [`Self::find_at`], and prefetches it. The bucket should
+    /// have been prefetched.
     #[inline]
     pub fn guess(&self, hash: u64) -> Guess {
         let guess = self.index.guess(hash);
@@ -287,12 +287,10 @@ impl Sessions {
         record.is_still(found.id.sequence).then_some(tuples)
     }
 
-    /// Makes a session, or finds the one another packet made meanwhile.
+    /// Creates a session, or finds the one that another packet created.
     ///
-    /// # Errors
-    /// See [`Refusal`]. A connection that its responder could not tell from another one (a client
-    /// that uses one port for a service and for the pod behind it) may be tried again as seen
-    /// from another port.
+    /// # Errors See [`Refusal`]. A connection whose reply tuple is taken (a client that uses one
+    /// port for a service and for the pod behind it) may be tried again with another source port.
     pub fn open(&self, tuples: &Tuples, opening: &Opening, now_s: u32) -> Result<Opened, Refusal> {
         let responder_hash = self.hash(&tuples.responder);
         let translated = tuples.is_translated();
@@ -301,7 +299,7 @@ impl Sessions {
         let (initiator, responder) = (Words::of(&tuples.initiator), Words::of(&tuples.responder));
         let shows = |index, seen: &Seen| self.is_any(index, seen, &responder);
         let is_taken = self.search_live(responder_hash, now_s, shows).is_some();
-        // Where both ends see the same, nobody who is not found by it is found as the initiator's.
+        // Without translation both tuples are equal, so the second search finds nothing new.
         if is_taken || translated {
             let enters =
                 |index, seen: &Seen| self.travels(index, seen, &initiator, TupleOrigin::Entering);
@@ -332,8 +330,8 @@ impl Sessions {
             self.close(id);
         }
         if !record.is_still(sequence) {
-            // It has ended, maybe before all of the index led to it. Under the locks no other session
-            // of these hashes comes up.
+            // It has ended, possibly before all index entries were made. Under the locks no other
+            // session of these hashes is created.
             self.index.remove(responder_hash, index);
             if translated {
                 self.index.remove(initiator_hash, index);
@@ -342,7 +340,7 @@ impl Sessions {
         if placed { Ok(Opened::New(id)) } else { Err(Refusal::Full) }
     }
 
-    /// Notes that a packet of the session passed.
+    /// Records a packet of the session.
     #[inline]
     pub fn touch(&self, found: &Found, tcp_flags: u8, now_s: u32) {
         let state = found.state().after(found.protocol, tcp_flags, found.forward);
@@ -350,15 +348,15 @@ impl Sessions {
         self.records[found.id.index as usize].set_life(found.life, life);
     }
 
-    /// Stamps the session with the generation that allowed it again, and the adjacency of the direction
-    /// it was forwarding in; the other direction's is looked up at its next packet.
+    /// Stamps the session with the generation that re-evaluated it, and the adjacency of the
+    /// packet's direction; the other direction's is looked up at its next packet.
     #[inline]
     pub fn stamp(&self, found: &Found, generation: u64, adjacency: Adjacency) {
         let record = &self.records[found.id.index as usize];
         record.set_forwarding(found.id.sequence, generation, found.forward, adjacency);
     }
 
-    /// Counts a session that nobody owns, one of an earlier process, as that of `owner`.
+    /// Charges an ownerless session (one of an earlier process) to `owner`.
     pub fn claim(&self, found: &Found, owner: Owner) {
         let record = &self.records[found.id.index as usize];
         if record.change_owner(found.id.sequence, Owner::NONE, owner) {
@@ -386,8 +384,8 @@ impl Sessions {
         if end == capacity { 0 } else { end }
     }
 
-    /// Ends all sessions that `port` opened, once it opens no more: whoever gets its number next
-    /// has all of its room, and a port that is gone takes nobody else's.
+    /// Ends all sessions that `port` opened, once it opens no more: the next port of this number
+    /// starts with its whole quota.
     pub fn end_of(&self, port: PortId) {
         for index in 0..self.free.end_of_used() {
             if let Some(seen) = self.records[index as usize].read()
@@ -398,7 +396,7 @@ impl Sessions {
         }
     }
 
-    /// The sessions there are, as a picture taken while they change.
+    /// Iterates over the sessions while they change.
     pub fn iter(&self) -> impl Iterator<Item = (Found, Tuples)> + '_ {
         (0..self.free.end_of_used()).filter_map(|index| {
             let record = &self.records[index as usize];
@@ -418,7 +416,7 @@ impl Sessions {
         Tuples { initiator, return_mac: translation.return_mac(), ..tuples }
     }
 
-    /// The first record under this hash about which `test` says a direction.
+    /// The first record under this hash for which `test` returns a direction.
     #[inline]
     fn search(&self, hash: u64, test: impl Fn(u32, &Seen) -> Option<bool>) -> Option<Found> {
         for index in self.index.records(hash) {
@@ -449,7 +447,7 @@ impl Sessions {
         }
     }
 
-    /// The direction of a flow that belongs to the session where it was seen.
+    /// The direction of a flow in a session, by the flow's origin.
     ///
     /// Of a translated session, what enters is the initiator's origin of what it sends and the
     /// responder's of what that sends; what has left, the other way round.
@@ -476,9 +474,9 @@ impl Sessions {
         self.translations[index as usize].initiator().direction_of(flow)
     }
 
-    /// Holds up whoever would make a session with the same hashes.
+    /// Locks out creators of sessions with the same hashes.
     fn lock(&self, one: u64, other: u64) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
-        // Nothing under the lock can fail half-way, so a poisoned lock protects nothing.
+        // Nothing under the lock can panic half-way, so poisoning is ignored.
         let lock = |n: usize| self.stripes[n].lock().unwrap_or_else(PoisonError::into_inner);
         let (one, other) = (one as usize % STRIPES, other as usize % STRIPES);
         // Always in the same order, so that two makers never wait for each other.
@@ -498,7 +496,7 @@ impl Sessions {
         if seen.is_translated() {
             self.index.remove(self.hash(&tuples.initiator), id.index);
         }
-        // First, so that whoever finds room finds a record.
+        // First, so that a reservation always finds a record.
         self.free.put(id.index);
         self.quotas.release(seen.owner());
     }
@@ -513,9 +511,9 @@ impl Sessions {
 /// What a new session starts with.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// Whose quota it counts against.
+    /// The owner whose quota it counts against.
     pub owner: Owner,
-    /// Where the initiator's packets leave.
+    /// The adjacency of the initiator's packets.
     pub adjacency: Adjacency,
     /// The generation that allowed it.
     pub generation: u64,

@@ -1,4 +1,4 @@
-//! Quotas: who owns how many sessions, and who may have one more.
+//! Session quotas by owner.
 //!
 //! | part of the table | is for |
 //! |---|---|
