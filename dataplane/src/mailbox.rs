@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::counters::PortCounters;
 use crate::exchange::Doorbell;
 use crate::graph::trace::Tracing;
-use crate::port::{Port, PortGone};
+use crate::port::{Port, PortGone, Tag};
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::{PortId, Snapshot};
 
@@ -23,6 +23,8 @@ pub enum Command {
     Snapshot(Arc<Snapshot>),
     /// Add this port.
     AddPort(PortId, Box<dyn Port>, Arc<PortCounters>),
+    /// Serve this port too, whose frames are on the trunk, under this tag.
+    AddMember(Tag, PortId, Arc<PortCounters>),
     /// Remove this port.
     RemovePort(PortId),
     /// Start or stop packet tracing.

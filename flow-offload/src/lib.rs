@@ -16,21 +16,26 @@
 //!   when the switch allowed the connection, and
 //! - the switch's heartbeat is not too old.
 //!
+//! - [`Offload`]: hands connections to the programs and takes them back,
 //! - [`entries`]: the entries that follow from a connection,
 //! - [`layout`]: keys and entries, shared with the programs,
 //! - [`Kernel`]: the loaded programs, their maps and where they are attached,
 //! - [`support`]: what the running kernel lacks.
 
+mod barrier;
+mod engine;
 mod entries;
 mod kernel;
 pub mod layout;
 mod map;
 mod object;
+mod published;
 pub mod support;
 mod tcx;
 
 use std::io;
 
+pub use engine::{Offload, Options, State};
 pub use entries::entries;
 pub use kernel::{Counters, Kernel, Outcome, recognize_programs};
 

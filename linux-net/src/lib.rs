@@ -28,6 +28,7 @@ mod netlink;
 mod next_hop;
 pub mod nft;
 mod offload;
+pub mod punt;
 mod queue;
 pub mod redirect;
 mod route;
@@ -47,6 +48,7 @@ pub use netlink::Netlink;
 pub use next_hop::NextHop;
 pub use offload::{
     SINGLE_FRAME_MTU, switch_off_offloads, switch_off_segmentation, switch_off_towards_switch,
+    switch_on_offloads,
 };
 pub use route::Route;
 pub use veth::{VethEnd, VethPair};

@@ -49,15 +49,35 @@ pub fn switch_off_towards_switch(interface: &str, mtu: u32) -> Result<(), Error>
     }
 }
 
+/// Leaves to hardware what an interface would when it was made: for ends of pods whose packets
+/// another kernel gets, not the switch. What the driver does not have stays off.
+///
+/// # Errors
+/// If the interface is gone.
+pub fn switch_on_offloads(interface: &str) -> Result<(), Error> {
+    let failed = |cause| Error::new(format!("switch on offloads of interface {interface}"), cause);
+    let socket = sys::control_socket().map_err(failed)?;
+    let names = sys::feature_names(socket.as_fd(), interface).map_err(failed)?;
+    let is_sending = |name: &str| is_offload(name) && name.starts_with("tx-");
+    let on = bits(&names, is_sending);
+    sys::switch_features(socket.as_fd(), interface, &on, true).map_err(failed)
+}
+
+/// The features with such names, a bit each, 32 a word.
+fn bits(names: &[String], is_wanted: impl Fn(&str) -> bool) -> Vec<u32> {
+    let mut bits = vec![0; names.len().div_ceil(32)];
+    for (bit, _) in names.iter().enumerate().filter(|(_, name)| is_wanted(name)) {
+        bits[bit / 32] |= 1 << (bit % 32);
+    }
+    bits
+}
+
 fn switch_off(interface: &str, is_wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
     let failed = |cause| Error::new(format!("switch off offloads of interface {interface}"), cause);
     let socket = sys::control_socket().map_err(failed)?;
     let names = sys::feature_names(socket.as_fd(), interface).map_err(failed)?;
-    let mut off = vec![0; names.len().div_ceil(32)];
-    for (bit, _) in names.iter().enumerate().filter(|(_, name)| is_wanted(name)) {
-        off[bit / 32] |= 1 << (bit % 32);
-    }
-    sys::switch_off_features(socket.as_fd(), interface, &off).map_err(failed)?;
+    let off = bits(&names, is_wanted);
+    sys::switch_features(socket.as_fd(), interface, &off, false).map_err(failed)?;
     let active = sys::active_features(socket.as_fd(), interface, off.len()).map_err(failed)?;
     let left: Vec<&str> = names
         .iter()

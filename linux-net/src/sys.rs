@@ -64,15 +64,17 @@ pub(super) fn active_features(
     Ok(request[2..].chunks(4).map(|block| block[2]).collect())
 }
 
-/// Switches off the features in `off` (bits as above), except for those that the driver fixes.
-pub(super) fn switch_off_features(
+/// Switches the features in `chosen` (bits as above) on or off, except for those that the driver
+/// fixes.
+pub(super) fn switch_features(
     socket: BorrowedFd<'_>,
     interface: &str,
-    off: &[u32],
+    chosen: &[u32],
+    on: bool,
 ) -> io::Result<()> {
     // struct ethtool_sfeatures: command, count of blocks, then the blocks: valid, requested.
-    let mut request = vec![SFEATURES, off.len() as u32];
-    request.extend(off.iter().flat_map(|valid| [*valid, 0]));
+    let mut request = vec![SFEATURES, chosen.len() as u32];
+    request.extend(chosen.iter().flat_map(|valid| [*valid, if on { *valid } else { 0 }]));
     ethtool(socket, interface, &mut request)
 }
 

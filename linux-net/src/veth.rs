@@ -46,17 +46,26 @@ impl Netlink {
     /// # Errors
     /// [`Error::is_exists`] if either name is taken; the kernel then made nothing.
     pub fn create_veth(&mut self, pair: &VethPair<'_>) -> Result<(), Error> {
+        self.create_veth_with_queues(pair, 1)
+    }
+
+    /// The same with so many queues for each direction.
+    pub(crate) fn create_veth_with_queues(
+        &mut self,
+        pair: &VethPair<'_>,
+        queues: u32,
+    ) -> Result<(), Error> {
         let what = format!("create veth pair {} and {}", pair.near.name, pair.far.name);
         for end in [&pair.near, &pair.far] {
             if !valid_name(&end.name) {
                 return Err(Error::invalid(what, format!("'{}' is no interface name", end.name)));
             }
         }
-        let mut far = end_message(&pair.far, pair.mtu);
+        let mut far = end_message(&pair.far, pair.mtu, queues);
         if let Some(namespace) = pair.far_namespace {
             far.attributes.push(LinkAttribute::NetNsFd(namespace.as_fd().as_raw_fd()));
         }
-        let mut near = end_message(&pair.near, pair.mtu);
+        let mut near = end_message(&pair.near, pair.mtu, queues);
         near.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Veth),
             LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
@@ -65,14 +74,14 @@ impl Netlink {
     }
 }
 
-fn end_message(end: &VethEnd, mtu: u32) -> LinkMessage {
+fn end_message(end: &VethEnd, mtu: u32, queues: u32) -> LinkMessage {
     let mut message = LinkMessage::default();
     message.attributes = vec![
         LinkAttribute::IfName(end.name.clone()),
         LinkAttribute::Address(end.mac.0.to_vec()),
         LinkAttribute::Mtu(mtu),
-        LinkAttribute::NumTxQueues(1),
-        LinkAttribute::NumRxQueues(1),
+        LinkAttribute::NumTxQueues(queues),
+        LinkAttribute::NumRxQueues(queues),
     ];
     message
 }

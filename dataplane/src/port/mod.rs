@@ -5,12 +5,14 @@ pub mod memory;
 pub mod pcap;
 mod queues;
 mod recorded;
+mod tag;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
 pub use queues::Queues;
 pub use recorded::{Recorded, Recording};
+pub use tag::Tag;
 
 use crate::frame::Chain;
 use crate::{Frame, FreeList, Memory};

@@ -116,6 +116,12 @@ impl State {
         self.0 == Self::SYN | Self::SYN_ACK | Self::ACK
     }
 
+    /// Others than TCP: the responder has answered.
+    #[inline]
+    pub fn is_answered(self) -> bool {
+        self.0 & Self::ANSWERED != 0
+    }
+
     /// TCP: neither is the handshake complete nor has an end closed.
     #[inline]
     fn is_opening(self) -> bool {

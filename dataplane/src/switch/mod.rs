@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::exchange::{Doorbell, Exchange};
 use crate::graph::trace::Tracing;
 use crate::mailbox::{Command, Mailbox};
-use crate::port::{Port, PortGone, Queues};
+use crate::port::{Port, PortGone, Queues, Tag};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
 use crate::{Counters, Frame, FreeList, Memory, Now, PortId, PortKind, Snapshot};
@@ -71,6 +71,9 @@ const PATIENCE: Duration = Duration::from_micros(100);
 /// How long a worker sleeps at most, so that idle sessions are swept.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
+/// How often it is looked whether flow offload has caught up.
+const BESIDE: Duration = Duration::from_millis(1);
+
 /// How long a worker may take to remove a port.
 const LONGEST_REMOVAL: Duration = Duration::from_secs(2);
 
@@ -84,6 +87,10 @@ pub struct Switch {
     ports: Mutex<Ports>,
     /// Generation of the last snapshot published.
     published: AtomicU64,
+    /// Generation that what forwards beside the workers is known to have caught up with.
+    beside: AtomicU64,
+    /// Tells this process's tags from an earlier one's.
+    process: u8,
     /// Addresses of pods in it, with their ports.
     pods: Mutex<AHashMap<Address, PortId>>,
     // Ends after the workers.
@@ -132,6 +139,8 @@ impl Switch {
             clock,
             ports: Mutex::new(Ports::new(config.ports)),
             published: AtomicU64::new(0),
+            beside: AtomicU64::new(u64::MAX),
+            process: process(),
             pods: Mutex::default(),
             housekeeper,
         };
@@ -213,12 +222,27 @@ impl Switch {
     /// Waits until every worker uses this generation or a later one.
     pub fn wait_in_force(&self, generation: u64, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        self.workers.iter().all(|worker| worker.mailbox.wait_for(generation, deadline))
+        let is_in_force =
+            self.workers.iter().all(|worker| worker.mailbox.wait_for(generation, deadline));
+        while is_in_force && self.beside.load(Ordering::Acquire) < generation {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(BESIDE);
+        }
+        is_in_force
+    }
+
+    /// Tells the generation that what forwards beside the workers (flow offload) is known to have
+    /// caught up with: no later one counts as in force. `u64::MAX` if it has caught up with all.
+    pub fn set_beside(&self, generation: u64) {
+        self.beside.store(generation, Ordering::Release);
     }
 
     /// The oldest generation that a worker still uses.
     pub fn generation(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.mailbox.generation()).min().unwrap_or(0)
+        let workers = self.workers.iter().map(|worker| worker.mailbox.generation());
+        workers.min().unwrap_or(0).min(self.beside.load(Ordering::Acquire))
     }
 
     /// Allocates a number for a new port: the lowest that no port has, in no worker's snapshot
@@ -257,6 +281,24 @@ impl Switch {
             let command = Command::AddPort(id, port, Arc::clone(&part.counters));
             self.workers[part.worker].mailbox.send(command);
         }
+    }
+
+    /// Has a port served whose frames are on the queues of `trunk`, under the tag returned. It is
+    /// removed as any port is, and before the trunk.
+    pub fn add_member(&self, id: PortId, trunk: PortId) -> Tag {
+        if self.sessions.used_by(id) > 0 {
+            self.sessions.end_of(id);
+        }
+        let mut ports = self.ports();
+        let parts = ports.add_member(id, trunk);
+        let workers: Vec<usize> = parts.iter().map(|part| part.worker).collect();
+        self.exchange.set_owners(id, &workers);
+        let tag = Tag::new(self.process, self.exchange.epoch(id), id);
+        for part in &parts {
+            let command = Command::AddMember(tag, trunk, Arc::clone(&part.counters));
+            self.workers[part.worker].mailbox.send(command);
+        }
+        tag
     }
 
     /// Removes a port from all its workers. The connections that it opened end.
@@ -316,6 +358,11 @@ impl Switch {
     fn ports(&self) -> MutexGuard<'_, Ports> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A number that an earlier process most likely had not.
+fn process() -> u8 {
+    ahash::RandomState::new().hash_one(0_u8) as u8
 }
 
 impl Drop for Switch {

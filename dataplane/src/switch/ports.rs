@@ -74,6 +74,19 @@ impl Ports {
         parts
     }
 
+    /// Adds a port that is served by those who serve `trunk`, through its queues.
+    pub(super) fn add_member(&mut self, id: PortId, trunk: PortId) -> Vec<PortPart> {
+        let part =
+            |of: &PortPart| PortPart { worker: of.worker, queues: 0..0, counters: Arc::default() };
+        let parts: Vec<PortPart> = self.parts(trunk).iter().map(part).collect();
+        let place = usize::from(id.0);
+        if self.places.len() <= place {
+            self.places.resize_with(place + 1, Place::default);
+        }
+        self.places[place] = Place::Served(parts.clone());
+        parts
+    }
+
     fn spread(&self, queues: usize, workers: usize) -> Vec<PortPart> {
         let mut load = vec![0; workers];
         for part in self.places.iter().flat_map(Place::parts) {

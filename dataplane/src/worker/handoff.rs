@@ -48,12 +48,24 @@ impl Worker {
             && let Some(handoff) = self.exchange.take(self.number)
         {
             taken += 1;
-            match (self.slots.of_handoff(&handoff), handoff.kind) {
-                (Some(slot), HandoffKind::Egress) => slot.leave(handoff.frame, &self.memory),
-                (Some(slot), HandoffKind::Ingress) => {
-                    self.packets.push(Packet::new(handoff.frame, slot.id))
+            let serves = self.slots.serves(&handoff);
+            let mut frame = handoff.frame;
+            let refused = if !serves {
+                Some(frame)
+            } else if handoff.kind == HandoffKind::Egress {
+                self.slots.leave(handoff.port, frame, &self.memory).err()
+            } else {
+                let is_trunk = self.slots.of(handoff.port).is_some_and(|slot| slot.is_trunk);
+                match self.slots.ingress(handoff.port, is_trunk, &mut frame, &self.memory) {
+                    Some(port) => {
+                        self.packets.push(Packet::new(frame, port));
+                        None
+                    }
+                    None => Some(frame),
                 }
-                (None, _) => end(Refused::NoWorker(handoff.frame), &mut self.free, &self.counters),
+            };
+            if let Some(frame) = refused {
+                end(Refused::NoWorker(frame), &mut self.free, &self.counters);
             }
         }
         taken

@@ -195,10 +195,12 @@ impl Worker {
     }
 
     fn serve(&mut self, slot: usize, now: Now) -> usize {
-        let Some(Slot { id, port, counters, is_part, .. }) = self.slots.at(slot) else { return 0 };
+        let Some(Slot { id, port, counters, is_part, is_trunk, .. }) = self.slots.at(slot) else {
+            return 0;
+        };
         let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
         let received = port.receive(&mut buffers, BURST, &mut self.frames);
-        let (id, is_part) = (*id, *is_part);
+        let (id, is_part, is_trunk) = (*id, *is_part, *is_trunk);
         let count = self.frames.len();
         if count > 0 {
             counters.received.add(count as u64);
@@ -207,8 +209,14 @@ impl Worker {
         if is_part {
             self.hand_fragments_on(id);
         }
-        for frame in self.frames.drain(..) {
-            self.packets.push(Packet::new(frame, id));
+        for mut frame in self.frames.drain(..) {
+            match self.slots.ingress(id, is_trunk, &mut frame, &self.memory) {
+                Some(port) => self.packets.push(Packet::new(frame, port)),
+                None => {
+                    self.free.put(frame);
+                    self.counters.count(Outcome::PortGone);
+                }
+            }
         }
         if let Err(gone) = received {
             self.mailbox.report_gone(id, gone);
@@ -258,11 +266,10 @@ impl Worker {
                 }
                 continue;
             }
-            if let Some(slot) = self.slots.of(packet.out_port) {
-                slot.leave(packet.frame, &self.memory);
-                continue;
+            let left = self.slots.leave(packet.out_port, packet.frame, &self.memory);
+            if let Err(frame) = left {
+                self.hand_over(frame, packet.out_port);
             }
-            self.hand_over(packet.frame, packet.out_port);
         }
         self.packets = packets;
     }
@@ -321,6 +328,9 @@ impl Worker {
                     self.remove_port(id);
                     self.slots.add(id, port, counters, &self.exchange);
                 }
+                Command::AddMember(tag, trunk, counters) => {
+                    self.slots.add_member(tag, trunk, counters, &self.exchange);
+                }
                 Command::RemovePort(id) => self.remove_port(id),
                 Command::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
                 Command::Call(call) => call(),
@@ -329,6 +339,11 @@ impl Worker {
     }
 
     fn remove_port(&mut self, id: PortId) {
+        if self.slots.remove_member(id) {
+            self.graph.forget_port(id);
+            self.end_waiting();
+            return;
+        }
         if let Some(Slot { port, leaving, .. }) = self.slots.remove(id) {
             self.give_up(port, leaving);
             self.graph.forget_port(id);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::counters::PortCounters;
 use crate::exchange::{Exchange, Handoff};
 use crate::packet::VECTOR;
-use crate::port::Port;
+use crate::port::{Port, Tag};
 use crate::{Frame, Memory, PortId};
 
 /// One port, or this worker's part of it.
@@ -17,6 +17,8 @@ pub(super) struct Slot {
     pub(super) leaving: Vec<Frame>,
     /// Whether other workers have parts of the port too.
     pub(super) is_part: bool,
+    /// Whether its frames are other ports', by their tags.
+    pub(super) is_trunk: bool,
     epoch: u32,
     accepts_partial_checksums: bool,
 }
@@ -37,8 +39,18 @@ impl Slot {
 #[derive(Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// Index in `slots` of each port.
+    /// Place in `slots` of each port; of a trunk's member, the trunk's.
     places: Vec<u16>,
+    /// By the port's number.
+    members: Vec<Option<Member>>,
+}
+
+/// A port whose frames are on a trunk.
+struct Member {
+    tag: Tag,
+    trunk: PortId,
+    epoch: u32,
+    counters: Arc<PortCounters>,
 }
 
 const NOWHERE: u16 = u16::MAX;
@@ -61,20 +73,98 @@ impl Slots {
             counters,
             leaving,
             is_part,
+            is_trunk: false,
             epoch,
             accepts_partial_checksums,
         });
         self.note_places();
     }
 
+    /// Adds a port whose frames are on a trunk that is served here.
+    pub(super) fn add_member(
+        &mut self,
+        tag: Tag,
+        trunk: PortId,
+        counters: Arc<PortCounters>,
+        exchange: &Exchange,
+    ) {
+        let (id, epoch) = (tag.port(), exchange.epoch(tag.port()));
+        let place = usize::from(id.0);
+        if self.members.len() <= place {
+            self.members.resize_with(place + 1, || None);
+        }
+        self.members[place] = Some(Member { tag, trunk, epoch, counters });
+        if let Some(slot) = self.of(trunk) {
+            slot.is_trunk = true;
+        }
+        self.note_places();
+    }
+
+    /// Removes a trunk's member; `false` if the port is none.
+    pub(super) fn remove_member(&mut self, id: PortId) -> bool {
+        let member = self.members.get_mut(usize::from(id.0)).and_then(Option::take);
+        if member.is_some() {
+            self.note_places();
+        }
+        member.is_some()
+    }
+
+    /// The port that a frame came in at which the slot of `id` received: a trunk's member, whose tag
+    /// is taken off, or `id` itself. `None` if the tag is no port's.
+    #[inline]
+    pub(super) fn ingress(
+        &self,
+        id: PortId,
+        is_trunk: bool,
+        frame: &mut Frame,
+        memory: &Memory,
+    ) -> Option<PortId> {
+        if !is_trunk {
+            return Some(id);
+        }
+        let tag = Tag::read(memory, frame)?;
+        let member = self.members.get(usize::from(tag.port().0))?.as_ref()?;
+        if member.tag != tag || member.trunk != id {
+            return None;
+        }
+        Tag::remove(memory, frame);
+        member.counters.received.add(1);
+        member.counters.received_bytes.add(frame.len() as u64);
+        Some(tag.port())
+    }
+
+    /// Has a frame leave by a port with this vector; it comes back if the port is not served here.
+    #[inline]
+    pub(super) fn leave(
+        &mut self,
+        id: PortId,
+        mut frame: Frame,
+        memory: &Memory,
+    ) -> Result<(), Frame> {
+        let Some(place) = self.place(id) else { return Err(frame) };
+        let slot = &mut self.slots[place];
+        if slot.id != id {
+            let Some(Some(member)) = self.members.get(usize::from(id.0)) else {
+                return Err(frame);
+            };
+            member.tag.write(memory, &mut frame);
+            member.counters.sent.add(1);
+            member.counters.sent_bytes.add(frame.len() as u64);
+        }
+        slot.leave(frame, memory);
+        Ok(())
+    }
+
     pub(super) fn remove(&mut self, id: PortId) -> Option<Slot> {
-        let slot = self.slots.swap_remove(self.place(id)?);
+        let place = self.place(id).filter(|place| self.slots[*place].id == id)?;
+        let slot = self.slots.swap_remove(place);
         self.note_places();
         Some(slot)
     }
 
     pub(super) fn take_all(&mut self) -> Vec<Slot> {
         self.places.clear();
+        self.members.clear();
         std::mem::take(&mut self.slots)
     }
 
@@ -86,6 +176,14 @@ impl Slots {
                 self.places.resize(id + 1, NOWHERE);
             }
             self.places[id] = n as u16;
+        }
+        for (id, member) in self.members.iter().enumerate() {
+            let Some(member) = member else { continue };
+            let trunk = self.places.get(usize::from(member.trunk.0)).copied().unwrap_or(NOWHERE);
+            if self.places.len() <= id {
+                self.places.resize(id + 1, NOWHERE);
+            }
+            self.places[id] = trunk;
         }
     }
 
@@ -110,11 +208,18 @@ impl Slots {
         Some(&mut self.slots[place])
     }
 
-    /// The slot of a hand-off's port; `None` if the port is no longer served here, or another one
-    /// has its number.
+    /// Whether the port that a packet was handed over for is served here still, and no other one has
+    /// its number now.
     #[inline]
-    pub(super) fn of_handoff(&mut self, handoff: &Handoff) -> Option<&mut Slot> {
-        self.of(handoff.port).filter(|slot| slot.epoch == handoff.epoch)
+    pub(super) fn serves(&self, handoff: &Handoff) -> bool {
+        let Some(place) = self.place(handoff.port) else { return false };
+        let slot = &self.slots[place];
+        let member = || self.members.get(usize::from(handoff.port.0))?.as_ref();
+        let epoch = match slot.id == handoff.port {
+            true => Some(slot.epoch),
+            false => member().map(|member| member.epoch),
+        };
+        epoch == Some(handoff.epoch)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {

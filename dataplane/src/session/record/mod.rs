@@ -31,7 +31,7 @@ use crate::sync::{AtomicU64, Ordering, fence, spin_loop, yield_now};
 use crate::wire::Flow;
 
 /// A session by its record, and the record's sequence that makes it unique.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId {
     pub(super) index: u32,
     pub(super) sequence: u64,
@@ -78,8 +78,9 @@ impl Found {
         State(self.life as u8)
     }
 
+    /// Second of the last packet.
     #[inline]
-    pub(super) fn last_seen(&self) -> u32 {
+    pub fn last_seen(&self) -> u32 {
         (self.life >> 32) as u32
     }
 }

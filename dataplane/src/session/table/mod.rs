@@ -5,6 +5,7 @@ mod free;
 mod quota;
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -166,6 +167,11 @@ impl Sessions {
     /// Number of sessions that fit.
     pub fn capacity(&self) -> u32 {
         self.records.len() as u32
+    }
+
+    /// Places of the table from which on none was ever taken.
+    pub fn places_used(&self) -> u32 {
+        self.free.end_of_used()
     }
 
     /// Number of sessions in use.
@@ -398,7 +404,12 @@ impl Sessions {
 
     /// Iterates over the sessions while they change.
     pub fn iter(&self) -> impl Iterator<Item = (Found, Tuples)> + '_ {
-        (0..self.free.end_of_used()).filter_map(|index| {
+        self.iter_part(0..u32::MAX)
+    }
+
+    /// The same of these places of the table.
+    pub fn iter_part(&self, places: Range<u32>) -> impl Iterator<Item = (Found, Tuples)> + '_ {
+        (places.start..places.end.min(self.free.end_of_used())).filter_map(|index| {
             let record = &self.records[index as usize];
             let seen = record.read()?;
             let tuples = self.tuples_of(index, &seen);
