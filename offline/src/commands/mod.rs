@@ -10,6 +10,7 @@ mod lint;
 mod picture;
 pub mod policy;
 pub mod replay;
+mod suggest;
 mod test;
 
 /// A reader that closes the pipe is no failure and changes no verdict.

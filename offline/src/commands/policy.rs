@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::input::{manifests, refuse};
-use super::{diff, explain, lint, picture, test, written};
+use super::{diff, explain, lint, picture, suggest, test, written};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
 use crate::probe::{Answer, Case, Port, Prober, Protocol, case, cases};
@@ -35,6 +35,8 @@ enum Command {
     Lint(lint::Lint),
     /// What policies allow, drawn
     Picture(picture::Draw),
+    /// Policies that allow what was observed
+    Suggest(suggest::Suggest),
 }
 
 /// Help of a command ends in examples, in its short form too.
@@ -108,6 +110,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Diff(diff) => return diff.run(),
         Command::Lint(lint) => return lint.run(),
         Command::Picture(picture) => return picture.run(),
+        Command::Suggest(suggest) => return suggest.run(),
     };
     match probe.run(&mut BufWriter::new(io::stdout().lock())) {
         Ok(code) => code,

@@ -1,17 +1,20 @@
 //! Connections that `podgate observe -o json` saw.
 //!
-//! Pods are known by their workloads. A pod that the manifests do not have, since they hold its
+//! A connection to a service is one to the workloads behind it, on their port. Pods are known by their workloads. A pod that the manifests do not have, since they hold its
 //! Deployment or another workload, is known by its name: `web-5d4f-x` belongs to `web`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use control::{Object, PodKey};
+use control::model::Service;
+use control::{Control, Object, PodKey, Scope, View};
 use observe::verdicts::{End, Event, Verdict};
 
 use crate::input::Manifests;
 use crate::probe::Protocol;
+use crate::probe::complete::complete;
 
 /// One end of an observed connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,12 +71,56 @@ pub fn read(text: &str) -> Result<Vec<Event>, Vec<String>> {
 /// such as malformed ones, are left out.
 pub fn flows(manifests: &Manifests, events: &[Event]) -> BTreeSet<Flow> {
     let parties = Parties::new(manifests);
-    events.iter().filter_map(|event| parties.flow(event)).collect()
+    events.iter().flat_map(|event| parties.flows(event)).collect()
 }
 
 struct Parties<'a> {
     manifests: &'a Manifests,
     pods: BTreeSet<&'a PodKey>,
+    services: Services,
+}
+
+/// The services of completed manifests.
+struct Services {
+    view: Arc<View>,
+    pods: BTreeMap<IpAddr, PodKey>,
+}
+
+impl Services {
+    fn new(manifests: &Manifests) -> Self {
+        let mut whole = manifests.clone();
+        // Without addresses no connection is one to a service.
+        let _ = complete(&mut whole, []);
+        let mut control = Control::new(Scope::All);
+        control.resync(whole.objects);
+        control.commit();
+        let view = control.view();
+        let pods = view
+            .pods
+            .iter()
+            .flat_map(|(key, pod)| pod.addresses.iter().map(|address| (*address, key.clone())));
+        Self { pods: pods.collect(), view }
+    }
+
+    /// The pods and ports behind the ports of services that `is_meant` picks.
+    fn behind(
+        &self,
+        protocol: Protocol,
+        port: u16,
+        is_meant: impl Fn(&Service) -> bool,
+    ) -> Vec<(PodKey, u16)> {
+        let mut found = Vec::new();
+        for service in self.view.services.values().filter(|it| is_meant(&it.service)) {
+            let ports = service.service.ports.iter().zip(&service.endpoints);
+            let of_port = ports
+                .filter(|(it, _)| it.port == port && Some(it.protocol) == protocol.with_ports());
+            let endpoints = of_port.flat_map(|(_, endpoints)| endpoints);
+            found.extend(
+                endpoints.filter_map(|it| Some((self.pods.get(&it.address)?.clone(), it.port))),
+            );
+        }
+        found
+    }
 }
 
 impl<'a> Parties<'a> {
@@ -82,7 +129,57 @@ impl<'a> Parties<'a> {
             Object::Pod(pod) => Some(&pod.key),
             _ => None,
         });
-        Self { manifests, pods: pods.collect() }
+        Self { manifests, pods: pods.collect(), services: Services::new(manifests) }
+    }
+
+    /// The connections behind a verdict: several where a service chose an endpoint that the
+    /// verdict does not name.
+    fn flows(&self, event: &Event) -> Vec<Flow> {
+        let Some(flow) = self.flow(event) else { return Vec::new() };
+        let (Some(port), Some(address)) = (flow.port, event.to.ip) else { return vec![flow] };
+        let has = |service: &Service| {
+            let all = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];
+            all.into_iter().flatten().any(|it| *it == address)
+        };
+        let chosen = |key: &PodKey| {
+            let Party::Workload(namespace, name) = &flow.to else { return true };
+            *key.namespace == **namespace && self.own_name(key) == *name
+        };
+        let mut behind = self.services.behind(flow.protocol, port, has);
+        if behind.is_empty()
+            && let Party::Workload(namespace, name) = &flow.to
+            && !self.listens(namespace, name, port)
+        {
+            // The manifests do not have the service's address.
+            let here = |service: &Service| *service.key.namespace == **namespace;
+            behind = self.services.behind(flow.protocol, port, here);
+        }
+        let behind = behind.iter().filter(|(key, _)| chosen(key));
+        let found: BTreeSet<Flow> = behind
+            .map(|(key, port)| Flow {
+                to: Party::Workload(key.namespace.to_string(), self.own_name(key)),
+                port: Some(*port),
+                ..flow.clone()
+            })
+            .collect();
+        if found.is_empty() { vec![flow] } else { found.into_iter().collect() }
+    }
+
+    /// Whether a container of a workload names this port.
+    fn listens(&self, namespace: &str, name: &str, port: u16) -> bool {
+        self.manifests.objects.iter().any(|object| match object {
+            Object::Pod(pod) => {
+                *pod.key.namespace == *namespace
+                    && self.own_name(&pod.key) == name
+                    && pod.ports.iter().any(|it| it.number == port)
+            }
+            _ => false,
+        })
+    }
+
+    fn own_name(&self, key: &PodKey) -> String {
+        let workload = self.manifests.workload(key);
+        workload.split_once('/').map_or(workload.clone(), |(_, name)| name.to_owned())
     }
 
     fn flow(&self, event: &Event) -> Option<Flow> {
@@ -115,18 +212,14 @@ impl<'a> Parties<'a> {
 
     fn workload(&self, namespace: &str, name: &str) -> Party {
         let key = PodKey { namespace: namespace.into(), name: name.into() };
-        let of = |key: &PodKey| {
-            let workload = self.manifests.workload(key);
-            workload.split_once('/').map_or(workload.clone(), |(_, name)| name.to_owned())
-        };
         if self.pods.contains(&key) {
-            return Party::Workload(namespace.to_owned(), of(&key));
+            return Party::Workload(namespace.to_owned(), self.own_name(&key));
         }
         let known = self.pods.iter().filter(|pod| *pod.namespace == *namespace);
         let owner = known
             .filter(|pod| name.strip_prefix(&*pod.name).is_some_and(|rest| rest.starts_with('-')))
             .max_by_key(|pod| pod.name.len());
-        let workload = owner.map_or_else(|| name.to_owned(), |pod| of(pod));
+        let workload = owner.map_or_else(|| name.to_owned(), |pod| self.own_name(pod));
         Party::Workload(namespace.to_owned(), workload)
     }
 }

@@ -5,6 +5,7 @@
 //! - [`lint`]: mistakes in manifests,
 //! - [`flows`]: connections that were observed,
 //! - [`picture`]: what policies allow, drawn,
+//! - [`suggest`]: policies out of observed connections,
 //! - [`matrix`]: decisions about pairs of addresses, many at a time.
 
 pub mod diff;
@@ -13,6 +14,7 @@ pub mod lint;
 pub mod matrix;
 pub mod picture;
 pub mod run;
+pub mod suggest;
 pub mod suite;
 
 /// Text between tags or quotes of XML, which knows no control characters.

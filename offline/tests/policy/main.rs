@@ -3,6 +3,7 @@
 mod diff;
 mod lint;
 mod picture;
+mod suggest;
 mod suite;
 
 use std::fs;

@@ -1,0 +1,259 @@
+//! NetworkPolicies that allow what was observed and nothing else.
+//!
+//! Every namespace with observed traffic gets a policy that closes all of its pods, and each of its
+//! workloads that opened or received connections one with rules for them. The result is proved: the
+//! [probe](crate::probe) opens every observed connection against it.
+
+mod labels;
+mod yaml;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use control::objects::{Read, read};
+use control::{Object, PodKey};
+use serde_json::{Value, json};
+
+use super::flows::{Flow, Party};
+use crate::input::Manifests;
+use crate::probe::{Endpoint, Port, Prober, Question, Verdict};
+use labels::Workloads;
+
+/// What is suggested.
+#[derive(Debug, Default)]
+pub struct Suggestion {
+    /// The policies, as objects of Kubernetes.
+    pub policies: Vec<Value>,
+    /// Observed connections that they allow.
+    pub allowed: Vec<Flow>,
+    /// Observed connections that they deny, each with the reason.
+    pub denied: Vec<(Flow, String)>,
+    /// What a reader must know about the policies.
+    pub notes: Vec<String>,
+}
+
+/// Which directions of a workload the policies restrict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Directions {
+    /// What workloads receive
+    Ingress,
+    /// What workloads open
+    Egress,
+    /// Both
+    Both,
+}
+
+/// Ports by protocol name.
+type PortSet = BTreeSet<(&'static str, u16)>;
+
+/// The rules of one workload in one direction: ports for each peer.
+type Rules = BTreeMap<Party, PortSet>;
+
+/// Suggests policies for these connections. NetworkPolicies of the manifests are left aside;
+/// cluster-wide ones stay in force.
+///
+/// # Errors
+/// When there are more pods than addresses or ports for them.
+pub fn suggest(
+    manifests: &Manifests,
+    flows: &BTreeSet<Flow>,
+    directions: Directions,
+    with_denied: bool,
+) -> Result<Suggestion, String> {
+    let workloads = Workloads::new(manifests);
+    let mut found = Suggestion::default();
+    let mut rules: BTreeMap<(String, String), [Rules; 2]> = BTreeMap::new();
+    let mut wanted = Vec::new();
+    for flow in flows {
+        if let Some(reason) = impossible(flow, &workloads, with_denied) {
+            found.denied.push((flow.clone(), reason));
+            continue;
+        }
+        let port = (flow.protocol.name(), flow.port.unwrap_or_default());
+        for (own, peer, direction) in [(&flow.to, &flow.from, 0), (&flow.from, &flow.to, 1)] {
+            let Party::Workload(namespace, name) = own else { continue };
+            if workloads.is_on_host(namespace, name) {
+                continue;
+            }
+            let of_workload = rules.entry((namespace.clone(), name.clone())).or_default();
+            of_workload[direction].entry(peer.clone()).or_default().insert(port);
+        }
+        wanted.push(flow.clone());
+    }
+    let namespaces: BTreeSet<&String> = rules.keys().map(|(namespace, _)| namespace).collect();
+    for namespace in namespaces {
+        found.policies.push(policy(namespace, "default-deny", json!({}), directions, None));
+    }
+    for ((namespace, name), sides) in &rules {
+        let (selector, note) = workloads.selector(namespace, name);
+        found.notes.extend(note);
+        let sides = sides.each_ref().map(|side| rules_of(side, namespace, &workloads));
+        found.policies.push(policy(namespace, name, selector, directions, Some(sides)));
+    }
+    found.prove(manifests, wanted)?;
+    Ok(found)
+}
+
+/// Why no policy can allow a connection, or why none should.
+fn impossible(flow: &Flow, workloads: &Workloads<'_>, with_denied: bool) -> Option<String> {
+    if flow.denied && !with_denied {
+        return Some("policies denied it when it was observed".into());
+    }
+    if flow.port.is_none() {
+        return Some("a NetworkPolicy has no rule for ICMP alone".into());
+    }
+    [&flow.from, &flow.to].into_iter().find_map(|party| match party {
+        Party::Workload(namespace, name) if !workloads.has(namespace, name) => {
+            Some(format!("{party} is not in the manifests"))
+        }
+        _ => None,
+    })
+}
+
+impl Suggestion {
+    /// Opens every connection against the policies.
+    fn prove(&mut self, manifests: &Manifests, wanted: Vec<Flow>) -> Result<(), String> {
+        let mut proved = manifests.clone();
+        proved.objects.retain(|object| !matches!(object, Object::NetworkPolicy(_)));
+        for policy in &self.policies {
+            match read(policy.clone()) {
+                Read::Object(object, faults) if faults.is_empty() => proved.objects.push(object),
+                other => return Err(format!("a policy that cannot be read: {policy}: {other:?}")),
+            }
+        }
+        let mentioned = wanted.iter().flat_map(|flow| [&flow.from, &flow.to]);
+        let mentioned: Vec<IpAddr> = mentioned
+            .filter_map(|party| match party {
+                Party::Address(address) => Some(*address),
+                _ => None,
+            })
+            .collect();
+        let workloads = Workloads::new(manifests);
+        let mut prober = Prober::new(proved, mentioned)?;
+        for flow in wanted {
+            let pods = |party: &Party| -> Vec<Endpoint> {
+                match party {
+                    Party::Workload(namespace, name) => workloads.pods(namespace, name),
+                    Party::Node(name) => vec![Endpoint::Node(name.as_str().into())],
+                    Party::Address(address) => vec![Endpoint::Address(*address)],
+                }
+            };
+            let (from, to) = (pods(&flow.from), pods(&flow.to));
+            let port = flow.port.map(Port::Number);
+            let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
+            let questions = pairs.map(|(from, to)| Question {
+                from,
+                to,
+                protocol: flow.protocol,
+                port: port.as_ref(),
+            });
+            let questions: Vec<Question<'_>> = questions.collect();
+            let answers = prober.answer(questions);
+            match answers.into_iter().find(|answer| answer.verdict == Verdict::Deny) {
+                None => self.allowed.push(flow),
+                Some(answer) => {
+                    let by: String = answer.by.iter().map(|by| format!(", by {by}")).collect();
+                    self.denied.push((flow, format!("{}{by}", answer.reason)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The policies as YAML, with what was seen and proved as comments.
+    pub fn yaml(&self) -> String {
+        let (allowed, denied) = (self.allowed.len(), self.denied.len());
+        let mut text = format!(
+            "# Allows {allowed} of {} observed connections, each proved by a probe.\n",
+            allowed + denied
+        );
+        if denied > 0 {
+            let _ = writeln!(text, "# Observed, and denied by these policies:");
+        }
+        for (flow, reason) in &self.denied {
+            let _ = writeln!(text, "#   {}: {reason}", in_words(flow));
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "# Note: {note}");
+        }
+        for policy in &self.policies {
+            text += "---\n";
+            yaml::write(&mut text, policy);
+        }
+        text
+    }
+}
+
+/// A connection in words, such as `shop/web to shop/db TCP 5432`.
+pub fn in_words(flow: &Flow) -> String {
+    let port = flow.port.map_or_else(String::new, |port| format!(" {port}"));
+    format!("{} to {} {}{port}", flow.from, flow.to, flow.protocol.name())
+}
+
+/// A NetworkPolicy; without rules it closes what it selects.
+fn policy(
+    namespace: &str,
+    name: &str,
+    selector: Value,
+    directions: Directions,
+    sides: Option<[Vec<(Vec<Value>, &PortSet)>; 2]>,
+) -> Value {
+    let mut spec = json!({"podSelector": selector, "policyTypes": []});
+    let each = [("Ingress", "ingress", "from"), ("Egress", "egress", "to")];
+    for (n, (kind, field, end)) in each.into_iter().enumerate() {
+        let is_wanted = match directions {
+            Directions::Both => true,
+            Directions::Ingress => n == 0,
+            Directions::Egress => n == 1,
+        };
+        if !is_wanted {
+            continue;
+        }
+        if let Value::Array(types) = &mut spec["policyTypes"] {
+            types.push(kind.into());
+        }
+        let rules = sides.as_ref().map_or(&[][..], |sides| &sides[n]);
+        let rules: Vec<Value> = rules
+            .iter()
+            .map(|(peers, ports)| {
+                let port = |(protocol, port): &(&str, u16)| match *protocol {
+                    "TCP" => json!({"port": port}),
+                    other => json!({"port": port, "protocol": other}),
+                };
+                json!({end: peers, "ports": ports.iter().map(port).collect::<Vec<_>>()})
+            })
+            .collect();
+        if !rules.is_empty() {
+            spec[field] = rules.into();
+        }
+    }
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    })
+}
+
+/// The rules of one side: peers with equal ports share one.
+fn rules_of<'a>(
+    side: &'a Rules,
+    namespace: &str,
+    workloads: &Workloads<'_>,
+) -> Vec<(Vec<Value>, &'a PortSet)> {
+    let mut rules: Vec<(Vec<Value>, &PortSet)> = Vec::new();
+    for (party, ports) in side {
+        let peers = workloads.peers(party, namespace);
+        match rules.iter_mut().find(|(_, known)| *known == ports) {
+            Some((known, _)) => known.extend(peers),
+            None => rules.push((peers, ports)),
+        }
+    }
+    rules
+}
+
+/// The pods of the manifests that belong to one workload.
+fn is_of(manifests: &Manifests, key: &PodKey, name: &str) -> bool {
+    manifests.workload(key).split_once('/').is_some_and(|(_, own)| own == name)
+}
