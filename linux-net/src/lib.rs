@@ -46,6 +46,7 @@ pub use namespace::{Namespace, in_namespace};
 pub use neighbour::Neighbour;
 pub use netlink::Netlink;
 pub use next_hop::NextHop;
+pub use nft::{delete_table, own_tables};
 pub use offload::{
     SINGLE_FRAME_MTU, switch_off_offloads, switch_off_segmentation, switch_off_towards_switch,
     switch_on_offloads,

@@ -135,6 +135,31 @@ fn generation(ruleset: &mut Option<Ruleset>) -> Result<u32, String> {
     ruleset.generation().map_err(words)
 }
 
+/// Podgate's tables, of whatever version, as `FAMILY NAME`.
+///
+/// # Errors
+/// In words, with what `nft` says.
+pub fn own_tables() -> Result<Vec<String>, String> {
+    let listed = nft(&["list", "tables"], "")?;
+    let tables = listed.lines().filter_map(|line| line.trim().strip_prefix("table "));
+    let is_own = |table: &&str| {
+        let name = table.split_once(' ').map_or("", |(_, name)| name);
+        name == OWN || name.strip_prefix(OWN).is_some_and(|rest| rest.starts_with('-'))
+    };
+    Ok(tables.filter(is_own).map(str::to_owned).collect())
+}
+
+/// Deletes a table, named as `FAMILY NAME`.
+///
+/// # Errors
+/// In words, with what `nft` says.
+pub fn delete_table(table: &str) -> Result<(), String> {
+    run(&format!("delete table {table}\n"))
+}
+
+/// How the names of Podgate's tables begin.
+const OWN: &str = "podgate";
+
 /// Runs a script.
 ///
 /// # Errors

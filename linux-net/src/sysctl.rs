@@ -1,9 +1,13 @@
 //! Per-interface settings under `/proc/sys/net`, of the calling thread's
 //! network namespace.
+//!
+//! In a container whose `/proc/sys` is read-only the same folder of the host is used, where it is
+//! mounted at `/host/proc/sys`: its content is that of the network namespace which the process is in.
 
 use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::error::Error;
 
@@ -30,8 +34,11 @@ impl Family {
 /// kernel has no such setting (an IPv6 one where IPv6 is not built in).
 pub fn set(family: Family, interface: &str, setting: &str, value: &str) -> Result<(), Error> {
     let path = path(family, interface, setting);
-    fs::write(&path, value)
-        .map_err(|cause| Error::new(format!("write '{value}' to {}", path.display()), cause))
+    let written = fs::write(&path, value).or_else(|error| match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => fs::write(on_host(&path), value).map_err(|_| error),
+        _ => Err(error),
+    });
+    written.map_err(|cause| Error::new(format!("write '{value}' to {}", path.display()), cause))
 }
 
 /// Like [`set`], but a setting that does not exist is as good as switched off.
@@ -86,6 +93,11 @@ pub fn switch_forwarding_on(family: Family) -> Result<(), Error> {
 fn interfaces() -> Vec<String> {
     let entries = fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+/// The same file by the mount of the host's folder.
+fn on_host(path: &Path) -> PathBuf {
+    Path::new("/host").join(path.strip_prefix("/").unwrap_or(path))
 }
 
 fn path(family: Family, interface: &str, setting: &str) -> PathBuf {

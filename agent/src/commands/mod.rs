@@ -6,12 +6,14 @@
 pub mod call;
 pub mod check;
 pub mod completion;
+pub mod install_cni;
 pub mod observe;
 pub mod run;
 pub mod show;
 pub mod status;
 pub mod top;
 pub mod trace;
+pub mod uninstall;
 
 use std::process::ExitCode;
 
@@ -47,6 +49,10 @@ pub enum Command {
     /// Trace packets through the running switch
     #[command(subcommand)]
     Trace(trace::Command),
+    /// Put the CNI plugin and its configuration in place
+    InstallCni(install_cni::Args),
+    /// Take everything off this cluster node that Podgate put there
+    Uninstall(uninstall::Args),
     /// Write the completion script of a shell
     Completion(completion::Args),
     /// Send a capture through the switch of a cluster node
@@ -70,6 +76,8 @@ impl Cli {
             Command::Observe(args) => observe::run(&args),
             Command::Show(args) => show::run(&args),
             Command::Trace(command) => trace::run(&command),
+            Command::InstallCni(args) => install_cni::run(&args),
+            Command::Uninstall(args) => uninstall::run(&args),
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Policy(args) => policy::run(&args),

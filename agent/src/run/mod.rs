@@ -34,6 +34,7 @@ mod control_loop;
 mod input;
 mod kernel;
 mod pods;
+mod recent;
 mod records;
 mod session_rules;
 mod shared_status;

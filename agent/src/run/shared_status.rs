@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::{PortId, Snapshot, Switch};
+use ipnet::IpNet;
 
 use super::kernel::Programming;
+use super::recent::Recent;
 use super::source::SourceInfo;
 use crate::config::Config;
 use observe::verdicts::Hub;
@@ -34,6 +36,7 @@ pub struct SharedStatus {
     /// Time of the control loop's last round, in milliseconds after the start.
     heartbeat_ms: AtomicU64,
     state: Mutex<Arc<State>>,
+    recent: Recent,
 }
 
 /// State published by the control loop.
@@ -57,6 +60,10 @@ pub struct State {
     pub faults_count: usize,
     /// Where objects come from.
     pub source: SourceInfo,
+    /// Networks of this cluster node's pods.
+    pub pod_networks: Vec<IpNet>,
+    /// Bytes of the uplink's largest packet, less a tunnel's headers; `None` without an uplink.
+    pub pod_mtu: Option<u32>,
     /// State of the kernel's configuration, by part.
     pub(super) programming: Vec<Programming>,
 }
@@ -110,6 +117,7 @@ impl SharedStatus {
             source_stuck: AtomicBool::new(false),
             heartbeat_ms: AtomicU64::new(0),
             state: Mutex::default(),
+            recent: Recent::default(),
         }
     }
 
@@ -158,6 +166,11 @@ impl SharedStatus {
         unhealthy_reasons
     }
 
+    /// Drops of the last minute, by the outcome's name.
+    pub(super) fn drops_last_minute(&self) -> BTreeMap<String, u64> {
+        self.recent.drops(&self.switch)
+    }
+
     pub(super) fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }
@@ -177,6 +190,7 @@ impl SharedStatus {
     pub(super) fn beat(&self) {
         let now = self.uptime().as_millis().try_into().unwrap_or(u64::MAX);
         self.heartbeat_ms.store(now, Ordering::Release);
+        self.recent.note(self.uptime(), &self.switch);
     }
 
     pub(super) fn set_state(&self, state: State) {

@@ -3,12 +3,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use dataplane::Underlay;
+
 use super::ControlLoop;
 use crate::run::pods::PodPort;
 use crate::run::shared_status::{PortInfo, State};
 use observe::verdicts::Names;
 use renderer::{HOST, UPLINK};
 
+/// Bytes of a tunnel's headers over IPv4.
+const TUNNEL_BYTES: u32 = 50;
 /// Maximum of faults shown.
 const MOST_FAULTS: usize = 200;
 
@@ -67,6 +71,7 @@ impl ControlLoop {
             0 => {}
             more => faults.push(format!("and {more} more")),
         }
+        let own = self.own_object();
         self.shared.set_state(State {
             snapshot,
             ports,
@@ -77,9 +82,20 @@ impl ControlLoop {
             faults,
             faults_count,
             source: self.source_info.clone(),
+            pod_networks: own.map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
+            pod_mtu: self.uplink.as_ref().and_then(|uplink| self.pod_mtu(uplink.port.mtu())),
             programming: self.programming(),
         });
         self.shared.set_deciding(self.source_info.decides());
+    }
+
+    /// What of an uplink's MTU is left for pods; an uplink that is not served has none.
+    fn pod_mtu(&self, uplink: u16) -> Option<u32> {
+        let tunnel = match self.shared.config.network.underlay {
+            Underlay::Overlay(_) => TUNNEL_BYTES,
+            Underlay::Routed | Underlay::Plain => 0,
+        };
+        u32::from(uplink).checked_sub(tunnel).filter(|mtu| *mtu > 0)
     }
 }
 

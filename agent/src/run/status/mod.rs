@@ -1,5 +1,6 @@
 //! The state of the switch, in one object for people and scripts.
 
+mod attention;
 mod source;
 mod text;
 
@@ -51,6 +52,15 @@ pub struct Status {
     pub skipped: BTreeMap<String, usize>,
     /// Their faults.
     pub faults: Vec<String>,
+    /// Packets dropped in the last minute, by reason.
+    #[serde(default)]
+    pub drops_last_minute: BTreeMap<String, u64>,
+    /// Networks of this cluster node's pods.
+    #[serde(default)]
+    pub pod_networks: Vec<String>,
+    /// Largest MTU of pods whose packets pass the uplink; absent without one.
+    #[serde(default)]
+    pub pod_mtu: Option<u32>,
     /// Where they come from.
     #[serde(default)]
     pub source: SourceStatus,
@@ -235,6 +245,9 @@ impl Status {
             objects: state.objects.clone(),
             skipped: state.skipped.clone(),
             faults: state.faults.clone(),
+            drops_last_minute: shared.drops_last_minute(),
+            pod_networks: state.pod_networks.iter().map(ToString::to_string).collect(),
+            pod_mtu: state.pod_mtu,
             source: SourceStatus::of(&state.source),
             ports: ports(shared),
             waiting: state

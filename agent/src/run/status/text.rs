@@ -30,6 +30,12 @@ impl fmt::Display for Status {
             if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
         };
         let packet = |verdict: &str| self.packets.get(verdict).copied().unwrap_or(0);
+        let attention = self.attention();
+        if !attention.is_empty() {
+            writeln!(f, "Attention:")?;
+            attention.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+            writeln!(f)?;
+        }
         writeln!(f, "Node:       {} (podgate {})", self.node, self.version)?;
         writeln!(f, "State:      {health}, up {uptime}")?;
         writeln!(f, "Workers:    {} {}{cores}", self.workers.len(), self.rx_mode)?;
@@ -185,6 +191,12 @@ mod tests {
             objects: BTreeMap::from([("Pod".into(), 4)]),
             skipped: BTreeMap::new(),
             faults: vec!["a.yaml: document 1: is no YAML".into()],
+            drops_last_minute: BTreeMap::from([
+                ("policy-denied".into(), 3),
+                ("spoofed-address".into(), 40),
+            ]),
+            pod_networks: vec!["10.1.0.0/24".into()],
+            pod_mtu: None,
             source: SourceStatus {
                 kind: "manifests".into(),
                 place: "/etc/podgate".into(),
@@ -207,6 +219,12 @@ mod tests {
         };
         let text = status.to_string();
         let expected = "\
+Attention:
+  port default/web is down: failed: no such device
+  1 faults in objects, the first: a.yaml: document 1: is no YAML
+  state not saved: disk full
+  drops of the last minute: spoofed-address 40, policy-denied 3
+
 Node:       node-a (podgate 0.1.0)
 State:      ready, up 1m 5s
 Workers:    1 adaptive

@@ -202,6 +202,12 @@ fn attached(index: u32) -> Option<u32> {
     (error == 0 && id != 0).then_some(id)
 }
 
+/// The name of Podgate's XDP program on an interface.
+pub(super) fn own(index: u32) -> Option<String> {
+    let name = name_of(attached(index)?)?;
+    OURS.iter().any(|ours| ours.to_bytes() == name.as_bytes()).then(|| name.into_string())
+}
+
 /// The name of another application's XDP program on an interface.
 pub(super) fn foreign(index: u32) -> Option<String> {
     let id = attached(index).filter(|id| !known().contains(id))?;

@@ -195,6 +195,25 @@ impl Umem {
         Program::load(&everything(Fallback::Drop))?.attach(interface, index).map(drop)
     }
 
+    /// Name of the XDP program on an interface if it is Podgate's, of whatever process. Recognising
+    /// it needs CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    pub fn own_program(interface: &str) -> Result<Option<String>, AfXdpError> {
+        Ok(program::own(index_of(interface)?))
+    }
+
+    /// Detaches the XDP program from an interface if it is Podgate's; returns its name.
+    ///
+    /// # Errors
+    /// If there is no such interface, or the kernel keeps the program.
+    pub fn detach_own(interface: &str) -> Result<Option<String>, AfXdpError> {
+        let index = index_of(interface)?;
+        let Some(name) = program::own(index) else { return Ok(None) };
+        program::detach(interface, index).map(|()| Some(name))
+    }
+
     /// Detaches the XDP program from an interface: frames reach the kernel again.
     pub fn detach(interface: &str) -> Result<(), AfXdpError> {
         program::detach(interface, index_of(interface)?)

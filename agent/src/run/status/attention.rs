@@ -1,0 +1,67 @@
+//! What needs attention, in the order in which it should be looked at.
+
+use super::Status;
+
+/// Reasons shown of the drops.
+const MOST_REASONS: usize = 5;
+/// Pods named in one line.
+const MOST_PODS: usize = 5;
+
+impl Status {
+    /// One line each; empty if nothing needs attention.
+    pub fn attention(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.unhealthy_reasons.clone();
+        if !self.ready && self.unhealthy_reasons.is_empty() {
+            lines.push("not ready: pods cannot be attached".to_owned());
+        }
+        let down = self.ports.iter().filter(|port| port.id.is_none());
+        lines.extend(down.map(|port| format!("port {} is down: {}", port.name, port.mode)));
+        let closed = self.ports.iter().filter(|port| port.id.is_some() && port.closed);
+        let closed: Vec<&str> = closed.map(|port| port.name.as_str()).collect();
+        if !closed.is_empty() {
+            lines.push(format!("closed, since their objects are not known: {}", list(&closed)));
+        }
+        lines.extend(self.waiting.iter().map(|it| format!("{} waits for {}", it.pod, it.reason)));
+        if !self.faults.is_empty() {
+            let count = self.faults.len();
+            lines.push(format!("{count} faults in objects, the first: {}", self.faults[0]));
+        }
+        lines.extend(self.source.troubles());
+        let kernel = self.kernel.iter().filter_map(|it| Some((&it.part, it.error.as_ref()?)));
+        lines.extend(kernel.map(|(part, error)| format!("kernel's {part}: {error}")));
+        let sessions = &self.sessions;
+        if u64::from(sessions.used) * 10 >= u64::from(sessions.capacity) * 9 {
+            let (used, capacity) = (sessions.used, sessions.capacity);
+            lines.push(format!("{used} of {capacity} sessions are in use (option sessions)"));
+        }
+        let mut drops: Vec<(&String, &u64)> = self.drops_last_minute.iter().collect();
+        drops.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        if !drops.is_empty() {
+            let shown = drops.iter().take(MOST_REASONS).map(|(name, n)| format!("{name} {n}"));
+            let shown: Vec<String> = shown.collect();
+            let more = drops.len().saturating_sub(MOST_REASONS);
+            let more = if more == 0 { String::new() } else { format!(", {more} more reasons") };
+            lines.push(format!("drops of the last minute: {}{more}", shown.join(", ")));
+        }
+        lines
+    }
+}
+
+fn list(names: &[&str]) -> String {
+    let shown = names[..names.len().min(MOST_PODS)].join(", ");
+    match names.len().saturating_sub(MOST_PODS) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::list;
+
+    #[test]
+    fn long_lists_are_cut() {
+        assert_eq!(list(&["a", "b"]), "a, b");
+        assert_eq!(list(&["a", "b", "c", "d", "e", "f", "g"]), "a, b, c, d, e and 2 more");
+    }
+}

@@ -1,0 +1,316 @@
+//! What deploys Podgate: manifests, chart and kustomization agree with each other and with the code.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agent::config::{Config, read_file};
+use control::Kind;
+use deploy::{documents, folder, render, values};
+use serde_json::{Value, json};
+
+const IMAGE: &str = "localhost/podgate:0.1.0";
+
+/// The objects of a kustomization: its resources with the image's name, as `kubectl kustomize`
+/// makes them.
+fn kustomization(name: &str) -> Vec<Value> {
+    let folder = folder().join("kustomize").join(name);
+    let kustomization = documents(&folder.join("kustomization.yaml")).remove(0);
+    let image = &kustomization["images"][0];
+    if !image.is_null() {
+        let given = |field: &str| image[field].as_str().unwrap().to_owned();
+        assert_eq!(format!("{}:{}", given("newName"), given("newTag")), IMAGE);
+    }
+    let mut objects = Vec::new();
+    for resource in kustomization["resources"].as_array().unwrap() {
+        match resource.as_str().unwrap() {
+            "../crds" => objects.extend(kustomization_crds()),
+            file => objects.extend(documents(&folder.join(file))),
+        }
+    }
+    for object in &mut objects {
+        each_container(object, |container| container["image"] = json!(IMAGE));
+    }
+    objects
+}
+
+fn kustomization_crds() -> Vec<Value> {
+    let folder = folder().join("kustomize/crds");
+    let kustomization = documents(&folder.join("kustomization.yaml")).remove(0);
+    let files = kustomization["resources"].as_array().unwrap().clone();
+    files.iter().flat_map(|file| documents(&folder.join(file.as_str().unwrap()))).collect()
+}
+
+fn each_container(object: &mut Value, mut change: impl FnMut(&mut Value)) {
+    for list in ["initContainers", "containers"] {
+        let containers = object.pointer_mut(&format!("/spec/template/spec/{list}"));
+        for container in containers.and_then(Value::as_array_mut).into_iter().flatten() {
+            change(container);
+        }
+    }
+}
+
+/// By kind and name; what a ConfigMap's files say counts, not how they are written.
+fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let entry = |mut object: Value| {
+        let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        for (_, text) in object["data"].as_object_mut().into_iter().flatten() {
+            *text = serde_saphyr::from_str(text.as_str().unwrap()).unwrap();
+        }
+        (name, object)
+    };
+    objects.into_iter().map(entry).collect()
+}
+
+fn object(objects: &[Value], kind: &str, name: &str) -> Value {
+    let found = objects.iter().find(|it| it["kind"] == kind && it["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no {kind} {name}")).clone()
+}
+
+#[test]
+fn the_chart_makes_what_the_kustomization_makes() {
+    let mut base = kustomization("base");
+    base.retain(|object| object["kind"] != "CustomResourceDefinition");
+    assert_eq!(by_name(render(&values(), "kube-system")), by_name(base));
+}
+
+#[test]
+fn the_chart_with_konnectivity_makes_both_kustomizations() {
+    let mut values = values();
+    values["konnectivity"]["enabled"] = json!(true);
+    let mut both = kustomization("base");
+    both.retain(|object| object["kind"] != "CustomResourceDefinition");
+    both.extend(kustomization("konnectivity"));
+    assert_eq!(by_name(render(&values, "kube-system")), by_name(both));
+}
+
+#[test]
+fn the_charts_kinds_are_the_kustomizations() {
+    let chart = folder().join("chart/podgate/crds");
+    let names = |folder: &std::path::Path| {
+        let entries = std::fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name());
+        entries.filter(|name| name != "kustomization.yaml").collect::<BTreeSet<_>>()
+    };
+    let kustomize = folder().join("kustomize/crds");
+    assert_eq!(names(&chart), names(&kustomize));
+    for name in names(&chart) {
+        let read = |folder: &std::path::Path| std::fs::read(folder.join(&name)).unwrap();
+        assert!(read(&chart) == read(&kustomize), "{name:?} differs");
+    }
+}
+
+#[test]
+fn every_value_reaches_an_object() {
+    let mut values = values();
+    values["image"] = json!({"repository": "r.example/p", "tag": "9", "pullPolicy": "Always"});
+    values["apiServer"] = json!({"host": "192.0.2.1", "port": 8443});
+    values["cni"]["pluginFolder"] = json!("/usr/lib/cni");
+    values["cni"]["configurationFolder"] = json!("/var/cni");
+    values["cni"]["configurationName"] = json!("00-p.conflist");
+    values["resources"] = json!({"requests": {"cpu": "7"}});
+    values["priorityClassName"] = json!("urgent");
+    values["nodeSelector"] = json!({"zone": "a"});
+    values["tolerations"] = json!([{"key": "only", "operator": "Exists"}]);
+    values["maxUnavailable"] = json!("10%");
+    values["podAnnotations"] = json!({"note": "yes"});
+    values["seLinuxOptions"] = json!({"type": "other_t"});
+    values["config"]["rx-mode"] = json!("polling");
+    validate(&values).unwrap();
+    let objects = render(&values, "network");
+    let daemonset = object(&objects, "DaemonSet", "podgate").to_string();
+    for expected in [
+        "r.example/p:9",
+        "Always",
+        "192.0.2.1",
+        "\"8443\"",
+        "/usr/lib/cni",
+        "/var/cni",
+        "00-p.conflist",
+        "\"cpu\":\"7\"",
+        "urgent",
+        "\"zone\":\"a\"",
+        "only",
+        "10%",
+        "\"note\":\"yes\"",
+        "other_t",
+    ] {
+        assert!(daemonset.contains(expected), "{expected}: {daemonset}");
+    }
+    let config = object(&objects, "ConfigMap", "podgate");
+    assert!(config["data"]["config.yaml"].as_str().unwrap().contains("polling"));
+    for object in &objects {
+        let namespace = &object["metadata"]["namespace"];
+        assert!(namespace.is_null() || namespace == "network", "{object}");
+    }
+}
+
+fn validate(values: &Value) -> Result<(), String> {
+    let path = folder().join("chart/podgate/values.schema.json");
+    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    deploy::schema::validate(&schema, values)
+}
+
+#[test]
+fn the_schema_takes_the_default_values_and_refuses_mistakes() {
+    validate(&values()).unwrap();
+    type Spoil = fn(&mut Value);
+    let mistakes: [(&str, Spoil); 7] = [
+        ("a value that does not exist", |values| values["imagge"] = json!({})),
+        ("a policy that does not exist", |values| values["image"]["pullPolicy"] = json!("Never!")),
+        ("an option with capitals", |values| values["config"]["RxMode"] = json!("polling")),
+        ("a port that is none", |values| values["apiServer"]["port"] = json!(0)),
+        ("a folder that is relative", |values| values["cni"]["pluginFolder"] = json!("bin")),
+        ("a name with another ending", |values| {
+            values["cni"]["configurationName"] = json!("a.json")
+        }),
+        ("bandwidth in the chain", |values| {
+            values["cni"]["conflist"]["plugins"][1]["type"] = json!("bandwidth");
+        }),
+    ];
+    for (what, spoil) in mistakes {
+        let mut values = values();
+        spoil(&mut values);
+        assert!(validate(&values).is_err(), "{what}");
+    }
+}
+
+#[test]
+fn the_configuration_is_one_that_the_switch_takes() {
+    let config = object(&kustomization("base"), "ConfigMap", "podgate");
+    let text = config["data"]["config.yaml"].as_str().unwrap();
+    let path = std::env::temp_dir().join(format!("podgate-deploy-{}.yaml", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    let options = read_file(&path);
+    std::fs::remove_file(&path).unwrap();
+    let cores = BTreeSet::from([0]);
+    let config = Config::resolve(options.unwrap(), "node-a", &cores).unwrap();
+    assert_eq!(config.network.uplink.as_deref(), Some("auto"));
+}
+
+#[test]
+fn the_cni_configuration_can_be_completed() {
+    let config = object(&kustomization("base"), "ConfigMap", "podgate");
+    let template = config["data"]["cni.conflist"].as_str().unwrap();
+    let networks = ["10.1.4.0/24".parse().unwrap()];
+    let done = install::complete(template, &networks, Some(1450)).unwrap();
+    let done: Value = serde_json::from_str(&done).unwrap();
+    assert_eq!(done["plugins"][0]["mtu"], 1450);
+    let ours: Value = serde_json::from_str(install::DEFAULT_TEMPLATE).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(template).unwrap(), ours);
+}
+
+#[test]
+fn containers_call_the_commands_as_they_are() {
+    use clap::Parser;
+    let server = documents(&folder().join("konnectivity-server/konnectivity-server.yaml"));
+    let mut all = kustomization("base");
+    all.extend(kustomization("konnectivity"));
+    all.extend(server);
+    let mut seen = 0;
+    for object in &mut all {
+        // A pod's containers stand where a template's pod has them.
+        if object["kind"] == "Pod" {
+            *object = json!({"spec": {"template": {"spec": object["spec"]}}});
+        }
+        each_container(object, |container| {
+            let arguments = container["args"].as_array().unwrap().iter();
+            let arguments = arguments.map(|it| it.as_str().unwrap().to_owned());
+            let line = std::iter::once("podgate".to_owned()).chain(arguments);
+            let parsed = agent::commands::Cli::try_parse_from(line);
+            assert!(parsed.is_ok(), "{container}: {}", parsed.unwrap_err());
+            seen += 1;
+        });
+    }
+    assert_eq!(seen, 5);
+}
+
+#[test]
+fn the_switch_gets_the_capabilities_that_it_uses_and_no_others() {
+    let daemonset = object(&kustomization("base"), "DaemonSet", "podgate");
+    let mut added = BTreeMap::new();
+    let mut daemonset = daemonset;
+    each_container(&mut daemonset, |container| {
+        let context = &container["securityContext"];
+        assert_eq!(context["readOnlyRootFilesystem"], true, "{container}");
+        assert_eq!(context["allowPrivilegeEscalation"], false, "{container}");
+        assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{container}");
+        let name = container["name"].as_str().unwrap().to_owned();
+        added.insert(name, context["capabilities"]["add"].clone());
+    });
+    assert_eq!(added["plugin"], Value::Null);
+    assert_eq!(added["cni"], Value::Null);
+    let names: Vec<&str> =
+        added["podgate"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+    let kept = confine::capabilities::SWITCH.bits().count_ones() as usize;
+    assert_eq!(names[..kept], ["NET_ADMIN", "NET_RAW", "BPF", "IPC_LOCK"]);
+    assert_eq!(names[kept..], ["SYS_ADMIN", "SETPCAP"], "for the start");
+}
+
+/// What the roles of a kustomization grant, as `GROUP RESOURCE VERB`.
+fn grants(objects: &[Value], role: &str) -> BTreeSet<String> {
+    let role = object(objects, "ClusterRole", role);
+    let mut grants = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        let list = |field: &str| {
+            let list = rule[field].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
+            list.map(str::to_owned).collect::<Vec<_>>()
+        };
+        for group in list("apiGroups") {
+            for resource in list("resources") {
+                grants
+                    .extend(list("verbs").iter().map(|verb| format!("{group} {resource} {verb}")));
+            }
+        }
+    }
+    grants
+}
+
+#[test]
+fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
+    let mut wanted = BTreeSet::new();
+    for kind in Kind::ALL {
+        let group = kind.api_version().split_once('/').map_or("", |(group, _)| group);
+        let resource = kind.plural();
+        wanted.extend(["list", "watch"].map(|verb| format!("{group} {resource} {verb}")));
+        // What is enforced of a cluster-wide policy is written into its status.
+        if kind.may_be_absent() {
+            wanted.insert(format!("{group} {resource}/status patch"));
+        }
+    }
+    assert_eq!(grants(&kustomization("base"), "podgate"), wanted);
+}
+
+#[test]
+fn every_kind_that_may_be_absent_can_be_installed() {
+    let definitions = kustomization_crds();
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.may_be_absent()) {
+        let (group, version) = kind.api_version().split_once('/').unwrap();
+        let name = format!("{}.{group}", kind.plural());
+        let spec = object(&definitions, "CustomResourceDefinition", &name)["spec"].clone();
+        assert_eq!(spec["group"], group);
+        assert_eq!(spec["names"]["kind"], kind.name());
+        assert_eq!(spec["names"]["plural"], kind.plural());
+        assert_eq!(spec["scope"], "Cluster");
+        assert_eq!(spec["versions"][0]["name"], version);
+        assert!(spec["versions"][0]["subresources"]["status"].is_object(), "{name}");
+    }
+}
+
+/// The fields of `spec` that the schema of a ClusterNetworkPolicy knows, as paths.
+#[test]
+fn the_kind_cluster_network_policy_is_whole() {
+    let definitions = kustomization_crds();
+    let name = "clusternetworkpolicies.policy.networking.k8s.io";
+    let definition = object(&definitions, "CustomResourceDefinition", name);
+    let spec =
+        &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let peers = |rules: &str, end: &str| {
+        let path = format!("/properties/{rules}/items/properties/{end}/items/properties");
+        let peers = spec.pointer(&path).unwrap().as_object().unwrap();
+        peers.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(peers("ingress", "from"), ["namespaces", "pods"]);
+    assert_eq!(peers("egress", "to"), ["domainNames", "namespaces", "networks", "nodes", "pods"]);
+    let text = definition.to_string();
+    assert_eq!(text.matches("isCIDR(self)").count(), 1);
+    assert_eq!(text.matches("self.start < self.end").count(), 6);
+    assert!(text.contains("has(protocol.destinationNamedPort)"));
+}

@@ -1,0 +1,286 @@
+//! Taking Podgate off a cluster node.
+//!
+//! ```text
+//!   CNI configuration, plugin ─▶ programs (XDP, tcx) ─▶ interfaces with addresses and routes
+//!                             ─▶ nftables tables ─▶ saved state
+//! ```
+//!
+//! The configuration goes first, so that no pod is attached meanwhile. Pods that are attached lose
+//! their interface: without a switch it carries nothing. Only what is Podgate's by its name is
+//! touched.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+
+use dataplane::port::af_xdp::Umem;
+use ipnet::IpNet;
+use linux_net::{Netlink, Route, delete_table, own_tables};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{PLUGIN, sys};
+
+/// Where things stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// Folder of CNI configurations.
+    pub configurations: PathBuf,
+    /// Folder of CNI plugins.
+    pub plugins: PathBuf,
+    /// The switch's state folder.
+    pub state: PathBuf,
+}
+
+/// Something that was removed, or would be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Removal {
+    /// `configuration`, `plugin`, `xdp`, `tcx`, `route`, `interface`, `nftables` or `state`.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+    /// Why it is still there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Removes everything in the calling thread's network namespace and in `places`; with `dry_run`
+/// only says what that is.
+///
+/// # Errors
+/// If a switch runs with the state folder: nothing is removed then.
+pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String> {
+    // Held until the end, so that no switch starts meanwhile.
+    let _lock = lock(&places.state)?;
+    let mut work = Work { dry_run, removed: Vec::new() };
+    for path in configurations(&places.configurations) {
+        work.remove_file("configuration", &path);
+    }
+    let plugin = places.plugins.join(PLUGIN);
+    if plugin.symlink_metadata().is_ok() {
+        work.remove_file("plugin", &plugin);
+    }
+    match Netlink::open() {
+        Ok(netlink) => work.network(netlink),
+        Err(error) => work.note("interface", "all", Err(error.to_string())),
+    }
+    match own_tables() {
+        Ok(tables) => {
+            for table in tables {
+                let done = if dry_run { Ok(()) } else { delete_table(&table) };
+                work.note("nftables", &table, done);
+            }
+        }
+        // Without nft the switch made none.
+        Err(error) if error.contains("is not there") => {}
+        Err(error) => work.note("nftables", "all", Err(error)),
+    }
+    if places.state.exists() {
+        let name = places.state.display().to_string();
+        let done = if dry_run { Ok(()) } else { empty(&places.state) };
+        work.note("state", &name, done);
+    }
+    Ok(work.removed)
+}
+
+/// Removes a folder with what is in it. One that is mounted into a container is emptied.
+fn empty(folder: &Path) -> Result<(), String> {
+    let error = match fs::remove_dir_all(folder) {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    match fs::read_dir(folder).map(|mut left| left.next().is_none()) {
+        Ok(true) if error.kind() == std::io::ErrorKind::ResourceBusy => Ok(()),
+        _ => Err(error.to_string()),
+    }
+}
+
+struct Work {
+    dry_run: bool,
+    removed: Vec<Removal>,
+}
+
+impl Work {
+    fn note(&mut self, kind: &'static str, name: &str, done: Result<(), String>) {
+        self.removed.push(Removal { kind, name: name.to_owned(), error: done.err() });
+    }
+
+    fn remove_file(&mut self, kind: &'static str, path: &Path) {
+        let done = if self.dry_run { Ok(()) } else { fs::remove_file(path) };
+        self.note(kind, &path.display().to_string(), done.map_err(|error| error.to_string()));
+    }
+
+    fn network(&mut self, mut netlink: Netlink) {
+        let links = match netlink.links() {
+            Ok(links) => links,
+            Err(error) => return self.note("interface", "all", Err(error.to_string())),
+        };
+        let is_own = |link: &linux_net::Link| {
+            link.kind == "veth"
+                && (link.alias.starts_with("podgate:") || HOST_PORT.contains(&link.name.as_str()))
+        };
+        for link in links.iter().filter(|link| !is_own(link)) {
+            self.programs(&link.name, link.index);
+        }
+        let routes = netlink.routes().unwrap_or_default();
+        for link in links.iter().filter(|link| is_own(link)) {
+            for route in routes.iter().filter(|it| it.link == link.index && !is_kernels(it)) {
+                let name = format!("{} dev {}", route.destination, link.name);
+                self.note("route", &name, Ok(()));
+            }
+            let deleted = match self.dry_run {
+                true => Ok(()),
+                false => netlink.delete_link(link.index),
+            };
+            match deleted {
+                // The other end went with it.
+                Err(error) if error.is_not_found() => self.note("interface", &link.name, Ok(())),
+                done => {
+                    self.note("interface", &link.name, done.map_err(|error| error.to_string()));
+                }
+            }
+        }
+    }
+
+    fn programs(&mut self, interface: &str, index: u32) {
+        let detached = match self.dry_run {
+            true => Umem::own_program(interface),
+            false => Umem::detach_own(interface),
+        };
+        match detached {
+            Ok(None) => {}
+            Ok(Some(name)) => self.note("xdp", &format!("{name} on {interface}"), Ok(())),
+            Err(error) => self.note("xdp", interface, Err(error.to_string())),
+        }
+        match sys::detach_tcx(index, self.dry_run) {
+            Ok(names) => {
+                for name in names {
+                    self.note("tcx", &format!("{name} on {interface}"), Ok(()));
+                }
+            }
+            Err(error) => self.note("tcx", interface, Err(error.to_string())),
+        }
+    }
+}
+
+/// Routes that the kernel makes for every interface.
+fn is_kernels(route: &Route) -> bool {
+    match route.destination {
+        IpNet::V4(_) => false,
+        IpNet::V6(v6) => v6.addr().is_unicast_link_local() || v6.addr().is_multicast(),
+    }
+}
+
+/// Both ends of the host port.
+const HOST_PORT: [&str; 2] = ["podgate0", "podgate-host"];
+
+/// Configurations that call the plugin.
+fn configurations(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| is_ours(path)).collect();
+    paths.sort_unstable();
+    paths
+}
+
+fn is_ours(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    if !["conf", "conflist", "json"].contains(&ending) || !path.is_file() {
+        return false;
+    }
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let value: Value = serde_json::from_str(&text).unwrap_or_default();
+    let plugins = value.get("plugins").and_then(Value::as_array);
+    let calls = |plugin: &Value| plugin.get("type").and_then(Value::as_str) == Some(PLUGIN);
+    plugins.map_or(calls(&value), |plugins| plugins.iter().any(calls))
+}
+
+fn lock(state: &Path) -> Result<Option<File>, String> {
+    let Ok(file) = OpenOptions::new().write(true).open(state.join("lock")) else { return Ok(None) };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => {
+            Err(format!("a switch runs with {}; stop it first", state.display()))
+        }
+        Err(TryLockError::Error(error)) => Err(format!("{}: {error}", state.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::{Namespace, TempDir};
+
+    fn places(folder: &TempDir) -> Places {
+        let place = |name: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(&path).unwrap();
+            path
+        };
+        Places { configurations: place("net.d"), plugins: place("bin"), state: place("state") }
+    }
+
+    #[test]
+    fn only_what_is_podgates_goes() {
+        testkit::requires_root!();
+        testkit::requires!(testkit::has_program("nft"), "needs nft");
+        let namespace = Namespace::new("uninstall");
+        let folder = TempDir::new("uninstall");
+        let places = places(&folder);
+        let ours = r#"{"cniVersion":"1.0.0","name":"p","plugins":[{"type":"podgate-cni"}]}"#;
+        fs::write(places.configurations.join("10-podgate.conflist"), ours).unwrap();
+        fs::write(places.configurations.join("20-other.conf"), r#"{"type":"bridge"}"#).unwrap();
+        for name in ["podgate-cni", "host-local"] {
+            fs::write(places.plugins.join(name), "").unwrap();
+        }
+        fs::write(places.state.join("sessions"), "").unwrap();
+        for line in [
+            "ip link add podgate0 type veth peer name podgate-host",
+            "ip link set podgate-host up",
+            "ip link set podgate0 up",
+            "ip route add 10.1.4.0/24 dev podgate-host",
+            "ip link add pg0123456789abc type veth peer name eth0",
+            "ip link set pg0123456789abc alias podgate:pods:c1:eth0",
+            "ip link add other type veth peer name another",
+            "nft add table inet podgate",
+            "nft add table inet podgate-filter",
+            "nft add table bridge podgate-policy",
+            "nft add table inet podgates-neighbour",
+        ] {
+            namespace.exec(line.split(' '));
+        }
+        let would = namespace.enter(|| uninstall(&places, true).unwrap());
+        assert!(places.state.exists(), "a dry run changes nothing");
+        let removed = namespace.enter(|| uninstall(&places, false).unwrap());
+        assert_eq!(would, removed);
+        assert!(removed.iter().all(|one| one.error.is_none()), "{removed:?}");
+        let names = |kind: &str| {
+            let of_kind = removed.iter().filter(|one| one.kind == kind);
+            of_kind.map(|one| one.name.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("route").len(), 1, "{removed:?}");
+        assert_eq!(
+            names("nftables"),
+            ["inet podgate", "inet podgate-filter", "bridge podgate-policy"]
+        );
+        assert_eq!(names("interface").len(), 3);
+        let left = namespace.exec(["ip", "-brief", "link"]);
+        assert!(left.contains("another") && left.lines().count() == 3, "{left}");
+        assert!(namespace.exec(["nft", "list", "tables"]).contains("podgates-neighbour"));
+        assert!(places.configurations.join("20-other.conf").exists());
+        assert!(places.plugins.join("host-local").exists());
+        assert!(!places.state.exists());
+        assert_eq!(namespace.enter(|| uninstall(&places, false).unwrap()), []);
+    }
+
+    #[test]
+    fn nothing_is_removed_while_a_switch_runs() {
+        let folder = TempDir::new("uninstall-lock");
+        let places = places(&folder);
+        let file = File::create(places.state.join("lock")).unwrap();
+        file.lock().unwrap();
+        fs::write(places.plugins.join(PLUGIN), "").unwrap();
+        let error = uninstall(&places, false).unwrap_err();
+        assert!(error.contains("stop it first"), "{error}");
+        assert!(places.plugins.join(PLUGIN).exists());
+    }
+}
