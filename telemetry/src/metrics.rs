@@ -43,6 +43,11 @@ impl Scrape {
         self.add(family.expect("a family's name and labels are constants"))
     }
 
+    /// A family that is kept elsewhere, under the whole name it has there.
+    pub fn keep<C: Collector + Clone + 'static>(&self, family: &C) {
+        self.add(family.clone());
+    }
+
     fn options(&self, name: &str, help: &str) -> Opts {
         Opts::new(name, help).namespace(self.prefix)
     }

@@ -15,9 +15,6 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     let mut page = Page::new();
     page.family("build_info", "gauge", "Always 1; the version is in the label.");
     page.sample(&[("version", &status.version)], 1);
-    page.family("start_time_seconds", "gauge", "When the switch was started, in Unix time.");
-    let started = shared.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    page.sample(&[], started.as_secs());
     page.family("ready", "gauge", "Whether pods can be attached.");
     page.sample(&[], u8::from(status.ready));
     page.family("packets_total", "counter", "Packets by what became of them, and why.");
@@ -56,6 +53,18 @@ pub(super) fn text(shared: &SharedStatus) -> String {
         "Verdicts that were not delivered to observers.",
     );
     page.sample(&[], shared.hub.lost());
+    page.family(
+        "policy_denied_packets_total",
+        "counter",
+        "Packets denied by each policy, of the verdicts that were not lost.",
+    );
+    for (policy, count) in shared.hub.denials() {
+        page.sample(&[("policy", &policy)], count);
+    }
+    let durations = &shared.durations;
+    for family in [&durations.attach, &durations.in_force, &durations.api] {
+        page.scrape.keep(family);
+    }
     workers(&mut page, &status);
     nodes(&mut page, shared);
     page.scrape.text() + &process_metrics()
@@ -74,7 +83,7 @@ fn source(page: &mut Page, shared: &SharedStatus) {
     page.family("source_restored", "gauge", "Whether a saved state was read at the start.");
     page.sample(&[], u8::from(matches!(source.restored, Restored::From(_))));
     page.family(
-        "source_last_event_seconds",
+        "source_last_event_timestamp_seconds",
         "gauge",
         "Time of the last event received, in Unix time.",
     );
@@ -93,7 +102,11 @@ fn source(page: &mut Page, shared: &SharedStatus) {
     for (kind, watch) in &source.watches {
         page.sample(&[("kind", kind.name())], watch.retries);
     }
-    page.family("state_saved_seconds", "gauge", "When the state was last saved, in Unix time.");
+    page.family(
+        "state_saved_timestamp_seconds",
+        "gauge",
+        "When the state was last saved, in Unix time.",
+    );
     page.sample(&[], seconds(source.saved_at));
     page.family("state_save_failed", "gauge", "Whether it could not be saved the last time.");
     page.sample(&[], u8::from(source.save_error.is_some()));
@@ -125,8 +138,11 @@ fn ports(page: &mut Page, ports: &[PortStatus]) {
     }
 }
 
-fn port_labels(port: &PortStatus) -> [(&'static str, &str); 2] {
-    [("port", &port.name), ("interface", &port.interface)]
+/// `namespace` and `pod` as everywhere in Kubernetes' metrics; empty for ports that are no pod's.
+fn port_labels(port: &PortStatus) -> [(&'static str, &str); 4] {
+    let (namespace, pod) = port.name.split_once('/').unwrap_or_default();
+    let (name, interface) = (port.name.as_str(), port.interface.as_str());
+    [("port", name), ("namespace", namespace), ("pod", pod), ("interface", interface)]
 }
 
 fn workers(page: &mut Page, status: &Status) {

@@ -31,6 +31,7 @@
 //! - `shared_status`: state that other threads read; `status` and `show` format it.
 
 mod control_loop;
+mod durations;
 mod input;
 mod kernel;
 mod pods;

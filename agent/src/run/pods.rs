@@ -44,6 +44,8 @@ pub(super) enum PodPort {
 
 /// An attachment that is not in force yet.
 pub(super) struct Waiting {
+    /// When the first request came.
+    pub(super) since: Instant,
     pub(super) replies: Vec<Sender<Answer>>,
     pub(super) deadline: Instant,
     /// The snapshot with the pod's tables; `None` while there are none.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use dataplane::{PortId, Snapshot, Switch};
 use ipnet::IpNet;
 
+use super::durations::Durations;
 use super::kernel::Programming;
 use super::recent::Recent;
 use super::source::SourceInfo;
@@ -28,6 +29,8 @@ pub struct SharedStatus {
     pub started_at: SystemTime,
     /// Ports whose interfaces were lost.
     pub ports_lost: AtomicU64,
+    /// Durations of what it does.
+    pub(crate) durations: Durations,
     started: Instant,
     ready: AtomicBool,
     deciding: AtomicBool,
@@ -110,6 +113,7 @@ impl SharedStatus {
             trace: observe::trace::Store::default(),
             started_at: SystemTime::now(),
             ports_lost: AtomicU64::new(0),
+            durations: Durations::default(),
             started: Instant::now(),
             ready: AtomicBool::new(false),
             deciding: AtomicBool::new(false),

@@ -61,7 +61,10 @@ fn noise(seed: u32, length: usize) -> Vec<u8> {
 
 fn received(node: &ClusterNode, pod: &Pod<'_>) -> u64 {
     let (name, interface) = (pod.key(), &pod.host_interface);
-    let labels = format!("{{interface=\"{interface}\",port=\"{name}\"}}");
+    let (namespace, pod) = name.split_once('/').unwrap();
+    let labels = format!(
+        "{{interface=\"{interface}\",namespace=\"{namespace}\",pod=\"{pod}\",port=\"{name}\"}}"
+    );
     node.metric(&format!("podgate_port_received_packets_total{labels}")) as u64
 }
 

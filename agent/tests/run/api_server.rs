@@ -115,6 +115,7 @@ fn the_api_server_decides_as_manifests_do() {
         "podgate_watch_up{kind=\"Pod\"} 1\n",
         "podgate_watch_retries_total{kind=\"Pod\"} 0\n",
         "podgate_objects{kind=\"Pod\"} 3\n",
+        "podgate_api_response_duration_seconds_bucket{kind=\"Pod\",le=\"+Inf\"} ",
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }

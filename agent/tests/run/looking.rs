@@ -25,23 +25,28 @@ fn what_others_ask_over_http() {
     assert_eq!(node.http("\u{1}\u{2}").0, 400);
     assert_eq!(node.http(&format!("GET /{} HTTP/1.1", "x".repeat(10_000))).0, 431);
     // A worker counts what it sent after it sent it.
-    let sent = "podgate_port_sent_packets_total{interface=\"pg-db\",port=\"default/db\"} 1\n";
+    let sent = "podgate_port_sent_packets_total{interface=\"pg-db\",namespace=\"default\",\
+                pod=\"db\",port=\"default/db\"} 1\n";
     until(|| node.http("GET /metrics HTTP/1.1").1.contains(sent));
     let (code, page) = node.http("GET /metrics HTTP/1.1");
     assert_eq!(code, 200);
     for expected in [
         "podgate_packets_total{reason=\"policy-allowed\",verdict=\"forward\"} 1\n",
         "podgate_packets_total{reason=\"policy-denied\",verdict=\"drop\"} 0\n",
-        "podgate_port_received_packets_total{interface=\"pg-web\",port=\"default/web\"} 1\n",
+        "podgate_port_received_packets_total{interface=\"pg-web\",namespace=\"default\",\
+         pod=\"web\",port=\"default/web\"} 1\n",
         "podgate_sessions 1\n",
         "podgate_ports_lost_total 0\n",
         "podgate_objects{kind=\"Pod\"} 2\n",
         "podgate_ready 1\n",
+        "podgate_attach_duration_seconds_count{result=\"ok\"} 2\n",
     ] {
         assert!(page.contains(expected), "{expected} is not in\n{page}");
     }
     for line in page.lines().filter(|line| !line.starts_with('#')) {
-        let family = line.split(['{', ' ']).next().unwrap();
+        let name = line.split(['{', ' ']).next().unwrap();
+        let parts = ["_bucket", "_sum", "_count"];
+        let family = parts.iter().find_map(|it| name.strip_suffix(it)).unwrap_or(name);
         for comment in ["HELP", "TYPE"] {
             assert!(page.contains(&format!("# {comment} {family} ")), "{comment} of {line}");
         }

@@ -40,6 +40,10 @@ fn pods_policies_and_verdicts() {
     let denied = node.wait_for_event(|event| event.to.port == Some(6380));
     assert_eq!(denied.verdict, Verdict::Dropped);
     assert_eq!(denied.reason, "policy-denied");
+    let page = node.http("GET /metrics HTTP/1.1").1;
+    let counted = "podgate_policy_denied_packets_total{policy=\"";
+    let policy = denied.by[0].trim_start_matches("default-deny of ");
+    assert!(page.contains(&format!("{counted}{policy}\"}} 1\n")), "{policy} in {page}");
     assert_eq!(denied.from.pod.as_deref(), Some("default/web"));
     assert_eq!(denied.to.pod.as_deref(), Some("default/db"));
     assert!(denied.by.iter().any(|by| by.contains("NetworkPolicy default/db")), "{denied:?}");

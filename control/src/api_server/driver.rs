@@ -170,7 +170,9 @@ impl Driver {
             Ok(request) => request,
             Err(error) => return Ok(Err(Trouble::Other(error.to_string()))),
         };
+        let began = Instant::now();
         let answer = timeout(ANSWER, self.client.request_stream(request)).await;
+        let took = began.elapsed();
         let body = match answer {
             Ok(Ok(body)) => body,
             Ok(Err(kube::Error::Api(status))) => {
@@ -180,6 +182,7 @@ impl Driver {
             Ok(Err(error)) => return Ok(Err(Trouble::Away(error.to_string()))),
             Err(_) => return Ok(Err(Trouble::Silent)),
         };
+        self.send(Event::Responded(self.watch.kind(), took)).await?;
         self.is_answered();
         self.absent_since = None;
         if self.standing != Standing::Current {

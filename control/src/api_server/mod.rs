@@ -59,6 +59,8 @@ pub enum Event {
     Delete(ObjectRef),
     /// An event without a recognisable object.
     Fault(Fault),
+    /// A request is answered; how long its head took.
+    Responded(Kind, Duration),
     /// A request is answered for the first time, after a failure, or after a version expired.
     /// Events may be missing until [`Event::Current`].
     Answered(Kind),

@@ -7,9 +7,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use dataplane::Outcome;
 use dataplane::wire::protocol;
 use dataplane::worker::Inspect;
 
+use super::denials::Denials;
 use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
 use super::{End, Event, Filter};
@@ -39,6 +41,7 @@ pub struct Hub {
 #[derive(Default)]
 struct Inner {
     history: History,
+    denials: Denials,
     observers: Vec<Handle>,
 }
 
@@ -117,6 +120,11 @@ impl Hub {
         self.queues.iter().map(|queue| queue.lost.value()).sum()
     }
 
+    /// Packets denied by each policy, of the verdicts that were not lost.
+    pub fn denials(&self) -> Vec<(String, u64)> {
+        lock(&self.inner).denials.counts()
+    }
+
     /// Fetches verdicts again and again, until [`stop`](Self::stop).
     pub fn run(&self) {
         while !self.stopped.load(Ordering::Acquire) {
@@ -164,6 +172,9 @@ impl Hub {
                 let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
                 Arc::new(self.event(seen, |ip| names.get(ip).or_else(|| cluster.get(ip)).cloned()))
             };
+            if event.reason == Outcome::PolicyDenied.name() {
+                inner.denials.count(&event.by);
+            }
             inner.hand_out(&event);
             inner.history.push(event);
         }

@@ -8,6 +8,7 @@
 //! A worker never waits: when its queue is full the event is lost, and counted. Packets of
 //! connections that were allowed before are no events; otherwise there would be one a packet.
 
+mod denials;
 mod event;
 mod filter;
 mod history;

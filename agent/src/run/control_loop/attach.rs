@@ -129,8 +129,9 @@ impl ControlLoop {
             |error| ApiError::new(ErrorKind::Internal, format!("attach pod {key}: {error}"));
         let port = self.open_port(&interface).map_err(failed)?;
         log_port(&key.to_string(), &interface, &port);
-        let deadline = Instant::now() + self.shared.config.attach_timeout;
-        let waiting = Waiting { replies: vec![reply.clone()], deadline, published: None };
+        let since = Instant::now();
+        let deadline = since + self.shared.config.attach_timeout;
+        let waiting = Waiting { since, replies: vec![reply.clone()], deadline, published: None };
         self.pods.insert(pod, port, Some(waiting));
         self.bind(&key);
         Ok(())
@@ -144,10 +145,11 @@ impl ControlLoop {
         self.interfaces.index(&interface).is_ok_and(|now| now != Some(index))
     }
 
-    /// Returns whether an attachment waits for a snapshot to be in force.
+    /// Returns whether a snapshot is published that is not in force, or something waits for one.
     pub(super) fn is_publishing(&self) -> bool {
         let waiting = self.pods.iter().filter_map(|attached| attached.waiting.as_ref());
-        !self.to_bring_up.is_empty()
+        self.published.is_waiting()
+            || !self.to_bring_up.is_empty()
             || waiting.into_iter().any(|waiting| waiting.published.is_some())
     }
 
@@ -178,7 +180,10 @@ impl ControlLoop {
         if !finished.is_empty() {
             self.publish_status();
             let answer = Answer::result(&AttachedPod { generation: self.switch.generation() });
-            finished.into_iter().for_each(|waiting| waiting.answer(&answer));
+            for waiting in finished {
+                self.measure(&waiting, "ok");
+                waiting.answer(&answer);
+            }
         }
         for attachment in &failed {
             self.give_up(attachment);
@@ -208,6 +213,7 @@ impl ControlLoop {
             Err(error) => {
                 let text = format!("attach pod {key}: {error}");
                 self.drop_pod(attachment, &error);
+                self.measure(&waiting, "error");
                 waiting.answer(&ApiError::new(ErrorKind::Internal, text).into());
                 None
             }
@@ -225,7 +231,13 @@ impl ControlLoop {
             waiting.reason(&key, &self.control, self.initial_sync.is_none())
         );
         self.drop_pod(attachment, &text);
+        self.measure(&waiting, "error");
         waiting.answer(&ApiError::new(ErrorKind::NotReady, text).into());
+    }
+
+    fn measure(&self, waiting: &Waiting, result: &str) {
+        let duration = waiting.since.elapsed().as_secs_f64();
+        self.shared.durations.attach.with_label_values(&[result]).observe(duration);
     }
 
     pub(super) fn detach(&mut self, attachment: &Attachment) -> Answer {

@@ -21,6 +21,7 @@ use control::{Control, Scope, View};
 use dataplane::port::PortGone;
 use dataplane::{PortId, Switch};
 
+use super::durations::Published;
 use super::kernel::{InterfaceEvent, Interfaces, Programming};
 use super::pods::{PodPort, Pods};
 use super::records::Records;
@@ -63,6 +64,10 @@ pub(super) struct ControlLoop {
     to_bring_up: Vec<(u64, String)>,
     /// Generation of the last snapshot published.
     generation: u64,
+    /// Snapshots that are not in force yet.
+    published: Published,
+    /// When the changes of this round began to be taken.
+    round_began: Instant,
     /// Reports of workers that were fetched but not handled yet.
     gone: VecDeque<(PortId, PortGone)>,
     lost: VecDeque<LostPort>,
@@ -155,6 +160,8 @@ impl ControlLoop {
             redirects: None,
             to_bring_up: Vec::new(),
             generation: 0,
+            published: Published::default(),
+            round_began: Instant::now(),
             gone: VecDeque::new(),
             lost: VecDeque::new(),
             reading: 0,
@@ -200,6 +207,7 @@ impl ControlLoop {
             let mut received = false;
             let mut stop = false;
             let began = Instant::now();
+            self.round_began = began;
             while let Some(event) = next {
                 match event {
                     // Only the newest reading counts.
@@ -253,6 +261,10 @@ impl ControlLoop {
                 self.check_workers();
                 self.open_failed_ports();
                 self.forget_losses();
+            }
+            for duration in self.published.take(self.switch.generation()) {
+                let in_force = self.shared.durations.in_force.with_label_values::<&str>(&[]);
+                in_force.observe(duration.as_secs_f64());
             }
             self.bring_up_ports();
             if self.follow_kernel_addresses() {
@@ -321,6 +333,7 @@ impl ControlLoop {
         let departed = self.control.take_departed();
         self.switch.depart(departed.into_iter().map(Into::into));
         self.switch.publish(&snapshot);
+        self.published.add(self.generation, self.round_began);
         // Only after the snapshot that handles these packets.
         self.set_uplink_filter(&services);
         self.program_kernel(&view);

@@ -229,6 +229,10 @@ impl ControlLoop {
             watch.state = state;
         };
         match event {
+            Event::Responded(kind, duration) => {
+                let api = self.shared.durations.api.with_label_values(&[kind.name()]);
+                api.observe(duration.as_secs_f64());
+            }
             Event::Answered(kind) => become_(*kind, WatchState::Resuming),
             Event::Current(kind) => become_(*kind, WatchState::Watching),
             Event::Absent(kind) => become_(*kind, WatchState::Absent),
