@@ -230,6 +230,8 @@ mod tests {
             kind: "veth".into(),
             alias: alias(&"n".repeat(100), &attachment),
             peer: None,
+            controller: None,
+            filters_bridged: false,
             xdp_program: None,
         };
         assert!(link.alias.len() <= 255);

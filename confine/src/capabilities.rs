@@ -18,6 +18,9 @@ pub const SWITCH: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::IPC_LOCK);
 
+/// What enforcement by nftables needs: rules, netlink and sysctls of the network.
+pub const NFTABLES: CapabilitySet = CapabilitySet::NET_ADMIN;
+
 /// What the CNI plugin needs, and the IPAM plugin that it calls:
 ///
 /// - `NET_ADMIN`: veth pairs, addresses, routes,

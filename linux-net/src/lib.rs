@@ -14,6 +14,7 @@
 //! it. Only `sys.rs` contains unsafe code.
 
 mod address;
+mod bridge;
 mod error;
 mod events;
 pub mod filter;
@@ -38,6 +39,7 @@ pub mod sysctl;
 mod veth;
 
 pub use address::LinkAddress;
+pub use bridge::can_pass_bridged_to_filters;
 pub use error::Error;
 pub use events::{Event, Events, LinkEvent, LinkEvents, PathEvent, PathEvents};
 pub use link::{Link, valid_name};

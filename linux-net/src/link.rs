@@ -2,9 +2,10 @@
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp,
+    InfoData, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp,
 };
 
+use super::bridge::passes_to_filters;
 use super::error::Error;
 use super::netlink::Netlink;
 use crate::MacAddress;
@@ -32,6 +33,10 @@ pub struct Link {
     pub alias: String,
     /// Index of the other end of a veth pair, in that end's namespace.
     pub peer: Option<u32>,
+    /// Index of the bridge or other interface that it is a port of.
+    pub controller: Option<u32>,
+    /// For a bridge: whether its own settings pass frames to the hooks of IPv4 and IPv6.
+    pub filters_bridged: bool,
     /// Number of the XDP program that is attached to it.
     pub xdp_program: Option<u32>,
 }
@@ -181,6 +186,8 @@ impl Link {
             kind: String::new(),
             alias: String::new(),
             peer: None,
+            controller: None,
+            filters_bridged: false,
             xdp_program: None,
         };
         for attribute in &message.attributes {
@@ -192,6 +199,7 @@ impl Link {
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::IfAlias(alias) => link.alias.clone_from(alias),
                 LinkAttribute::Link(peer) => link.peer = Some(*peer),
+                LinkAttribute::Controller(index) => link.controller = Some(*index),
                 LinkAttribute::Xdp(attributes) => {
                     link.xdp_program = attributes.iter().find_map(|attribute| match attribute {
                         LinkXdp::ProgId(number) if *number != 0 => Some(*number),
@@ -200,8 +208,12 @@ impl Link {
                 }
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {
-                        if let LinkInfo::Kind(kind) = info {
-                            link.kind = kind.to_string();
+                        match info {
+                            LinkInfo::Kind(kind) => link.kind = kind.to_string(),
+                            LinkInfo::Data(InfoData::Bridge(data)) => {
+                                link.filters_bridged = passes_to_filters(data);
+                            }
+                            _ => {}
                         }
                     }
                 }

@@ -3,7 +3,7 @@
 //!
 //! | set or map | key | meaning |
 //! |---|---|---|
-//! | `pods-F` | address | local pods that are rendered; F is 4 or 6 |
+//! | `pods-F` | address | local pods that are rendered, in table bridge those on its ports; F is 4 or 6 |
 //! | `networks-F` | address | where local pods get addresses from; closed but for rendered pods |
 //! | `ends-F` | interface, address | the interface on which a local pod's address is found |
 //! | `pod-interfaces` | interface | pods' own interfaces that the kernel routes for |

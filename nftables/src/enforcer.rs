@@ -78,6 +78,11 @@ impl Enforcer {
         self.table.change(&Ruleset::removal(&TABLES))
     }
 
+    /// Whether tables are there, of whatever process.
+    pub fn is_in_force() -> bool {
+        TABLES.iter().any(|table| LargeTable::outline("inet", table).is_ok())
+    }
+
     /// How often everything was written, the first time included.
     pub fn written_whole(&self) -> u64 {
         self.whole

@@ -13,6 +13,7 @@
 //! | a rule list as a chain, for each direction of a connection | `rules.rs` |
 //! | base chains: hooks, dispatch, address checks | `base.rs` |
 //! | the view on the interfaces that are there | `render.rs` |
+//! | where pods' interfaces are | `locate.rs` |
 //! | the kernel's tables | `enforcer.rs` |
 //!
 //! # How a packet is evaluated
@@ -25,10 +26,12 @@
 
 mod base;
 mod enforcer;
+mod locate;
 mod render;
 mod rules;
 mod ruleset;
 
 pub use enforcer::Enforcer;
+pub use locate::Locator;
 pub use render::{Attachment, Renderer, Site};
 pub use ruleset::{Ruleset, TABLES, Transactions};

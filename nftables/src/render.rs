@@ -137,12 +137,7 @@ impl Renderer {
                     draft.insert(Family::Inet, &map, text.clone(), verdict);
                 }
             }
-            for family in [Family::Inet, Family::Bridge] {
-                draft.insert(family, &format!("pods-{v}"), text.clone(), "");
-            }
-            if let IpAddr::V6(address) = address {
-                draft.insert(Family::Bridge, "targets", hexadecimal(*address), "");
-            }
+            draft.insert(Family::Inet, &format!("pods-{v}"), text.clone(), "");
             for other in pod.addresses.iter().filter(|it| it.is_ipv4() == address.is_ipv4()) {
                 draft.insert(Family::Inet, &format!("itself-{v}"), format!("{text} . {other}"), "");
             }
@@ -157,9 +152,12 @@ impl Renderer {
                 Some(bridge) => {
                     let bridge = quoted(bridge);
                     draft.insert(Family::Bridge, "ports", interface.clone(), "");
+                    // Not before: the pod must be able to say where it is.
+                    draft.insert(Family::Bridge, &format!("pods-{v}"), text.clone(), "");
                     draft.insert(Family::Bridge, &ends, format!("{interface} . {text}"), "");
                     draft.insert(Family::Inet, &ends, format!("{bridge} . {text}"), "");
                     if let IpAddr::V6(address) = address {
+                        draft.insert(Family::Bridge, "targets", hexadecimal(*address), "");
                         let target = format!("{interface} . {}", hexadecimal(*address));
                         draft.insert(Family::Bridge, "port-targets", target, "");
                     }

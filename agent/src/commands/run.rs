@@ -10,10 +10,10 @@ use signal_hook::iterator::Signals;
 use tracing::Level;
 
 use crate::config::{
-    Config, ConfigError, HugePages, LogFormat, LogLevel, Options, host_name, manifests_of,
-    online_cores, read_file,
+    Config, ConfigError, Enforcer, HugePages, LogFormat, LogLevel, Options, host_name,
+    manifests_of, online_cores, read_file,
 };
-use crate::run::{Input, KernelInterfaces, StartError, start};
+use crate::run::{Input, KernelInterfaces, StartError, WithoutPorts, start};
 use cli::{NO, UNUSABLE, fail};
 
 /// Arguments of `podgate run`.
@@ -64,9 +64,12 @@ pub fn run(args: &Args) -> ExitCode {
     };
     telemetry::log::start(level, format);
     // Both are inherited by the threads that follow.
+    let capabilities = match config.enforcer {
+        Enforcer::AfXdp => confine::capabilities::SWITCH,
+        Enforcer::Nftables => confine::capabilities::NFTABLES,
+    };
     Umem::recognize_programs();
-    let confined =
-        confine::keep(confine::capabilities::SWITCH).and_then(|()| confine::seccomp::apply());
+    let confined = confine::keep(capabilities).and_then(|()| confine::seccomp::apply());
     if let Err(error) = confined {
         return fail(NO, format_args!("give up privileges: {error}"));
     }
@@ -119,6 +122,12 @@ fn switch(config: Config) -> Result<crate::run::Running, StartError> {
     }
     let input = Input::read(config)?;
     let config = &input.config;
+    if config.enforcer == Enforcer::Nftables {
+        // Only what the switch itself needs to run without ports.
+        let (memory, frames) = dataplane::Memory::heap(FRAME, FRAMES);
+        let interfaces = WithoutPorts::new().map_err(StartError::Failed)?;
+        return start(input, Box::new(interfaces), &memory, frames);
+    }
     let failed = |error: AfXdpError| {
         let hint = match error.cause.kind() {
             std::io::ErrorKind::PermissionDenied => "; podgate run needs root",
@@ -131,6 +140,10 @@ fn switch(config: Config) -> Result<crate::run::Running, StartError> {
         KernelInterfaces::new(umem, config.frames_per_port).map_err(StartError::Failed)?;
     start(input, Box::new(interfaces), &memory, frames)
 }
+
+/// Bytes of a frame, and frames, where there are no ports.
+const FRAME: usize = 2048;
+const FRAMES: u32 = 64;
 
 type Memory = (Umem, std::sync::Arc<dataplane::Memory>, Vec<dataplane::Frame>);
 

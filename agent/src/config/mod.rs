@@ -19,12 +19,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use control::api_server::Access;
 use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use network::Network;
-pub use options::{HugePages, LogFormat, LogLevel, Masquerade, Options, RxMode};
+pub use options::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, Options, RxMode};
 pub use text::{Cores, OnOff, PortSpan, Span};
 
 use local_api::DEFAULT_SOCKET;
@@ -50,6 +52,11 @@ pub struct Config {
     pub workers: usize,
     /// When workers look for packets.
     pub rx_mode: SwitchRxMode,
+    /// How policies are enforced.
+    pub enforcer: Enforcer,
+    /// Networks of this cluster node's pods beside those of its Node, where another plugin gives
+    /// the addresses.
+    pub pod_networks: Vec<IpNet>,
     /// Frames of the UMEM.
     pub umem_frames: u32,
     /// Whether they stand in huge pages.
@@ -198,6 +205,16 @@ impl Config {
                 format_args!("{path} is given beside manifests; objects come from one source");
             faults.add("kubeconfig", text);
         }
+        let enforcer = options.enforcer.unwrap_or(Enforcer::AfXdp);
+        match enforcer {
+            Enforcer::AfXdp if !options.pod_networks.is_empty() => {
+                faults.add("pod-networks", format_args!("goes with enforcer nftables"));
+            }
+            Enforcer::Nftables if options.uplink.is_some() => {
+                faults.add("uplink", format_args!("goes with enforcer afxdp"));
+            }
+            _ => {}
+        }
         let config = Self {
             node_name,
             manifests: options.manifests,
@@ -214,6 +231,8 @@ impl Config {
                 None | Some(RxMode::Adaptive) => SwitchRxMode::Adaptive,
                 Some(RxMode::Interrupt) => SwitchRxMode::Interrupt,
             },
+            enforcer,
+            pod_networks: options.pod_networks,
             umem_frames,
             hugepages: options.hugepages.unwrap_or(HugePages::Auto),
             frames_per_port,
@@ -221,7 +240,7 @@ impl Config {
             sessions,
             timeouts,
             attach_timeout,
-            host_port: options.host_port != Some(OnOff::Off),
+            host_port: enforcer == Enforcer::AfXdp && options.host_port != Some(OnOff::Off),
             node_addresses: options.node_addresses,
             mtu,
             network,
@@ -250,6 +269,8 @@ impl Config {
             ("cores", Cores(self.cores.clone()).to_string()),
             ("workers", self.workers.to_string()),
             ("rx-mode", rx_mode.to_owned()),
+            ("enforcer", format!("{:?}", self.enforcer).to_lowercase()),
+            ("pod-networks", list(self.pod_networks.iter().map(IpNet::to_string).collect())),
             ("umem-frames", self.umem_frames.to_string()),
             ("hugepages", format!("{:?}", self.hugepages).to_lowercase()),
             ("frames-per-port", self.frames_per_port.to_string()),

@@ -58,6 +58,18 @@ pub struct Options {
     #[arg(long, env = "PODGATE_RX_MODE", value_name = "MODE")]
     pub rx_mode: Option<RxMode>,
 
+    /// How policies are enforced: by the switch, on pods that podgate-cni attached (afxdp), or by the
+    /// kernel's nftables, on pods of another CNI plugin (nftables) [default: afxdp]
+    #[arg(long, env = "PODGATE_ENFORCER", value_name = "afxdp|nftables")]
+    pub enforcer: Option<Enforcer>,
+
+    /// With nftables: networks from which another CNI plugin takes the addresses of this cluster
+    /// node's pods, beside podCIDRs of its Node; closed for pods that are not known yet; may be given
+    /// several times
+    #[arg(long, env = "PODGATE_POD_NETWORKS", value_name = "CIDR", value_delimiter = ',')]
+    #[serde(default)]
+    pub pod_networks: Vec<IpNet>,
+
     /// Frames of 4096 bytes that packets live in, shared by all ports [default: 65536]
     #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
     pub umem_frames: Option<u32>,
@@ -161,6 +173,17 @@ pub struct Options {
     pub log_format: Option<LogFormat>,
 }
 
+/// How policies are enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enforcer {
+    /// By the switch, on AF_XDP ports
+    #[value(name = "afxdp")]
+    AfXdp,
+    /// By the kernel's nftables
+    Nftables,
+}
+
 /// How a line of the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -236,6 +259,8 @@ impl Options {
             cores: self.cores.or(file.cores),
             workers: self.workers.or(file.workers),
             rx_mode: self.rx_mode.or(file.rx_mode),
+            enforcer: self.enforcer.or(file.enforcer),
+            pod_networks: first(self.pod_networks, file.pod_networks),
             umem_frames: self.umem_frames.or(file.umem_frames),
             hugepages: self.hugepages.or(file.hugepages),
             frames_per_port: self.frames_per_port.or(file.frames_per_port),

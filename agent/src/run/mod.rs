@@ -64,7 +64,9 @@ use local_api::{self, Answer, Request};
 use observe::verdicts::Hub;
 
 pub use input::Input;
-pub use kernel::{HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink};
+pub use kernel::{
+    HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink, WithoutPorts,
+};
 pub(crate) use session_rules::Follower;
 pub use shared_status::{LostPort, PortInfo, SharedStatus, State};
 pub(crate) use show::show;

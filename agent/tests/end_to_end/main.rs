@@ -8,6 +8,7 @@ mod connections;
 mod hostile;
 mod lan;
 mod mtu;
+mod nftables;
 mod own_processes;
 mod policies;
 mod proxy;

@@ -4,12 +4,15 @@ mod attach;
 mod host_port;
 mod kernel_filter;
 mod masquerade;
+mod nftables;
 mod ports;
 mod publish_status;
 mod redirects;
 mod reports;
 mod source;
 mod uplink;
+
+pub(super) use publish_status::NFTABLES;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -28,7 +31,7 @@ use super::records::Records;
 use super::shared_status::{LostPort, SharedStatus};
 use super::source::{API_SERVER, Source, SourceInfo, StateWriter};
 use super::{Event, StartError};
-use crate::config::Masquerade;
+use crate::config::{Enforcer, Masquerade};
 use local_api::{Answer, ApiError, AttachPod, ErrorKind, Request};
 use renderer::{NodePort, PortRole, ServiceMaker, snapshot};
 
@@ -56,6 +59,7 @@ pub(super) struct ControlLoop {
     uplink: Option<uplink::UplinkPort>,
     masquerade: Option<masquerade::MasqueradeReconciler>,
     kernel_filter: Option<kernel_filter::KernelFilterReconciler>,
+    nftables: Option<nftables::NftablesReconciler>,
     /// The kernel's own addresses, and whether they may have changed.
     kernel_addresses: Vec<IpAddr>,
     follows_addresses: bool,
@@ -130,9 +134,13 @@ impl ControlLoop {
         let records = Records::open(&shared.config.state_dir)
             .map_err(|error| StartError::Failed(format!("state-dir: {error}")))?;
         let switch = Arc::clone(&shared.switch);
+        let mut control = Control::new(Scope::Node(shared.config.node_name.as_str().into()));
+        if shared.config.enforcer == Enforcer::Nftables {
+            control.list_peer_sets();
+        }
         let check = || WorkerCheck { rounds: 0, seen: Instant::now() };
         Ok(Self {
-            control: Control::new(Scope::Node(shared.config.node_name.as_str().into())),
+            control,
             services: match shared.config.host_port {
                 true => ServiceMaker::with_own_processes(),
                 false => ServiceMaker::default(),
@@ -155,6 +163,7 @@ impl ControlLoop {
             uplink: None,
             masquerade: None,
             kernel_filter: None,
+            nftables: None,
             kernel_addresses: Vec::new(),
             follows_addresses: true,
             redirects: None,
@@ -343,6 +352,11 @@ impl ControlLoop {
 
     /// Starts the threads that program the kernel, except for the host port's.
     pub(super) fn start_programming(&mut self) -> Result<(), StartError> {
+        if self.shared.config.enforcer == Enforcer::Nftables {
+            let nftables = nftables::NftablesReconciler::start(&self.shared.config)?;
+            nftables.reconcile(&self.control.view(), self.source_info.decides());
+            self.nftables = Some(nftables);
+        }
         if !self.shared.config.host_port {
             return Ok(());
         }
@@ -361,10 +375,14 @@ impl ControlLoop {
         self.masquerade.iter().for_each(|it| it.wait(timeout));
         self.kernel_filter.iter().for_each(|it| it.wait(timeout));
         self.redirects.iter().for_each(|it| it.wait(timeout));
+        self.nftables.iter().for_each(|it| it.wait(timeout));
     }
 
     /// Sets the desired state of the kernel's configuration; does not wait for it.
-    fn program_kernel(&mut self, view: &View) {
+    fn program_kernel(&mut self, view: &Arc<View>) {
+        if let Some(nftables) = &self.nftables {
+            nftables.reconcile(view, self.source_info.decides());
+        }
         if let Some(masquerade) = &mut self.masquerade {
             masquerade.reconcile(view, &self.shared.config.node_name);
         }
@@ -381,6 +399,7 @@ impl ControlLoop {
 
     /// Schedules a check of the host port after interfaces or routes changed.
     fn verify_kernel(&self, event: &InterfaceEvent) {
+        self.nftables.iter().for_each(|it| it.verify());
         let concerns = matches!(
             event,
             InterfaceEvent::Gone(_) | InterfaceEvent::Routes | InterfaceEvent::Missed
@@ -396,7 +415,8 @@ impl ControlLoop {
         let masquerade = self.masquerade.iter().map(|it| it.programming());
         let redirects = self.redirects.iter().map(|it| it.programming());
         let filter = self.kernel_filter.iter().map(|it| it.programming());
-        host.chain(masquerade).chain(filter).chain(redirects).collect()
+        let nftables = self.nftables.iter().map(|it| it.programming());
+        host.chain(masquerade).chain(filter).chain(redirects).chain(nftables).collect()
     }
 
     /// The cluster node's addresses beyond those of its object.
@@ -417,6 +437,10 @@ impl ControlLoop {
 
     fn request(&mut self, request: Request, reply: Sender<Answer>) {
         let answer = match request {
+            Request::AttachPod(_) if self.nftables.is_some() => {
+                let why = "podgate runs with enforcer nftables: another CNI plugin attaches pods";
+                ApiError::new(ErrorKind::NotReady, why).into()
+            }
             Request::AttachPod(pod) => {
                 self.asked_for.push_back((pod, reply));
                 return;

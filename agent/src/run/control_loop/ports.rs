@@ -16,6 +16,9 @@ use renderer::HOST;
 impl ControlLoop {
     /// Restores the pods that an earlier process had attached.
     pub(in crate::run) fn take_up_pods(&mut self) -> Result<(), StartError> {
+        if self.nftables.is_some() {
+            return Ok(());
+        }
         let failed = |error| StartError::Failed(format!("state-dir: {error}"));
         let (records, faults) = self.records.load().map_err(failed)?;
         for fault in faults {

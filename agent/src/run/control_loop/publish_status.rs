@@ -13,6 +13,9 @@ use renderer::{HOST, UPLINK};
 
 /// Bytes of a tunnel's headers over IPv4.
 const TUNNEL_BYTES: u32 = 50;
+/// The mode of pods whose policies nftables enforces.
+pub(in crate::run) const NFTABLES: &str = "nftables";
+
 /// Maximum of faults shown.
 const MOST_FAULTS: usize = 200;
 
@@ -22,9 +25,10 @@ impl ControlLoop {
         self.publish_status_with(Arc::clone(&self.shared.state().snapshot));
     }
 
-    /// Publishes the status if the kernel's configuration state changed.
+    /// Publishes the status if the kernel's configuration state or a pod's interface changed.
     pub(super) fn publish_programming(&self) {
-        if self.shared.state().programming != self.programming() {
+        let moved = self.nftables.as_ref().is_some_and(|nftables| nftables.take_moved());
+        if moved || self.shared.state().programming != self.programming() {
             self.publish_status();
         }
     }
@@ -58,6 +62,24 @@ impl ControlLoop {
             ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
             if let Some(wait) = &attached.waiting {
                 waiting.push((name, wait.reason(&attached.key, &self.control, is_synced)));
+            }
+        }
+        if let Some(nftables) = &self.nftables {
+            let attachments = nftables.attachments();
+            for (key, pod) in view.pods.iter() {
+                let name = key.to_string();
+                for address in &pod.addresses {
+                    names.insert(*address, name.as_str().into());
+                }
+                let at = attachments.get(key);
+                let (interface, mode) = match at {
+                    None => (String::new(), "no interface found"),
+                    Some(at) => (at.interface.clone(), NFTABLES),
+                };
+                let addresses = pod.addresses.iter().map(IpAddr::to_string).collect();
+                let mode = mode.to_owned();
+                let closed = at.is_none();
+                ports.push(PortInfo { id: None, name, interface, mode, addresses, closed });
             }
         }
         let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;

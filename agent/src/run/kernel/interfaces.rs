@@ -183,7 +183,7 @@ pub struct KernelInterfaces {
 }
 
 /// The real configuration, through netlink and `nft`, as one thread sees it.
-struct KernelNetwork {
+pub(super) struct KernelNetwork {
     netlink: Netlink,
     masquerader: Masquerader,
     filter: Filter,
@@ -233,12 +233,7 @@ impl Interfaces for KernelInterfaces {
     }
 
     fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
-        let addresses = self.netlink.addresses().map_err(|error| error.to_string())?;
-        let addresses = addresses.into_iter().map(|own| own.address.addr());
-        let mut addresses: Vec<_> = addresses.filter(|address| !address.is_loopback()).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        Ok(addresses)
+        addresses(&mut self.netlink)
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
@@ -304,25 +299,23 @@ impl Interfaces for KernelInterfaces {
 
     fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
         let links = LinkEvents::open().map_err(|error| error.to_string())?;
-        let paths = PathEvents::open().map_err(|error| error.to_string())?;
         let sink: EventSink = std::sync::Arc::new(std::sync::Mutex::new(sink));
         guard::watch(links, self.guarded.clone(), EventSink::clone(&sink))?;
-        listen("neighbours", paths, &sink, |event| {
-            Some(match event {
-                PathEvent::Neighbour { link, address, mac } => {
-                    InterfaceEvent::Neighbour(link, address, mac.map(|mac| mac.0))
-                }
-                PathEvent::Routes => InterfaceEvent::Routes,
-                PathEvent::Missed => InterfaceEvent::Missed,
-            })
-        })
+        paths(&sink)
     }
 
     fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {
+        Ok(Box::new(KernelNetwork::open()?))
+    }
+}
+
+impl KernelNetwork {
+    /// In the calling thread's network namespace.
+    pub(super) fn open() -> Result<Self, String> {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
         let (masquerader, filter) = (Masquerader::default(), Filter::default());
         let redirector = Redirector::default();
-        Ok(Box::new(KernelNetwork { netlink, masquerader, filter, redirector }))
+        Ok(Self { netlink, masquerader, filter, redirector })
     }
 }
 
@@ -367,8 +360,32 @@ fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
 
 pub(super) type EventSink = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
 
+/// The kernel's own addresses, but for those of loopback.
+pub(super) fn addresses(netlink: &mut Netlink) -> Result<Vec<IpAddr>, String> {
+    let addresses = netlink.addresses().map_err(|error| error.to_string())?;
+    let addresses = addresses.into_iter().map(|own| own.address.addr());
+    let mut addresses: Vec<_> = addresses.filter(|address| !address.is_loopback()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// Reports neighbours and routes.
+pub(super) fn paths(sink: &EventSink) -> Result<(), String> {
+    let paths = PathEvents::open().map_err(|error| error.to_string())?;
+    listen("neighbours", paths, sink, |event| {
+        Some(match event {
+            PathEvent::Neighbour { link, address, mac } => {
+                InterfaceEvent::Neighbour(link, address, mac.map(|mac| mac.0))
+            }
+            PathEvent::Routes => InterfaceEvent::Routes,
+            PathEvent::Missed => InterfaceEvent::Missed,
+        })
+    })
+}
+
 /// Forwards events on a thread of its own.
-fn listen<E: Event + Send + 'static>(
+pub(super) fn listen<E: Event + Send + 'static>(
     what: &'static str,
     events: Events<E>,
     sink: &EventSink,

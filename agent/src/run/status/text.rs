@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{KernelStatus, PartStatus, PortStatus, PrivilegeStatus, Status};
+use crate::run::control_loop::NFTABLES;
 use crate::run::show::Table;
 use observe::time::uptime;
 
@@ -102,6 +103,7 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
     ]);
     for port in ports {
         let state = match (port.id, port.closed) {
+            (None, false) if port.mode == NFTABLES => "up",
             (None, _) => "down",
             (_, true) => "closed",
             _ => "up",

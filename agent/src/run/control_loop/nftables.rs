@@ -1,0 +1,137 @@
+//! Policies in the kernel's nftables, for pods of another CNI plugin.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use control::{PodKey, View};
+use ipnet::IpNet;
+use nftables::{Attachment, Enforcer, Locator, Renderer, Site};
+
+use crate::config::Config;
+use crate::run::StartError;
+use crate::run::kernel::{Programmer, Programming};
+
+/// Interval of checks for interfaces that no event reported, and for foreign changes.
+const VERIFY: Duration = Duration::from_secs(1);
+
+/// Keeps the kernel's rules in line with the view and with the interfaces that are there.
+pub(super) struct NftablesReconciler {
+    programmer: Programmer<Desired>,
+    attachments: Arc<Mutex<Attachments>>,
+    /// Whether they changed since this was last read.
+    moved: Arc<AtomicBool>,
+}
+
+type Attachments = BTreeMap<PodKey, Attachment>;
+
+/// The state to bring the kernel into.
+#[derive(Clone)]
+struct Desired {
+    view: Arc<View>,
+    /// Whether the view is a whole cluster's. Before, the rules of an earlier process stay; without
+    /// any, pods are closed as far as their networks are known.
+    decides: bool,
+}
+
+impl PartialEq for Desired {
+    fn eq(&self, other: &Self) -> bool {
+        self.view.generation == other.view.generation && self.decides == other.decides
+    }
+}
+
+/// The thread's own state.
+struct Kernel {
+    node: Arc<str>,
+    networks: Vec<IpNet>,
+    locator: Locator,
+    renderer: Renderer,
+    enforcer: Enforcer,
+    /// What was rendered last.
+    rendered: Option<(u64, Site)>,
+    attachments: Arc<Mutex<Attachments>>,
+    moved: Arc<AtomicBool>,
+}
+
+impl NftablesReconciler {
+    pub(super) fn start(config: &Config) -> Result<Self, StartError> {
+        let (attachments, moved) = (Arc::default(), Arc::default());
+        let locator = Locator::open().map_err(|error| StartError::Failed(error.to_string()))?;
+        let mut kernel = Kernel {
+            node: config.node_name.as_str().into(),
+            networks: config.pod_networks.clone(),
+            locator,
+            renderer: Renderer::default(),
+            enforcer: Enforcer::default(),
+            rendered: None,
+            attachments: Arc::clone(&attachments),
+            moved: Arc::clone(&moved),
+        };
+        let apply = move |desired: &Desired| kernel.apply(desired);
+        let programmer = Programmer::start("nftables", VERIFY, apply);
+        Ok(Self { programmer: programmer.map_err(StartError::thread)?, attachments, moved })
+    }
+
+    pub(super) fn reconcile(&self, view: &Arc<View>, decides: bool) {
+        self.programmer.set(Desired { view: Arc::clone(view), decides });
+    }
+
+    /// Something about interfaces changed.
+    pub(super) fn verify(&self) {
+        self.programmer.verify();
+    }
+
+    pub(super) fn programming(&self) -> Programming {
+        self.programmer.programming()
+    }
+
+    pub(super) fn wait(&self, timeout: Duration) {
+        self.programmer.wait(timeout);
+    }
+
+    /// Whether pods' interfaces changed since this was last asked.
+    pub(super) fn take_moved(&self) -> bool {
+        self.moved.swap(false, Ordering::AcqRel)
+    }
+
+    /// Where pods' interfaces were found.
+    pub(super) fn attachments(&self) -> Attachments {
+        self.attachments.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Kernel {
+    fn apply(&mut self, desired: &Desired) -> Result<(), String> {
+        if !desired.decides {
+            return self.close();
+        }
+        let mut site = self.site();
+        self.locator.locate(&desired.view, &mut site).map_err(|error| error.to_string())?;
+        let now = (desired.view.generation, site);
+        if self.rendered.as_ref() == Some(&now) {
+            return self.enforcer.verify();
+        }
+        self.rendered = None;
+        self.enforcer.set(self.renderer.render(&desired.view, &now.1))?;
+        let attachments = now.1.attachments.clone();
+        *self.attachments.lock().unwrap_or_else(PoisonError::into_inner) = attachments;
+        self.moved.store(true, Ordering::Release);
+        self.rendered = Some(now);
+        Ok(())
+    }
+
+    fn site(&self) -> Site {
+        let (node, networks) = (Some(Arc::clone(&self.node)), self.networks.clone());
+        Site { node, networks, bridge_filter: true, ..Site::default() }
+    }
+
+    /// Closes the pods' networks, unless rules are in force.
+    fn close(&mut self) -> Result<(), String> {
+        if Enforcer::is_in_force() {
+            return Ok(());
+        }
+        let site = self.site();
+        self.enforcer.set(self.renderer.render(&View::default(), &site))
+    }
+}
