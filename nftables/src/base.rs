@@ -52,6 +52,9 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         "type filter hook prerouting priority raw",
         vec![
             "iifname @pod-interfaces goto from-interface".to_owned(),
+            // Table bridge has looked at those of its ports; a pod that is not found yet says
+            // where it is by these.
+            format!("{LINK} accept"),
             "ip saddr @pods-4 iifname . ip saddr != @ends-4 drop".to_owned(),
             "ip6 saddr @pods-6 iifname . ip6 saddr != @ends-6 drop".to_owned(),
             "iifname @pod-bridges goto from-bridge".to_owned(),
@@ -75,7 +78,6 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         vec![
             "ip saddr @pods-4 return".to_owned(),
             "ip6 saddr @pods-6 return".to_owned(),
-            format!("{LINK} return"),
             "drop".to_owned(),
         ],
     );
