@@ -156,7 +156,7 @@ async fn dial(folder: String, server: SocketAddr) -> Result<()> {
         sync_interval_cap: Duration::from_secs(1),
         probe_interval: Duration::from_secs(1),
         sync_forever: false,
-        server_count: ServerCount::Told,
+        server_count: ServerCount::Reported,
         keepalive: Duration::from_secs(3600),
         limits: agent::Limits::default(),
         rules: None,
