@@ -1,7 +1,7 @@
 //! The server side of the local API.
 //!
-//! Each connection has a thread. There are three classes of connections: pending attachments,
-//! streams, and all others. Each class has its own bound, so none displaces another; in the last
+//! Each connection has a thread. There are four classes of connections: pending attachments,
+//! streams, captures, and all others. Each class has its own bound, so none displaces another; in the last
 //! class a new connection replaces the one that has been idle longest. Requests that only read are
 //! answered from the shared status; requests that change something go to the control loop.
 
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::capture;
 use crate::run::{Event, Follower, SharedStatus, Status, make_folder, show};
 use local_api::{Answer, ApiError, ErrorKind};
 use local_api::{FrameError, REQUEST_BYTES, read_line, write_line};
@@ -33,6 +34,8 @@ const CONNECTIONS: usize = 128;
 const ATTACHING: usize = 1024;
 /// Maximum of streams.
 const STREAMS: usize = 64;
+/// Maximum of captures.
+const CAPTURES: usize = 4;
 /// Timeout for writing an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which a silent stream checks for the end of its reader.
@@ -64,6 +67,7 @@ enum Doing {
     Answering,
     Attaching,
     Streaming,
+    Capturing,
 }
 
 impl Server {
@@ -179,6 +183,7 @@ impl Connection {
         let most = match doing {
             Doing::Attaching => ATTACHING,
             Doing::Streaming => STREAMS,
+            Doing::Capturing => CAPTURES,
             Doing::Idle(_) | Doing::Answering => usize::MAX,
         };
         if most < usize::MAX && connections.values().filter(|(_, it)| *it == doing).count() >= most
@@ -245,6 +250,7 @@ fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
             connection.does(match request {
                 Request::AttachPod(_) => Doing::Attaching,
                 Request::Observe(_) | Request::FollowSessionRules => Doing::Streaming,
+                Request::Capture(_) => Doing::Capturing,
                 _ => Doing::Answering,
             })?;
             Ok(request)
@@ -257,6 +263,11 @@ fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
             },
             Ok(Request::FollowSessionRules) => {
                 return follow_session_rules(reader, &mut writer, shared);
+            }
+            Ok(Request::Capture(wanted)) => {
+                let stops = || shared.stop.load(Ordering::Acquire);
+                let status = &shared.status;
+                return capture::stream(reader, &mut writer, status, &wanted, has_left, stops);
             }
             Ok(Request::TraceShow) => return show_trace(&mut writer, &shared.status),
             Ok(request) => answer(request, shared),

@@ -10,9 +10,11 @@
 //! - [`config`]: options from flags, environment and file,
 //! - [`run`]: the running switch,
 //! - `api`: the server side of the local API,
+//! - `capture`: the server side of live captures,
 //! - `http`: health and metrics.
 
 mod api;
+mod capture;
 pub mod commands;
 pub mod config;
 mod http;

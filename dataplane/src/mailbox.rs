@@ -10,6 +10,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::capture::LiveCapture;
 use crate::counters::PortCounters;
 use crate::exchange::Doorbell;
 use crate::graph::trace::Tracing;
@@ -29,6 +30,8 @@ pub enum Command {
     RemovePort(PortId),
     /// Start or stop packet tracing.
     Trace(Option<Arc<Tracing>>),
+    /// Capture the packets of this port.
+    Capture(PortId, Arc<LiveCapture>),
     /// Call this between two vectors.
     Call(Box<dyn FnOnce() + Send>),
 }

@@ -127,6 +127,15 @@ impl Client {
         }))
     }
 
+    /// A second handle on the connection. Shutting its sending side down ends a stream whose
+    /// request says so.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn handle(&self) -> io::Result<UnixStream> {
+        self.reader.get_ref().stream.try_clone()
+    }
+
     /// `attach-pod`; see [`Request::AttachPod`].
     ///
     /// # Errors

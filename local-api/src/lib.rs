@@ -22,11 +22,13 @@
 //!
 //! - `request`: the requests, and what is refused while reading them,
 //! - `answer`: results and errors,
+//! - `capture`: captured packets as they are streamed,
 //! - `session_rules`: session rules as they are streamed,
 //! - `frame`: lines on a stream, bounded,
 //! - `client`: the client side.
 
 mod answer;
+mod capture;
 mod client;
 mod frame;
 mod request;
@@ -34,9 +36,12 @@ mod session_rules;
 
 pub use self::session_rules::{Protocol, RuleEnd, SessionRule, SessionRuleStep};
 pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
+pub use capture::{CaptureStarted, CaptureSummary, CapturedPacket, Direction};
 pub use client::{Client, ClientError};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
-pub use request::{AttachPod, Attachment, ObserveFilters, Request, Show, TraceAdd, Verdict};
+pub use request::{
+    AttachPod, Attachment, Capture, ObserveFilters, Request, Show, TraceAdd, Verdict,
+};
 
 /// Where the agent listens if nothing else is configured.
 pub const DEFAULT_SOCKET: &str = "/run/podgate/podgate.sock";

@@ -44,6 +44,11 @@ pub enum Request {
     TraceShow,
     /// Ends the trace and deletes it, `{}`.
     TraceClear,
+    /// A stream of the packets that pass a port: a [`CaptureStarted`](super::CaptureStarted), one
+    /// [`CapturedPacket`](super::CapturedPacket) each, then a
+    /// [`CaptureSummary`](super::CaptureSummary). It ends at a limit of the request, with the port,
+    /// or when the client closes its sending side.
+    Capture(Capture),
 }
 
 /// A pod's interface, ready to become a port of the switch.
@@ -137,6 +142,25 @@ pub struct TraceAdd {
     pub filter: String,
 }
 
+/// A live capture of a port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// The port: `host`, `uplink`, `ns/pod`, or `pod` in namespace `default`.
+    pub port: String,
+    /// Terms such as `protocol=tcp port=53`; none matches every packet.
+    #[serde(default)]
+    pub filter: String,
+    /// Number of packets after which the capture ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Seconds after which the capture ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+    /// Bytes kept of a packet at most; none keeps whole packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snaplen: Option<u32>,
+}
+
 impl Request {
     /// Reads a request from one line.
     ///
@@ -162,6 +186,7 @@ impl Request {
             "trace-add" => Self::TraceAdd(typed(&raw.method, params)?),
             "trace-show" => Self::TraceShow,
             "trace-clear" => Self::TraceClear,
+            "capture" => Self::Capture(typed(&raw.method, params)?),
             other => {
                 let other: String = other.chars().take(40).collect();
                 let text = format!("there is no method '{}'", other.escape_debug());
@@ -275,6 +300,13 @@ mod tests {
             Request::TraceShow,
             Request::TraceClear,
             Request::FollowSessionRules,
+            Request::Capture(Capture {
+                port: "default/web".into(),
+                filter: "port=53".into(),
+                count: Some(9),
+                seconds: None,
+                snaplen: Some(96),
+            }),
         ] {
             let line = serde_json::to_string(&request).unwrap();
             assert_eq!(Request::parse(&line).unwrap(), request, "{line}");

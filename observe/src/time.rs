@@ -11,6 +11,11 @@ pub fn utc(time: SystemTime) -> String {
     format!("{:.3}", Timestamp::try_from(time).unwrap_or_default())
 }
 
+/// The same with nanoseconds.
+pub fn nanoseconds(time: SystemTime) -> String {
+    format!("{:.9}", Timestamp::try_from(time).unwrap_or_default())
+}
+
 /// The same in whole seconds: `2026-11-21T02:25:35Z`.
 pub fn utc_seconds(time: SystemTime) -> String {
     format!("{:.0}", Timestamp::try_from(time).unwrap_or_default())

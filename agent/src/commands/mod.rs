@@ -4,6 +4,7 @@
 //! code ([`cli`] lists the codes). The commands that need no running switch are in [`offline`].
 
 pub mod call;
+pub mod capture;
 pub mod check;
 pub mod completion;
 pub mod install_cni;
@@ -44,6 +45,8 @@ pub enum Command {
     Top(top::Args),
     /// Show verdicts of the running switch
     Observe(observe::Args),
+    /// Capture the packets of a port of the running switch
+    Capture(capture::Args),
     /// Show one of the running switch's tables
     Show(show::Args),
     /// Trace packets through the running switch
@@ -74,6 +77,7 @@ impl Cli {
             Command::Status(args) => status::run(&args),
             Command::Top(args) => top::run(&args),
             Command::Observe(args) => observe::run(&args),
+            Command::Capture(args) => capture::run(&args),
             Command::Show(args) => show::run(&args),
             Command::Trace(command) => trace::run(&command),
             Command::InstallCni(args) => install_cni::run(&args),

@@ -186,6 +186,11 @@ impl ClusterNode {
         self.path("podgate.sock")
     }
 
+    /// The folder of its manifests.
+    pub(crate) fn manifests(&self) -> &Path {
+        &self.manifests
+    }
+
     /// Deletes all files, those the switch uses among them.
     pub(crate) fn delete_files(&self) {
         fs::remove_dir_all(self.folder.path()).unwrap();

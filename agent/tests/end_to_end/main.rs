@@ -2,6 +2,7 @@
 //! the cluster node, pods attached by `podgate-cni` as a runtime would, real clients and servers.
 
 mod api_server;
+mod captures;
 mod clients;
 mod cluster_node;
 mod connections;

@@ -1,4 +1,4 @@
-//! Captures: pcap and pcapng read, pcapng written.
+//! Captures: pcap and pcapng read, pcapng written, live captures of a port.
 //!
 //! ```text
 //! bytes → Reader → Record (time, interface, data) → … → Writer → bytes
@@ -19,6 +19,7 @@
 
 mod bytes;
 mod error;
+mod live;
 mod options;
 mod pcap;
 mod pcapng;
@@ -30,6 +31,7 @@ mod writer;
 mod tests;
 
 pub use error::{Error, Fault};
+pub use live::{CapturedPacket, LiveCapture};
 pub use reader::Reader;
 pub use record::Record;
 pub use writer::{Direction, Writer};

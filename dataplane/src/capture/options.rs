@@ -22,6 +22,19 @@ pub(super) struct Interface {
     offset: i64,
 }
 
+/// Takes the next option: code and value.
+pub(super) fn next<'a>(options: &mut Fields<'a>) -> Result<Option<(u16, &'a [u8])>, Fault> {
+    let (Some(code), Some(length)) = (options.u16(), options.u16()) else { return Ok(None) };
+    if code == END_OF_OPTIONS {
+        return Ok(None);
+    }
+    let value = options.take(usize::from(length)).ok_or(Fault::OptionLength { code })?;
+    // Values are padded to 32 bits; the last one's padding may be missing.
+    let padding = usize::from(length).wrapping_neg() % 4;
+    options.take(padding.min(options.rest().len()));
+    Ok(Some((code, value)))
+}
+
 /// The length of one tick of a packet's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resolution {
@@ -36,14 +49,7 @@ impl Interface {
     pub(super) fn from_options(snap_length: u32, mut options: Fields<'_>) -> Result<Self, Fault> {
         let mut interface =
             Self { name: None, snap_length, resolution: Resolution::Decimal(6), offset: 0 };
-        while let (Some(code), Some(length)) = (options.u16(), options.u16()) {
-            if code == END_OF_OPTIONS {
-                break;
-            }
-            let value = options.take(usize::from(length)).ok_or(Fault::OptionLength { code })?;
-            // Values are padded to 32 bits; the last one's padding may be missing.
-            let padding = usize::from(length).wrapping_neg() % 4;
-            options.take(padding.min(options.rest().len()));
+        while let Some((code, value)) = next(&mut options)? {
             match (code, value) {
                 (IF_NAME, name) => {
                     let name = String::from_utf8_lossy(name);

@@ -66,6 +66,6 @@ impl Pcap {
         source.append(&mut data, length, what)?;
         let time = Duration::from_secs(seconds.into())
             + Duration::from_nanos(u64::from(ticks) * self.nanos_per_tick);
-        Ok(Some(Record { time, interface: None, data, original_length, offset }))
+        Ok(Some(Record { time, interface: None, direction: None, data, original_length, offset }))
     }
 }

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::time::Duration;
 
 use super::bytes::{ByteOrder, Fields, Source};
-use super::options::Interface;
-use super::{ETHERNET, Fault, MAX_FRAME, Record};
+use super::options::{self, Interface};
+use super::{Direction, ETHERNET, Fault, MAX_FRAME, Record};
 
 /// The type of a section header: the same in both byte orders.
 pub(super) const SECTION_HEADER: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -185,9 +185,11 @@ impl Pcapng {
             return Err(Fault::FrameTooLong(length));
         }
         let data = fields.take(length as usize).ok_or_else(|| too_short(body))?;
+        fields.take((length.wrapping_neg() % 4) as usize);
         Ok(Record {
             time: interface.time(u64::from(high) << 32 | u64::from(low)),
             interface: interface.name.clone(),
+            direction: direction(fields),
             data: data.to_vec(),
             original_length,
             offset: 0,
@@ -210,6 +212,7 @@ impl Pcapng {
         Ok(Record {
             time: self.time,
             interface: interface.name.clone(),
+            direction: None,
             data: data.to_vec(),
             original_length,
             offset: 0,
@@ -221,6 +224,21 @@ impl Pcapng {
             .get(index as usize)
             .ok_or(Fault::UnknownInterface { interface: index, described: self.interfaces.len() })
     }
+}
+
+/// The direction of a packet, by the options behind it. Malformed options have none.
+fn direction(mut fields: Fields<'_>) -> Option<Direction> {
+    const FLAGS: u16 = 2;
+    while let Some((code, value)) = options::next(&mut fields).ok().flatten() {
+        if code == FLAGS {
+            return match fields.order().u32(value.try_into().ok()?) & 3 {
+                1 => Some(Direction::In),
+                2 => Some(Direction::Out),
+                _ => None,
+            };
+        }
+    }
+    None
 }
 
 /// The block's fields do not fit into the length it has.

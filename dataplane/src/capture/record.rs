@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Direction;
+
 /// One packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Record {
@@ -12,6 +14,8 @@ pub struct Record {
     pub time: Duration,
     /// The name of the interface it was captured on (pcapng option `if_name`).
     pub interface: Option<Arc<str>>,
+    /// Its direction at the interface, where the capture has it (pcapng option `epb_flags`).
+    pub direction: Option<Direction>,
     /// The bytes captured, from the first one of the Ethernet header.
     pub data: Vec<u8>,
     /// The length of the frame on the wire, in bytes.

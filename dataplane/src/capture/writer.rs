@@ -130,7 +130,15 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Flushes, and gives the output back.
+    /// Flushes the output.
+    ///
+    /// # Errors
+    /// See [`new`](Self::new).
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+
+    /// Flushes, and returns the output.
     ///
     /// # Errors
     /// See [`new`](Self::new).

@@ -40,6 +40,20 @@ impl PartialChecksum {
     pub fn field(self) -> usize {
         usize::from(self.field)
     }
+
+    /// Completes the checksum in a copy of the whole packet.
+    pub fn complete(self, packet: &mut [u8]) {
+        let mut sum = Sum::default();
+        sum.add(&packet[self.start()..]);
+        self.write(packet, sum);
+    }
+
+    /// Writes the checksum, where `sum` covers all bytes from `start` on.
+    fn write(self, packet: &mut [u8], sum: Sum) {
+        let whole = finished(sum.total(), self.field());
+        let at = self.start() + self.field();
+        packet[at..at + 2].copy_from_slice(&whole.to_be_bytes());
+    }
 }
 
 impl Frame {
@@ -76,9 +90,7 @@ impl Memory {
             sum.add(&chunk[here..]);
             skip -= here;
         }
-        let whole = finished(sum.total(), open.field());
-        let at = open.start() + open.field();
-        self.bytes_mut(frame)[at..at + 2].copy_from_slice(&whole.to_be_bytes());
+        open.write(self.bytes_mut(frame), sum);
     }
 }
 

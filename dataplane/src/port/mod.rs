@@ -4,14 +4,12 @@ pub mod af_xdp;
 pub mod memory;
 pub mod pcap;
 mod queues;
-mod recorded;
 mod tag;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
 pub use queues::Queues;
-pub use recorded::{Recorded, Recording};
 pub use tag::Tag;
 
 use crate::frame::Chain;

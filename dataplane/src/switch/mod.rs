@@ -12,6 +12,7 @@ use acl::Address;
 use ahash::AHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::capture::LiveCapture;
 use crate::exchange::{Doorbell, Exchange};
 use crate::graph::trace::Tracing;
 use crate::mailbox::{Command, Mailbox};
@@ -211,6 +212,15 @@ impl Switch {
     pub fn follow(&self, tracing: Option<&Arc<Tracing>>) {
         for worker in &self.workers {
             worker.mailbox.send(Command::Trace(tracing.cloned()));
+        }
+    }
+
+    /// Starts a capture on every part of a port. It lasts until it [ends](LiveCapture::end) or the
+    /// port is removed.
+    pub fn capture(&self, id: PortId, capture: &Arc<LiveCapture>) {
+        for part in self.parts(id) {
+            let command = Command::Capture(id, Arc::clone(capture));
+            self.workers[part.worker].mailbox.send(command);
         }
     }
 

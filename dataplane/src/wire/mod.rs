@@ -180,8 +180,13 @@ impl Headers {
 
 /// Parses and checks a whole frame.
 pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
+    parse_prefix(frame, frame.len())
+}
+
+/// The same for a packet of `length` bytes, of which `prefix` are the first.
+pub fn parse_prefix(prefix: &[u8], length: usize) -> Result<Headers, Outcome> {
     let mut headers = Headers::default();
-    parse_into(frame, frame.len(), &mut headers).map(|()| headers)
+    parse_into(prefix, length, &mut headers).map(|()| headers)
 }
 
 /// The same for a packet of `length` bytes whose first frame this is, written into `headers`. On an

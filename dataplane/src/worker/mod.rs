@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use crate::capture::Direction;
 use crate::exchange::Exchange;
 use crate::mailbox::{Command, Mailbox};
 use crate::port::{Buffers, MOST_FRAMES, Port};
@@ -184,6 +185,7 @@ impl Worker {
         }
         if now >= self.statistics_due {
             self.statistics_due = Now(now.0 + STATISTICS);
+            self.slots.release_captures();
             for slot in self.slots.iter() {
                 slot.counters.missed.set(slot.port.missed());
             }
@@ -195,11 +197,16 @@ impl Worker {
     }
 
     fn serve(&mut self, slot: usize, now: Now) -> usize {
-        let Some(Slot { id, port, counters, is_part, is_trunk, .. }) = self.slots.at(slot) else {
+        let Some(Slot { id, port, counters, is_part, is_trunk, captures, .. }) =
+            self.slots.at(slot)
+        else {
             return 0;
         };
         let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
         let received = port.receive(&mut buffers, BURST, &mut self.frames);
+        if !captures.is_empty() {
+            captures.iter().for_each(|it| it.record(&self.memory, &self.frames, Direction::In));
+        }
         let (id, is_part, is_trunk) = (*id, *is_part, *is_trunk);
         let count = self.frames.len();
         if count > 0 {
@@ -295,6 +302,9 @@ impl Worker {
             if slot.leaving.is_empty() && !slot.port.is_sending() {
                 continue;
             }
+            if !slot.captures.is_empty() {
+                slot.capture_leaving(&self.memory);
+            }
             let (count, bytes) = (slot.leaving.len(), bytes(&slot.leaving));
             let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
             if let Err(reason) = slot.port.send(&mut buffers, &mut slot.leaving) {
@@ -333,6 +343,11 @@ impl Worker {
                 }
                 Command::RemovePort(id) => self.remove_port(id),
                 Command::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
+                Command::Capture(id, capture) => {
+                    if let Some(captures) = self.slots.captures(id) {
+                        captures.push(capture);
+                    }
+                }
                 Command::Call(call) => call(),
             }
         }

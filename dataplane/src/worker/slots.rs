@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::capture::{Direction, LiveCapture};
 use crate::counters::PortCounters;
 use crate::exchange::{Exchange, Handoff};
 use crate::packet::VECTOR;
@@ -19,6 +20,8 @@ pub(super) struct Slot {
     pub(super) is_part: bool,
     /// Whether its frames are other ports', by their tags.
     pub(super) is_trunk: bool,
+    /// Captures of the port's packets.
+    pub(super) captures: Vec<Arc<LiveCapture>>,
     epoch: u32,
     accepts_partial_checksums: bool,
 }
@@ -32,6 +35,12 @@ impl Slot {
             memory.complete_checksum(&mut frame);
         }
         self.leaving.push(frame);
+    }
+
+    /// Copies the frames that leave with this vector to the captures.
+    #[cold]
+    pub(super) fn capture_leaving(&self, memory: &Memory) {
+        self.captures.iter().for_each(|it| it.record(memory, &self.leaving, Direction::Out));
     }
 }
 
@@ -51,6 +60,16 @@ struct Member {
     trunk: PortId,
     epoch: u32,
     counters: Arc<PortCounters>,
+    captures: Vec<Arc<LiveCapture>>,
+}
+
+impl Member {
+    /// Copies a frame to the captures.
+    #[inline]
+    fn capture(&self, frame: &Frame, memory: &Memory, direction: Direction) {
+        let frame = std::slice::from_ref(frame);
+        self.captures.iter().for_each(|it| it.record(memory, frame, direction));
+    }
 }
 
 const NOWHERE: u16 = u16::MAX;
@@ -74,6 +93,7 @@ impl Slots {
             leaving,
             is_part,
             is_trunk: false,
+            captures: Vec::new(),
             epoch,
             accepts_partial_checksums,
         });
@@ -93,7 +113,7 @@ impl Slots {
         if self.members.len() <= place {
             self.members.resize_with(place + 1, || None);
         }
-        self.members[place] = Some(Member { tag, trunk, epoch, counters });
+        self.members[place] = Some(Member { tag, trunk, epoch, counters, captures: Vec::new() });
         if let Some(slot) = self.of(trunk) {
             slot.is_trunk = true;
         }
@@ -128,6 +148,7 @@ impl Slots {
             return None;
         }
         Tag::remove(memory, frame);
+        member.capture(frame, memory, Direction::In);
         member.counters.received.add(1);
         member.counters.received_bytes.add(frame.len() as u64);
         Some(tag.port())
@@ -147,6 +168,7 @@ impl Slots {
             let Some(Some(member)) = self.members.get(usize::from(id.0)) else {
                 return Err(frame);
             };
+            member.capture(&frame, memory, Direction::Out);
             member.tag.write(memory, &mut frame);
             member.counters.sent.add(1);
             member.counters.sent_bytes.add(frame.len() as u64);
@@ -206,6 +228,23 @@ impl Slots {
     pub(super) fn of(&mut self, id: PortId) -> Option<&mut Slot> {
         let place = self.place(id)?;
         Some(&mut self.slots[place])
+    }
+
+    /// The captures of a port that is served here.
+    pub(super) fn captures(&mut self, id: PortId) -> Option<&mut Vec<Arc<LiveCapture>>> {
+        let place = self.place(id)?;
+        if self.slots[place].id == id {
+            return Some(&mut self.slots[place].captures);
+        }
+        let member = self.members.get_mut(usize::from(id.0))?.as_mut()?;
+        Some(&mut member.captures)
+    }
+
+    /// Releases the captures that have ended.
+    pub(super) fn release_captures(&mut self) {
+        let members = self.members.iter_mut().flatten().map(|member| &mut member.captures);
+        let slots = self.slots.iter_mut().map(|slot| &mut slot.captures);
+        slots.chain(members).for_each(|captures| captures.retain(|it| it.is_on()));
     }
 
     /// Whether the port that a packet was handed over for is served here still, and no other one has

@@ -46,7 +46,7 @@ pub fn parse(text: &str, addresses: impl Fn(&str) -> Vec<IpAddr>) -> Result<Filt
 }
 
 /// `host`, `uplink`, or a pod; as kubectl does, without a namespace the default one is meant.
-fn port_name(value: &str) -> Arc<str> {
+pub fn port_name(value: &str) -> Arc<str> {
     match value {
         "host" | "uplink" => value.into(),
         pod if pod.contains('/') => pod.into(),

@@ -10,10 +10,11 @@ mod line;
 mod store;
 mod words;
 
-pub use filter::parse;
+pub use filter::{parse, port_name};
 pub use line::{Decision, Line};
 pub use line::{decisions, write_decisions};
 pub use store::Store;
+pub use words::headers_in_words;
 
 /// Packets that one trace follows at most.
 pub const MOST: u32 = 10_000;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use dataplane::graph::Node;
 use dataplane::graph::trace::{AclResult, Evaluation, Exit, Finding, SessionInfo, Step};
-use dataplane::wire::{Flow, Fragment, Headers, Kind, Role, protocol};
+use dataplane::wire::{Flow, Fragment, Headers, Kind, Role, parse_prefix, protocol};
 use dataplane::{Outcome, PortKind, Verdict};
 use serde_json::{Map, Value, json};
 
@@ -118,6 +118,14 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
         }
     }
     (says, fields)
+}
+
+/// The headers of a packet of `length` bytes, of which `bytes` are the first.
+pub fn headers_in_words(bytes: &[u8], length: usize) -> String {
+    match parse_prefix(bytes, length) {
+        Ok(found) => headers(&found, &mut Fields::new()),
+        Err(outcome) => format!("no valid packet ({outcome})"),
+    }
 }
 
 fn neighbour(outcome: Option<Outcome>) -> String {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use control::{Control, Object, Scope};
 use dataplane::Underlay;
-use dataplane::capture::{self, Reader, Record, Writer};
+use dataplane::capture::{self, Direction, Reader, Record, Writer};
 
 use crate::commands::replay::Args;
 use offline::Offline;
@@ -105,6 +105,10 @@ pub(crate) fn replay(
                 break;
             }
         };
+        // A live capture has both directions; what left the switch does not enter it again.
+        if record.direction == Some(Direction::Out) {
+            continue;
+        }
         let now = clock.at(record.time);
         if pace.waits() {
             report.flush().map_err(printed)?;

@@ -41,7 +41,7 @@ impl Filter {
     }
 
     /// Whether the headers match; malformed ones match filters without conditions on headers.
-    pub(super) fn matches_headers(&self, headers: &Headers) -> bool {
+    pub(crate) fn matches_headers(&self, headers: &Headers) -> bool {
         let Self { from, to, address, protocol, port, .. } = self;
         let asks_nothing = from.is_none()
             && to.is_none()

@@ -1,0 +1,139 @@
+//! The server side of live captures: one port's packets on one connection of the local API.
+
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use dataplane::PortId;
+use dataplane::capture::{self, LiveCapture};
+use dataplane::graph::trace::Filter;
+use local_api::write_line;
+use local_api::{
+    Answer, ApiError, Capture, CaptureStarted, CaptureSummary, CapturedPacket, Direction, ErrorKind,
+};
+use observe::trace;
+
+use crate::run::SharedStatus;
+
+/// Packets buffered between the workers and a connection.
+const SLOTS: usize = 2048;
+/// Longest packet kept, in bytes: as much as a capture file may hold.
+const LONGEST: u32 = 262_144;
+/// Shortest snap length, in bytes: the headers fit.
+const SHORTEST: u32 = 64;
+/// Interval at which an idle stream polls for packets and for the end of its reader.
+const IDLE: Duration = Duration::from_millis(2);
+/// Buffered bytes of the connection.
+const BUFFER: usize = 256 * 1024;
+
+/// Streams the packets of a port until a limit, the port, the client or the switch ends it.
+pub(crate) fn stream(
+    reader: BufReader<UnixStream>,
+    writer: &mut UnixStream,
+    status: &SharedStatus,
+    wanted: &Capture,
+    has_left: impl Fn(&mut UnixStream) -> bool,
+    stops: impl Fn() -> bool,
+) -> io::Result<()> {
+    let (id, port, capture) = match begin(status, wanted) {
+        Ok(begun) => begun,
+        Err(error) => return write_line(writer, &Answer::from(error)),
+    };
+    let _end = End(&capture);
+    status.switch.capture(id, &capture);
+    let mut peer = reader.into_inner();
+    peer.set_nonblocking(false)?;
+    // Also the poll interval.
+    peer.set_read_timeout(Some(IDLE))?;
+    let deadline = wanted.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let most = wanted.count.unwrap_or(u64::MAX);
+    let mut writer = BufWriter::with_capacity(BUFFER, writer);
+    let started = CaptureStarted { capturing: port.to_string() };
+    write_line(&mut writer, &Answer::result(&started))?;
+    let mut captured = 0;
+    let reason = loop {
+        // Before the queue is drained: what was queued before the end is sent.
+        let is_detached = LiveCapture::is_detached(&capture);
+        while captured < most
+            && let Some(packet) = capture.take()
+        {
+            write_line(&mut writer, &Answer::result(&message(&port, &packet)))?;
+            capture.recycle(packet);
+            captured += 1;
+        }
+        writer.flush()?;
+        if captured >= most {
+            break "count reached";
+        }
+        if is_detached {
+            break "the port is closed";
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            break "time is over";
+        }
+        if stops() {
+            break "podgate is ending";
+        }
+        if has_left(&mut peer) {
+            break "ended by the client";
+        }
+    };
+    let summary = CaptureSummary { captured, dropped: capture.dropped(), reason: reason.into() };
+    write_line(&mut writer, &Answer::result(&summary))?;
+    writer.flush()
+}
+
+/// Ends a capture when dropped.
+struct End<'a>(&'a LiveCapture);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Checks the request and makes the capture.
+fn begin(
+    status: &SharedStatus,
+    wanted: &Capture,
+) -> Result<(PortId, Arc<str>, Arc<LiveCapture>), ApiError> {
+    let bad = |text: String| ApiError::new(ErrorKind::BadRequest, format!("capture: {text}"));
+    let name = trace::port_name(&wanted.port);
+    let snapshot = Arc::clone(&status.state().snapshot);
+    let Some(id) = snapshot.port_named(&name) else {
+        let text = format!("capture: no port is named '{}'", name.escape_debug());
+        return Err(ApiError::new(ErrorKind::NotFound, text));
+    };
+    let snaplen = wanted.snaplen.unwrap_or(LONGEST);
+    if !(SHORTEST..=LONGEST).contains(&snaplen) {
+        return Err(bad(format!("snaplen: {snaplen} is not between {SHORTEST} and {LONGEST}")));
+    }
+    let filter = trace::parse(&wanted.filter, |pod| status.hub.addresses_of(pod)).map_err(bad)?;
+    if !is_of_headers(&filter) {
+        let text = "filter: a capture has the terms from, to, address, protocol and port only";
+        return Err(bad(text.to_owned()));
+    }
+    Ok((id, name, LiveCapture::new(filter, SLOTS, snaplen as usize)))
+}
+
+/// Whether a filter has terms about headers only: a port knows no outcome.
+fn is_of_headers(filter: &Filter) -> bool {
+    let Filter { in_port, out_port, verdict, outcome, .. } = filter;
+    in_port.is_none() && out_port.is_none() && verdict.is_none() && outcome.is_none()
+}
+
+fn message(port: &str, packet: &capture::CapturedPacket) -> CapturedPacket {
+    CapturedPacket {
+        port: port.to_owned(),
+        time_ns: u64::try_from(packet.time.as_nanos()).unwrap_or(u64::MAX),
+        direction: match packet.direction {
+            capture::Direction::In => Direction::In,
+            capture::Direction::Out => Direction::Out,
+        },
+        length: packet.original_length,
+        data: STANDARD.encode(&packet.bytes),
+    }
+}
