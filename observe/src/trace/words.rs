@@ -123,7 +123,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
 /// The headers of a packet of `length` bytes, of which `bytes` are the first.
 pub fn headers_in_words(bytes: &[u8], length: usize) -> String {
     match parse_prefix(bytes, length) {
-        Ok(found) => headers(&found, &mut Fields::new()),
+        Ok(found) => without_role(&found, &mut Fields::new()),
         Err(outcome) => format!("no valid packet ({outcome})"),
     }
 }
@@ -135,7 +135,29 @@ fn neighbour(outcome: Option<Outcome>) -> String {
     }
 }
 
+/// The headers, and what the packet may do to connections.
 fn headers(headers: &Headers, fields: &mut Fields) -> String {
+    let mut says = without_role(headers, fields);
+    if !matches!(headers.kind, Kind::Ipv4 | Kind::Ipv6) {
+        return says;
+    }
+    let role = match headers.role {
+        Role::Opens => "opens",
+        Role::Follows => "follows",
+        Role::Quotes => "quotes",
+    };
+    fields.insert("role".into(), role.into());
+    let mut add = |text: &str| write!(says, ", {text}").expect("a string grows");
+    match headers.role {
+        _ if matches!(headers.fragment, Fragment::Later(_)) => {}
+        Role::Opens => add("may open a connection"),
+        Role::Follows => add("only makes sense inside a connection"),
+        Role::Quotes => add("reports an error about the packet it quotes"),
+    }
+    says
+}
+
+fn without_role(headers: &Headers, fields: &mut Fields) -> String {
     let kind = match headers.kind {
         Kind::Ipv4 => "IPv4",
         Kind::Ipv6 => "IPv6",
@@ -175,18 +197,6 @@ fn headers(headers: &Headers, fields: &mut Fields) -> String {
             fields.insert("fragment".into(), json!({"id": id, "first": false}));
             add(format!("later fragment of {id}"));
         }
-    }
-    let role = match headers.role {
-        Role::Opens => "opens",
-        Role::Follows => "follows",
-        Role::Quotes => "quotes",
-    };
-    fields.insert("role".into(), role.into());
-    match headers.role {
-        _ if matches!(headers.fragment, Fragment::Later(_)) => {}
-        Role::Opens => add("may open a connection".to_owned()),
-        Role::Follows => add("only makes sense inside a connection".to_owned()),
-        Role::Quotes => add("reports an error about the packet it quotes".to_owned()),
     }
     says
 }

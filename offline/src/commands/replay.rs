@@ -15,7 +15,8 @@ use cli::{NO, UNUSABLE, fail};
 /// Sends a capture through the switch of one cluster node and prints each packet's verdict.
 ///
 /// The entry port is the pcapng interface name (`ns/pod`, `uplink`, `host`), else the port that
-/// owns the source address, else the uplink. Time is the capture's time: sessions age by it.
+/// owns the source address, else the uplink. Time is the capture's time: sessions age by it. Packets
+/// that a live capture marks as outbound are skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
