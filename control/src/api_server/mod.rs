@@ -24,6 +24,7 @@ mod deletions;
 mod driver;
 mod failures;
 mod initial_sync;
+mod list;
 mod report;
 mod trouble;
 mod watch;
@@ -41,6 +42,7 @@ use driver::Driver;
 use failures::Outage;
 pub use initial_sync::InitialSync;
 pub use kube::Client;
+pub use list::list;
 pub use report::report;
 
 use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};

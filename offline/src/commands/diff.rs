@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{manifests, refuse};
+use super::input::{load, refuse};
 use super::written;
+use crate::input::Manifests;
 use crate::policy::diff::{Change, Difference, compare};
 use cli::{NO, UNUSABLE, fail};
 
@@ -17,7 +18,12 @@ use cli::{NO, UNUSABLE, fail};
 #[command(after_help = "\
 Examples:
   podgate policy diff main/deploy/ deploy/
+  podgate policy diff HEAD~1:deploy/ deploy/
+  podgate policy diff live live+deploy/ --kubeconfig ~/.kube/config
   podgate policy diff before.yaml after.yaml -o markdown --fail-on any
+
+OLD and NEW are a file or folder; REV:PATH, a file or folder of a git revision; live, the cluster of
+--kubeconfig; or live+PATH, a file or folder on top of that cluster.
 
 A workload, namespace or cluster node that only one side has counts on both: the difference is what
 the policies say about it. Workloads that were there before and have other labels or ports now are
@@ -26,12 +32,15 @@ compared as they are.
 Ends with 0; 1 if a connection opens (--fail-on: if anything changes, or never); 2 if the input
 cannot be used.")]
 pub(super) struct Diff {
-    /// File or folder of Kubernetes objects before the change
+    /// The objects before the change: PATH, REV:PATH, live or live+PATH
     #[arg(value_name = "OLD")]
     old: PathBuf,
-    /// File or folder after it
+    /// The objects after it
     #[arg(value_name = "NEW")]
     new: PathBuf,
+    /// The cluster that live stands for [default: $KUBECONFIG, or ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     /// What ends with 1
     #[arg(long, value_enum, default_value = "opened")]
     fail_on: FailOn,
@@ -63,8 +72,7 @@ enum Format {
 impl Diff {
     /// Runs the command.
     pub(super) fn run(&self) -> ExitCode {
-        let read = |path: &PathBuf| manifests(std::slice::from_ref(path));
-        let (old, new) = match (read(&self.old), read(&self.new)) {
+        let (old, new) = match (self.read(&self.old), self.read(&self.new)) {
             (Ok(old), Ok(new)) => (old, new),
             (old, new) => return refuse([old.err(), new.err()].into_iter().flatten().flatten()),
         };
@@ -88,6 +96,24 @@ impl Diff {
             Ok(()) if fails => ExitCode::from(NO),
             Ok(()) => ExitCode::SUCCESS,
         }
+    }
+}
+
+impl Diff {
+    /// Reads one version.
+    fn read(&self, path: &Path) -> Result<Manifests, Vec<String>> {
+        let words = path.to_str().filter(|_| !path.exists());
+        let on_top = match words.map(|words| words.strip_prefix("live")) {
+            Some(Some("")) => Some(Vec::new()),
+            Some(Some(rest)) => rest.strip_prefix('+').map(|path| vec![PathBuf::from(path)]),
+            _ => None,
+        };
+        let Some(on_top) = on_top else { return load(&[path.to_owned()], None) };
+        let usual = || std::env::home_dir().map(|home| home.join(".kube/config"));
+        let named = || std::env::var_os("KUBECONFIG").map(PathBuf::from);
+        let kubeconfig = self.kubeconfig.clone().or_else(named).or_else(usual);
+        let missing = || vec!["--kubeconfig: which cluster is live?".to_owned()];
+        load(&on_top, Some(&kubeconfig.ok_or_else(missing)?))
     }
 }
 

@@ -1,19 +1,15 @@
 //! `podgate policy explain` and `podgate policy walkthrough`: why, in words.
 
 use std::io::{self, BufWriter, Write};
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
+use control::PodKey;
 use control::explain::{Reach, Walkthrough};
-use control::model::Direction;
-use control::{Control, PodKey};
 use serde::Serialize;
 
-use super::input::{manifests, refuse};
-use crate::probe::answer::{Decision, Reply};
-use crate::probe::{Answer, Endpoint, Port, Prober, Protocol, Question, Verdict, case};
+use super::input::{Input, refuse};
+use crate::policy::explain::{AtPod, Explanation, Opened, UnknownPort, explain, unknown_ports};
+use crate::probe::{Endpoint, Port, Prober, Protocol, Question, case};
 use cli::{NO, Output, UNUSABLE, fail};
 
 /// Arguments of `podgate policy explain`.
@@ -30,9 +26,8 @@ pub(super) struct Explain {
     /// The end that it is opened to: NS/POD, an IP address, node/NAME or service/NS/NAME
     #[arg(value_name = "TO", value_parser = case::endpoint)]
     to: Endpoint,
-    /// File or folder of Kubernetes objects, - for stdin; may be repeated
-    #[arg(long, value_name = "PATH", required = true)]
-    manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
     /// The protocol
     #[arg(long, value_enum, ignore_case = true, default_value = "TCP")]
     protocol: Protocol,
@@ -54,60 +49,19 @@ pub(super) struct Walk {
     /// The pod, as NS/POD
     #[arg(value_name = "POD", value_parser = pod)]
     pod: PodKey,
-    /// File or folder of Kubernetes objects, - for stdin; may be repeated
-    #[arg(long, value_name = "PATH", required = true)]
-    manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
     /// Words, or one JSON object
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// Why a connection may be opened or not.
-#[derive(Debug, Serialize)]
-struct Explanation {
-    verdict: &'static str,
-    permits: bool,
-    reason: String,
-    by: Vec<Arc<str>>,
-    /// The decision at the pod that opens the connection, if it is one.
-    egress: Option<AtPod>,
-    /// The decision at the pod that it is opened to, if it is one.
-    ingress: Option<AtPod>,
-    /// Every connection that the question is about; of those that decide, the first has the
-    /// decisions above.
-    connections: Vec<Opened>,
-}
-
-/// The decision at one pod.
-#[derive(Debug, Serialize)]
-struct AtPod {
-    pod: Arc<str>,
-    /// Every policy that selects the pod and has rules for this direction, in their order.
-    selecting: Vec<String>,
-    permits: bool,
-    by: Option<Arc<str>>,
-}
-
-/// One connection: to an endpoint of a service, or of one family.
-#[derive(Debug, Serialize)]
-struct Opened {
-    to: String,
-    verdict: &'static str,
-    reason: String,
-    by: Vec<Arc<str>>,
-    path: Vec<Hop>,
-}
-
-/// One switch on the way.
-#[derive(Debug, Serialize)]
-struct Hop {
-    node: Arc<str>,
-    #[serde(rename = "in")]
-    input: Arc<str>,
-    out: Option<Arc<str>>,
-    source: IpAddr,
-    destination: IpAddr,
-    outcome: &'static str,
+/// The rules of a pod, and those of them that name no port.
+#[derive(Serialize)]
+struct Walked {
+    #[serde(flatten)]
+    rules: Walkthrough,
+    unknown_ports: Vec<UnknownPort>,
 }
 
 impl Explain {
@@ -125,7 +79,7 @@ impl Explain {
     }
 
     fn prober(&self) -> Result<Prober, Vec<String>> {
-        let manifests = manifests(&self.manifests)?;
+        let manifests = self.input.load()?;
         let addresses = [&self.from, &self.to].into_iter().filter_map(|end| match end {
             Endpoint::Address(address) => Some(*address),
             _ => None,
@@ -143,10 +97,11 @@ impl Explain {
 impl Walk {
     /// Runs the command.
     pub(super) fn run(&self) -> ExitCode {
-        let walked = manifests(&self.manifests).and_then(|manifests| {
+        let walked = self.input.load().and_then(|manifests| {
             let prober = Prober::new(manifests, []).map_err(|problem| vec![problem])?;
             let unknown = || vec![format!("there is no pod {} with policies of its own", self.pod)];
-            prober.control().walkthrough(&self.pod).ok_or_else(unknown)
+            let rules = prober.control().walkthrough(&self.pod).ok_or_else(unknown)?;
+            Ok(Walked { rules, unknown_ports: unknown_ports(&prober, &self.pod) })
         });
         match walked {
             Err(faults) => refuse(faults),
@@ -154,62 +109,6 @@ impl Walk {
                 write_walkthrough(out, &self.pod, &walk)
             }),
         }
-    }
-}
-
-/// Opens the connections of a question, and names the policies behind the decisions.
-fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
-    let (difference, replies) = prober.replies([question]).remove(0);
-    let answers = replies.iter().map(|(to, reply)| (to.clone(), reply.answer.clone())).collect();
-    let nothing = || Answer::deny(crate::probe::answer::reason::NO_ENDPOINTS);
-    let answer = Answer::all(difference, answers).unwrap_or_else(nothing);
-    let deciding = replies.iter().map(|(_, reply)| reply);
-    let deciding = deciding.clone().find(|reply| reply.answer.verdict == answer.verdict);
-    let control = prober.control();
-    let decision = |direction| {
-        let at = |reply: &Reply| {
-            let mut path = reply.path.iter();
-            path.find_map(|it| match direction {
-                Direction::Egress => it.egress.clone(),
-                Direction::Ingress => it.ingress.clone(),
-            })
-        };
-        deciding.and_then(at).map(|decision| at_pod(control, decision, direction))
-    };
-    Explanation {
-        verdict: answer.verdict.name(),
-        permits: answer.verdict == Verdict::Allow,
-        reason: answer.reason.to_string(),
-        by: answer.by.clone(),
-        egress: decision(Direction::Egress),
-        ingress: decision(Direction::Ingress),
-        connections: replies.into_iter().map(opened).collect(),
-    }
-}
-
-fn at_pod(control: &Control, decision: Decision, direction: Direction) -> AtPod {
-    let Decision { pod, permits, by } = decision;
-    let (namespace, name) = pod.split_once('/').unwrap_or(("", &pod));
-    let key = PodKey { namespace: namespace.into(), name: name.into() };
-    let selecting = control.selecting(&key, direction);
-    AtPod { pod, selecting, permits, by }
-}
-
-fn opened((to, reply): (String, Reply)) -> Opened {
-    let path = reply.path.into_iter().map(|it| Hop {
-        node: it.node,
-        input: it.input,
-        out: it.output,
-        source: it.source,
-        destination: it.destination,
-        outcome: it.outcome.name(),
-    });
-    Opened {
-        to,
-        verdict: reply.answer.verdict.name(),
-        reason: reply.answer.reason.to_string(),
-        by: reply.answer.by,
-        path: path.collect(),
     }
 }
 
@@ -248,21 +147,33 @@ fn write_explanation(out: &mut dyn Write, explanation: &Explanation) -> io::Resu
     for (decision, direction) in
         [(&explanation.egress, "egress"), (&explanation.ingress, "ingress")]
     {
-        let Some(AtPod { pod, selecting, permits, by }) = decision else { continue };
+        let Some(AtPod { pod, selecting, permits, by, closest }) = decision else { continue };
         let verdict = if *permits { "allow" } else { "deny" };
-        let by = by.iter().map(|by| format!(", by {by}")).collect::<String>();
-        writeln!(out, "\n{direction} of {pod}: {verdict}{by}")?;
+        let words = by.iter().map(|by| format!(", by {by}")).collect::<String>();
+        writeln!(out, "\n{direction} of {pod}: {verdict}{words}")?;
         if selecting.is_empty() {
             writeln!(out, "  no policy selects it for {direction}")?;
         }
         for policy in selecting {
             writeln!(out, "  selected by {policy}")?;
         }
+        match closest {
+            Some(closest) => writeln!(out, "  closest: {closest}")?,
+            None if !*permits && !selecting.is_empty() && is_default(by) => {
+                writeln!(out, "  no rule: the policies close it for {direction}")?;
+            }
+            None => {}
+        }
     }
     Ok(())
 }
 
-fn write_walkthrough(out: &mut dyn Write, pod: &PodKey, walk: &Walkthrough) -> io::Result<()> {
+fn is_default(by: &Option<std::sync::Arc<str>>) -> bool {
+    by.as_ref().is_some_and(|by| by.starts_with("default-deny"))
+}
+
+fn write_walkthrough(out: &mut dyn Write, pod: &PodKey, walk: &Walked) -> io::Result<()> {
+    let Walked { rules: walk, unknown_ports } = walk;
     let halves = [("Ingress", &walk.ingress, "from"), ("Egress", &walk.egress, "to")];
     for (n, (title, reaches, preposition)) in halves.into_iter().enumerate() {
         let gap = if n == 0 { "" } else { "\n" };
@@ -278,6 +189,16 @@ fn write_walkthrough(out: &mut dyn Write, pod: &PodKey, walk: &Walkthrough) -> i
             } else if !pods.is_empty() {
                 writeln!(out, "        now: {}", pods.join(", "))?;
             }
+        }
+        let direction = title.to_lowercase();
+        for it in unknown_ports.iter().filter(|it| it.direction == direction) {
+            let UnknownPort { by, protocol, port, similar, .. } = it;
+            let similar = similar.iter().map(|it| format!("; did you mean {it}?"));
+            let similar: String = similar.collect();
+            writeln!(
+                out,
+                "  never {protocol} {port}: no container has such a port{similar}   ({by})"
+            )?;
         }
     }
     Ok(())

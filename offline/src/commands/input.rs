@@ -12,9 +12,27 @@ use crate::policy::flows;
 use crate::probe::report;
 use cli::UNUSABLE;
 
-/// Reads manifests, with a warning about what is left out.
-pub(super) fn manifests(paths: &[PathBuf]) -> Result<Manifests, Vec<String>> {
-    let manifests = Manifests::load(paths)?;
+/// The objects that a command is about.
+#[derive(Debug, clap::Args)]
+pub(super) struct Input {
+    /// File or folder of Kubernetes objects, REV:PATH of a git revision, - for stdin; may be repeated
+    #[arg(long, value_name = "PATH", required_unless_present = "kubeconfig")]
+    manifests: Vec<PathBuf>,
+    /// Read the cluster of this kubeconfig; manifests replace its objects
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Input {
+    /// Reads the objects, with a warning about what is left out.
+    pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
+        load(&self.manifests, self.kubeconfig.as_deref())
+    }
+}
+
+/// Reads manifests, on top of a live cluster where there is one.
+pub(super) fn load(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Manifests, Vec<String>> {
+    let manifests = Manifests::load_over(paths, cluster)?;
     for note in &manifests.skipped {
         eprintln!("podgate: {}", report::plain(note));
     }

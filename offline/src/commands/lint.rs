@@ -14,14 +14,18 @@ use cli::{NO, UNUSABLE, fail};
 /// Arguments of `podgate policy lint`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   podgate policy lint deploy/ --strict
+  helm template shop chart/ | podgate policy lint - -o github
 
 Ends with 0; 1 with --strict if there is any warning; 2 if a file or an object cannot be read.")]
 pub(super) struct Lint {
-    /// File or folder of Kubernetes objects
+    /// File or folder of Kubernetes objects, REV:PATH of a git revision, or - for stdin
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
+    /// Hold selectors also against the cluster of this kubeconfig
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     /// End with 1 if there is any warning
     #[arg(long)]
     strict: bool,
@@ -43,7 +47,7 @@ enum Format {
 impl Lint {
     /// Runs the command.
     pub(super) fn run(&self) -> ExitCode {
-        let findings = match lint(&self.paths) {
+        let findings = match lint(&self.paths, self.kubeconfig.as_deref()) {
             Ok(findings) => findings,
             Err(faults) => return refuse(faults),
         };

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::input::{manifests, observed, refuse};
+use super::input::{Input, observed, refuse};
 use super::written;
 use crate::policy::flows::flows;
 use crate::policy::picture::{Options, picture};
@@ -28,9 +28,8 @@ that no policy selects everything is allowed, and no edge is drawn.
 
 Ends with 0, or 2 if the input cannot be used.")]
 pub(super) struct Draw {
-    /// File or folder of Kubernetes objects, - for stdin; may be repeated
-    #[arg(long, value_name = "PATH", required = true)]
-    manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
     /// The form of the picture
     #[arg(short, long, value_enum, default_value = "svg")]
     output: Format,
@@ -87,7 +86,7 @@ impl Draw {
         if self.protocol == Some(Protocol::Icmp) && self.port.is_some() {
             return Err(vec!["--port: ICMP has no ports".into()]);
         }
-        let manifests = manifests(&self.manifests)?;
+        let manifests = self.input.load()?;
         let events = self.observed.as_deref().map(observed).transpose()?.unwrap_or_default();
         let options = Options {
             // A port without a protocol is that of TCP, as in the other commands.

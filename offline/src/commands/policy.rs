@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::input::{manifests, refuse};
+use super::input::{Input, refuse};
 use super::{diff, explain, lint, picture, suggest, test, written};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
@@ -57,9 +57,8 @@ Ends with 0; 1 if a verdict is not what its case expects; 2 if the input cannot 
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples!(), after_long_help = LONG_HELP)]
 pub struct Probe {
-    /// File or folder of Kubernetes objects; may be repeated
-    #[arg(long, value_name = "PATH", required = true)]
-    manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
     /// File of cases, or - for stdin; without it, a grid of all pods
     #[arg(long, value_name = "FILE")]
     cases: Option<PathBuf>,
@@ -120,7 +119,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 impl Probe {
     fn run(&self, out: &mut impl Write) -> io::Result<ExitCode> {
-        let objects = manifests(&self.manifests);
+        let objects = self.input.load();
         let cases = self.cases.as_deref().map(read_cases).transpose();
         let (objects, cases) = match (objects, cases) {
             (Ok(objects), Ok(cases)) => (objects, cases),

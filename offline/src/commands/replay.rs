@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use dataplane::wire::vxlan::Vxlan;
 
-use super::input::{manifests, refuse};
+use super::input::{Input, refuse};
 use crate::probe::report::plain;
 use crate::replay::{Failure, Output, Speed, replay};
 use cli::Underlay;
@@ -26,9 +26,8 @@ Example:
 Exit code: 0 if every packet was replayed, 1 if the output could not be written, 2 if the input
 cannot be used (manifests, capture, name of the cluster node).")]
 pub struct Args {
-    /// Manifests: a file or a folder, YAML or JSON; may be given more than once
-    #[arg(long, value_name = "PATH", required = true)]
-    pub(crate) manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
 
     /// The cluster node whose switch it is
     #[arg(long, value_name = "NAME")]
@@ -85,7 +84,7 @@ impl Args {
 
 /// Replays, printing to standard output and error.
 pub fn run(args: &Args) -> ExitCode {
-    let objects = match manifests(&args.manifests) {
+    let objects = match args.input.load() {
         Ok(manifests) => manifests.objects,
         Err(faults) => return refuse(faults),
     };

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{manifests, observed, refuse};
+use super::input::{Input, observed, refuse};
 use super::written;
 use crate::policy::flows::{Flow, flows};
 use crate::policy::suggest::{Directions, Suggestion, in_words, suggest};
@@ -26,9 +26,8 @@ connection against the result; what it denies is listed in the first lines.
 
 Ends with 0; 1 if a connection that was forwarded would be denied; 2 if the input cannot be used.")]
 pub(super) struct Suggest {
-    /// File or folder of Kubernetes objects, - for stdin; may be repeated
-    #[arg(long, value_name = "PATH", required = true)]
-    manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
     /// Verdicts of `podgate observe -o json`, - for stdin; may be repeated
     #[arg(long, value_name = "FILE", required = true)]
     observed: Vec<PathBuf>,
@@ -71,7 +70,7 @@ impl Suggest {
     }
 
     fn suggestion(&self) -> Result<Suggestion, Vec<String>> {
-        let manifests = manifests(&self.manifests)?;
+        let manifests = self.input.load()?;
         let mut events = Vec::new();
         for file in &self.observed {
             events.extend(observed(file)?);

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{manifests, refuse};
+use super::input::{Input, refuse};
 use super::written;
 use crate::policy::run::{Outcome, Runner};
 use crate::policy::suite::Suite;
@@ -32,9 +32,8 @@ pod, and the internet). A case holds if every connection has the expected verdic
 
 Ends with 0 if all cases hold, 1 if one does not, 2 if the input cannot be used.")]
 pub(super) struct Test {
-    /// File or folder of Kubernetes objects, - for stdin; may be repeated
-    #[arg(long, value_name = "PATH", required = true)]
-    manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    input: Input,
     /// File of cases, YAML or JSON
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -89,7 +88,7 @@ impl Test {
                 Err(found) => faults.extend(found.iter().map(|fault| format!("{name}: {fault}"))),
             }
         }
-        let manifests = manifests(&self.manifests);
+        let manifests = self.input.load();
         let manifests = match (manifests, faults.is_empty()) {
             (Ok(manifests), true) => manifests,
             (found, _) => {

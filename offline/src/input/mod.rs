@@ -5,6 +5,7 @@
 //! the objects: its selector, and whether the API server would give it an address.
 
 pub mod located;
+pub(crate) mod staged;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use control::model::Key;
 use control::{Fault, Kind, Object, PodKey, manifests};
 use serde_json::Value;
 
+use staged::Staged;
 use workloads::Workloads;
 
 /// Objects, and what is known about them beyond the model.
@@ -38,14 +40,29 @@ impl From<Vec<Object>> for Manifests {
 }
 
 impl Manifests {
-    /// Reads files and folders; `-` is standard input.
+    /// Reads files and folders; `-` is standard input, and `REV:PATH` a file or folder of a revision
+    /// of git.
     ///
     /// # Errors
     /// All faults; half-read policies give no verdicts.
     pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<String>> {
-        let (found, faults, _) = Self::read(paths);
+        Self::load_over(paths, None)
+    }
+
+    /// Reads files and folders on top of the live cluster that a kubeconfig leads to: an object of
+    /// the files replaces the cluster's.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), and why the cluster cannot be read.
+    pub fn load_over(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Self, Vec<String>> {
+        // Below a cluster, files are read twice.
+        let staged = Staged::new(paths, cluster, cluster.is_some())?;
+        let (mut found, faults, _) = Self::read_staged(&staged);
         if !faults.is_empty() {
-            return Err(faults.iter().map(ToString::to_string).collect());
+            return Err(faults.iter().map(|fault| staged.named(&fault.to_string())).collect());
+        }
+        for note in &mut found.skipped {
+            *note = staged.named(note);
         }
         if found.objects.is_empty() {
             let nothing = |path: &PathBuf| format!("{}: holds no objects", name(path));
@@ -54,21 +71,51 @@ impl Manifests {
         Ok(found)
     }
 
-    /// Reads files and folders as far as it can, with what is wrong and the files that hold
-    /// objects.
-    pub fn read(paths: &[PathBuf]) -> (Self, Vec<Fault>, BTreeSet<PathBuf>) {
+    /// Reads what was fetched as far as it can, with what is wrong and the files that hold objects.
+    pub(crate) fn read_staged(staged: &Staged) -> (Self, Vec<Fault>, BTreeSet<PathBuf>) {
         let mut found = Self::default();
         let mut workloads = Workloads::default();
         let mut files = BTreeSet::new();
-        let loaded = manifests::load_adapted(paths, &mut |file, _, value| {
+        let mut paths = staged.paths.clone();
+        let mut replaced = BTreeSet::new();
+        if let Some(live) = &staged.live {
+            manifests::load_adapted(&paths, &mut |_, _, value| {
+                replaced.insert(identity(&value));
+                None
+            });
+            paths.push(live.clone());
+        }
+        let mut foreign = BTreeMap::new();
+        let loaded = manifests::load_adapted(&paths, &mut |file, document, value| {
+            if staged.live.as_deref() == Some(file) && replaced.contains(&identity(&value)) {
+                return None;
+            }
             if is_foreign(&value) && !paths.iter().any(|path| path == file) {
-                found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
+                foreign.insert(file.to_path_buf(), document);
                 return None;
             }
             files.insert(file.to_path_buf());
             found.note_service(&value);
             Some(workloads.adapt(value))
         });
+        for file in foreign.keys() {
+            found.skipped.push(format!("{}: skipped: no Kubernetes object", file.display()));
+        }
+        // A template of a chart is no YAML until it is rendered.
+        let is_named = |file: &Path| paths.iter().any(|path| path == file);
+        let is_template = |fault: &Fault| {
+            fault.file.as_deref().is_some_and(|file| {
+                !is_named(file) && fault.object.is_none() && holds_template(file)
+            })
+        };
+        let (templates, faults): (Vec<Fault>, Vec<Fault>) =
+            loaded.faults.into_iter().partition(is_template);
+        let templates: BTreeSet<PathBuf> =
+            templates.into_iter().filter_map(|fault| fault.file).collect();
+        for file in templates {
+            let file = file.display();
+            found.skipped.push(format!("{file}: skipped: a template of a chart; render it first"));
+        }
         if !loaded.skipped.is_empty() {
             let kinds = loaded.skipped.iter().map(|(kind, n)| format!("{n} {kind}"));
             let kinds: Vec<String> = kinds.collect();
@@ -76,7 +123,7 @@ impl Manifests {
         }
         found.objects = loaded.objects;
         found.workloads = workloads.finish(&mut found.objects);
-        (found, loaded.faults, files)
+        (found, faults, files)
     }
 
     /// The name of the workload that a pod belongs to, or the pod's own.
@@ -148,6 +195,25 @@ pub fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
         group(known.api_version()) == group(version) && distance(known.name(), kind) <= 3
     });
     near.map(Kind::name)
+}
+
+/// What tells objects apart: kind, namespace and name.
+fn identity(value: &Value) -> (String, String, String) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &value["metadata"];
+    let kind = text(&value["kind"]);
+    let is_of_cluster =
+        matches!(&*kind, "Namespace" | "Node" | "ClusterNetworkPolicy" | "ClusterEgressFirewall");
+    let namespace = match metadata["namespace"].as_str() {
+        _ if is_of_cluster => String::new(),
+        namespace => namespace.unwrap_or("default").to_owned(),
+    };
+    (kind, namespace, text(&metadata["name"]))
+}
+
+/// Whether a file has actions of a template language, as charts have.
+fn holds_template(file: &Path) -> bool {
+    std::fs::read_to_string(file).is_ok_and(|text| text.contains("{{"))
 }
 
 /// Whether a document of YAML is something else than a Kubernetes object.

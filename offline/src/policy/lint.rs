@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use acl::{End, Rule, Table};
 use control::model::{
-    Direction, Labels, Namespace, Namespaces, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec,
-    Selector, Verdict,
+    Direction, Namespaces, NetworkPolicy, Peer, Pod, PolicyRule, PortSpec, Selector, Verdict,
 };
 use control::{Control, Fault, Object, Scope};
 use ipnet::IpNet;
 use serde::Serialize;
 
+use super::labels::{Cluster, nearest};
 use super::matrix;
+use crate::input::Manifests;
 use crate::input::located::{Located, Tree, documents};
-use crate::input::{Manifests, distance};
+use crate::input::staged::Staged;
 use crate::probe::complete::complete;
 
 /// One mistake.
@@ -65,16 +66,23 @@ struct Source {
     object: String,
 }
 
-/// Finds the mistakes in files and folders, in the order of files and lines.
+/// Finds the mistakes in files and folders, in the order of files and lines. The objects of `cluster`
+/// count too, and are not checked themselves.
 ///
 /// # Errors
 /// Files that cannot be read, or are no YAML.
-pub fn lint(paths: &[PathBuf]) -> Result<Vec<Finding>, Vec<String>> {
-    let (mut manifests, faults, files) = Manifests::read(paths);
+pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, Vec<String>> {
+    let staged = Staged::new(paths, cluster, true)?;
+    let (mut manifests, mut faults, mut files) = Manifests::read_staged(&staged);
+    if let Some(live) = &staged.live {
+        files.remove(live);
+        faults.retain(|fault| fault.file.as_ref() != Some(live));
+    }
+    let named = |file: &Path| staged.named(&crate::input::name(file));
     let mut sources = Vec::new();
     let mut unreadable = Vec::new();
     for file in &files {
-        let name = crate::input::name(file);
+        let name = named(file);
         let text = fs::read(file).map_err(|error| format!("cannot be read: {error}"));
         match text.and_then(|text| documents(&text)) {
             Ok(found) => {
@@ -86,7 +94,7 @@ pub fn lint(paths: &[PathBuf]) -> Result<Vec<Finding>, Vec<String>> {
         }
     }
     let no_file = faults.iter().filter(|fault| fault.document.is_none());
-    unreadable.extend(no_file.map(ToString::to_string));
+    unreadable.extend(no_file.map(|fault| staged.named(&fault.to_string())));
     if !unreadable.is_empty() {
         return Err(unreadable);
     }
@@ -102,7 +110,7 @@ pub fn lint(paths: &[PathBuf]) -> Result<Vec<Finding>, Vec<String>> {
         findings.types(source);
         findings.peers(source);
     }
-    findings.faults(&faults);
+    findings.faults(&faults, &named);
     findings.selectors(&manifests.objects);
     complete(&mut manifests, []).map_err(|problem| vec![problem])?;
     findings.rules(manifests.objects);
@@ -254,10 +262,10 @@ impl Findings<'_> {
     }
 
     /// What the switch itself cannot read, unless a finding says it better.
-    fn faults(&mut self, faults: &[Fault]) {
+    fn faults(&mut self, faults: &[Fault], named: &dyn Fn(&Path) -> String) {
         for fault in faults {
             let Some(document) = fault.document else { continue };
-            let file = fault.file.as_deref().map(crate::input::name).unwrap_or_default();
+            let file = fault.file.as_deref().map(named).unwrap_or_default();
             let here = |source: &&Source| source.file == file && source.document == document;
             let object = fault.object.as_ref().map(ToString::to_string);
             let is_it = |source: &&Source| object.as_ref().is_none_or(|it| *it == source.object);
@@ -543,107 +551,4 @@ fn find_blocks(tree: &Located, path: &str, found: &mut Vec<(String, String, Vec<
         }
         Tree::Scalar(_) => {}
     }
-}
-
-/// The pods and namespaces that selectors are held against.
-struct Cluster<'a> {
-    pods: Vec<&'a Pod>,
-    namespaces: HashMap<&'a str, Arc<Labels>>,
-}
-
-impl<'a> Cluster<'a> {
-    fn new(objects: &'a [Object]) -> Self {
-        let pods: Vec<&Pod> = objects
-            .iter()
-            .filter_map(|object| match object {
-                Object::Pod(pod) if !pod.finished => Some(pod),
-                _ => None,
-            })
-            .collect();
-        let mut namespaces: HashMap<&str, Arc<Labels>> = HashMap::new();
-        for pod in &pods {
-            let name = &pod.key.namespace;
-            let made = || Namespace::new(Arc::clone(name), &Labels::default()).labels;
-            namespaces.entry(name).or_insert_with(made);
-        }
-        for object in objects {
-            if let Object::Namespace(namespace) = object {
-                namespaces.insert(&namespace.name, Arc::clone(&namespace.labels));
-            }
-        }
-        Self { pods, namespaces }
-    }
-
-    fn select<'b>(
-        &'b self,
-        namespaces: &'b Namespaces,
-        pods: &'b Selector,
-    ) -> impl Iterator<Item = &'a Pod> + 'b {
-        let is_in = move |pod: &Pod| match namespaces {
-            Namespaces::Own(own) => *own == pod.key.namespace,
-            Namespaces::Selected(selector) => {
-                let labels = self.namespaces.get(&*pod.key.namespace);
-                labels.is_some_and(|labels| selector.matches(labels))
-            }
-        };
-        let on_network = self.pods.iter().copied().filter(|pod| pod.is_on_pod_network());
-        on_network.filter(move |pod| is_in(pod) && pods.matches(&pod.labels))
-    }
-
-    /// The pods that a rule's peers select; none if a peer may be anything else.
-    fn peers(&self, rule: &PolicyRule) -> Vec<&'a Pod> {
-        let mut found = Vec::new();
-        for peer in rule.peers.iter().flatten() {
-            match peer {
-                Peer::Pods { namespaces, pods } => found.extend(self.select(namespaces, pods)),
-                _ => return Vec::new(),
-            }
-        }
-        found
-    }
-
-    /// A label that exists and is spelt much like one that is demanded and does not.
-    fn suggestion(&self, namespaces: &Namespaces, pods: &Selector) -> String {
-        let everything = Selector::default();
-        let of_pods = self.select(namespaces, &everything).map(|pod| Arc::clone(&pod.labels));
-        let of_pods: Vec<Arc<Labels>> = of_pods.collect();
-        if let Namespaces::Selected(selector) = namespaces {
-            let all: Vec<Arc<Labels>> = self.namespaces.values().cloned().collect();
-            if let Some(near) = near_label(selector, &all) {
-                return format!("; did you mean a namespace with {near}?");
-            }
-        }
-        let near = near_label(pods, &of_pods);
-        near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
-    }
-}
-
-fn near_label(selector: &Selector, objects: &[Arc<Labels>]) -> Option<String> {
-    for requirement in selector.requirements() {
-        let control::model::Test::In(values) = &requirement.test else { continue };
-        let has = |labels: &Arc<Labels>| {
-            labels.value(&requirement.key).is_some_and(|value| values.contains(value))
-        };
-        if objects.iter().any(has) {
-            continue;
-        }
-        for wanted in values {
-            let wanted = format!("{}={wanted}", requirement.key);
-            let existing: BTreeSet<String> = objects
-                .iter()
-                .flat_map(|labels| labels.iter().map(|(key, value)| format!("{key}={value}")))
-                .collect();
-            if let Some(near) = nearest(&wanted, existing.iter().map(String::as_str)) {
-                return Some(near.to_owned());
-            }
-        }
-    }
-    None
-}
-
-/// The nearest of some words, if it is near.
-fn nearest<'a>(word: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let by_distance = words.map(|other| (distance(word, other), other));
-    let (least, nearest) = by_distance.min()?;
-    (least <= 2 || least * 4 <= word.len()).then_some(nearest)
 }

@@ -2,14 +2,18 @@
 //!
 //! - [`suite`] and [`run`]: cases with selectors, and whether they hold,
 //! - [`diff`]: the connections that differ between two versions,
-//! - [`lint`]: mistakes in manifests,
+//! - [`explain`] and `closest`: why a connection may be opened or not,
+//! - [`lint`]: mistakes in manifests; `labels` holds selectors against pods,
 //! - [`flows`]: connections that were observed,
 //! - [`picture`]: what policies allow, drawn,
 //! - [`suggest`]: policies out of observed connections,
 //! - [`matrix`]: decisions about pairs of addresses, many at a time.
 
+mod closest;
 pub mod diff;
+pub mod explain;
 pub mod flows;
+mod labels;
 pub mod lint;
 pub mod matrix;
 pub mod picture;

@@ -8,6 +8,7 @@ use control::Object;
 use control::PodKey;
 use control::model::PortSpec;
 
+use super::explain::explain;
 use super::matrix::{self, Matrix};
 use super::suite::{Expectation, Side, Suite};
 use crate::input::Manifests;
@@ -109,7 +110,11 @@ impl Runner {
             let mut failures = Vec::new();
             for (pair, answer) in pairs.iter().zip(answers.by_ref()) {
                 if answer.verdict != case.expect {
-                    failures.push(failure(case, pair, &answer));
+                    let hint = match failures.len() {
+                        0 => self.hint(case, pair),
+                        _ => String::new(),
+                    };
+                    failures.push(failure(case, pair, &answer) + &hint);
                 }
             }
             outcomes.push(Outcome {
@@ -124,6 +129,14 @@ impl Runner {
             outcomes.push(self.everything_else(file, line, suite, &pairs));
         }
         Ok(outcomes)
+    }
+
+    /// The rule that nearly allowed a connection.
+    fn hint(&mut self, case: &Expectation, (from, to): &(Endpoint, Endpoint)) -> String {
+        let question = Question { from, to, protocol: case.protocol, port: case.port.as_ref() };
+        let why = explain(&mut self.prober, question);
+        let closest = [why.egress, why.ingress].into_iter().flatten().find_map(|it| it.closest);
+        closest.map_or_else(String::new, |closest| format!("; closest: {closest}"))
     }
 
     fn ends(&self, side: &Side) -> Result<Vec<Endpoint>, String> {

@@ -1,4 +1,5 @@
-//! Every pod to every pod, as a grid: `.` where a connection may be opened, `X` where not.
+//! Every pod to every pod, as a grid: `.` where a connection may be opened, `X` where not. Pods of one
+//! workload that differ in no answer share a row and a column.
 
 use std::io::{self, Write};
 
@@ -45,26 +46,62 @@ impl Grid {
         };
         let title = "may the pod of a row open a connection to the pod of a column?";
         writeln!(out, "{}{port}: {title} (. yes, X no)", self.protocol.name())?;
-        let names: Vec<String> = self.pods.iter().map(ToString::to_string).collect();
-        let digits = self.pods.len().to_string().len();
+        let allowed: Vec<Vec<bool>> = (0..self.pods.len())
+            .map(|row| {
+                let answers = self.answers(prober, row);
+                answers.iter().map(|answer| answer.verdict == Verdict::Allow).collect()
+            })
+            .collect();
+        let groups = self.groups(prober, &allowed);
+        let name = |group: &Vec<usize>| match group[..] {
+            [one] => self.pods[one].to_string(),
+            [first, ..] => {
+                let workload = prober.manifests().workload(&self.pods[first]);
+                format!("{workload} ({} pods)", group.len())
+            }
+            [] => String::new(),
+        };
+        let names: Vec<String> = groups.iter().map(name).collect();
+        let digits = names.len().to_string().len();
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         for place in (0..digits as u32).rev() {
             let unit = 10_usize.pow(place);
-            let head = (1..=self.pods.len()).map(|number| match number / unit {
+            let head = (1..=names.len()).map(|number| match number / unit {
                 0 => ' ',
                 digit => char::from_digit((digit % 10) as u32, 10).unwrap_or(' '),
             });
             writeln!(out, "{:digits$}  {:width$}  {}", "", "", spaced(head).trim_end())?;
         }
         for (row, name) in names.iter().enumerate() {
-            let answers = self.answers(prober, row);
-            let cells = answers.iter().map(|answer| match answer.verdict {
-                Verdict::Allow => '.',
-                Verdict::Deny => 'X',
+            let cells = groups.iter().enumerate().map(|(column, group)| {
+                // Of a group to itself the connection between two of its pods counts.
+                let to = if column == row { group[group.len() - 1] } else { group[0] };
+                if allowed[groups[row][0]][to] { '.' } else { 'X' }
             });
             writeln!(out, "{:digits$}  {name:width$}  {}", row + 1, spaced(cells))?;
         }
         Ok(())
+    }
+
+    /// Pods of one workload whose answers are the same, in the order of the first of each group.
+    fn groups(&self, prober: &Prober, allowed: &[Vec<bool>]) -> Vec<Vec<usize>> {
+        let workloads: Vec<String> =
+            self.pods.iter().map(|pod| prober.manifests().workload(pod)).collect();
+        let alike = |a: usize, b: usize| {
+            workloads[a] == workloads[b]
+                && allowed[a][b] == allowed[b][a]
+                && (0..self.pods.len())
+                    .filter(|n| *n != a && *n != b)
+                    .all(|n| allowed[a][n] == allowed[b][n] && allowed[n][a] == allowed[n][b])
+        };
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for pod in 0..self.pods.len() {
+            match groups.iter_mut().find(|group| group.iter().all(|other| alike(*other, pod))) {
+                Some(group) => group.push(pod),
+                None => groups.push(vec![pod]),
+            }
+        }
+        groups
     }
 
     /// Writes one JSON object for each pair.

@@ -20,6 +20,7 @@ pub struct Prober {
     control: Control,
     view: Arc<View>,
     cluster: Cluster,
+    manifests: Manifests,
 }
 
 impl Prober {
@@ -36,16 +37,21 @@ impl Prober {
         complete(&mut manifests, mentioned)?;
         let world = World::new(&manifests.objects);
         let mut control = Control::new(Scope::All);
-        control.resync(manifests.objects);
+        control.resync(manifests.objects.clone());
         control.commit();
         let view = control.view();
         let cluster = Cluster::new(Arc::clone(&view))?;
-        Ok(Self { world, control, view, cluster })
+        Ok(Self { world, control, view, cluster, manifests })
     }
 
     /// The policies behind the tables.
     pub fn control(&self) -> &Control {
         &self.control
+    }
+
+    /// The manifests, with what they left out.
+    pub fn manifests(&self) -> &Manifests {
+        &self.manifests
     }
 
     /// The objects by name and by address.

@@ -10,7 +10,7 @@ use crate::{deployment, shop};
 fn findings(text: &str) -> Vec<Finding> {
     let folder = TempDir::new("lint");
     fs::write(folder.path().join("all.yaml"), text).unwrap();
-    lint(&[folder.path().to_path_buf()]).unwrap_or_else(|faults| panic!("{faults:?}"))
+    lint(&[folder.path().to_path_buf()], None).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
 /// What lint says about one policy of the shop, `CODE LINE:COLUMN MESSAGE`, lines counted from the

@@ -1,8 +1,11 @@
 //! Tests of policies, differences and lint, over whole sets of manifests.
 
 mod diff;
+mod explain;
 mod lint;
+mod mistakes;
 mod picture;
+mod sources;
 mod suggest;
 mod suite;
 

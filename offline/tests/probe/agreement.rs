@@ -8,9 +8,10 @@ use std::sync::Arc;
 use dataplane::wire;
 use dataplane::{Outcome, PortId, Routes, SWITCH_MAC, Underlay};
 use offline::input::Manifests;
+use offline::policy::explain::explain;
 use offline::probe::opening::Opening;
 use offline::probe::switch::{HOST, Step, Switch, UPLINK, ports};
-use offline::probe::{Prober, Protocol, Verdict};
+use offline::probe::{Case, Prober, Protocol, Verdict};
 use proptest::prelude::*;
 use renderer::{NextHop, NodeContext, ServiceMaker};
 use testkit::TempDir;
@@ -171,6 +172,28 @@ impl Live {
     }
 }
 
+/// `explain` has the probe's answer, and the decisions at both pods make it.
+fn agrees(prober: &mut Prober, case: &Case) -> Result<(), TestCaseError> {
+    let answer = prober.answer([case.question()]).remove(0);
+    let why = explain(prober, case.question());
+    prop_assert_eq!(why.verdict, answer.verdict.name());
+    prop_assert_eq!(&*why.reason, &*answer.reason);
+    prop_assert_eq!(&why.by, &answer.by);
+    let ends = [&why.egress, &why.ingress];
+    let denied = ends.iter().filter(|it| it.as_ref().is_some_and(|it| !it.permits)).count();
+    match (why.permits, why.reason == "policy-denied") {
+        (true, _) => prop_assert_eq!(denied, 0),
+        (false, true) => prop_assert_eq!(denied, 1),
+        (false, false) => {}
+    }
+    for end in ends.into_iter().flatten() {
+        // Whatever no rule lets through comes near to one, or no policy has any.
+        let is_default = end.by.as_ref().is_some_and(|by| by.starts_with("default-deny"));
+        prop_assert_eq!(end.closest.is_some(), !end.permits && is_default, "{:?}", end);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
@@ -216,6 +239,7 @@ proptest! {
                 }
                 let case = case(&format!("{from} {to} TCP {port}"));
                 let (_, replies) = prober.replies([case.question()]).remove(0);
+                agrees(&mut prober, &case)?;
                 for (label, reply) in &replies {
                     // Traffic inside one network namespace or outside the cluster has no path.
                     if reply.path.is_empty() {

@@ -325,7 +325,7 @@ fn version(metadata: &Value) -> Option<String> {
 }
 
 /// A continue token in a query.
-fn escaped(token: &str) -> String {
+pub(super) fn escaped(token: &str) -> String {
     let mut text = String::new();
     for byte in token.bytes() {
         match byte {

@@ -124,6 +124,6 @@ mod tests {
         write(&mut text, &value);
         let documents = crate::input::located::documents(text.as_bytes()).unwrap();
         assert_eq!(documents[0].value(), value, "{text}");
-        assert!(text.contains("      - from:\n          - ipBlock:\n"), "{text}");
+        assert!(text.contains("    - from:\n        - ipBlock:\n"), "{text}");
     }
 }

@@ -1,0 +1,251 @@
+//! Why a connection may be opened or not, in terms of the policies at either end.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use control::PodKey;
+use control::model::{Direction, PortSpec};
+use serde::Serialize;
+
+use super::closest::{Other, closest};
+use super::labels::{Cluster, nearest};
+use crate::probe::answer::{Decision, Passage, Reply, reason};
+use crate::probe::world::Location;
+use crate::probe::{Answer, Endpoint, Port, Prober, Question, Verdict};
+
+/// Why a connection may be opened or not.
+#[derive(Debug, Serialize)]
+pub struct Explanation {
+    /// `allow` or `deny`.
+    pub verdict: &'static str,
+    /// Whether it is `allow`.
+    pub permits: bool,
+    /// The reason, as of a probe.
+    pub reason: String,
+    /// Origins of the rules that decided.
+    pub by: Vec<Arc<str>>,
+    /// The decision at the pod that opens the connection, if it is one.
+    pub egress: Option<AtPod>,
+    /// The decision at the pod that it is opened to, if it is one.
+    pub ingress: Option<AtPod>,
+    /// Every connection that the question is about; of those that decide, the first has the
+    /// decisions above.
+    pub connections: Vec<Opened>,
+}
+
+/// The decision at one pod.
+#[derive(Debug, Serialize)]
+pub struct AtPod {
+    /// The pod, as `ns/pod`.
+    pub pod: Arc<str>,
+    /// Every policy that selects the pod and has rules for this direction, in their order.
+    pub selecting: Vec<String>,
+    /// Whether its rules permit the connection.
+    pub permits: bool,
+    /// The rule that decided.
+    pub by: Option<Arc<str>>,
+    /// Where no rule matched: the one that nearly did, and what it lacks.
+    pub closest: Option<String>,
+}
+
+/// One connection: to an endpoint of a service, or of one family.
+#[derive(Debug, Serialize)]
+pub struct Opened {
+    /// The endpoint or the family.
+    pub to: String,
+    /// `allow` or `deny`.
+    pub verdict: &'static str,
+    /// The reason.
+    pub reason: String,
+    /// Origins of the rules that decided.
+    pub by: Vec<Arc<str>>,
+    /// The switches on the way.
+    pub path: Vec<Hop>,
+}
+
+/// One switch on the way.
+#[derive(Debug, Serialize)]
+pub struct Hop {
+    /// The cluster node.
+    pub node: Arc<str>,
+    /// The port that the packet entered by.
+    #[serde(rename = "in")]
+    pub input: Arc<str>,
+    /// The port that it left by.
+    pub out: Option<Arc<str>>,
+    /// Its source as it came in.
+    pub source: IpAddr,
+    /// Its destination as it came in.
+    pub destination: IpAddr,
+    /// How it ended here.
+    pub outcome: &'static str,
+}
+
+/// Opens the connections of a question, and names the policies behind the decisions.
+pub fn explain(prober: &mut Prober, question: Question<'_>) -> Explanation {
+    let (difference, replies) = prober.replies([question]).remove(0);
+    let answers = replies.iter().map(|(to, reply)| (to.clone(), reply.answer.clone())).collect();
+    let nothing = || Answer::deny(reason::NO_ENDPOINTS);
+    let answer = Answer::all(difference, answers).unwrap_or_else(nothing);
+    let mut each = replies.iter();
+    let deciding = each.find(|(_, reply)| reply.answer.verdict == answer.verdict);
+    let prober = &*prober;
+    let decision = |direction| {
+        let (label, reply) = deciding?;
+        let of = |passage: &Passage| match direction {
+            Direction::Egress => passage.egress.clone(),
+            Direction::Ingress => passage.ingress.clone(),
+        };
+        let (passage, decision) = reply.path.iter().find_map(|it| Some((it, of(it)?)))?;
+        Some(at_pod(prober, &question, label, passage, decision, direction))
+    };
+    Explanation {
+        verdict: answer.verdict.name(),
+        permits: answer.verdict == Verdict::Allow,
+        reason: answer.reason.to_string(),
+        by: answer.by.clone(),
+        egress: decision(Direction::Egress),
+        ingress: decision(Direction::Ingress),
+        connections: replies.into_iter().map(opened).collect(),
+    }
+}
+
+fn at_pod(
+    prober: &Prober,
+    question: &Question<'_>,
+    label: &str,
+    passage: &Passage,
+    decision: Decision,
+    direction: Direction,
+) -> AtPod {
+    let Decision { pod, permits, by } = decision;
+    let key = key(&pod);
+    let selecting = prober.control().selecting(&key, direction);
+    let is_default = by.as_ref().is_some_and(|by| by.starts_with("default-deny"));
+    let closest = (!permits && is_default).then(|| {
+        // The endpoint of a service, which the packet does not name yet.
+        let chosen = label.split(" via ").next().filter(|name| name.contains('/')).map(self::key);
+        let world = prober.world();
+        let at = |address: IpAddr| match world.location(address) {
+            Location::Pod(key) => world.pod(&key),
+            _ => None,
+        };
+        let (pod, address) = match direction {
+            Direction::Ingress => (at(passage.source), passage.source),
+            Direction::Egress => {
+                let pod = chosen.as_ref().and_then(|key| world.pod(key));
+                (pod.or_else(|| at(passage.destination)), passage.destination)
+            }
+        };
+        let target = match direction {
+            Direction::Ingress => world.pod(&key),
+            Direction::Egress => pod,
+        };
+        let port = port_at(prober, question, target.map(|pod| &pod.key));
+        let other = Other { pod, address, protocol: question.protocol, port, target };
+        closest(prober.manifests(), &selecting, direction, &other)
+    });
+    AtPod { pod, selecting, permits, by, closest: closest.flatten() }
+}
+
+fn key(pod: &str) -> PodKey {
+    let (namespace, name) = pod.split_once('/').unwrap_or(("", pod));
+    PodKey { namespace: namespace.into(), name: name.into() }
+}
+
+/// The port of a connection at the pod that receives it.
+fn port_at(prober: &Prober, question: &Question<'_>, target: Option<&PodKey>) -> Option<u16> {
+    let (world, view) = (prober.world(), prober.control().view());
+    let service = match question.to {
+        Endpoint::Service(key) => Some(key),
+        Endpoint::Address(address) => world.service_at(*address).map(|service| &service.key),
+        _ => None,
+    };
+    let pod = target.and_then(|key| world.pod(key));
+    match (service, question.port?) {
+        (None, Port::Number(number)) => Some(*number),
+        (None, Port::Name(name)) => pod?.named_port(name, question.protocol.with_ports()?),
+        (Some(key), port) => {
+            let service = view.services.get(key)?;
+            let is_it = |it: &control::model::ServicePort| match port {
+                Port::Number(number) => it.port == *number,
+                Port::Name(name) => it.name == *name,
+            };
+            let mut ports = service.service.ports.iter().zip(&service.endpoints);
+            let (_, endpoints) = ports
+                .find(|(it, _)| is_it(it) && Some(it.protocol) == question.protocol.with_ports())?;
+            let own = endpoints
+                .iter()
+                .find(|it| pod.is_some_and(|pod| pod.addresses.contains(&it.address)));
+            own.map(|it| it.port)
+        }
+    }
+}
+
+/// A port name in a rule that stands for no port.
+#[derive(Debug, Serialize)]
+pub struct UnknownPort {
+    /// `ingress` or `egress`.
+    pub direction: &'static str,
+    /// The rule.
+    pub by: Arc<str>,
+    /// The protocol.
+    pub protocol: String,
+    /// The name.
+    pub port: Arc<str>,
+    /// A name that is spelt much like it.
+    pub similar: Option<String>,
+}
+
+/// Port names in the rules of a pod's policies that stand for no port: of ingress rules at the pod,
+/// of egress rules at any pod that the peers select.
+pub fn unknown_ports(prober: &Prober, pod: &PodKey) -> Vec<UnknownPort> {
+    let objects = &prober.manifests().objects;
+    let cluster = Cluster::new(objects);
+    let own = prober.world().pod(pod);
+    let mut found = Vec::new();
+    for direction in Direction::BOTH {
+        let selecting = prober.control().selecting(pod, direction);
+        for rule in super::closest::rules(objects, &selecting, direction) {
+            let targets = match direction {
+                Direction::Ingress => own.into_iter().collect(),
+                Direction::Egress => cluster.peers(rule),
+            };
+            for ports in rule.ports.iter().flatten() {
+                let PortSpec::Name(name) = &ports.port else { continue };
+                let has =
+                    |pod: &&control::model::Pod| pod.named_port(name, ports.protocol).is_some();
+                if targets.is_empty() || targets.iter().any(has) {
+                    continue;
+                }
+                let names = targets.iter().flat_map(|pod| pod.ports.iter()).map(|it| &*it.name);
+                found.push(UnknownPort {
+                    direction: direction.field(),
+                    by: Arc::clone(&rule.origin),
+                    protocol: ports.protocol.to_string(),
+                    port: Arc::clone(name),
+                    similar: nearest(name, names).map(str::to_owned),
+                });
+            }
+        }
+    }
+    found
+}
+
+fn opened((to, reply): (String, Reply)) -> Opened {
+    let path = reply.path.into_iter().map(|it| Hop {
+        node: it.node,
+        input: it.input,
+        out: it.output,
+        source: it.source,
+        destination: it.destination,
+        outcome: it.outcome.name(),
+    });
+    Opened {
+        to,
+        verdict: reply.answer.verdict.name(),
+        reason: reply.answer.reason.to_string(),
+        by: reply.answer.by,
+        path: path.collect(),
+    }
+}

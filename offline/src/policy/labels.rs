@@ -1,0 +1,117 @@
+//! Selectors held against the pods and namespaces that there are.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use control::Object;
+use control::model::{Labels, Namespace, Namespaces, Peer, Pod, PolicyRule, Selector};
+
+use crate::input::distance;
+
+/// The pods and namespaces that selectors are held against.
+pub(super) struct Cluster<'a> {
+    pods: Vec<&'a Pod>,
+    namespaces: HashMap<&'a str, Arc<Labels>>,
+}
+
+impl<'a> Cluster<'a> {
+    pub(super) fn new(objects: &'a [Object]) -> Self {
+        let pods: Vec<&Pod> = objects
+            .iter()
+            .filter_map(|object| match object {
+                Object::Pod(pod) if !pod.finished => Some(pod),
+                _ => None,
+            })
+            .collect();
+        let mut namespaces: HashMap<&str, Arc<Labels>> = HashMap::new();
+        for pod in &pods {
+            let name = &pod.key.namespace;
+            let made = || Namespace::new(Arc::clone(name), &Labels::default()).labels;
+            namespaces.entry(name).or_insert_with(made);
+        }
+        for object in objects {
+            if let Object::Namespace(namespace) = object {
+                namespaces.insert(&namespace.name, Arc::clone(&namespace.labels));
+            }
+        }
+        Self { pods, namespaces }
+    }
+
+    /// The labels of a namespace.
+    pub(super) fn namespace(&self, name: &str) -> Option<&Labels> {
+        self.namespaces.get(name).map(|labels| &**labels)
+    }
+
+    pub(super) fn select<'b>(
+        &'b self,
+        namespaces: &'b Namespaces,
+        pods: &'b Selector,
+    ) -> impl Iterator<Item = &'a Pod> + 'b {
+        let is_in = move |pod: &Pod| match namespaces {
+            Namespaces::Own(own) => *own == pod.key.namespace,
+            Namespaces::Selected(selector) => {
+                let labels = self.namespaces.get(&*pod.key.namespace);
+                labels.is_some_and(|labels| selector.matches(labels))
+            }
+        };
+        let on_network = self.pods.iter().copied().filter(|pod| pod.is_on_pod_network());
+        on_network.filter(move |pod| is_in(pod) && pods.matches(&pod.labels))
+    }
+
+    /// The pods that a rule's peers select; none if a peer may be anything else.
+    pub(super) fn peers(&self, rule: &PolicyRule) -> Vec<&'a Pod> {
+        let mut found = Vec::new();
+        for peer in rule.peers.iter().flatten() {
+            match peer {
+                Peer::Pods { namespaces, pods } => found.extend(self.select(namespaces, pods)),
+                _ => return Vec::new(),
+            }
+        }
+        found
+    }
+
+    /// A label that exists and is spelt much like one that is demanded and does not.
+    pub(super) fn suggestion(&self, namespaces: &Namespaces, pods: &Selector) -> String {
+        let everything = Selector::default();
+        let of_pods = self.select(namespaces, &everything).map(|pod| Arc::clone(&pod.labels));
+        let of_pods: Vec<Arc<Labels>> = of_pods.collect();
+        if let Namespaces::Selected(selector) = namespaces {
+            let all: Vec<Arc<Labels>> = self.namespaces.values().cloned().collect();
+            if let Some(near) = near_label(selector, &all) {
+                return format!("; did you mean a namespace with {near}?");
+            }
+        }
+        let near = near_label(pods, &of_pods);
+        near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+    }
+}
+
+fn near_label(selector: &Selector, objects: &[Arc<Labels>]) -> Option<String> {
+    for requirement in selector.requirements() {
+        let control::model::Test::In(values) = &requirement.test else { continue };
+        let has = |labels: &Arc<Labels>| {
+            labels.value(&requirement.key).is_some_and(|value| values.contains(value))
+        };
+        if objects.iter().any(has) {
+            continue;
+        }
+        for wanted in values {
+            let wanted = format!("{}={wanted}", requirement.key);
+            let existing: BTreeSet<String> = objects
+                .iter()
+                .flat_map(|labels| labels.iter().map(|(key, value)| format!("{key}={value}")))
+                .collect();
+            if let Some(near) = nearest(&wanted, existing.iter().map(String::as_str)) {
+                return Some(near.to_owned());
+            }
+        }
+    }
+    None
+}
+
+/// The nearest of some words, if it is near.
+pub(super) fn nearest<'a>(word: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let by_distance = words.map(|other| (distance(word, other), other));
+    let (least, nearest) = by_distance.min()?;
+    (least <= 2 || least * 4 <= word.len()).then_some(nearest)
+}
