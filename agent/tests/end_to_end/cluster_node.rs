@@ -34,6 +34,8 @@ pub(crate) struct ClusterNode {
     /// Where its manifests are; several cluster nodes may share them.
     manifests: PathBuf,
     switch: Option<Process>,
+    /// The binary that the next start runs.
+    pub(crate) program: PathBuf,
     arguments: Vec<String>,
     /// MTU of pods attached from now on.
     pub(crate) mtu: Cell<u32>,
@@ -53,10 +55,16 @@ pub(crate) struct Pod<'a> {
 impl ClusterNode {
     /// Starts a switch with these further arguments, and waits until it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_of(Path::new(PODGATE), arguments)
+    }
+
+    /// The same with another binary.
+    pub(crate) fn start_of(program: &Path, arguments: &[&str]) -> Self {
         let folder = TempDir::new("node");
         let manifests = folder.path().join("manifests");
         fs::create_dir(&manifests).unwrap();
         let mut node = Self::new(1, Namespace::new("node"), folder, manifests, arguments);
+        node.program = program.to_owned();
         node.write(
             "node1",
             "apiVersion: v1\nkind: Node\nmetadata: {name: node1}\nspec:\n  podCIDRs: [10.77.0.0/24, \
@@ -91,6 +99,7 @@ impl ClusterNode {
             folder,
             manifests,
             switch: None,
+            program: PODGATE.into(),
             arguments,
             mtu: Cell::new(1500),
             api_server: None,
@@ -140,8 +149,9 @@ impl ClusterNode {
 
     /// Starts the switch, again if it was killed.
     pub(crate) fn start_switch(&mut self) {
+        let program = self.program.display().to_string();
         let mut command = self.namespace.command([
-            PODGATE,
+            program.as_str(),
             "run",
             "--node-name",
             &self.name(),

@@ -18,6 +18,7 @@ mod servers;
 mod several_nodes;
 mod storm;
 mod trouble;
+mod upgrade;
 
 use cluster_node::ClusterNode;
 
