@@ -24,6 +24,11 @@ pub struct Socket {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Socket {
+    /// Where it is.
+    pub fn path(&self) -> &std::path::Path {
+        &self.socket
+    }
+
     /// Connects to the switch.
     ///
     /// # Errors

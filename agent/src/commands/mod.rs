@@ -3,11 +3,14 @@
 //! One file a command: its arguments, its help with an example, and `run`, which returns the exit
 //! code ([`cli`] lists the codes). The commands that need no running switch are in [`offline`].
 
+pub mod bundle;
 pub mod call;
 pub mod capture;
 pub mod check;
 pub mod completion;
+pub mod connectivity_test;
 pub mod install_cni;
+pub mod manual;
 pub mod observe;
 pub mod run;
 pub mod show;
@@ -56,6 +59,13 @@ pub enum Command {
     InstallCni(install_cni::Args),
     /// Take everything off this cluster node that Podgate put there
     Uninstall(uninstall::Args),
+    /// Gather what a report about a fault needs, without secrets
+    Bundle(bundle::Args),
+    /// Connect pods of its own under policies of its own, and tell what came of it
+    ConnectivityTest(connectivity_test::Args),
+    /// Write manual pages of all commands
+    #[command(hide = true)]
+    Manual(manual::Args),
     /// Write the completion script of a shell
     Completion(completion::Args),
     /// Send a capture through the switch of a cluster node
@@ -82,6 +92,9 @@ impl Cli {
             Command::Trace(command) => trace::run(&command),
             Command::InstallCni(args) => install_cni::run(&args),
             Command::Uninstall(args) => uninstall::run(&args),
+            Command::Bundle(args) => bundle::run(&args),
+            Command::ConnectivityTest(args) => connectivity_test::run(&args),
+            Command::Manual(args) => manual::run(&args),
             Command::Completion(args) => completion::run(&args),
             Command::Replay(args) => replay::run(&args),
             Command::Policy(args) => policy::run(&args),
