@@ -6,3 +6,4 @@ mod frames;
 mod pair;
 mod sums;
 mod uplink;
+mod xsk_peer;
