@@ -7,7 +7,7 @@ use std::time::Duration;
 use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
 use dataplane::session::{Opening, Owner, Sessions, Timeouts, Tuples};
-use dataplane::wire::{Flow, Mac, SWITCH_MAC, checksum, parse, protocol};
+use dataplane::wire::{Flow, Mac, SWITCH_MAC, parse, partial_checksum, protocol};
 use dataplane::{
     AclBinding, Adjacency, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot, Worker,
 };
@@ -131,7 +131,7 @@ impl Case {
         let at = usize::from(headers.l4) + if self.is_tcp { 16 } else { 6 };
         match self.sum {
             Sum::Right => {}
-            Sum::Unfinished => checksum::renew_pseudo(&mut frame, &headers),
+            Sum::Unfinished => partial_checksum::renew_pseudo(&mut frame, &headers),
             Sum::Wrong => frame[at] ^= 0x55,
             Sum::Absent if self.is_tcp => {}
             Sum::Absent => frame[at..at + 2].fill(0),
@@ -213,7 +213,7 @@ fn the_program_makes_of_a_packet_what_the_graph_does() {
             }
             for frame in [&mut made, &mut expected] {
                 let headers = parse(frame).unwrap();
-                checksum::complete(frame, &headers);
+                partial_checksum::complete(frame, &headers);
             }
         }
         prop_assert_eq!(made, expected);

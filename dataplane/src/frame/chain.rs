@@ -1,5 +1,6 @@
 //! Packets that stretch over several frames.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Frame, Memory};
@@ -56,6 +57,21 @@ impl Memory {
             }
         });
         std::iter::once(self.bytes(frame)).chain(rest.take_while(|chunk| !chunk.is_empty()))
+    }
+
+    /// The packet's bytes in a range, a slice for each of its frames.
+    pub(crate) fn chunks_in<'a>(
+        &'a self,
+        frame: &'a Frame,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = &'a [u8]> {
+        let mut start = 0;
+        self.chunks(frame).map(move |chunk| {
+            let [from, to] =
+                [range.start, range.end].map(|at| at.saturating_sub(start).min(chunk.len()));
+            start += chunk.len();
+            &chunk[from..to.max(from)]
+        })
     }
 
     /// Appends the packet, or its first `most` bytes, to `bytes`.

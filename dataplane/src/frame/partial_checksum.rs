@@ -8,7 +8,7 @@
 use std::num::NonZero;
 
 use super::{Frame, Memory};
-use crate::wire::checksum::{Sum, finished};
+use crate::wire::checksum::{self, Sum};
 
 /// Largest MTU, in bytes, whose packets a kernel sends as one buffer. It linearizes longer ones
 /// before it completes their checksums, so pods with a larger MTU send partial checksums.
@@ -41,16 +41,16 @@ impl PartialChecksum {
         usize::from(self.field)
     }
 
-    /// Completes the checksum in a copy of the whole packet.
+    /// Completes the checksum in a packet of one frame, or in a copy of a whole packet. It covers
+    /// all bytes of the slice from `start` on.
+    #[inline(never)]
     pub fn complete(self, packet: &mut [u8]) {
-        let mut sum = Sum::default();
-        sum.add(&packet[self.start()..]);
-        self.write(packet, sum);
+        self.write(packet, checksum::sum(&packet[self.start()..]));
     }
 
     /// Writes the checksum, where `sum` covers all bytes from `start` on.
-    fn write(self, packet: &mut [u8], sum: Sum) {
-        let whole = finished(sum.total(), self.field());
+    fn write(self, packet: &mut [u8], sum: u64) {
+        let whole = checksum::finished(sum, self.field());
         let at = self.start() + self.field();
         packet[at..at + 2].copy_from_slice(&whole.to_be_bytes());
     }
@@ -70,27 +70,28 @@ impl Memory {
     /// # Panics
     /// If the field is not in the packet's first frame.
     #[inline]
-    pub fn set_partial_checksum(&self, frame: &mut Frame, open: PartialChecksum) {
-        assert!(open.start() + open.field() + 2 <= frame.length as usize, "no checksum there");
-        frame.partial_checksum = Some(open);
+    pub fn set_partial_checksum(&self, frame: &mut Frame, partial: PartialChecksum) {
+        let end = partial.start() + partial.field() + 2;
+        assert!(end <= frame.length as usize, "no checksum there");
+        frame.partial_checksum = Some(partial);
     }
 
     /// Completes the packet's checksum if it is partial.
     #[inline]
     pub fn complete_checksum(&self, frame: &mut Frame) {
-        if let Some(open) = frame.partial_checksum.take() {
-            self.close(frame, open);
+        if let Some(partial) = frame.partial_checksum.take() {
+            self.complete_up_to(frame, partial, frame.len());
         }
     }
 
-    fn close(&self, frame: &mut Frame, open: PartialChecksum) {
-        let (mut sum, mut skip) = (Sum::default(), open.start());
-        for chunk in self.chunks(frame) {
-            let here = skip.min(chunk.len());
-            sum.add(&chunk[here..]);
-            skip -= here;
+    /// Completes a partial checksum that covers the packet's first `end` bytes from its start on.
+    pub(crate) fn complete_up_to(&self, frame: &mut Frame, partial: PartialChecksum, end: usize) {
+        if !frame.is_chain() {
+            return partial.complete(&mut self.bytes_mut(frame)[..end]);
         }
-        open.write(self.bytes_mut(frame), sum);
+        let mut sum = Sum::default();
+        self.chunks_in(frame, partial.start()..end).for_each(|chunk| sum.add(chunk));
+        partial.write(self.bytes_mut(frame), sum.total());
     }
 }
 
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_moves_a_packet_closes_its_sum() {
+    fn moving_a_packet_completes_its_checksum() {
         let (memory, mut frames) = Memory::heap(512, 1);
         let frame = &mut frames[0];
         let packet = [0, 0, 0, 0, 0x12, 0x34];

@@ -4,7 +4,7 @@ use super::{Context, Next, Node};
 use crate::frame::ONE_PIECE;
 use crate::packet::Packet;
 use crate::snapshot::Egress;
-use crate::wire::{Fragment, Mac, checksum, crc32c, nested, protocol, translate};
+use crate::wire::{Fragment, Mac, checksum, crc32c, nested, partial_checksum, protocol, translate};
 use crate::{Outcome, PortId, Snapshot, Underlay};
 
 /// Destination of frames on ports without a MAC address (only captures have such ports).
@@ -38,7 +38,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         let headers = &packet.headers;
         let frame = context.memory.bytes_mut(&mut packet.frame);
         checksum::decrement_ttl(frame, headers);
-        checksum::complete(frame, headers);
+        partial_checksum::complete(frame, headers);
         frame[..6].copy_from_slice(port.mac.as_ref().unwrap_or(&UNKNOWN_MAC));
         frame[6..12].copy_from_slice(&port.own_mac);
         packet.out_port = port_id;
@@ -52,9 +52,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     // A tunnel's peer expects complete checksums, and with a short packet deferring saves nothing.
     let encapsulates = peer.is_some() && matches!(snapshot.underlay(), Underlay::Overlay(_));
     let may_stay = packet.frame.is_chain() && !encapsulates;
-    checksum::settle(context.memory, &mut packet.frame, &headers, may_stay);
+    partial_checksum::defer_or_complete(context.memory, &mut packet.frame, &headers, may_stay);
     let is_chain = packet.frame.is_chain();
-    let is_open = packet.frame.partial_checksum().is_some();
+    let is_partial = packet.frame.partial_checksum().is_some();
     let frame = context.memory.bytes_mut(&mut packet.frame);
     checksum::decrement_ttl(frame, &headers);
     let mut receiver = port.mac.unwrap_or(UNKNOWN_MAC);
@@ -63,8 +63,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             None => translate::rewrite(frame, &headers, &translation.to),
             Some(quoted) => translate::rewrite_error(frame, &headers, &translation.to, quoted),
         }
-        if is_open {
-            checksum::renew_pseudo(frame, &headers);
+        if is_partial {
+            partial_checksum::renew_pseudo(frame, &headers);
         }
         if translation.returns {
             receiver = translation.tuples.return_mac;

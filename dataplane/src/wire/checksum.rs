@@ -1,9 +1,6 @@
-//! The Internet checksum (RFC 1071, RFC 1624) and the completion of checksums that a
-//! sender left to hardware that is not there.
+//! The Internet checksum (RFC 1071, RFC 1624).
 
-use super::{Fragment, Headers, Kind, protocol};
-use crate::frame::PartialChecksum;
-use crate::{Frame, Memory};
+use super::{Headers, Kind};
 
 /// The one's complement sum of big-endian 16-bit words, not folded. A last odd byte counts as
 /// the high half of a word.
@@ -90,21 +87,8 @@ impl Sum {
     }
 }
 
-/// A TCP or UDP checksum that its sender left unfinished.
-///
-/// A kernel that counts on hardware (and veth claims to be such) leaves the folded sum of the
-/// pseudo header in the field. Finding exactly that is the sign; recomputing a checksum that
-/// was finished and happens to look so changes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unfinished {
-    /// Where the checksum stands in the packet, and in its header.
-    at: usize,
-    field: usize,
-    pseudo: u64,
-}
-
-/// Where UDP has its checksum.
-const UDP_FIELD: usize = 6;
+/// Offset of the checksum in a UDP header.
+pub(super) const UDP_FIELD: usize = 6;
 
 /// The checksum over what sums up to `sum`, for a field at this place in its header. A computed
 /// zero means "no checksum" to UDP, which has its other form instead (RFC 768).
@@ -113,126 +97,6 @@ pub fn finished(sum: u64, field: usize) -> u16 {
     match !fold(sum) {
         0 if field == UDP_FIELD => 0xffff,
         checksum => checksum,
-    }
-}
-
-/// The packet's checksum if it was left unfinished.
-#[inline(always)]
-pub fn unfinished(packet: &[u8], headers: &Headers) -> Option<Unfinished> {
-    let field = field(headers)?;
-    let at = usize::from(headers.l4) + field;
-    let pseudo = pseudo_of(packet, headers);
-    let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
-    // One's complement numbers are the same if they are modulo 0xffff; the exact comparison is made
-    // only where that is so.
-    let may_be = (pseudo + u64::from(!stated)).is_multiple_of(0xffff);
-    (may_be && stated == fold(pseudo)).then_some(Unfinished { at, field, pseudo })
-}
-
-/// Where the checksum stands in a TCP or UDP header.
-#[inline]
-fn field(headers: &Headers) -> Option<usize> {
-    match headers.flow.protocol {
-        _ if headers.fragment != Fragment::Whole => None,
-        protocol::TCP => Some(16),
-        protocol::UDP => Some(UDP_FIELD),
-        _ => None,
-    }
-}
-
-/// The sum of a packet's pseudo header.
-#[inline]
-fn pseudo_of(packet: &[u8], headers: &Headers) -> u64 {
-    let l3 = usize::from(headers.l3);
-    match headers.kind {
-        Kind::Ipv4 => {
-            // Two words of 32 bits fold to the same sum as four of 16.
-            let addresses: [u8; 8] = packet[l3 + 12..l3 + 20].try_into().expect("eight bytes");
-            let both = u64::from_be_bytes(addresses);
-            (both >> 32)
-                + (both & 0xffff_ffff)
-                + u64::from(headers.flow.protocol)
-                + headers.payload() as u64
-        }
-        _ => pseudo(&packet[l3 + 8..l3 + 40], headers.flow.protocol, headers.payload()),
-    }
-}
-
-/// Sees to a checksum that its sender left unfinished: notes that it still is if it `may_stay` so
-/// ([`Memory::complete_checksum`] completes it later), completes it otherwise.
-#[inline]
-pub fn settle(memory: &Memory, frame: &mut Frame, headers: &Headers, may_stay: bool) {
-    let Some(unfinished) = unfinished(memory.bytes(frame), headers) else { return };
-    // What completes it later sums up to the end of the frame.
-    let may_stay = may_stay && usize::from(headers.end) == frame.len();
-    let field = unfinished.at as u16 - headers.l4;
-    match PartialChecksum::new(headers.l4, field) {
-        Some(open) if may_stay => memory.set_partial_checksum(frame, open),
-        _ if frame.is_chain() => drop(complete_chain(memory, frame, headers)),
-        _ => drop(complete(memory.bytes_mut(frame), headers)),
-    }
-}
-
-/// Makes the sum of the pseudo header, which stands in the place of an unfinished checksum, that
-/// of the packet's present addresses.
-pub fn renew_pseudo(packet: &mut [u8], headers: &Headers) {
-    if let Some(field) = field(headers) {
-        let at = usize::from(headers.l4) + field;
-        let sum = fold(pseudo_of(packet, headers));
-        packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-    }
-}
-
-impl Unfinished {
-    /// Completes it in a packet that stands in one frame.
-    #[inline(never)]
-    fn complete(self, packet: &mut [u8], headers: &Headers) {
-        packet[self.at..self.at + 2].fill(0);
-        let rest = sum(&packet[usize::from(headers.l4)..usize::from(headers.end)]);
-        self.write(packet, rest);
-    }
-
-    /// Writes the checksum, where `rest` is the sum of all bytes behind the IP header but of the
-    /// field itself, which is taken for zero.
-    fn write(self, packet: &mut [u8], rest: u64) {
-        let whole = finished(self.pseudo + rest, self.field);
-        packet[self.at..self.at + 2].copy_from_slice(&whole.to_be_bytes());
-    }
-}
-
-/// Completes a TCP or UDP checksum that its sender left unfinished, in a packet that stands in
-/// one frame. `true` if one was completed.
-#[inline]
-pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
-    let Some(unfinished) = unfinished(packet, headers) else { return false };
-    unfinished.complete(packet, headers);
-    true
-}
-
-/// The same for a packet that stretches over several frames.
-pub fn complete_chain(memory: &Memory, frame: &mut Frame, headers: &Headers) -> bool {
-    let Some(unfinished) = unfinished(memory.bytes(frame), headers) else { return false };
-    memory.bytes_mut(frame)[unfinished.at..unfinished.at + 2].fill(0);
-    let mut rest = Sum::default();
-    for_each_piece(memory, frame, headers, |piece| rest.add(piece));
-    unfinished.write(memory.bytes_mut(frame), rest.total());
-    true
-}
-
-/// Calls `each` with the pieces of what follows the IP header.
-pub(super) fn for_each_piece(
-    memory: &Memory,
-    frame: &Frame,
-    headers: &Headers,
-    mut each: impl FnMut(&[u8]),
-) {
-    let (mut skip, mut left) = (usize::from(headers.l4), headers.payload());
-    for chunk in memory.chunks(frame) {
-        let piece = &chunk[skip.min(chunk.len())..];
-        let piece = &piece[..piece.len().min(left)];
-        each(piece);
-        skip -= skip.min(chunk.len());
-        left -= piece.len();
     }
 }
 

@@ -1,6 +1,6 @@
 //! SCTP's checksum: CRC32c (RFC 9260, appendix A).
 
-use super::{Headers, checksum};
+use super::Headers;
 use crate::{Frame, Memory};
 
 /// Where SCTP's common header has it; sent in little-endian order.
@@ -21,7 +21,7 @@ pub fn finish_chain(memory: &Memory, frame: &mut Frame, headers: &Headers) {
     let Some(zero) = memory.bytes_mut(frame).get_mut(field.clone()) else { return };
     zero.fill(0);
     let mut crc = !0;
-    checksum::for_each_piece(memory, frame, headers, |piece| crc = more(crc, piece));
+    memory.chunks_in(frame, l4..usize::from(headers.end)).for_each(|it| crc = more(crc, it));
     memory.bytes_mut(frame)[field].copy_from_slice(&(!crc).to_le_bytes());
 }
 

@@ -14,6 +14,7 @@ pub mod icmp_error;
 mod ip;
 pub mod neighbour;
 pub mod nested;
+pub mod partial_checksum;
 pub mod translate;
 mod transport;
 pub mod vxlan;

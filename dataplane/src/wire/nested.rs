@@ -34,15 +34,14 @@ pub fn complete(memory: &Memory, frame: &mut Frame, headers: &Headers) {
     if !may_be {
         return;
     }
-    if let Some(open) = unfinished(memory.bytes(frame), frame.len(), headers) {
-        memory.set_partial_checksum(frame, open);
-        memory.complete_checksum(frame);
+    if let Some(partial) = find(memory.bytes(frame), frame.len(), headers) {
+        memory.complete_up_to(frame, partial, frame.len());
     }
 }
 
 /// Finds the inner partial checksum of a packet of `length` bytes, of which `packet` is the first
 /// frame.
-fn unfinished(packet: &[u8], length: usize, headers: &Headers) -> Option<PartialChecksum> {
+fn find(packet: &[u8], length: usize, headers: &Headers) -> Option<PartialChecksum> {
     let l4 = usize::from(headers.l4);
     let whole = packet.get(..usize::from(headers.end).min(packet.len()))?;
     if usize::from(headers.end) != length {
@@ -136,8 +135,8 @@ fn in_ip(packet: &[u8], at: usize, length: usize) -> Option<PartialChecksum> {
         _ => return None,
     };
     let pseudo = checksum::pseudo(addresses, protocol, length - l4);
-    let is_unfinished = be16(packet, l4 + field)? == checksum::fold(pseudo);
-    PartialChecksum::new(l4 as u16, field as u16).filter(|_| is_unfinished)
+    let is_partial = be16(packet, l4 + field)? == checksum::fold(pseudo);
+    PartialChecksum::new(l4 as u16, field as u16).filter(|_| is_partial)
 }
 
 #[cfg(test)]
@@ -153,7 +152,7 @@ mod tests {
         let finished = packet.build();
         let headers = parse(&finished).unwrap();
         let mut open = finished.clone();
-        checksum::renew_pseudo(&mut open, &headers);
+        crate::wire::partial_checksum::renew_pseudo(&mut open, &headers);
         (open, finished)
     }
 
@@ -227,7 +226,7 @@ mod tests {
             for protocol in [IP_IN_IP, IPV6_IN_IP, GRE] {
                 let mut headers = parse(&packet).unwrap();
                 headers.flow.protocol = protocol;
-                let _ = unfinished(&packet, packet.len(), &headers);
+                let _ = find(&packet, packet.len(), &headers);
             }
         }
     }

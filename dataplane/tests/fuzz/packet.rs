@@ -4,7 +4,9 @@ use acl::Address;
 use dataplane::Outcome;
 use dataplane::wire::icmp_error::{self, IcmpError, LONGEST};
 use dataplane::wire::vxlan::Vxlan;
-use dataplane::wire::{self, Flow, Fragment, Headers, Kind, Role, checksum, protocol, translate};
+use dataplane::wire::{
+    self, Flow, Fragment, Headers, Kind, Role, checksum, partial_checksum, protocol, translate,
+};
 
 /// Parses a frame, and holds what is written to what was parsed.
 pub(crate) fn check(bytes: &[u8]) {
@@ -38,7 +40,7 @@ fn translates(bytes: &[u8], headers: &Headers) {
     if headers.ttl > 1 {
         checksum::decrement_ttl(&mut frame, headers);
     }
-    checksum::complete(&mut frame, headers);
+    partial_checksum::complete(&mut frame, headers);
     let flow = headers.flow;
     let (source, destination) = (address(headers, 1), address(headers, 2));
     let mut to = Flow { source, destination, ..flow };

@@ -155,7 +155,7 @@ pub(crate) fn uplink(own_mac: Mac, gateway: Mac, mtu: u16) -> Option<PortState> 
 /// The frame with its TCP or UDP checksum as a kernel leaves it to hardware.
 pub(crate) fn left_open(mut frame: Vec<u8>) -> Vec<u8> {
     let headers = dataplane::wire::parse(&frame).unwrap();
-    dataplane::wire::checksum::renew_pseudo(&mut frame, &headers);
+    dataplane::wire::partial_checksum::renew_pseudo(&mut frame, &headers);
     frame
 }
 

@@ -1,0 +1,88 @@
+//! Partial checksums of packets: detection, completion, deferral.
+//!
+//! A kernel that counts on hardware (veth claims to be such) leaves the folded sum of the pseudo
+//! header in the checksum field of TCP and UDP. Exactly that value is the sign of a partial checksum;
+//! completing a complete checksum that happens to have it does not change it.
+
+use super::checksum::{UDP_FIELD, fold, pseudo};
+use super::{Fragment, Headers, Kind, protocol};
+use crate::frame::PartialChecksum;
+use crate::{Frame, Memory};
+
+/// Offset of the checksum in a TCP header.
+const TCP_FIELD: usize = 16;
+
+/// Finds the packet's partial checksum.
+#[inline(always)]
+pub fn find(packet: &[u8], headers: &Headers) -> Option<PartialChecksum> {
+    let field = field(headers)?;
+    let at = usize::from(headers.l4) + field;
+    let pseudo = pseudo_of(packet, headers);
+    let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
+    // One's complement numbers are equal if they are modulo 0xffff; the exact comparison is made
+    // only where that is so.
+    let may_be = (pseudo + u64::from(!stated)).is_multiple_of(0xffff);
+    let is_partial = may_be && stated == fold(pseudo);
+    if is_partial { PartialChecksum::new(headers.l4, field as u16) } else { None }
+}
+
+/// Completes the packet's checksum if it is partial, in a packet of one frame. Returns whether it
+/// was.
+#[inline]
+pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
+    let Some(partial) = find(packet, headers) else { return false };
+    partial.complete(&mut packet[..usize::from(headers.end)]);
+    true
+}
+
+/// Marks the packet's checksum as partial, so that the egress port completes it, if it `may_stay`
+/// so; completes it otherwise.
+#[inline]
+pub fn defer_or_complete(memory: &Memory, frame: &mut Frame, headers: &Headers, may_stay: bool) {
+    let Some(partial) = find(memory.bytes(frame), headers) else { return };
+    // A deferred checksum covers all bytes up to the frame's end, padding included.
+    if may_stay && usize::from(headers.end) == frame.len() {
+        memory.set_partial_checksum(frame, partial);
+    } else {
+        memory.complete_up_to(frame, partial, usize::from(headers.end));
+    }
+}
+
+/// Replaces the sum of the pseudo header in the field of a partial checksum by that of the packet's
+/// present addresses.
+pub fn renew_pseudo(packet: &mut [u8], headers: &Headers) {
+    if let Some(field) = field(headers) {
+        let at = usize::from(headers.l4) + field;
+        let sum = fold(pseudo_of(packet, headers));
+        packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// Offset of the checksum in the packet's TCP or UDP header.
+#[inline]
+fn field(headers: &Headers) -> Option<usize> {
+    match headers.flow.protocol {
+        _ if headers.fragment != Fragment::Whole => None,
+        protocol::TCP => Some(TCP_FIELD),
+        protocol::UDP => Some(UDP_FIELD),
+        _ => None,
+    }
+}
+
+/// The sum of a packet's pseudo header.
+#[inline]
+fn pseudo_of(packet: &[u8], headers: &Headers) -> u64 {
+    let l3 = usize::from(headers.l3);
+    match headers.kind {
+        Kind::Ipv4 => {
+            // Two words of 32 bits fold to the same sum as four of 16.
+            let addresses: [u8; 8] = packet[l3 + 12..l3 + 20].try_into().expect("eight bytes");
+            let both = u64::from_be_bytes(addresses);
+            (both >> 32)
+                + (both & 0xffff_ffff)
+                + u64::from(headers.flow.protocol)
+                + headers.payload() as u64
+        }
+        _ => pseudo(&packet[l3 + 8..l3 + 40], headers.flow.protocol, headers.payload()),
+    }
+}
