@@ -94,6 +94,8 @@ mod tests {
             alias: String::new(),
             peer: None,
             xdp_program: None,
+            controller: None,
+            filters_bridged: false,
         }
     }
 

@@ -212,7 +212,7 @@ mod tests {
             tcp("10.1.0.2:5", "10.1.0.3:53").syn().build(),
             vec![0xff; 60],
         ];
-        record(&capture, &[&others[..], &[wanted.clone()]].concat(), Direction::In);
+        record(&capture, &[&others[..], std::slice::from_ref(&wanted)].concat(), Direction::In);
         assert_eq!(capture.take().unwrap().bytes, wanted);
         assert!(capture.take().is_none());
     }

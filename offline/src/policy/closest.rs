@@ -36,7 +36,7 @@ pub(super) fn rules<'a>(
     });
     let policies = policies.filter(|policy| {
         let name = format!("NetworkPolicy {}", policy.key);
-        selecting.iter().any(|it| *it == name)
+        selecting.contains(&name)
     });
     policies.flat_map(move |policy| policy.direction(direction).iter().flatten())
 }

@@ -194,7 +194,7 @@ proptest! {
             .filter_map(|it| match it { Party::Workload(space, _) => Some(space.clone()), _ => None })
             .collect();
         let mut prober = Prober::new(manifests(&(text + "---\n" + &found.yaml())), []).unwrap();
-        for from in 0..ENDS.len() {
+        for (from, _) in ENDS.iter().enumerate() {
             for to in (0..ENDS.len()).filter(|to| *to != from) {
                 let is_closed = [from, to].iter().any(|n| {
                     ENDS[*n].split_once('/').is_some_and(|(space, _)| observed.contains(space))

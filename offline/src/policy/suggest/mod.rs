@@ -191,13 +191,16 @@ pub fn in_words(flow: &Flow) -> String {
     format!("{} to {} {}{port}", flow.from, flow.to, flow.protocol.name())
 }
 
+/// Peers of a rule, and the ports it is about.
+type Side<'a> = (Vec<Value>, &'a PortSet);
+
 /// A NetworkPolicy; without rules it closes what it selects.
 fn policy(
     namespace: &str,
     name: &str,
     selector: Value,
     directions: Directions,
-    sides: Option<[Vec<(Vec<Value>, &PortSet)>; 2]>,
+    sides: Option<[Vec<Side<'_>>; 2]>,
 ) -> Value {
     let mut spec = json!({"podSelector": selector, "policyTypes": []});
     let each = [("Ingress", "ingress", "from"), ("Egress", "egress", "to")];
