@@ -84,6 +84,7 @@ mod lpm;
 mod nested;
 mod paged;
 mod prefix;
+mod prefix_map;
 mod rule;
 mod simd;
 mod table;
@@ -98,6 +99,7 @@ pub use address_map::{
 };
 pub use class_bench::parse_class_bench;
 pub use key::Key;
+pub use prefix_map::PrefixMap;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};
 pub use table::{Report, Structure, Table};
 pub use text::parse_rules;

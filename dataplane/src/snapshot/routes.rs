@@ -1,6 +1,6 @@
 //! Routes to other cluster nodes.
 
-use acl::Address;
+use acl::{Address, PrefixMap};
 use ahash::AHashMap;
 use ipnet::IpNet;
 
@@ -28,15 +28,10 @@ pub struct Peer {
 }
 
 /// Longest prefix match over the networks and addresses of other cluster nodes.
-///
-/// Their prefixes have few lengths, so a lookup asks a hash table once for each length.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     peers: Vec<Peer>,
-    /// Prefix lengths of the networks there are, longest first.
-    lengths_v4: Vec<u8>,
-    lengths_v6: Vec<u8>,
-    networks: AHashMap<(Address, u8), u16>,
+    networks: PrefixMap,
     /// The peer whose processes are reached at an address.
     nodes: AHashMap<Address, u16>,
 }
@@ -49,31 +44,18 @@ impl Routes {
     /// beyond 16,384 are not reached.
     pub fn new(mut peers: Vec<Peer>) -> Self {
         peers.truncate(MOST_PEERS);
-        let mut routes = Self::default();
+        let mut nodes = AHashMap::new();
+        let mut networks = Vec::new();
         for (n, peer) in peers.iter().enumerate() {
             for address in peer.addresses.iter().chain(&peer.more_addresses) {
-                routes.nodes.entry(*address).or_insert(n as u16);
+                nodes.entry(*address).or_insert(n as u16);
             }
             let own = peer.addresses.iter().chain([&peer.endpoint]);
             let own = own.map(|address| IpNet::from(address.to_ip()));
-            for network in peer.networks.iter().copied().chain(own) {
-                let length = network.prefix_len();
-                let lengths = match network {
-                    IpNet::V4(_) => &mut routes.lengths_v4,
-                    IpNet::V6(_) => &mut routes.lengths_v6,
-                };
-                if !lengths.contains(&length) {
-                    lengths.push(length);
-                }
-                let key = (Address::from(network.network()), length);
-                routes.networks.entry(key).or_insert(n as u16);
-            }
+            let all = peer.networks.iter().copied().chain(own);
+            networks.extend(all.map(|network| (network, n as u32)));
         }
-        for lengths in [&mut routes.lengths_v4, &mut routes.lengths_v6] {
-            lengths.sort_unstable_by(|a, b| b.cmp(a));
-        }
-        routes.peers = peers;
-        routes
+        Self { networks: PrefixMap::new(&networks), peers, nodes }
     }
 
     /// All peers, in the order of their numbers.
@@ -90,14 +72,7 @@ impl Routes {
     /// Longest prefix match: number of the peer that `address` is routed to.
     #[inline]
     pub fn find(&self, address: Address) -> Option<u16> {
-        let (lengths, width) = match address.is_v4() {
-            true => (&self.lengths_v4, 32),
-            false => (&self.lengths_v6, 128),
-        };
-        lengths.iter().find_map(|length| {
-            let masked = masked(address, width - length);
-            self.networks.get(&(masked, *length)).copied()
-        })
+        self.networks.find(address).map(|n| n as u16)
     }
 
     /// Whether `address` is in another cluster node's pod networks.
@@ -120,13 +95,6 @@ impl Routes {
         let n = self.find(endpoint)?;
         (self.peers[usize::from(n)].endpoint == endpoint).then_some(n)
     }
-}
-
-/// `address` without its last `bits` bits. (An IPv4 address stands in the last 32 of 128.)
-#[inline]
-fn masked(address: Address, bits: u8) -> Address {
-    let host = if bits >= 128 { u128::MAX } else { (1 << bits) - 1 };
-    Address::from_bits(address.bits() & !host)
 }
 
 #[cfg(test)]
