@@ -295,6 +295,9 @@ fn answer(request: Request, shared: &Shared) -> Answer {
         },
         Request::TraceClear => {
             status.trace.clear(&status.switch);
+            if let Some(offload) = status.flow_offload().running() {
+                offload.pause(false);
+            }
             Answer::Result(json!({}))
         }
         Request::Ready if status.is_ready() && status.unhealthy_reasons().is_empty() => {
@@ -327,6 +330,10 @@ fn begin_trace(status: &SharedStatus, wanted: &TraceAdd) -> Result<(), String> {
         return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
     }
     let filter = trace::parse(&wanted.filter, |pod| status.hub.addresses_of(pod))?;
+    // Packets that the kernel forwards cannot be followed.
+    if let Some(offload) = status.flow_offload().running() {
+        offload.pause(true);
+    }
     status.trace.begin(&status.switch, filter, wanted.count);
     Ok(())
 }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use acl::{Action, PortRange, Rule, Table};
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
 use dataplane::switch::{Config, RxMode};
-use dataplane::wire::protocol;
+use dataplane::wire::{Mac, protocol};
 use dataplane::{AclBinding, Parts, PortId, PortKind, PortState, Snapshot, Switch};
+use flow_offload::{Kernel, Offload, Options};
+use linux_net::{Netlink, punt};
 use testkit::{Process, has_program};
 
 use crate::rig::{PATIENCE, Rig, mac, words};
@@ -23,6 +25,8 @@ const RULES: u16 = 100;
 pub enum Forwarder {
     /// This switch, on core 0: sessions, and a policy of 100 rules.
     Podgate,
+    /// The same with flow offload.
+    Offload,
     /// DPDK's testpmd on core 0, which looks at nothing and swaps nothing.
     Testpmd,
     /// The kernel's bridge, between pods that cut and finish their packets themselves.
@@ -37,6 +41,7 @@ impl Forwarder {
     pub fn name(self) -> &'static str {
         match self {
             Self::Podgate => "podgate",
+            Self::Offload => "podgate, flow offload",
             Self::Testpmd => "testpmd io",
             Self::Bridge => "bridge, offloads off",
             Self::BridgeUncut => "bridge, offloads on",
@@ -58,10 +63,15 @@ impl Forwarder {
     pub fn start(self, rig: &Rig, idle: usize) -> Result<Running<'_>, Box<dyn Error>> {
         rig.clear();
         let process = match self {
-            Self::Podgate => {
+            Self::Podgate | Self::Offload => {
                 let own = own_path()?;
                 let idle = idle.to_string();
-                let line = [own.as_str(), "switch", &rig.mac_a, &rig.mac_b, &idle];
+                // As the CNI plugin does.
+                if self == Self::Offload {
+                    rig.set_offloads(true);
+                }
+                let mode = if self == Self::Offload { "offload" } else { "switch" };
+                let line = [own.as_str(), mode, &rig.mac_a, &rig.mac_b, &idle];
                 let switch = rig.node.spawn(line);
                 switch.wait_for_line("in force", PATIENCE);
                 Some(switch)
@@ -124,17 +134,20 @@ pub fn own_path() -> Result<String, Box<dyn Error>> {
 /// Runs if the program was started by [`Forwarder::start`]: the switch of a rig, until killed.
 pub fn is_switch(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
     match args {
-        [word, mac_a, mac_b, idle] if word == "switch" => Some(serve(mac_a, mac_b, idle)),
+        [word, mac_a, mac_b, idle] if word == "switch" => Some(serve(mac_a, mac_b, idle, false)),
+        [word, mac_a, mac_b, idle] if word == "offload" => Some(serve(mac_a, mac_b, idle, true)),
         _ => None,
     }
 }
 
-fn serve(mac_a: &str, mac_b: &str, idle: &str) -> Result<(), Box<dyn Error>> {
+fn serve(mac_a: &str, mac_b: &str, idle: &str, offloads: bool) -> Result<(), Box<dyn Error>> {
     let (mac_a, mac_b, idle): (_, _, u16) = (mac(mac_a)?, mac(mac_b)?, idle.parse()?);
     let umem_config = UmemConfig { frames: 16384 + u32::from(idle) * 128, hugepages: false };
     let (umem, memory, frames) = Umem::create(&umem_config)?;
-    let config = Config { rx_mode: RxMode::Polling, cores: vec![0], ..Config::default() };
-    let switch = Switch::start(&config, &memory, frames, |_| None)?;
+    // Beside flow offload the switch has little to do.
+    let rx_mode = if offloads { RxMode::Adaptive } else { RxMode::Polling };
+    let config = Config { rx_mode, cores: vec![0], ..Config::default() };
+    let switch = Arc::new(Switch::start(&config, &memory, frames, |_| None)?);
     let map = Arc::default();
     let mut rules: Vec<Rule> = (0..RULES)
         .flat_map(|n| [protocol::UDP, protocol::TCP].map(|protocol| (n, protocol)))
@@ -161,16 +174,16 @@ fn serve(mac_a: &str, mac_b: &str, idle: &str) -> Result<(), Box<dyn Error>> {
         ports.push(pod(&format!("idle{n}"), mac, 0x0a58_0100 + u32::from(n), table.clone()));
         interfaces.push((format!("idle{n}"), 64));
     }
-    for (n, (interface, fill)) in interfaces.iter().enumerate() {
+    let offload = if offloads { Some(offload(&umem, &switch, [mac_a, mac_b])?) } else { None };
+    let own = if offloads { &interfaces[2..] } else { &interfaces[..] };
+    for (n, (interface, fill)) in own.iter().enumerate() {
         let port = umem.open(interface, &PortOptions { fill: *fill, ..PortOptions::default() })?;
-        switch.add_port(PortId(n as u16), Box::new(port));
+        switch.add_port(PortId((n + interfaces.len() - own.len()) as u16), Box::new(port));
     }
-    switch.publish(&Arc::new(Snapshot::new(Parts {
-        generation: 1,
-        ports,
-        addresses: map,
-        ..Parts::default()
-    })));
+    let parts = Parts { generation: 1, ports, addresses: map, ..Parts::default() };
+    let snapshot = Arc::new(Snapshot::new(parts));
+    offload.iter().for_each(|offload| offload.prepare(&snapshot));
+    switch.publish(&snapshot);
     if !switch.wait_in_force(1, PATIENCE) {
         return Err("the workers do not answer".into());
     }
@@ -178,4 +191,26 @@ fn serve(mac_a: &str, mac_b: &str, idle: &str) -> Result<(), Box<dyn Error>> {
     loop {
         std::thread::park();
     }
+}
+
+/// Behind all ports.
+const TRUNK: PortId = PortId(1023);
+
+/// Has the two pods that talk served by programs.
+fn offload(umem: &Umem, switch: &Arc<Switch>, macs: [Mac; 2]) -> Result<Offload, Box<dyn Error>> {
+    let link = punt::set_up(1)?;
+    let port =
+        umem.open(punt::SWITCH_END, &PortOptions { fill: 2048, ..PortOptions::default() })?;
+    switch.add_port(TRUNK, Box::new(port));
+    let kernel = Kernel::load(Options::default().entries)?;
+    kernel.set_punt(link.kernel.index)?;
+    let mut netlink = Netlink::open()?;
+    [&link.kernel, &link.switch].into_iter().try_for_each(|end| netlink.set_up(end.index))?;
+    let offload = Offload::start(kernel, Arc::clone(switch), Options::default())?;
+    for (n, (interface, mac)) in ["pga", "pgb"].into_iter().zip(macs).enumerate() {
+        let id = PortId(n as u16);
+        let tag = switch.add_member(id, TRUNK);
+        offload.add_port(id, netlink.link(interface)?.index, tag, mac)?;
+    }
+    Ok(offload)
 }

@@ -83,7 +83,9 @@ impl Steps<'_> {
         };
         let mut client = self.agent(self.time_left(started)?)?;
         reached.requested_attachment = true;
-        client.attach_pod(&request)?;
+        if client.attach_pod(&request)?.flow_offload {
+            interface::leave_offloads_on(&self.namespace, &self.attachment.interface)?;
+        }
         Ok(allocation)
     }
 

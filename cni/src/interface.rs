@@ -11,7 +11,7 @@ use linux_net::host_port::close_to_the_kernel;
 use linux_net::sysctl::{self, Family};
 use linux_net::{
     Link, Namespace, Netlink, Route, VethEnd, VethPair, fnv, switch_off_segmentation,
-    switch_off_towards_switch,
+    switch_off_towards_switch, switch_on_offloads,
 };
 use local_api::Attachment;
 
@@ -145,6 +145,12 @@ pub(super) fn configure_pod_end(
         }
     }
     Ok(())
+}
+
+/// Has the pod's end leave checksums and segments to those who get its packets: with flow offload
+/// these are other kernels.
+pub(super) fn leave_offloads_on(namespace: &Namespace, interface: &str) -> Result<(), CniError> {
+    Ok(namespace.run(|| switch_on_offloads(interface))??)
 }
 
 /// The gateways of the families that `addresses` have.

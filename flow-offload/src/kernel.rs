@@ -58,15 +58,19 @@ pub enum Outcome {
     Other(u32),
 }
 
-/// Notes which programs on this network's interfaces an earlier process left there. Called while
-/// the process may still read programs' names (CAP_SYS_ADMIN).
-pub fn recognize_programs() {
+/// Notes which programs at these interfaces of this network an earlier process left there. Called
+/// while the process may still read programs' names (CAP_SYS_ADMIN).
+pub fn recognize_programs(interfaces: impl IntoIterator<Item = u32>) {
+    tcx::recognize(interfaces.into_iter());
+}
+
+/// Numbers of this network's interfaces.
+pub fn interfaces() -> impl Iterator<Item = u32> {
     let interfaces = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-    let index = |it: std::fs::DirEntry| {
+    interfaces.filter_map(|it| {
         let text = std::fs::read_to_string(it.path().join("ifindex")).ok()?;
         text.trim().parse().ok()
-    };
-    tcx::recognize(interfaces.filter_map(index));
+    })
 }
 
 impl Kernel {

@@ -37,7 +37,7 @@ use std::io;
 
 pub use engine::{Offload, Options, State};
 pub use entries::entries;
-pub use kernel::{Counters, Kernel, Outcome, recognize_programs};
+pub use kernel::{Counters, Kernel, Outcome, interfaces, recognize_programs};
 
 /// What was tried, and what the kernel says.
 #[derive(Debug, thiserror::Error)]

@@ -10,10 +10,10 @@
 use super::error::Error;
 use super::host_port::close_to_the_kernel;
 use super::netlink::Netlink;
-use super::offload::{switch_off_segmentation, switch_off_towards_switch};
+use super::offload::{switch_off_offloads, switch_off_segmentation};
 use super::veth::{VethEnd, VethPair};
 use super::{Link, fnv};
-use crate::MacAddress;
+use crate::{MAX_MTU, MacAddress};
 
 /// Name of the switch's end.
 pub const SWITCH_END: &str = "podgate-punt";
@@ -35,7 +35,7 @@ pub struct PuntLink {
 /// # Errors
 /// If the kernel refuses a step, or an interface of one of the names exists that is not the other
 /// one's peer.
-pub fn set_up(mtu: u32, queues: u32) -> Result<PuntLink, Error> {
+pub fn set_up(queues: u32) -> Result<PuntLink, Error> {
     let mut netlink = Netlink::open()?;
     if netlink.find_link(SWITCH_END)?.is_none() && netlink.find_link(KERNEL_END)?.is_none() {
         let end = |name: &str| VethEnd {
@@ -43,7 +43,7 @@ pub fn set_up(mtu: u32, queues: u32) -> Result<PuntLink, Error> {
             mac: MacAddress::local(fnv::hash(&["podgate punt link", name])),
         };
         let (near, far) = (end(SWITCH_END), end(KERNEL_END));
-        let pair = VethPair { near, far, far_namespace: None, mtu };
+        let pair = VethPair { near, far, far_namespace: None, mtu: MAX_MTU };
         netlink.create_veth_with_queues(&pair, queues.max(1))?;
     }
     let (switch, kernel) = (netlink.link(SWITCH_END)?, netlink.link(KERNEL_END)?);
@@ -54,22 +54,13 @@ pub fn set_up(mtu: u32, queues: u32) -> Result<PuntLink, Error> {
         }
         close_to_the_kernel(&link.name)?;
         netlink.switch_off_arp(link.index)?;
-        if link.mtu != mtu {
-            netlink.set_mtu(link.index, mtu)?;
+        if link.mtu != MAX_MTU {
+            netlink.set_mtu(link.index, MAX_MTU)?;
         }
     }
     switch_off_segmentation(SWITCH_END)?;
-    switch_off_towards_switch(KERNEL_END, mtu)?;
+    // The kernel finishes what pods leave to hardware: checksums, segments, tags.
+    switch_off_offloads(KERNEL_END)?;
     netlink.put_queue(kernel.index)?;
     Ok(PuntLink { switch: netlink.link(SWITCH_END)?, kernel: netlink.link(KERNEL_END)? })
-}
-
-/// Switches both ends on.
-///
-/// # Errors
-/// If one is gone or the kernel refuses.
-pub fn bring_up(link: &PuntLink) -> Result<(), Error> {
-    let mut netlink = Netlink::open()?;
-    netlink.set_up(link.kernel.index)?;
-    netlink.set_up(link.switch.index)
 }

@@ -51,6 +51,10 @@ pub enum ErrorKind {
 pub struct AttachedPod {
     /// The snapshot with the pod's tables; every worker uses it or a later one.
     pub generation: u64,
+    /// Whether other kernels get the pod's packets without the switch, so that it may leave
+    /// checksums and segments to them.
+    #[serde(default)]
+    pub flow_offload: bool,
 }
 
 impl ApiError {
@@ -85,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_is_on_the_wire() {
-        let result = Answer::result(&AttachedPod { generation: 7 });
+        let result = Answer::result(&AttachedPod { generation: 7, flow_offload: true });
         assert_eq!(serde_json::to_string(&result).unwrap(), r#"{"result":{"generation":7}}"#);
         let error = Answer::from(ApiError::new(ErrorKind::NotFound, "no pod"));
         assert_eq!(

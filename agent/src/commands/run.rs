@@ -69,6 +69,7 @@ pub fn run(args: &Args) -> ExitCode {
         Enforcer::Nftables => confine::capabilities::NFTABLES,
     };
     Umem::recognize_programs();
+    flow_offload::recognize_programs(flow_offload::interfaces());
     let confined = confine::keep(capabilities).and_then(|()| confine::seccomp::apply());
     if let Err(error) = confined {
         return fail(NO, format_args!("give up privileges: {error}"));

@@ -79,6 +79,10 @@ pub struct Config {
     pub mtu: u32,
     /// The way to other cluster nodes and to the world.
     pub network: Network,
+    /// Whether programs in the kernel forward established connections.
+    pub flow_offload: bool,
+    /// How long they go on without the switch.
+    pub flow_offload_grace: Duration,
     /// How much is logged.
     pub log_level: LogLevel,
     /// How the log is written.
@@ -213,6 +217,9 @@ impl Config {
             Enforcer::Nftables if options.uplink.is_some() => {
                 faults.add("uplink", format_args!("goes with enforcer afxdp"));
             }
+            Enforcer::Nftables if options.flow_offload == Some(OnOff::On) => {
+                faults.add("flow-offload", format_args!("goes with enforcer afxdp"));
+            }
             _ => {}
         }
         let config = Self {
@@ -244,6 +251,10 @@ impl Config {
             node_addresses: options.node_addresses,
             mtu,
             network,
+            flow_offload: options.flow_offload == Some(OnOff::On),
+            flow_offload_grace: options
+                .flow_offload_grace
+                .map_or(flow_offload::Options::default().grace, |span| span.0),
             log_level: options.log_level.unwrap_or(LogLevel::Info),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
         };
@@ -286,6 +297,8 @@ impl Config {
             ("mtu", self.mtu.to_string()),
         ];
         described.extend(self.network.describe());
+        described.push(("flow-offload", on_off(self.flow_offload)));
+        described.push(("flow-offload-grace", Span(self.flow_offload_grace).to_string()));
         described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
         described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));
         described

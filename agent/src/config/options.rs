@@ -164,6 +164,16 @@ pub struct Options {
     #[serde(default)]
     pub service_networks: Vec<IpNet>,
 
+    /// Whether programs in the kernel forward established connections between pods of this cluster
+    /// node, under the switch's control (Linux 6.6) [default: off]
+    #[arg(long, env = "PODGATE_FLOW_OFFLOAD", value_name = "on|off")]
+    pub flow_offload: Option<OnOff>,
+
+    /// How long they go on after the switch has died, so that a restart loses no packet; 0s: half a
+    /// second, since the switch shows ten times a second that it lives [default: 30s]
+    #[arg(long, env = "PODGATE_FLOW_OFFLOAD_GRACE", value_name = "TIME")]
+    pub flow_offload_grace: Option<Span>,
+
     /// How much is logged to stderr [default: info]
     #[arg(long, env = "PODGATE_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
@@ -282,6 +292,8 @@ impl Options {
             masquerade: self.masquerade.or(file.masquerade),
             translation_ports: self.translation_ports.or(file.translation_ports),
             service_networks: first(self.service_networks, file.service_networks),
+            flow_offload: self.flow_offload.or(file.flow_offload),
+            flow_offload_grace: self.flow_offload_grace.or(file.flow_offload_grace),
             log_level: self.log_level.or(file.log_level),
             log_format: self.log_format.or(file.log_format),
         }

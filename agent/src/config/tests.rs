@@ -69,6 +69,8 @@ fn a_file_may_say_everything() {
         translation-ports: 50000-50999
         service-networks: [10.96.0.0/12, 'fd60::/112']
         log-level: debug
+        flow-offload: true
+        flow-offload-grace: 5s
         log-format: json
     ";
     let config = resolve(parse(text).unwrap()).unwrap();
@@ -105,6 +107,8 @@ fn a_file_may_say_everything() {
         "masquerade=direct",
         "translation-ports=50000-50999",
         "service-networks=10.96.0.0/12,fd60::/112",
+        "flow-offload=on",
+        "flow-offload-grace=5s",
         "log-level=debug",
         "log-format=json",
     ];

@@ -7,7 +7,7 @@ use dataplane::graph::Node;
 use telemetry::prometheus::{GaugeVec, IntCounterVec};
 use telemetry::{Scrape, process_metrics};
 
-use crate::run::{PortStatus, Restored, SharedStatus, Status, WatchState};
+use crate::run::{FlowOffloadStatus, PortStatus, Restored, SharedStatus, Status, WatchState};
 
 /// Renders all metrics as of now.
 pub(super) fn text(shared: &SharedStatus) -> String {
@@ -30,6 +30,7 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     page.sample(&[], status.sessions.used);
     page.family("sessions_capacity", "gauge", "Connections that fit.");
     page.sample(&[], status.sessions.capacity);
+    flow_offload(&mut page, &status.flow_offload);
     page.family("generation", "gauge", "The last snapshot published.");
     page.sample(&[], status.generation);
     page.family("generation_in_force", "gauge", "The oldest snapshot a worker still decides by.");
@@ -68,6 +69,23 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     workers(&mut page, &status);
     nodes(&mut page, shared);
     page.scrape.text() + &process_metrics()
+}
+
+fn flow_offload(page: &mut Page, status: &FlowOffloadStatus) {
+    page.family("flow_offload", "gauge", "Whether programs in the kernel forward connections.");
+    page.sample(&[], u8::from(status.state == "on"));
+    page.family("flow_offload_connections", "gauge", "Connections that they forward.");
+    page.sample(&[], status.connections);
+    page.family("flow_offload_refused_total", "counter", "Connections that found no room there.");
+    page.sample(&[], status.refused);
+    page.family("flow_offload_packets_total", "counter", "Packets forwarded in the kernel.");
+    page.sample(&[], status.packets);
+    page.family("flow_offload_bytes_total", "counter", "Their bytes.");
+    page.sample(&[], status.bytes);
+    page.family("flow_offload_punted_total", "counter", "Frames left to the switch, by reason.");
+    for (reason, count) in &status.punted {
+        page.sample(&[("reason", reason)], count);
+    }
 }
 
 fn source(page: &mut Page, shared: &SharedStatus) {

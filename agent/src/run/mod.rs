@@ -68,11 +68,11 @@ pub use kernel::{
     HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink, WithoutPorts,
 };
 pub(crate) use session_rules::Follower;
-pub use shared_status::{LostPort, PortInfo, SharedStatus, State};
+pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
 pub(crate) use show::show;
 pub use show::{TABLES, Table};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
-pub use status::{PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
+pub use status::{FlowOffloadStatus, PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
 
 /// Why the switch did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -165,6 +165,7 @@ pub fn start(
     }
     control_loop.first_snapshot(FIRST_SNAPSHOT)?;
     control_loop.start_programming()?;
+    control_loop.set_up_flow_offload();
     control_loop.set_up_host_port()?;
     control_loop.set_up_uplink()?;
     control_loop.take_up_pods()?;

@@ -61,6 +61,11 @@ impl PodPort {
         }
     }
 
+    /// Whether it has no queues of its own: a program of flow offload stands before it.
+    pub(super) fn is_behind_program(&self) -> bool {
+        matches!(self, Self::Open { queues: 0, .. })
+    }
+
     /// Bytes of the largest packet that it takes, or 0 if it is not served.
     pub(super) fn mtu(&self) -> u16 {
         match *self {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::{PortId, Snapshot, Switch};
+use flow_offload::Offload;
 use ipnet::IpNet;
 
 use super::durations::Durations;
@@ -25,6 +26,8 @@ pub struct SharedStatus {
     pub hub: Arc<Hub>,
     /// The packet trace.
     pub trace: observe::trace::Store,
+    /// What forwards established connections.
+    flow_offload: Mutex<FlowOffload>,
     /// Wall-clock time of the start.
     pub started_at: SystemTime,
     /// Ports whose interfaces were lost.
@@ -40,6 +43,28 @@ pub struct SharedStatus {
     heartbeat_ms: AtomicU64,
     state: Mutex<Arc<State>>,
     recent: Recent,
+}
+
+/// What forwards established connections beside the switch.
+#[derive(Clone, Default)]
+pub enum FlowOffload {
+    /// Nothing: it is not asked for.
+    #[default]
+    Off,
+    /// Nothing, for this reason.
+    Unavailable(String),
+    /// Programs in the kernel.
+    On(Arc<Offload>),
+}
+
+impl FlowOffload {
+    /// What runs, if it does.
+    pub fn running(&self) -> Option<&Arc<Offload>> {
+        match self {
+            Self::On(offload) => Some(offload),
+            Self::Off | Self::Unavailable(_) => None,
+        }
+    }
 }
 
 /// State published by the control loop.
@@ -111,6 +136,7 @@ impl SharedStatus {
             switch,
             hub,
             trace: observe::trace::Store::default(),
+            flow_offload: Mutex::default(),
             started_at: SystemTime::now(),
             ports_lost: AtomicU64::new(0),
             durations: Durations::default(),
@@ -168,6 +194,15 @@ impl SharedStatus {
             unhealthy_reasons.push("the control loop makes no progress");
         }
         unhealthy_reasons
+    }
+
+    /// What forwards established connections.
+    pub fn flow_offload(&self) -> FlowOffload {
+        self.flow_offload.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_flow_offload(&self, now: FlowOffload) {
+        *self.flow_offload.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
     /// Drops of the last minute, by the outcome's name.

@@ -166,11 +166,21 @@ impl ClusterNode {
         };
         command.arg("--socket").arg(self.path("podgate.sock"));
         command.arg("--state-dir").arg(self.state_dir());
+        // What a test says itself counts.
+        let is_said = self.arguments.iter().any(|argument| argument == "--flow-offload");
+        if flow_offload() && !is_said {
+            command.args(["--flow-offload", "on"]);
+        }
         command.args(&self.arguments);
         self.switch = Some(Process::spawn(&mut command));
         self.eventually("readiness", || {
             self.http("/readyz").starts_with("HTTP/1.1 200").then_some(())
         });
+    }
+
+    /// Has the next start use other arguments.
+    pub(crate) fn set_arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     }
 
     /// Ends the switch as a crash would: at once.
@@ -374,6 +384,11 @@ impl ClusterNode {
     fn manifest(&self, name: &str) -> PathBuf {
         self.manifests.join(format!("{name}.yaml"))
     }
+}
+
+/// Whether all tests run with flow offload.
+fn flow_offload() -> bool {
+    std::env::var("PODGATE_TEST_FLOW_OFFLOAD").is_ok_and(|mode| mode == "on")
 }
 
 /// Whether the kernel has everything the switch wants of it, or refuses it.

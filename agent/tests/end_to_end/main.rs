@@ -10,6 +10,7 @@ mod hostile;
 mod lan;
 mod mtu;
 mod nftables;
+mod offload;
 mod own_processes;
 mod policies;
 mod proxy;

@@ -145,6 +145,19 @@ impl Interfaces for Kernel {
         Ok(Opened { queues, mode: "memory".to_owned(), index: found.index, mtu: 1500 })
     }
 
+    fn open_punt_link(&mut self, _queues: u32) -> Result<(Opened, u32), String> {
+        Err("there is no punt link".to_owned())
+    }
+
+    fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {
+        let index = self.index(interface)?.ok_or_else(|| format!("{interface} is not there"))?;
+        Ok((index, 1500))
+    }
+
+    fn take_xdp_off(&mut self, _interface: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
         Ok(self.lock().addresses.clone())
     }

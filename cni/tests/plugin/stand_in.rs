@@ -138,7 +138,8 @@ fn answer(request: Request, state: &mut State, netlink: &mut Netlink) -> Answer 
             netlink.set_up(link.index).unwrap();
             state.handed_over.push(link);
             state.pods.push(pod);
-            Answer::result(&AttachedPod { generation: state.pods.len() as u64 })
+            let generation = state.pods.len() as u64;
+            Answer::result(&AttachedPod { generation, flow_offload: false })
         }
         Request::DetachPod(attachment) => {
             state.pods.retain(|pod| pod.attachment() != attachment);

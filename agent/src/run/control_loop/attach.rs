@@ -103,8 +103,9 @@ impl ControlLoop {
             match &mut known.waiting {
                 Some(waiting) => waiting.replies.push(reply),
                 None => {
-                    let generation = self.generation;
-                    let _ = reply.send(Answer::result(&AttachedPod { generation }));
+                    let flow_offload = known.port.is_behind_program();
+                    let attached = AttachedPod { generation: self.generation, flow_offload };
+                    let _ = reply.send(Answer::result(&attached));
                 }
             }
             return false;
@@ -127,7 +128,7 @@ impl ControlLoop {
         }
         let failed =
             |error| ApiError::new(ErrorKind::Internal, format!("attach pod {key}: {error}"));
-        let port = self.open_port(&interface).map_err(failed)?;
+        let port = self.open_pod_port(&interface, pod.mac.0).map_err(failed)?;
         log_port(&key.to_string(), &interface, &port);
         let since = Instant::now();
         let deadline = since + self.shared.config.attach_timeout;
@@ -179,7 +180,11 @@ impl ControlLoop {
         let finished: Vec<Waiting> = done.iter().filter_map(|it| self.finish(it)).collect();
         if !finished.is_empty() {
             self.publish_status();
-            let answer = Answer::result(&AttachedPod { generation: self.switch.generation() });
+            let attached = AttachedPod {
+                generation: self.switch.generation(),
+                flow_offload: self.punt.is_some(),
+            };
+            let answer = Answer::result(&attached);
             for waiting in finished {
                 self.measure(&waiting, "ok");
                 waiting.answer(&answer);

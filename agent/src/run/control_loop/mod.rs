@@ -1,6 +1,7 @@
 //! The control loop: applies all changes to the switch, one after the other.
 
 mod attach;
+mod flow_offload;
 mod host_port;
 mod kernel_filter;
 mod masquerade;
@@ -28,7 +29,7 @@ use super::durations::Published;
 use super::kernel::{InterfaceEvent, Interfaces, Programming};
 use super::pods::{PodPort, Pods};
 use super::records::Records;
-use super::shared_status::{LostPort, SharedStatus};
+use super::shared_status::{FlowOffload, LostPort, SharedStatus};
 use super::source::{API_SERVER, Source, SourceInfo, StateWriter};
 use super::{Event, StartError};
 use crate::config::{Enforcer, Masquerade};
@@ -57,6 +58,7 @@ pub(super) struct ControlLoop {
     asked_for: VecDeque<(AttachPod, Sender<Answer>)>,
     host: Option<host_port::HostPort>,
     uplink: Option<uplink::UplinkPort>,
+    punt: Option<flow_offload::PuntPort>,
     masquerade: Option<masquerade::MasqueradeReconciler>,
     kernel_filter: Option<kernel_filter::KernelFilterReconciler>,
     nftables: Option<nftables::NftablesReconciler>,
@@ -161,6 +163,7 @@ impl ControlLoop {
             asked_for: VecDeque::new(),
             host: None,
             uplink: None,
+            punt: None,
             masquerade: None,
             kernel_filter: None,
             nftables: None,
@@ -268,6 +271,7 @@ impl ControlLoop {
             if Instant::now() >= self.next_check {
                 self.next_check = Instant::now() + CHECK;
                 self.check_workers();
+                self.check_flow_offload();
                 self.open_failed_ports();
                 self.forget_losses();
             }
@@ -341,6 +345,7 @@ impl ControlLoop {
         let snapshot = Arc::new(snapshot(&view, &node, node_context, self.generation, &ports));
         let departed = self.control.take_departed();
         self.switch.depart(departed.into_iter().map(Into::into));
+        self.prepare_flow_offload(&snapshot);
         self.switch.publish(&snapshot);
         self.published.add(self.generation, self.round_began);
         // Only after the snapshot that handles these packets.
@@ -484,6 +489,7 @@ impl ControlLoop {
         if let Some(redirects) = self.redirects.take() {
             redirects.release();
         }
+        self.end_flow_offload(FlowOffload::Off);
         if let Err(error) = self.interfaces.release_uplink() {
             tracing::warn!("uplink: {error}");
         }

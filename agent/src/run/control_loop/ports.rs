@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use dataplane::PortId;
+use dataplane::wire::Mac;
 
 use super::{AGAIN, ControlLoop, LOST, LOST_FOR};
 use crate::run::StartError;
@@ -42,7 +43,7 @@ impl ControlLoop {
                 tracing::error!("pod {key} is not taken up: {error}");
                 continue;
             }
-            let port = self.open_port_or_later(&interface);
+            let port = self.open_pod_port_or_later(&interface, pod.mac.0);
             log_port(&key.to_string(), &interface, &port);
             self.pods.insert(pod, port, None);
             self.bind(&key);
@@ -87,11 +88,16 @@ impl ControlLoop {
         let Opened { queues: ports, mode, index, mtu } = opened;
         let queues = ports.len();
         self.room_for_queues(queues)?;
-        let id = self.switch.free_port_id().ok_or_else(|| {
-            format!("all {} ports are taken (max-ports)", self.shared.config.max_ports)
-        })?;
+        let id = self.free_port_id()?;
         self.switch.add_queues(id, ports);
         Ok(PodPort::Open { id, index, mtu, mode, queues })
+    }
+
+    /// Allocates a port number.
+    pub(super) fn free_port_id(&self) -> Result<PortId, String> {
+        self.switch.free_port_id().ok_or_else(|| {
+            format!("all {} ports are taken (max-ports)", self.shared.config.max_ports)
+        })
     }
 
     /// Checks that `more` queues leave a quarter of the UMEM free. Each queue posts frames to its
@@ -117,8 +123,15 @@ impl ControlLoop {
         self.open_port(interface).unwrap_or_else(|why| PodPort::Failed { why, again_at })
     }
 
+    fn open_pod_port_or_later(&mut self, interface: &str, mac: Mac) -> PodPort {
+        let again_at = Instant::now() + AGAIN;
+        let opened = self.open_pod_port(interface, mac);
+        opened.unwrap_or_else(|why| PodPort::Failed { why, again_at })
+    }
+
     /// Removes a port and discards pending reports about it, since its number may be reused.
     pub(super) fn remove_port(&mut self, id: PortId) {
+        self.remove_from_flow_offload(id);
         self.switch.remove_port(id);
         self.gone.extend(self.switch.take_gone());
         self.gone.retain(|(gone, _)| *gone != id);
@@ -130,9 +143,11 @@ impl ControlLoop {
         let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
         let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
         let uplink = self.uplink.iter().map(|it| (&it.interface, &it.port));
+        let punt = self.punt.iter().map(|it| (&it.interface, &it.port));
         let open: Vec<(String, u32, PortId)> = ports
             .chain(host)
             .chain(uplink)
+            .chain(punt)
             .filter_map(|(interface, port)| match port {
                 PodPort::Open { index, id, .. } => Some((interface.clone(), *index, *id)),
                 PodPort::Failed { .. } => None,
@@ -197,6 +212,8 @@ impl ControlLoop {
                 self.note_loss(HOST.to_owned(), interface, why);
             }
             self.publish();
+        } else if self.is_punt_link(id) {
+            self.lose_punt_link(why);
         } else if self.uplink.as_ref().is_some_and(|uplink| uplink.port.id() == Some(id)) {
             self.lose_uplink(id, why);
         }
@@ -250,11 +267,14 @@ impl ControlLoop {
         let now = Instant::now();
         let due =
             |port: &PodPort| matches!(port, PodPort::Failed { again_at, .. } if *again_at <= now);
-        let pods: Vec<(Attachment, String, String)> = self
+        let pods: Vec<(Attachment, String, Mac, String)> = self
             .pods
             .iter()
             .filter(|attached| due(&attached.port))
-            .map(|it| (it.pod.attachment(), it.pod.host_interface.clone(), it.key.to_string()))
+            .map(|it| {
+                let interface = it.pod.host_interface.clone();
+                (it.pod.attachment(), interface, it.pod.mac.0, it.key.to_string())
+            })
             .collect();
         let host = self.host.as_ref().filter(|host| due(&host.port));
         let host = host.map(|host| host.config.switch_interface.clone());
@@ -262,12 +282,12 @@ impl ControlLoop {
             return;
         }
         let mut opened = Vec::new();
-        for (attachment, interface, name) in pods {
+        for (attachment, interface, mac, name) in pods {
             if matches!(self.interfaces.index(&interface), Ok(None)) {
                 self.drop_pod(&attachment, &format!("interface {interface} is gone"));
                 continue;
             }
-            let port = self.open_port_or_later(&interface);
+            let port = self.open_pod_port_or_later(&interface, mac);
             log_port(&name, &interface, &port);
             if let Some(attached) = self.pods.find_mut(&attachment) {
                 // An attachment that waits is switched on when it is in force.

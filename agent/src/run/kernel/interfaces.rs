@@ -13,6 +13,7 @@ use dataplane::wire::Mac;
 use linux_net::filter::{self, Filter};
 use linux_net::host_port::{self, HostPortConfig};
 use linux_net::masquerade::{self, Masquerader};
+use linux_net::punt;
 use linux_net::redirect::{Redirector, Redirects};
 use linux_net::{Error, Event, Events, Link, LinkEvents, Netlink, NextHop, PathEvent, PathEvents};
 
@@ -117,6 +118,26 @@ pub trait Interfaces: Send {
     /// # Errors
     /// In words, with the interface.
     fn release_uplink(&mut self) -> Result<(), String>;
+
+    /// Makes the punt link of flow offload and opens the switch's end, with so many queues; also the
+    /// number of the other end. Both stay switched off.
+    ///
+    /// # Errors
+    /// In words.
+    fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String>;
+
+    /// Number and MTU of an interface.
+    ///
+    /// # Errors
+    /// In words, with the interface.
+    fn describe(&mut self, interface: &str) -> Result<(u32, u16), String>;
+
+    /// Takes the XDP program off an interface that flow offload serves: an earlier process may have
+    /// left one.
+    ///
+    /// # Errors
+    /// In words, with the interface.
+    fn take_xdp_off(&mut self, interface: &str) -> Result<(), String>;
 
     /// Calls `sink` for each event from now on.
     ///
@@ -229,7 +250,24 @@ impl Interfaces for KernelInterfaces {
         let ports = ports.map_err(|error| error.to_string())?;
         let mode = ports.first().map(AfXdpPort::mode);
         self.guard(interface);
+        // An earlier process may have used flow offload.
+        flow_offload::Kernel::release(link.index);
         Ok(as_one(ports, mode, &link))
+    }
+
+    fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
+        let link = punt::set_up(queues).map_err(|error| error.to_string())?;
+        // Open, it drops what nobody takes.
+        Ok((self.open(punt::SWITCH_END)?, link.kernel.index))
+    }
+
+    fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        Ok((link.index, mtu_of(&link)))
+    }
+
+    fn take_xdp_off(&mut self, interface: &str) -> Result<(), String> {
+        self.release_host_port(interface)
     }
 
     fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
@@ -353,9 +391,12 @@ fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
         mode += &format!(", {} queues", ports.len());
     }
     let queues = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
-    // An IP packet without the jumbo option has at most 65535 bytes.
-    let mtu = link.mtu.min(u16::MAX.into()) as u16;
-    Opened { queues, mode, index: link.index, mtu }
+    Opened { queues, mode, index: link.index, mtu: mtu_of(link) }
+}
+
+/// An IP packet without the jumbo option has at most 65535 bytes.
+fn mtu_of(link: &Link) -> u16 {
+    link.mtu.min(u16::MAX.into()) as u16
 }
 
 pub(super) type EventSink = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;

@@ -29,6 +29,18 @@ impl Interfaces for WithoutPorts {
         Err(REFUSED.to_owned())
     }
 
+    fn open_punt_link(&mut self, _: u32) -> Result<(Opened, u32), String> {
+        Err(REFUSED.to_owned())
+    }
+
+    fn describe(&mut self, _: &str) -> Result<(u32, u16), String> {
+        Err(REFUSED.to_owned())
+    }
+
+    fn take_xdp_off(&mut self, _: &str) -> Result<(), String> {
+        Err(REFUSED.to_owned())
+    }
+
     fn bring_up(&mut self, _: &str) -> Result<(), String> {
         Err(REFUSED.to_owned())
     }

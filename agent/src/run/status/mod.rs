@@ -1,6 +1,7 @@
 //! The state of the switch, in one object for people and scripts.
 
 mod attention;
+mod flow_offload;
 mod source;
 mod text;
 
@@ -15,6 +16,7 @@ use super::shared_status::SharedStatus;
 use observe::time::utc;
 use renderer::UPLINK;
 
+pub use flow_offload::FlowOffloadStatus;
 pub use source::{SourceStatus, WatchStatus};
 pub(super) use text::port_table;
 
@@ -80,6 +82,9 @@ pub struct Status {
     /// What the process may do.
     #[serde(default)]
     pub privileges: PrivilegeStatus,
+    /// What forwards established connections beside the switch.
+    #[serde(default)]
+    pub flow_offload: FlowOffloadStatus,
 }
 
 /// What the process may do.
@@ -269,6 +274,7 @@ impl Status {
             verdicts_lost: shared.hub.lost(),
             kernel: state.programming.iter().map(KernelStatus::of).collect(),
             privileges: PrivilegeStatus::now(),
+            flow_offload: FlowOffloadStatus::of(&shared.flow_offload()),
         }
     }
 }

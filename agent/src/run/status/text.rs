@@ -54,6 +54,7 @@ impl fmt::Display for Status {
             packet("drop"),
             packet("consume")
         )?;
+        writeln!(f, "Offload:    {}", self.flow_offload.line())?;
         let PrivilegeStatus { capabilities, no_new_privileges, seccomp } = &self.privileges;
         let held = if capabilities.is_empty() { "none".to_owned() } else { capabilities.join(" ") };
         let marks = [(*no_new_privileges, "no new privileges"), (*seccomp, "seccomp filter")];
@@ -140,6 +141,7 @@ fn workers(parts: &[PartStatus]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FlowOffloadStatus;
     use super::*;
     use crate::run::status::{SessionStatus, SourceStatus, WorkerStatus};
 
@@ -213,6 +215,11 @@ mod tests {
             ports_lost: 0,
             verdicts_lost: 0,
             kernel: vec![],
+            flow_offload: FlowOffloadStatus {
+                state: "unavailable".into(),
+                reason: Some("Linux 6.1 has no tcx".into()),
+                ..FlowOffloadStatus::default()
+            },
             privileges: PrivilegeStatus {
                 capabilities: vec!["NET_ADMIN".into(), "BPF".into()],
                 no_new_privileges: true,
@@ -235,6 +242,7 @@ Source:     manifests /etc/podgate (in sync)
 Objects:    Pod 4
 Sessions:   2 of 100
 Packets:    5 forwarded, 0 dropped, 0 for the switch itself
+Offload:    unavailable: Linux 6.1 has no tcx
 Privileges: NET_ADMIN BPF, no new privileges, seccomp filter
 
 PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  MISSED  SESSIONS  STATE

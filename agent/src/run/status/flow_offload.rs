@@ -1,0 +1,67 @@
+//! Flow offload in the status.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::run::shared_status::FlowOffload;
+
+/// What forwards established connections beside the switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowOffloadStatus {
+    /// `on`, `off`, or `unavailable`: it is asked for, and cannot be had.
+    pub state: String,
+    /// Why it cannot be had.
+    pub reason: Option<String>,
+    /// Connections that programs in the kernel forward.
+    pub connections: u64,
+    /// Connections that found no room there, and go through the switch.
+    pub refused: u64,
+    /// Packets that the programs forwarded; those that were still to be cut count as their segments.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames that the programs left to the switch, by reason.
+    pub punted: BTreeMap<String, u64>,
+    /// Frames that they dropped because no port was known for them.
+    pub no_port: u64,
+}
+
+impl FlowOffloadStatus {
+    pub(super) fn of(offload: &FlowOffload) -> Self {
+        let state = |state: &str| Self { state: state.to_owned(), ..Self::default() };
+        match offload {
+            FlowOffload::Off => state("off"),
+            FlowOffload::Unavailable(why) => {
+                Self { reason: Some(why.clone()), ..state("unavailable") }
+            }
+            FlowOffload::On(offload) => {
+                let now = offload.state();
+                let punted = now.counters.punted.iter();
+                Self {
+                    connections: now.connections,
+                    refused: now.refused,
+                    packets: now.counters.packets,
+                    bytes: now.counters.bytes,
+                    punted: punted.map(|(why, n)| (why.name().to_owned(), *n)).collect(),
+                    no_port: now.counters.no_port,
+                    ..state("on")
+                }
+            }
+        }
+    }
+
+    /// One line for people.
+    pub(super) fn line(&self) -> String {
+        match &self.reason {
+            Some(reason) => format!("{}: {reason}", self.state),
+            None if self.state == "on" => format!(
+                "on, {} connections, {} packets forwarded, {} left to the switch",
+                self.connections,
+                self.packets,
+                self.punted.values().sum::<u64>()
+            ),
+            None => self.state.clone(),
+        }
+    }
+}

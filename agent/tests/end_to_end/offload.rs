@@ -1,0 +1,338 @@
+//! Flow offload: programs in the kernel forward what the switch has allowed, and nothing longer than
+//! it allows it.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testkit::Namespace;
+
+use crate::cluster_node::{PATIENCE, Pod};
+use crate::storm::Raise;
+use crate::{ClusterNode, requires_the_machine};
+
+const ON: [&str; 2] = ["--flow-offload", "on"];
+
+const NOTHING_IN: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: nothing-in, namespace: default}
+spec:
+  podSelector: {matchLabels: {role: server}}
+  policyTypes: [Ingress]
+";
+
+const ELSEWHERE: &str = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: elsewhere, namespace: default}
+spec:
+  podSelector: {matchLabels: {role: nobody}}
+  policyTypes: [Ingress]
+";
+
+/// What the status says about flow offload.
+fn offload(node: &ClusterNode) -> Value {
+    node.status()["flow_offload"].clone()
+}
+
+fn forwarded(node: &ClusterNode) -> u64 {
+    offload(node)["packets"].as_u64().unwrap()
+}
+
+fn bytes(node: &ClusterNode) -> u64 {
+    offload(node)["bytes"].as_u64().unwrap()
+}
+
+fn connections(node: &ClusterNode) -> u64 {
+    offload(node)["connections"].as_u64().unwrap()
+}
+
+/// Packets that a pod's kernel got, of both families.
+fn arrived(pod: &Pod<'_>) -> u64 {
+    let v4 = pod.namespace.exec(["cat", "/proc/net/snmp"]);
+    let mut lines = v4.lines().filter(|line| line.starts_with("Ip:"));
+    let place = lines.next().unwrap().split(' ').position(|name| name == "InReceives").unwrap();
+    let v4: u64 = lines.next().unwrap().split(' ').nth(place).unwrap().parse().unwrap();
+    let v6 = pod.namespace.exec(["cat", "/proc/net/snmp6"]);
+    let v6 = v6.lines().find_map(|line| line.strip_prefix("Ip6InReceives")).unwrap();
+    v4 + v6.trim().parse::<u64>().unwrap()
+}
+
+/// A stream of datagrams, as fast as the kernel can, for as long as `work` takes.
+fn while_streaming<T>(from: &Pod<'_>, to: IpAddr, work: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stopping = Raise(&stop);
+        let inside: &Namespace = &from.namespace;
+        let stop = &stop;
+        scope.spawn(move || {
+            inside.enter(|| {
+                let any: SocketAddr = match to {
+                    IpAddr::V4(_) => "0.0.0.0:0".parse().unwrap(),
+                    IpAddr::V6(_) => "[::]:0".parse().unwrap(),
+                };
+                let socket = UdpSocket::bind(any).unwrap();
+                socket.connect(SocketAddr::new(to, 9999)).unwrap();
+                let mut sequence = 0_u64;
+                while !stop.load(Ordering::Relaxed) {
+                    // Nobody may listen; a full queue is no matter either.
+                    let _ = socket.send(&sequence.to_be_bytes());
+                    sequence += 1;
+                }
+            });
+        });
+        work()
+    })
+}
+
+fn iperf3(client: &Pod<'_>, server: &Pod<'_>, to: IpAddr, options: &[&str]) -> f64 {
+    let listener = server.namespace.spawn(["iperf3", "-s", "-1", "--forceflush"]);
+    listener.wait_for_line("Server listening", PATIENCE);
+    let to = to.to_string();
+    let command = [&["iperf3", "-J", "-t", "2", "-c", &to], options].concat();
+    let result: Value = serde_json::from_str(&client.namespace.exec(command)).unwrap();
+    let end = &result["end"];
+    let received = if options.contains(&"-u") { &end["sum"] } else { &end["sum_received"] };
+    received["bytes"].as_f64().unwrap_or_else(|| panic!("{result}"))
+}
+
+#[test]
+fn streams_take_the_kernels_way_in_both_families() {
+    requires_the_machine!("iperf3");
+    let node = ClusterNode::start(&ON);
+    let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
+    for to in [server.v4(), server.v6()] {
+        for options in [&[][..], &["-R"], &["-u", "-b", "50M"]] {
+            let before = bytes(&node);
+            let received = iperf3(&client, &server, to, options);
+            let by_kernel = (bytes(&node) - before) as f64;
+            assert!(by_kernel > received / 2.0, "{to} {options:?}: {by_kernel} of {received}");
+        }
+    }
+    let status = node.status();
+    let ports = status["ports"].as_array().unwrap();
+    let port = ports.iter().find(|port| port["name"] == "default/client").unwrap();
+    assert_eq!(port["mode"], "flow offload");
+    assert_eq!(status["flow_offload"]["no_port"], 0);
+    // What has ended is not forwarded any more.
+    node.eventually("the end of TCP's entries", || (connections(&node) <= 2).then_some(()));
+}
+
+#[test]
+fn a_service_is_translated_by_the_kernel() {
+    requires_the_machine!("iperf3");
+    let node = ClusterNode::start(&ON);
+    let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
+    for (n, (service, backend)) in
+        [("10.96.0.10", server.v4()), ("fd60::10", server.v6())].into_iter().enumerate()
+    {
+        let family = if backend.is_ipv4() { "IPv4" } else { "IPv6" };
+        node.apply(
+            &format!("service{n}"),
+            &format!(
+                "
+apiVersion: v1
+kind: Service
+metadata: {{name: web{n}, namespace: default}}
+spec:
+  clusterIP: \"{service}\"
+  clusterIPs: [\"{service}\"]
+  ports: [{{name: any, port: 5201}}, {{name: udp, port: 5201, protocol: UDP}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+addressType: {family}
+metadata: {{name: web{n}, namespace: default, labels: {{kubernetes.io/service-name: web{n}}}}}
+endpoints: [{{addresses: [\"{backend}\"], conditions: {{ready: true}}}}]
+ports: [{{name: any, port: 5201}}, {{name: udp, port: 5201, protocol: UDP}}]
+"
+            ),
+        );
+        for options in [&[][..], &["-R"], &["-u", "-b", "50M"]] {
+            let before = bytes(&node);
+            let received = iperf3(&client, &server, service.parse().unwrap(), options);
+            let by_kernel = (bytes(&node) - before) as f64;
+            assert!(by_kernel > received / 2.0, "{service} {options:?}: {by_kernel} of {received}");
+        }
+    }
+}
+
+/// Counted by the receiver's kernel: once the snapshot is in force, nothing arrives.
+#[test]
+fn a_denial_holds_from_the_next_packet_of_a_stream_at_full_speed() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&ON);
+    let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
+    for round in 0..6 {
+        let to = if round % 2 == 0 { server.v4() } else { server.v6() };
+        while_streaming(&client, to, || {
+            let before = forwarded(&node);
+            node.eventually("the kernel's way", || {
+                (forwarded(&node) > before + 1000).then_some(())
+            });
+            // A change that concerns neither end leaves the stream where it is.
+            let stale = || offload(&node)["punted"]["old-generation"].as_u64().unwrap();
+            let old = stale();
+            node.apply("elsewhere", ELSEWHERE);
+            assert_eq!(stale(), old, "a change elsewhere sends nothing to the switch");
+            node.withdraw("elsewhere");
+            node.apply("policy", NOTHING_IN);
+            let then = arrived(&server);
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(arrived(&server), then, "round {round}: packets after the denial");
+            node.withdraw("policy");
+            node.eventually("packets again", || (arrived(&server) > then).then_some(()));
+        });
+    }
+    assert!(
+        node.verdicts(&["--verdict", "dropped"]).iter().any(|it| it["reason"] == "policy-denied")
+    );
+}
+
+/// One question to a redis server over a connection.
+fn asks(connection: &mut TcpStream) -> std::io::Result<()> {
+    connection.write_all(b"PING\r\n")?;
+    let mut answer = [0; 7];
+    connection.read_exact(&mut answer)?;
+    assert_eq!(&answer, b"+PONG\r\n");
+    Ok(())
+}
+
+/// Waits until the kernel forwards a connection.
+fn wait_for_offload(node: &ClusterNode, connection: &mut TcpStream) {
+    node.eventually("the kernel's way", || {
+        let before = forwarded(node);
+        asks(connection).unwrap();
+        (forwarded(node) > before).then_some(())
+    });
+}
+
+#[test]
+fn connections_outlive_the_switch_for_the_grace_alone() {
+    requires_the_machine!("redis-server");
+    let arguments = [&ON[..], &["--flow-offload-grace", "4s"]].concat();
+    let mut node = ClusterNode::start(&arguments);
+    // Pods without the node borrowed, which is restarted.
+    let (client, server) = (Namespace::new("client"), Namespace::new("server"));
+    let address = |name: &str, namespace: &Namespace| -> IpAddr {
+        node.write(
+            &format!("pod-{name}"),
+            &format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: default, labels: \
+                 {{role: {name}}}}}, spec: {{nodeName: node1, containers: [{{name: c, image: x}}]}}}}"
+            ),
+        );
+        let output = node.plugin("ADD", name, namespace);
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let address = result["ips"][0]["address"].as_str().unwrap_or_else(|| panic!("{result}"));
+        address.split('/').next().unwrap().parse().unwrap()
+    };
+    address("client", &client);
+    let to = SocketAddr::new(address("server", &server), 6379);
+    let redis = "redis-server --bind * -::* --protected-mode no --save  --daemonize no";
+    let redis = server.spawn(redis.split(' '));
+    redis.wait_for_line("Ready to accept connections", PATIENCE);
+    let connect = || {
+        let stream = TcpStream::connect_timeout(&to, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        std::io::Result::Ok(stream)
+    };
+    let mut connection = client.enter(connect).unwrap();
+    wait_for_offload(&node, &mut connection);
+    node.kill_switch();
+    let killed = Instant::now();
+    let mut questions = 0;
+    while killed.elapsed() < Duration::from_secs(3) {
+        asks(&mut connection).unwrap();
+        questions += 1;
+    }
+    assert!(questions > 100, "{questions} answers without the switch");
+    assert!(client.enter(connect).is_err(), "new connections wait for the switch");
+    std::thread::sleep(Duration::from_secs(5).saturating_sub(killed.elapsed()));
+    assert!(asks(&mut connection).is_err(), "the grace is over");
+    node.start_switch();
+    // What was not answered is sent again by the client's kernel.
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = [0; 7];
+    connection.read_exact(&mut answer).unwrap();
+    wait_for_offload(&node, &mut connection);
+    // The next one takes over without a break.
+    assert!(node.stop_switch().success());
+    asks(&mut connection).unwrap();
+    node.start_switch();
+    wait_for_offload(&node, &mut connection);
+    for (name, namespace) in [("client", &client), ("server", &server)] {
+        assert!(node.plugin("DEL", name, namespace).status.success());
+    }
+}
+
+/// Without its program a pod is cut off until it has it again.
+#[test]
+fn a_program_that_is_taken_off_comes_back() {
+    requires_the_machine!("ping");
+    let node = ClusterNode::start(&ON);
+    let (a, b) = (node.pod("a", "a"), node.pod("b", "b"));
+    assert!(a.pings(b.v4()));
+    let path = format!("/sys/class/net/{}/ifindex", a.host_interface);
+    let index: u32 = node.namespace.exec(["cat", &path]).trim().parse().unwrap();
+    node.namespace.enter(|| {
+        flow_offload::recognize_programs([index]);
+        flow_offload::Kernel::release(index);
+    });
+    let status = node.eventually("the loss", || {
+        Some(node.status()).filter(|status| status["ports_lost"].as_u64() > Some(0))
+    });
+    assert_eq!(status["lost"][0]["why"], "its XDP program was taken off");
+    node.eventually("the program", || a.pings(b.v4()).then_some(()));
+}
+
+#[test]
+fn a_punt_link_that_is_deleted_is_made_anew() {
+    requires_the_machine!("ping");
+    let node = ClusterNode::start(&ON);
+    let (a, b) = (node.pod("a", "a"), node.pod("b", "b"));
+    assert!(a.pings(b.v4()));
+    node.namespace.exec(["ip", "link", "delete", "podgate-pods"]);
+    node.eventually("the punt link", || {
+        let is_there = node.namespace.try_exec(["ip", "link", "show", "podgate-pods"]);
+        (is_there.status.success() && a.pings(b.v4())).then_some(())
+    });
+    assert_eq!(offload(&node)["state"], "on");
+}
+
+/// Whichever mode the switch was in before, the pods go on.
+#[test]
+fn modes_change_with_a_restart() {
+    requires_the_machine!("ping");
+    let mut node = ClusterNode::start(&[]);
+    let (a, b) = (Namespace::new("a"), Namespace::new("b"));
+    let mut addresses = Vec::new();
+    for (name, namespace) in [("a", &a), ("b", &b)] {
+        node.write(
+            &format!("pod-{name}"),
+            &format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: default}}, \
+                 spec: {{nodeName: node1, containers: [{{name: c, image: x}}]}}}}"
+            ),
+        );
+        let output = node.plugin("ADD", name, namespace);
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
+        addresses.push(address.split('/').next().unwrap().to_owned());
+    }
+    let pings = || a.try_exec(["ping", "-c", "1", "-W", "2", &addresses[1]]).status.success();
+    assert!(pings());
+    for mode in ["on", "off", "on"] {
+        node.kill_switch();
+        node.set_arguments(&["--flow-offload", mode]);
+        node.start_switch();
+        assert!(pings(), "{mode}");
+        assert_eq!(offload(&node)["state"], mode);
+    }
+    for (name, namespace) in [("a", &a), ("b", &b)] {
+        assert!(node.plugin("DEL", name, namespace).status.success());
+    }
+}
