@@ -259,7 +259,20 @@ fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
             Err(error) => error.into(),
             Ok(Request::Observe(filters)) => match Filter::new(filters) {
                 Err(error) => error.into(),
-                Ok(filter) => return observe(reader, &mut writer, shared, filter),
+                Ok(filter) => match shared.status.hub.unknown_pod(&filter) {
+                    // One that is followed may come yet.
+                    Some(pod) if !filter.follow() => {
+                        let text = format!("observe: no pod {pod} is known");
+                        ApiError::new(ErrorKind::NotFound, text).into()
+                    }
+                    unknown => {
+                        if let Some(pod) = unknown {
+                            let notice = json!({ "notice": format!("no pod {pod} is known yet") });
+                            write_line(&mut writer, &Answer::Result(notice))?;
+                        }
+                        return observe(reader, &mut writer, shared, filter);
+                    }
+                },
             },
             Ok(Request::FollowSessionRules) => {
                 return follow_session_rules(reader, &mut writer, shared);

@@ -104,12 +104,53 @@ pub struct ObserveFilters {
     /// Only connections with this port at either end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Only connections that a pod of this namespace opens or receives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// A pod name without a namespace is one of any namespace, not of `default`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub all_namespaces: bool,
+    /// Only packets from this address or network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_ip: Option<String>,
+    /// Only packets to this address or network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_ip: Option<String>,
+    /// Only verdicts with this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Only verdicts by a policy of this name, `NAME` or `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Only connections to an address of this service, `NAMESPACE/NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_service: Option<String>,
+    /// Only verdicts of this cluster node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Only verdicts at this moment or later, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Only verdicts before this moment, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Verdicts that the filters above would leave out; the span of time is as it is.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub not: bool,
+    /// The number of past verdicts to send, the oldest that match; takes the place of `last`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u32>,
     /// How many past verdicts to send first.
     #[serde(default)]
     pub last: u32,
     /// Also send new ones; otherwise the stream ends after the past ones.
     #[serde(default)]
     pub follow: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The verdict about a packet or connection.

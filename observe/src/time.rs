@@ -16,6 +16,11 @@ pub fn nanoseconds(time: SystemTime) -> String {
     format!("{:.9}", Timestamp::try_from(time).unwrap_or_default())
 }
 
+/// Whether a text is a moment of RFC 3339.
+pub fn is_moment(text: &str) -> bool {
+    text.parse::<Timestamp>().is_ok()
+}
+
 /// The same in whole seconds: `2026-11-21T02:25:35Z`.
 pub fn utc_seconds(time: SystemTime) -> String {
     format!("{:.0}", Timestamp::try_from(time).unwrap_or_default())

@@ -18,6 +18,7 @@ pub mod status;
 pub mod top;
 pub mod trace;
 pub mod uninstall;
+mod view;
 
 use std::process::ExitCode;
 

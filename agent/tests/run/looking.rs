@@ -228,3 +228,30 @@ fn packets_are_followed_from_node_to_node() {
         assert!(error.contains(part), "{error}");
     }
 }
+
+#[test]
+fn verdicts_know_services_and_filters_unknown_pods() {
+    let files = NodeFiles::new("observe-more");
+    let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: front, namespace: default}\n\
+                   spec: {clusterIP: 10.96.0.7, ports: [{port: 80}]}\n";
+    files.manifest("cluster.yaml", &(cluster(&["db", "web"]) + service));
+    let node = Node::start(&files);
+    let web = node.attach("web", WEB);
+    web.send(&syn(WEB, "10.96.0.7", 80));
+    node.wait_for_event(|event| event.to.service.as_deref() == Some("default/front"));
+    let ask = |filters: ObserveFilters| {
+        let filters = ObserveFilters { last: 100, ..filters };
+        let events = node.client().stream(&Request::Observe(filters)).unwrap();
+        events.map(|event| event.map_err(|error| error.to_string())).collect::<Vec<_>>()
+    };
+    let to =
+        |service: &str| ObserveFilters { to_service: Some(service.into()), ..Default::default() };
+    assert_eq!((ask(to("default/front")).len(), ask(to("default/back")).len()), (1, 0));
+    // A pod that nobody knows is a mistake; one that is followed may come yet.
+    let ghost = ObserveFilters { from_pod: Some("ghost".into()), ..Default::default() };
+    let refused = ask(ghost.clone()).remove(0).unwrap_err();
+    assert!(refused.contains("no pod default/ghost is known"), "{refused}");
+    let followed = ObserveFilters { follow: true, ..ghost };
+    let first = node.client().stream(&Request::Observe(followed)).unwrap().next().unwrap().unwrap();
+    assert_eq!(first["notice"], "no pod default/ghost is known yet");
+}

@@ -55,6 +55,9 @@ pub struct End {
     /// Its port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// The service that has the address, `ns/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Arc<str>>,
 }
 
 impl fmt::Display for End {
@@ -118,11 +121,13 @@ pub(crate) mod tests {
                 pod: Some("default/frontend".into()),
                 ip: Some("10.1.0.3".parse().unwrap()),
                 port: Some(41000),
+                ..End::default()
             },
             to: End {
                 pod: Some("default/db".into()),
                 ip: Some("10.1.0.2".parse().unwrap()),
                 port: Some(6379),
+                ..End::default()
             },
             protocol: Some("TCP".into()),
             icmp_type: None,
@@ -158,7 +163,7 @@ pub(crate) mod tests {
             reason: "policy-allowed".into(),
             by: vec![],
             from: End { ip: Some("2001:db8::1".parse().unwrap()), ..End::default() },
-            to: End { ip: Some("2001:db8::2".parse().unwrap()), port: Some(7), pod: None },
+            to: End { ip: Some("2001:db8::2".parse().unwrap()), port: Some(7), ..End::default() },
             protocol: Some("ICMPv6".into()),
             icmp_type: Some(128),
             tcp_flags: None,

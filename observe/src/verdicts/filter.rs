@@ -1,68 +1,217 @@
 //! Which events an observer wants.
 
-use local_api::{ApiError, ErrorKind, ObserveFilters};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
 
-use super::Event;
+use dataplane::Outcome;
+use ipnet::IpNet;
+use jiff::Timestamp;
+use local_api::{ApiError, ErrorKind, ObserveFilters, Verdict};
+
+use super::hub::protocol_name;
+use super::{End, Event};
 
 /// Filters that were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filter(ObserveFilters);
+pub struct Filter {
+    verdict: Option<Verdict>,
+    from_pod: Option<Pod>,
+    to_pod: Option<Pod>,
+    namespace: Option<String>,
+    from_ip: Option<IpNet>,
+    to_ip: Option<IpNet>,
+    protocol: Option<String>,
+    port: Option<u16>,
+    reason: Option<String>,
+    policy: Option<String>,
+    to_service: Option<String>,
+    node: Option<String>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    not: bool,
+    first: Option<u32>,
+    last: u32,
+    follow: bool,
+}
+
+/// A pod by name, in one namespace or in any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    namespace: Option<String>,
+    name: String,
+}
+
+impl Pod {
+    /// Whether a pod, as `ns/pod`, is this one.
+    pub fn is(&self, pod: &str) -> bool {
+        pod.split_once('/').is_some_and(|(namespace, name)| {
+            name == self.name && self.namespace.as_ref().is_none_or(|it| it == namespace)
+        })
+    }
+}
+
+impl fmt::Display for Pod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => write!(f, "{} of any namespace", self.name),
+        }
+    }
+}
+
+fn bad(field: &str, text: &str, problem: &str) -> ApiError {
+    let text = text.escape_debug();
+    ApiError::new(ErrorKind::BadRequest, format!("observe: {field}: '{text}' {problem}"))
+}
 
 impl Filter {
     /// Validates the filter.
     ///
     /// # Errors
     /// Of kind `bad-request`, naming the filter.
-    pub fn new(mut wanted: ObserveFilters) -> Result<Self, ApiError> {
-        let bad = |text: String| ApiError::new(ErrorKind::BadRequest, format!("observe: {text}"));
-        for (name, pod) in [("from_pod", &mut wanted.from_pod), ("to_pod", &mut wanted.to_pod)] {
-            let Some(pod) = pod else { continue };
+    pub fn new(wanted: ObserveFilters) -> Result<Self, ApiError> {
+        let pod = |field: &str, text: &Option<String>| -> Result<Option<Pod>, ApiError> {
+            let Some(text) = text else { return Ok(None) };
             // As kubectl does: without a namespace the default one is meant.
-            if !pod.contains('/') {
-                *pod = format!("default/{pod}");
-            }
-            let parts: Vec<&str> = pod.split('/').collect();
-            if parts.len() != 2 || parts.iter().any(|part| part.is_empty()) {
-                return Err(bad(format!("{name}: '{}' is no ns/pod", pod.escape_debug())));
-            }
-        }
-        if let Some(protocol) = &mut wanted.protocol {
-            let known = ["TCP", "UDP", "SCTP", "ICMP", "ICMPv6"];
-            let found = known.into_iter().find(|name| name.eq_ignore_ascii_case(protocol));
-            *protocol = match (found, protocol.parse::<u8>()) {
-                (Some(name), _) => name.to_owned(),
-                (None, Ok(number)) => number.to_string(),
-                (None, Err(_)) => {
-                    let text = protocol.escape_debug();
-                    return Err(bad(format!("protocol: '{text}' is none of {}", known.join(", "))));
-                }
+            let usual = || Some("default".to_owned()).filter(|_| !wanted.all_namespaces);
+            let (namespace, name) = match text.split_once('/') {
+                Some((namespace, name)) => (Some(namespace.to_owned()), name),
+                None => (wanted.namespace.clone().or_else(usual), text.as_str()),
             };
+            let is_empty = name.is_empty() || namespace.as_ref().is_some_and(String::is_empty);
+            match is_empty || name.contains('/') {
+                true => Err(bad(field, text, "is no ns/pod")),
+                false => Ok(Some(Pod { namespace, name: name.to_owned() })),
+            }
+        };
+        let net = |field: &str, text: &Option<String>| -> Result<Option<IpNet>, ApiError> {
+            let Some(text) = text else { return Ok(None) };
+            let one = text.parse::<IpAddr>().map(IpNet::from);
+            let net = one.or_else(|_| text.parse::<IpNet>());
+            net.map(Some).map_err(|_| bad(field, text, "is neither an address nor a network"))
+        };
+        let moment = |field: &str, text: &Option<String>| -> Result<Option<Timestamp>, ApiError> {
+            let Some(text) = text else { return Ok(None) };
+            text.parse().map(Some).map_err(|_| bad(field, text, "is no moment of RFC 3339"))
+        };
+        let protocol = match &wanted.protocol {
+            None => None,
+            Some(text) => Some(protocol(text)?),
+        };
+        if let Some(reason) = &wanted.reason
+            && !Outcome::ALL.iter().any(|outcome| outcome.name() == reason)
+        {
+            return Err(bad("reason", reason, "is no reason; see podgate show errors"));
         }
-        Ok(Self(wanted))
+        if let Some(service) = &wanted.to_service
+            && service.split('/').filter(|part| !part.is_empty()).count() != 2
+        {
+            return Err(bad("to_service", service, "is no ns/name"));
+        }
+        Ok(Self {
+            from_pod: pod("from_pod", &wanted.from_pod)?,
+            to_pod: pod("to_pod", &wanted.to_pod)?,
+            from_ip: net("from_ip", &wanted.from_ip)?,
+            to_ip: net("to_ip", &wanted.to_ip)?,
+            since: moment("since", &wanted.since)?,
+            until: moment("until", &wanted.until)?,
+            protocol,
+            verdict: wanted.verdict,
+            namespace: wanted.namespace,
+            port: wanted.port,
+            reason: wanted.reason,
+            policy: wanted.policy,
+            to_service: wanted.to_service,
+            node: wanted.node,
+            not: wanted.not,
+            first: wanted.first,
+            last: wanted.last,
+            follow: wanted.follow,
+        })
     }
 
     /// Whether an event is wanted.
     pub fn matches(&self, event: &Event) -> bool {
-        let Self(wanted) = self;
-        let pod = |wanted: &Option<String>, pod: &Option<std::sync::Arc<str>>| {
-            wanted.as_ref().is_none_or(|wanted| pod.as_deref() == Some(wanted.as_str()))
-        };
-        wanted.verdict.is_none_or(|verdict| verdict == event.verdict)
-            && pod(&wanted.from_pod, &event.from.pod)
-            && pod(&wanted.to_pod, &event.to.pod)
-            && wanted.protocol.as_ref().is_none_or(|name| event.protocol.as_ref() == Some(name))
-            && wanted.port.is_none_or(|port| [event.from.port, event.to.port].contains(&Some(port)))
+        self.is_in_time(event) && self.is_meant(event) != self.not
     }
 
-    /// How many past events are wanted.
+    fn is_in_time(&self, event: &Event) -> bool {
+        if self.since.is_none() && self.until.is_none() {
+            return true;
+        }
+        let Ok(time) = event.time.parse::<Timestamp>() else { return false };
+        self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
+    }
+
+    fn is_meant(&self, event: &Event) -> bool {
+        let Event { from, to, .. } = event;
+        let pod = |wanted: &Option<Pod>, end: &End| {
+            wanted.as_ref().is_none_or(|it| end.pod.as_ref().is_some_and(|pod| it.is(pod)))
+        };
+        let net = |wanted: Option<IpNet>, end: &End| {
+            wanted.is_none_or(|net| end.ip.is_some_and(|ip| net.contains(&ip)))
+        };
+        let is_in = |end: &End, namespace: &str| {
+            let pod = end.pod.as_ref().and_then(|pod| pod.split_once('/'));
+            pod.is_some_and(|(own, _)| own == namespace)
+        };
+        self.verdict.is_none_or(|verdict| verdict == event.verdict)
+            && pod(&self.from_pod, from)
+            && pod(&self.to_pod, to)
+            && net(self.from_ip, from)
+            && net(self.to_ip, to)
+            && self.namespace.as_ref().is_none_or(|it| is_in(from, it) || is_in(to, it))
+            && self.protocol.as_ref().is_none_or(|name| event.protocol.as_ref() == Some(name))
+            && self.port.is_none_or(|port| [from.port, to.port].contains(&Some(port)))
+            && self.reason.as_ref().is_none_or(|reason| event.reason == *reason)
+            && self.policy.as_ref().is_none_or(|name| event.by.iter().any(|by| is_by(by, name)))
+            && self.to_service.as_ref().is_none_or(|it| to.service.as_deref() == Some(it))
+            && self.node.as_ref().is_none_or(|node| *event.node == **node)
+    }
+
+    /// The pods that it names.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        [&self.from_pod, &self.to_pod].into_iter().flatten()
+    }
+
+    /// How many past events are wanted, the newest.
     pub fn last(&self) -> usize {
-        self.0.last as usize
+        self.last as usize
+    }
+
+    /// How many past events are wanted, if the oldest are.
+    pub fn first(&self) -> Option<usize> {
+        self.first.map(|first| first as usize)
     }
 
     /// Whether new events are wanted.
     pub fn follow(&self) -> bool {
-        self.0.follow
+        self.follow
     }
+}
+
+/// The name of a protocol as events spell it.
+fn protocol(text: &str) -> Result<String, ApiError> {
+    const KNOWN: [&str; 5] = ["TCP", "UDP", "SCTP", "ICMP", "ICMPv6"];
+    let found = KNOWN.into_iter().find(|name| name.eq_ignore_ascii_case(text));
+    match (found, text.parse::<u8>()) {
+        (Some(name), _) => Ok(name.to_owned()),
+        (None, Ok(number)) => Ok(protocol_name(number)),
+        (None, Err(_)) => {
+            Err(bad("protocol", text, &format!("is none of {}, nor a number", KNOWN.join(", "))))
+        }
+    }
+}
+
+/// Whether an origin such as `NetworkPolicy NS/NAME ingress[0]` is of the policy `NAME` or
+/// `NS/NAME`.
+fn is_by(origin: &Arc<str>, policy: &str) -> bool {
+    let mut words = origin.split(' ');
+    words.any(|word| {
+        let word = word.trim_end_matches(',');
+        word == policy || word.split_once('/').is_some_and(|(_, name)| name == policy)
+    })
 }
 
 #[cfg(test)]
@@ -73,7 +222,7 @@ mod tests {
 
     #[test]
     fn each_filter_lets_its_own_through() {
-        let cases: [(ObserveFilters, bool); 11] = [
+        let cases: [(ObserveFilters, bool); 34] = [
             (ObserveFilters::default(), true),
             (ObserveFilters { verdict: Some(Verdict::Dropped), ..Default::default() }, true),
             (ObserveFilters { verdict: Some(Verdict::Forwarded), ..Default::default() }, false),
@@ -85,6 +234,50 @@ mod tests {
             (ObserveFilters { protocol: Some("17".into()), ..Default::default() }, false),
             (ObserveFilters { port: Some(6379), ..Default::default() }, true),
             (ObserveFilters { port: Some(80), ..Default::default() }, false),
+            (ObserveFilters { protocol: Some("6".into()), ..Default::default() }, true),
+            (ObserveFilters { namespace: Some("default".into()), ..Default::default() }, true),
+            (ObserveFilters { namespace: Some("other".into()), ..Default::default() }, false),
+            (ObserveFilters { from_ip: Some("10.1.0.3".into()), ..Default::default() }, true),
+            (ObserveFilters { from_ip: Some("10.1.0.0/30".into()), ..Default::default() }, true),
+            (ObserveFilters { from_ip: Some("10.1.0.2".into()), ..Default::default() }, false),
+            (ObserveFilters { to_ip: Some("10.1.0.2/32".into()), ..Default::default() }, true),
+            (ObserveFilters { to_ip: Some("10.2.0.0/16".into()), ..Default::default() }, false),
+            (ObserveFilters { reason: Some("policy-denied".into()), ..Default::default() }, true),
+            (ObserveFilters { reason: Some("no-route".into()), ..Default::default() }, false),
+            (ObserveFilters { policy: Some("db".into()), ..Default::default() }, true),
+            (ObserveFilters { policy: Some("default/db".into()), ..Default::default() }, true),
+            (ObserveFilters { policy: Some("other/db".into()), ..Default::default() }, false),
+            (ObserveFilters { policy: Some("default".into()), ..Default::default() }, false),
+            (ObserveFilters { to_service: Some("default/db".into()), ..Default::default() }, false),
+            (ObserveFilters { node: Some("node-a".into()), ..Default::default() }, true),
+            (ObserveFilters { node: Some("node-b".into()), ..Default::default() }, false),
+            (
+                ObserveFilters {
+                    since: Some("2026-11-21T02:25:35.123Z".into()),
+                    ..Default::default()
+                },
+                true,
+            ),
+            (
+                ObserveFilters { since: Some("2026-11-21T02:25:36Z".into()), ..Default::default() },
+                false,
+            ),
+            (
+                ObserveFilters {
+                    until: Some("2026-11-21T02:25:35.123Z".into()),
+                    ..Default::default()
+                },
+                false,
+            ),
+            (
+                ObserveFilters {
+                    until: Some("2026-11-21T03:25:36+00:30".into()),
+                    ..Default::default()
+                },
+                true,
+            ),
+            (ObserveFilters { not: true, ..Default::default() }, false),
+            (ObserveFilters { not: true, port: Some(80), ..Default::default() }, true),
         ];
         for (wanted, expected) in cases {
             let filter = Filter::new(wanted.clone()).unwrap();
@@ -98,10 +291,30 @@ mod tests {
             ("from_pod", ObserveFilters { from_pod: Some("a/b/c".into()), ..Default::default() }),
             ("to_pod", ObserveFilters { to_pod: Some("/b".into()), ..Default::default() }),
             ("protocol", ObserveFilters { protocol: Some("tpc".into()), ..Default::default() }),
+            ("from_ip", ObserveFilters { from_ip: Some("db".into()), ..Default::default() }),
+            ("reason", ObserveFilters { reason: Some("denied".into()), ..Default::default() }),
+            ("to_service", ObserveFilters { to_service: Some("db".into()), ..Default::default() }),
+            ("since", ObserveFilters { since: Some("yesterday".into()), ..Default::default() }),
         ];
         for (field, wanted) in cases {
             let error = Filter::new(wanted).unwrap_err();
             assert!(error.message.contains(field), "{error}");
         }
+    }
+
+    #[test]
+    fn a_pod_without_a_namespace_is_of_any_where_that_is_wanted() {
+        let wanted = ObserveFilters {
+            to_pod: Some("db".into()),
+            all_namespaces: true,
+            ..Default::default()
+        };
+        let mut event = denied();
+        event.to.pod = Some("other/db".into());
+        assert!(Filter::new(wanted.clone()).unwrap().matches(&event));
+        let usual = ObserveFilters { all_namespaces: false, ..wanted.clone() };
+        assert!(!Filter::new(usual).unwrap().matches(&event));
+        let named = ObserveFilters { namespace: Some("other".into()), ..wanted };
+        assert!(Filter::new(named).unwrap().matches(&event));
     }
 }

@@ -34,6 +34,8 @@ pub struct Hub {
     names: Mutex<Arc<Names>>,
     /// Of all pods known.
     cluster: RwLock<Names>,
+    /// Services by address.
+    services: RwLock<Names>,
     inner: Mutex<Inner>,
     stopped: AtomicBool,
 }
@@ -73,6 +75,7 @@ impl Hub {
             queues: (0..workers).map(|_| Queue::new()).collect(),
             names: Mutex::default(),
             cluster: RwLock::default(),
+            services: RwLock::default(),
             inner: Mutex::default(),
             stopped: AtomicBool::new(false),
         })
@@ -102,6 +105,27 @@ impl Hub {
             Some(name) => names.insert(address, name),
             None => names.remove(&address),
         };
+    }
+
+    /// Sets the names of services by their addresses.
+    pub fn set_services(&self, names: Names) {
+        let old = std::mem::replace(&mut *write(&self.services), names);
+        drop(old);
+    }
+
+    /// The pod, of those that a filter names, that neither exists nor is in the history.
+    pub fn unknown_pod(&self, filter: &Filter) -> Option<String> {
+        let inner = self.fetch();
+        filter.pods().find_map(|wanted| {
+            let is_it = |name: &str| wanted.is(name);
+            let here = Arc::clone(&lock(&self.names));
+            let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+            let is_known = here.values().chain(cluster.values()).any(|name| is_it(name))
+                || inner.history.newest_first().any(|event| {
+                    [&event.from.pod, &event.to.pod].into_iter().flatten().any(|pod| is_it(pod))
+                });
+            (!is_known).then(|| wanted.to_string())
+        })
     }
 
     /// Addresses of the pod with this name, `ns/pod`.
@@ -145,7 +169,14 @@ impl Hub {
         let (sender, events) = sync_channel(WAITING + HISTORY);
         let lost = Arc::new(AtomicU64::new(0));
         let matching = inner.history.newest_first().filter(|event| filter.matches(event));
-        let past: Vec<_> = matching.take(filter.last()).collect();
+        let past: Vec<_> = match filter.first() {
+            None => matching.take(filter.last()).collect(),
+            Some(first) => {
+                let all: Vec<_> = matching.collect();
+                let begin = all.len().saturating_sub(first);
+                all[begin..].to_vec()
+            }
+        };
         for event in past.into_iter().rev() {
             // The channel has room for the whole history.
             let _ = sender.try_send(Arc::clone(event));
@@ -182,10 +213,12 @@ impl Hub {
     }
 
     fn event(&self, seen: Seen, name: impl Fn(&IpAddr) -> Option<Arc<str>>) -> Event {
+        let services = self.services.read().unwrap_or_else(PoisonError::into_inner);
         let end = |ip: Option<IpAddr>, port, pod_port: Option<Arc<str>>| End {
             pod: pod_port.or_else(|| ip.and_then(|ip| name(&ip))),
             ip,
             port,
+            service: ip.and_then(|ip| services.get(&ip).cloned()),
         };
         let packet = seen.packet;
         let ports = packet.and_then(|packet| packet.ports).unzip();

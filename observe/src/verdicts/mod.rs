@@ -16,7 +16,7 @@ mod hub;
 mod inspector;
 
 pub use event::{End, Event};
-pub use filter::Filter;
+pub use filter::{Filter, Pod};
 pub use hub::{Hub, Names, Observer};
 pub use hub::{flag_names, protocol_name};
 pub use inspector::Inspector;

@@ -48,6 +48,14 @@ impl ControlLoop {
             ports.push(port_info(UPLINK.to_owned(), &uplink.interface, &uplink.port, own, false));
         }
         let view = self.control.view();
+        let services = view.services.iter().flat_map(|(key, service)| {
+            let it = &service.service;
+            let all = [&it.cluster_ips, &it.external_ips, &it.load_balancer_ips];
+            let name: std::sync::Arc<str> = key.to_string().into();
+            let all: Vec<IpAddr> = all.into_iter().flatten().copied().collect();
+            all.into_iter().map(move |address| (address, std::sync::Arc::clone(&name)))
+        });
+        self.shared.hub.set_services(services.collect());
         let counting: std::collections::HashSet<&str> =
             self.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
         for attached in self.pods.iter() {
