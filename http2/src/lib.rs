@@ -16,13 +16,14 @@
 //! |---|---|
 //! | `receive.rs`, `field.rs`, `limits.rs` | frames of the peer: their order, their headers, how many a second |
 //! | `link/` | streams, windows and queues |
-//! | `drive.rs` | the task of a connection |
+//! | `drive.rs`, `driven.rs` | the task of a connection; state that wakes it |
 //! | `frame.rs`, `hpack/` | encoding |
 //!
 //! Locks: a [`Link`]'s is taken last and never while a [`Handler`] runs.
 
 mod clock;
 mod drive;
+mod driven;
 mod field;
 mod frame;
 mod hpack;
@@ -32,6 +33,7 @@ mod receive;
 
 pub use clock::millis;
 pub use drive::{Handler, drive};
+pub use driven::Driven;
 pub use hpack::{Field, encode};
 pub use link::{Link, Settings};
 pub use receive::{Receiver, Role};

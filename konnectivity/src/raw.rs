@@ -9,18 +9,18 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use http2::Driven;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 /// The queue towards the socket.
 #[derive(Debug, Default)]
 pub(crate) struct Raw {
-    state: Mutex<State>,
+    state: Driven<State>,
 }
 
 #[derive(Debug)]
@@ -30,13 +30,12 @@ struct State {
     end: End,
     /// When the socket last took bytes.
     taken: u64,
-    driver: Option<Waker>,
 }
 
 impl Default for State {
     fn default() -> Self {
         let taken = http2::millis();
-        Self { queue: VecDeque::new(), queued: 0, end: End::Open, taken, driver: None }
+        Self { queue: VecDeque::new(), queued: 0, end: End::Open, taken }
     }
 }
 
@@ -84,24 +83,9 @@ const READ: usize = 32 * 1024;
 const ROUNDS: usize = 16;
 
 impl Raw {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.lock();
-        let result = change(&mut state);
-        let driver = state.driver.take();
-        drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
-        result
-    }
-
     /// Queues bytes; returns how many are queued now, or `None` if the socket has ended.
     pub(crate) fn push(&self, bytes: Bytes) -> Option<usize> {
-        self.with(|state| {
+        self.state.change(|state| {
             if state.end != End::Open {
                 return None;
             }
@@ -116,7 +100,7 @@ impl Raw {
 
     /// Ends the writing direction when everything is written; what comes is read on.
     pub(crate) fn half_close(&self) {
-        self.with(|state| {
+        self.state.change(|state| {
             if state.end == End::Open {
                 state.end = End::Half;
             }
@@ -125,7 +109,7 @@ impl Raw {
 
     /// Closes the socket when everything is written.
     pub(crate) fn finish(&self) {
-        self.with(|state| {
+        self.state.change(|state| {
             if matches!(state.end, End::Open | End::Half) {
                 state.end = End::AfterQueue;
             }
@@ -134,7 +118,7 @@ impl Raw {
 
     /// Closes the socket.
     pub(crate) fn cut(&self) {
-        self.with(|state| {
+        self.state.change(|state| {
             state.end = End::Now;
             state.queue = VecDeque::new();
             state.queued = 0;
@@ -143,17 +127,17 @@ impl Raw {
 
     /// Wakes the reading side, which asks the owner for room again.
     pub(crate) fn wake(&self) {
-        self.with(|_| ());
+        self.state.wake();
     }
 
     /// Bytes that wait.
     pub(crate) fn queued(&self) -> usize {
-        self.lock().queued
+        self.state.lock().queued
     }
 
     /// Time since the socket last took bytes, while bytes are queued.
     pub(crate) fn stalled_for(&self) -> Duration {
-        let state = self.lock();
+        let state = self.state.lock();
         match state.queue.is_empty() {
             true => Duration::ZERO,
             false => Duration::from_millis(http2::millis().saturating_sub(state.taken)),
@@ -219,7 +203,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, O: Owner> Task<'_, I, O> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Ended::Failed(error)),
                 Poll::Pending => false,
             };
-            let end = self.raw.lock().end;
+            let end = self.raw.state.lock().end;
             let ended = if self.peer_ended { Ended::ByPeer } else { Ended::ByOwner };
             let over = self.peer_ended && !self.answering;
             if end == End::Now || idle && (end == End::AfterQueue || over) {
@@ -259,8 +243,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin, O: Owner> Task<'_, I, O> {
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         loop {
             let mut front = {
-                let mut state = self.raw.lock();
-                state.driver = Some(cx.waker().clone());
+                let mut state = self.raw.state.lock();
+                state.set_driver(Some(cx.waker()));
                 match state.queue.pop_front() {
                     Some(front) => front,
                     None => {
@@ -270,7 +254,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, O: Owner> Task<'_, I, O> {
                 }
             };
             let poll = Pin::new(&mut *self.io).poll_write(cx, &front);
-            let mut state = self.raw.lock();
+            let mut state = self.raw.state.lock();
             let count = match poll {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(count)) => count,

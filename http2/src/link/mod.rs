@@ -4,7 +4,7 @@ mod state;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use state::{End, Phase, State};
 
+use super::driven::Driven;
 use super::frame::{self, flag, kind, setting};
 use super::hpack::MOST_BYTES;
 use super::receive::Role;
@@ -32,7 +33,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Link {
     role: Role,
-    state: Mutex<State>,
+    state: Driven<State>,
     /// When bytes were last received, by [`crate::clock::millis`].
     last_received: AtomicU64,
 }
@@ -88,13 +89,12 @@ impl Link {
             closed: VecDeque::new(),
             last_forgotten: 0,
             phase: Phase::Open,
-            driver: None,
             waiting: VecDeque::new(),
             ping_sent: None,
         };
         Arc::new(Self {
             role,
-            state: Mutex::new(state),
+            state: Driven::new(state),
             last_received: AtomicU64::new(crate::millis()),
         })
     }
@@ -104,25 +104,9 @@ impl Link {
         self.role
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the state, then wakes the driver.
-    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.lock();
-        let result = change(&mut state);
-        let driver = state.driver.take();
-        drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
-        result
-    }
-
     /// Opens a stream as a client; `None` when the connection is at its end.
     pub fn request(&self, block: &[u8]) -> Option<u32> {
-        self.with(|state| {
+        self.state.change(|state| {
             if state.phase != Phase::Open {
                 return None;
             }
@@ -137,7 +121,7 @@ impl Link {
 
     /// Sends the headers of a response.
     pub fn headers(&self, stream: u32, block: &[u8]) {
-        self.with(|state| {
+        self.state.change(|state| {
             if state.phase == Phase::Open && state.streams.contains_key(&stream) {
                 let block = state.block(block);
                 frame::put_headers(&mut state.control, stream, &block, false, state.peer_frame);
@@ -147,7 +131,7 @@ impl Link {
 
     /// Queues bytes; returns how many are queued on the stream now, or `None` if it has ended.
     pub fn send(&self, stream: u32, bytes: Bytes) -> Option<usize> {
-        self.with(|state| {
+        self.state.change(|state| {
             let it = state.streams.get_mut(&stream)?;
             if !matches!(it.end, End::Open) || state.phase != Phase::Open {
                 return None;
@@ -163,7 +147,7 @@ impl Link {
 
     /// Ends our side of a stream after what is queued, a server's with trailers.
     pub fn finish(&self, stream: u32, trailers: Option<Vec<u8>>) {
-        self.with(|state| {
+        self.state.change(|state| {
             if let Some(it) = state.streams.get_mut(&stream)
                 && matches!(it.end, End::Open)
             {
@@ -175,7 +159,7 @@ impl Link {
 
     /// Discards what is queued on a stream and ends it as [`Link::finish`] does.
     pub fn cut(&self, stream: u32, trailers: Vec<u8>) {
-        self.with(|state| {
+        self.state.change(|state| {
             state.drop_queue(stream);
             if let Some(it) = state.streams.get_mut(&stream)
                 && matches!(it.end, End::Open)
@@ -189,7 +173,7 @@ impl Link {
 
     /// Ends both directions of a stream at once and discards what is queued on it.
     pub fn reset(&self, stream: u32, code: u32) {
-        self.with(|state| {
+        self.state.change(|state| {
             if state.forget(stream) {
                 frame::put_reset(&mut state.control, stream, code);
             }
@@ -199,20 +183,20 @@ impl Link {
 
     /// Gives received bytes of a stream back to the window.
     pub fn release(&self, stream: u32, bytes: usize) {
-        if bytes > 0 && self.lock().release(stream, bytes as i64) {
-            self.with(|_| ());
+        if bytes > 0 && self.state.lock().release(stream, bytes as i64) {
+            self.state.wake();
         }
     }
 
     /// Bytes queued on a stream.
     pub fn queued(&self, stream: u32) -> usize {
-        self.lock().streams.get(&stream).map_or(0, |it| it.queued)
+        self.state.lock().streams.get(&stream).map_or(0, |it| it.queued)
     }
 
     /// Returns whether a sender may queue more now; if not, wakes `waker` when it may, or when the
     /// connection has ended.
     pub fn has_room(&self, waker: &Waker) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let room = state.backlog < ROOM || state.phase == Phase::Closed;
         if !room {
             state.waiting.push_back(waker.clone());
@@ -222,7 +206,7 @@ impl Link {
 
     /// As [`Link::has_room`], behind all senders that wait already.
     pub fn has_room_after_others(&self, waker: &Waker) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let room = state.waiting.is_empty() && state.backlog < ROOM;
         if !room && state.phase != Phase::Closed {
             state.waiting.push_back(waker.clone());
@@ -233,7 +217,7 @@ impl Link {
 
     /// Sends a ping unless one is on its way.
     pub fn ping(&self) {
-        self.with(|state| {
+        self.state.change(|state| {
             if state.ping_sent.is_none() && state.phase == Phase::Open {
                 state.ping_sent = Some(crate::millis());
                 frame::put_head(&mut state.control, 8, kind::PING, 0, 0);
@@ -245,7 +229,7 @@ impl Link {
     /// Returns for how long a ping has been unanswered; any byte received since counts as an
     /// answer.
     pub fn silent_for(&self) -> Duration {
-        let Some(sent) = self.lock().ping_sent else { return Duration::ZERO };
+        let Some(sent) = self.state.lock().ping_sent else { return Duration::ZERO };
         let since = sent.max(self.last_received.load(Ordering::Relaxed));
         Duration::from_millis(crate::millis().saturating_sub(since))
     }
@@ -258,7 +242,7 @@ impl Link {
 
     /// Closes the connection after all queued frames.
     pub fn close(&self, code: u32, why: &str) {
-        self.with(|state| {
+        self.state.change(|state| {
             if state.phase == Phase::Open {
                 state.phase = Phase::Closing;
                 frame::put_head(&mut state.control, 8 + why.len(), kind::GOAWAY, 0, 0);
@@ -271,7 +255,7 @@ impl Link {
 
     /// Closes the connection now; its driver returns.
     pub fn abort(&self) {
-        self.with(|state| {
+        self.state.change(|state| {
             state.phase = Phase::Closed;
             state.control = Vec::new();
             state.streams = HashMap::new();
@@ -283,18 +267,18 @@ impl Link {
 
     /// Whether the connection has ended or is about to.
     pub fn is_closed(&self) -> bool {
-        self.lock().phase != Phase::Open
+        self.state.lock().phase != Phase::Open
     }
 
     /// Wakes the driver, which queries its handler again.
     pub fn wake(&self) {
-        self.with(|_| ());
+        self.state.wake();
     }
 
     /// Wakes as many waiting senders as fit.
     fn wake_waiting(&self) {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let closed = state.phase == Phase::Closed;
             if state.backlog >= ROOM && !closed || state.waiting.is_empty() {
                 return;
@@ -318,11 +302,11 @@ impl Link {
     /// Appends what may be written now; calls `drained` for each stream with the bytes that left
     /// its queue. Wakes senders that wait for room.
     pub(super) fn fill(&self, out: &mut Vec<u8>, drained: &mut Vec<(u32, usize)>, waker: &Waker) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         out.append(&mut state.control);
         state.control = Vec::new();
         while out.len() < FILL && state.fill_one(out, drained) {}
-        state.driver = Some(waker.clone());
+        state.set_driver(Some(waker));
         let wake = !state.waiting.is_empty() && state.backlog < ROOM;
         drop(state);
         if wake {
@@ -332,20 +316,20 @@ impl Link {
 
     /// Wakes `waker` at the next change.
     pub(super) fn register(&self, waker: &Waker) {
-        self.lock().driver = Some(waker.clone());
+        self.state.lock().set_driver(Some(waker));
     }
 
     /// Wakes no task until [`Link::fill`].
     pub(super) fn unregister(&self) {
-        self.lock().driver = None;
+        self.state.lock().set_driver(None);
     }
 
     pub(super) fn is_closing(&self) -> bool {
-        self.lock().phase == Phase::Closing
+        self.state.lock().phase == Phase::Closing
     }
 
     pub(super) fn is_aborted(&self) -> bool {
-        self.lock().phase == Phase::Closed
+        self.state.lock().phase == Phase::Closed
     }
 
     pub(super) fn note_received(&self, now: u64) {
@@ -357,7 +341,7 @@ impl Link {
 impl Link {
     /// Opens a stream for the client; false if it has too many.
     pub(super) fn accept(&self, stream: u32) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.last_remote = stream;
         let few = state.streams.len() < state.offer.streams;
         if few {
@@ -371,12 +355,12 @@ impl Link {
 
     /// Whether the stream is open in either direction.
     pub fn has_stream(&self, stream: u32) -> bool {
-        self.lock().streams.contains_key(&stream)
+        self.state.lock().streams.contains_key(&stream)
     }
 
     /// The state of a stream, as far as it is remembered.
     pub(super) fn standing(&self, stream: u32) -> Standing {
-        let state = self.lock();
+        let state = self.state.lock();
         if let Some(it) = state.streams.get(&stream) {
             let open = Standing::Open { answered: it.answered };
             return if it.remote_ended { Standing::RemoteEnded } else { open };
@@ -396,7 +380,7 @@ impl Link {
 
     /// Records that a message's opening headers arrived on the stream.
     pub(super) fn answered(&self, stream: u32) {
-        if let Some(it) = self.lock().streams.get_mut(&stream) {
+        if let Some(it) = self.state.lock().streams.get_mut(&stream) {
             it.answered = true;
         }
     }
@@ -404,7 +388,7 @@ impl Link {
     /// Counts bytes of a DATA frame against the windows; those of a stream that is no longer
     /// open are given back at once.
     pub(super) fn arrived(&self, stream: u32, bytes: usize, wanted: bool) -> Result<(), Fault> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let bytes = bytes as i64;
         let fault = |of| Fault::new(code::FLOW_CONTROL_ERROR, format!("{of}: beyond its window"));
         state.receive_left -= bytes;
@@ -423,7 +407,7 @@ impl Link {
     }
 
     pub(super) fn remote_ended(&self, stream: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(it) = state.streams.get_mut(&stream) else { return };
         it.remote_ended = true;
         if matches!(it.end, End::Sent) {
@@ -432,7 +416,7 @@ impl Link {
     }
 
     pub(super) fn remote_reset(&self, stream: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(it) = state.streams.get_mut(&stream) {
             it.remote_ended = true;
         }
@@ -443,7 +427,7 @@ impl Link {
 
     /// Increases a send window; returns an error code if it gets too large.
     pub(super) fn grow(&self, stream: u32, bytes: i64) -> Result<Option<u32>, Fault> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let window = match state.streams.get_mut(&stream) {
             _ if stream == 0 => &mut state.window,
             Some(it) => &mut it.window,
@@ -461,7 +445,7 @@ impl Link {
     }
 
     pub(super) fn setting(&self, name: u16, value: u32) -> Result<(), Fault> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match name {
             setting::INITIAL_WINDOW_SIZE => {
                 let window = i64::from(value);
@@ -498,7 +482,7 @@ impl Link {
 
     /// Queues an answer to SETTINGS or PING.
     pub(super) fn acknowledge(&self, kind: u8, payload: &[u8]) -> Result<(), Fault> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.control.len() > MOST_CONTROL {
             return Err(Fault::new(code::ENHANCE_YOUR_CALM, "answers are requested and not read"));
         }
@@ -508,7 +492,7 @@ impl Link {
     }
 
     pub(super) fn ping_answered(&self) {
-        self.lock().ping_sent = None;
+        self.state.lock().ping_sent = None;
     }
 }
 
@@ -516,7 +500,7 @@ impl Link {
 impl Link {
     /// Capacities of the tables of streams, of those that are ready, and of queued frames.
     pub(crate) fn room(&self) -> (usize, usize, usize) {
-        let state = self.lock();
+        let state = self.state.lock();
         (state.streams.capacity(), state.ready.capacity(), state.control.capacity())
     }
 }

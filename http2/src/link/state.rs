@@ -42,7 +42,6 @@ pub(super) struct State {
     /// The highest number that left `closed`.
     pub(super) last_forgotten: u32,
     pub(super) phase: Phase,
-    pub(super) driver: Option<Waker>,
     pub(super) waiting: VecDeque<Waker>,
     pub(super) ping_sent: Option<u64>,
 }
