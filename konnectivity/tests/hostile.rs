@@ -1,24 +1,35 @@
 //! Bytes that were of interest before, and those next to them.
 
+#[path = "fuzz/rules.rs"]
+mod rules;
 #[path = "fuzz/target.rs"]
 mod target;
 
-#[test]
-fn the_corpus_and_its_neighbours() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
-    let mut files = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        files += 1;
-        target::check(&bytes);
+/// Replays a corpus, each prefix of its files, and each file with one bit changed.
+fn replay(corpus: &str, least: usize, check: impl Fn(&[u8])) {
+    let folder = format!("{}/tests/corpus/{corpus}", env!("CARGO_MANIFEST_DIR"));
+    let files = testkit::corpus::files(&folder);
+    assert!(files.len() >= least, "{folder} has {} files", files.len());
+    for path in files {
+        let bytes = std::fs::read(path).unwrap();
+        check(&bytes);
         for at in 0..bytes.len() {
-            target::check(&bytes[..at]);
+            check(&bytes[..at]);
             for bit in 0..8 {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1 << bit;
-                target::check(&changed);
+                check(&changed);
             }
         }
     }
-    assert!(files >= 4, "{folder} has {files} files");
+}
+
+#[test]
+fn the_corpus_and_its_neighbours() {
+    replay("server", 4, target::check);
+}
+
+#[test]
+fn rule_files_and_their_neighbours() {
+    replay("rules", 2, rules::check);
 }

@@ -64,11 +64,19 @@ impl FileRules {
 fn read(path: &Path) -> Result<Table, String> {
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
-    let document: Document = serde_saphyr::from_str(&text).map_err(|error| named(&error))?;
+    parse(&text).map(Table::compile).map_err(|error| named(&error))
+}
+
+/// Reads the text of a rule file.
+///
+/// # Errors
+/// Names the rule and its field.
+pub fn parse(text: &str) -> Result<Vec<Rule>, String> {
+    let document: Document = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     let rules = document.rules.iter().enumerate().map(|(at, entry)| {
-        entry.rule().map_err(|error| named(&format!("rules[{at}] ({}): {error}", entry.tag)))
+        entry.rule().map_err(|error| format!("rules[{at}] ({}): {error}", entry.tag))
     });
-    Ok(Table::compile(rules.collect::<Result<_, _>>()?))
+    rules.collect()
 }
 
 impl Entry {

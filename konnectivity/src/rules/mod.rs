@@ -25,6 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use file::FileRules;
+pub use file::parse;
 use session_rules::{Action, Connection, Scope, Table, Transport};
 use switch::SwitchRules;
 

@@ -1,0 +1,33 @@
+//! Any bytes as the answer to a watch of the API server.
+
+use control::api_server::{Event, InitialSync, parse_watch};
+use control::{Control, Kind, Scope};
+
+/// Applies the events to a cluster; the first byte chooses the kind.
+pub(crate) fn check(bytes: &[u8]) {
+    let Some((first, rest)) = bytes.split_first() else { return };
+    let kind = Kind::ALL[usize::from(*first) % Kind::ALL.len()];
+    let events = parse_watch(kind, rest);
+    assert_eq!(parse_watch(kind, rest), events, "a stream has one meaning");
+    let of_kind = |event: &Event| match event {
+        Event::Resync(of, objects, _) => {
+            *of == kind && objects.iter().all(|it| it.reference().kind == kind)
+        }
+        Event::Apply(object, _) => object.reference().kind == kind,
+        Event::Delete(reference) => reference.kind == kind,
+        _ => true,
+    };
+    assert!(events.iter().all(of_kind), "a watch reports its own kind");
+    let mut control = Control::new(Scope::All);
+    let mut buffer = InitialSync::default();
+    for event in &events {
+        buffer.take(event.clone());
+        control.handle(event.clone());
+        control.commit();
+    }
+    // The initial-sync buffer leads to the same objects.
+    let mut buffered = Control::new(Scope::All);
+    buffer.work_in(&mut buffered);
+    buffered.commit();
+    assert_eq!(buffered.counts(), control.counts());
+}
