@@ -43,7 +43,7 @@ fn policies_of_the_api_server_hold_while_it_is_away_and_over_a_restart() {
         (saved > known).then_some(())
     });
 
-    node.api_server_mut().go_away();
+    node.api_server().go_away();
     node.eventually("the outage to be noticed", || {
         (node.status()["source"]["state"] == "failing").then_some(())
     });
@@ -58,7 +58,7 @@ fn policies_of_the_api_server_hold_while_it_is_away_and_over_a_restart() {
     // It comes back with other policies and has forgotten what was before.
     node.api_server().apply(policy("b"));
     node.api_server().forget_history();
-    node.api_server_mut().come_back();
+    node.api_server().come_back();
     node.eventually("the return to be in force", || {
         (node.status()["source"]["state"] == "in-sync").then_some(())
     });

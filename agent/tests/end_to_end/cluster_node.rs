@@ -1,14 +1,15 @@
 //! A cluster node with a running switch, and pods on it.
 
-use std::cell::Cell;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use serde_json::{Value, json};
 use testkit::api_server::ApiServer;
 use testkit::{Namespace, Process, TempDir};
@@ -33,14 +34,14 @@ pub(crate) struct ClusterNode {
     folder: TempDir,
     /// Where its manifests are; several cluster nodes may share them.
     manifests: PathBuf,
-    switch: Option<Process>,
+    switch: Mutex<Option<Process>>,
     /// The binary that the next start runs.
     pub(crate) program: PathBuf,
     arguments: Vec<String>,
     /// MTU of pods attached from now on.
-    pub(crate) mtu: Cell<u32>,
+    pub(crate) mtu: AtomicU32,
     /// In place of manifests, if there is one.
-    api_server: Option<ApiServer>,
+    api_server: Option<Mutex<ApiServer>>,
 }
 
 /// A pod: a namespace attached by the plugin. Detached when dropped.
@@ -98,10 +99,10 @@ impl ClusterNode {
             number,
             folder,
             manifests,
-            switch: None,
+            switch: Mutex::default(),
             program: PODGATE.into(),
             arguments,
-            mtu: Cell::new(1500),
+            mtu: AtomicU32::new(1500),
             api_server: None,
         }
     }
@@ -132,23 +133,19 @@ impl ClusterNode {
         let folder = TempDir::new("node");
         let manifests = folder.path().join("manifests");
         let mut node = Self::new(1, namespace, folder, manifests, arguments);
-        node.api_server = Some(server);
+        node.api_server = Some(Mutex::new(server));
         node.start_switch();
         node
     }
 
     /// The API server in place of manifests.
-    pub(crate) fn api_server(&self) -> &ApiServer {
-        self.api_server.as_ref().expect("there is one")
-    }
-
-    /// The same, to send it away.
-    pub(crate) fn api_server_mut(&mut self) -> &mut ApiServer {
-        self.api_server.as_mut().expect("there is one")
+    pub(crate) fn api_server(&self) -> MutexGuard<'_, ApiServer> {
+        let server = self.api_server.as_ref().expect("there is one");
+        server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the switch, again if it was killed.
-    pub(crate) fn start_switch(&mut self) {
+    pub(crate) fn start_switch(&self) {
         let program = self.program.display().to_string();
         let mut command = self.namespace.command([
             program.as_str(),
@@ -161,7 +158,7 @@ impl ClusterNode {
             "127.0.0.1:9470",
         ]);
         match &self.api_server {
-            Some(server) => command.arg("--kubeconfig").arg(server.kubeconfig()),
+            Some(_) => command.arg("--kubeconfig").arg(self.api_server().kubeconfig()),
             None => command.arg("--manifests").arg(&self.manifests),
         };
         command.arg("--socket").arg(self.path("podgate.sock"));
@@ -172,7 +169,7 @@ impl ClusterNode {
             command.args(["--flow-offload", "on"]);
         }
         command.args(&self.arguments);
-        self.switch = Some(Process::spawn(&mut command));
+        *self.switch() = Some(Process::spawn(&mut command));
         self.eventually("readiness", || {
             self.http("/readyz").starts_with("HTTP/1.1 200").then_some(())
         });
@@ -184,13 +181,23 @@ impl ClusterNode {
     }
 
     /// Ends the switch as a crash would: at once.
-    pub(crate) fn kill_switch(&mut self) {
-        self.switch.take().expect("the switch runs").kill();
+    pub(crate) fn kill_switch(&self) {
+        self.switch().take().expect("the switch runs").kill();
+    }
+
+    fn switch(&self) -> MutexGuard<'_, Option<Process>> {
+        self.switch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The switch's process, to send it signals and to change its limits.
+    pub(crate) fn switch_id(&self) -> Pid {
+        let id = self.switch().as_ref().expect("the switch runs").id();
+        Pid::from_raw(id.cast_signed()).expect("a process has a number")
     }
 
     /// Asks the switch to end, and waits for it.
-    pub(crate) fn stop_switch(&mut self) -> ExitStatus {
-        let mut switch = self.switch.take().expect("the switch runs");
+    pub(crate) fn stop_switch(&self) -> ExitStatus {
+        let mut switch = self.switch().take().expect("the switch runs");
         let id = switch.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         switch.wait(PATIENCE)
@@ -253,7 +260,7 @@ impl ClusterNode {
             "metadata": {"name": name, "namespace": "default", "labels": {"role": role}},
             "spec": {"nodeName": self.name(), "containers": [{"name": "c", "image": "x"}]}});
         match &self.api_server {
-            Some(server) => server.apply(object.clone()),
+            Some(_) => self.api_server().apply(object.clone()),
             None => self.write(&format!("pod-{name}"), &object.to_string()),
         }
         let namespace = Namespace::new(name);
@@ -289,7 +296,7 @@ impl ClusterNode {
             "cniVersion": "1.0.0",
             "name": "pods",
             "type": "podgate-cni",
-            "mtu": self.mtu.get(),
+            "mtu": self.mtu.load(Ordering::Relaxed),
             "socket": self.path("podgate.sock"),
             "ipam": {
                 "type": "host-local",
@@ -365,7 +372,7 @@ impl ClusterNode {
                 return value;
             }
             if Instant::now() > deadline {
-                let log = self.switch.as_ref().map(Process::output).unwrap_or_default();
+                let log = self.switch().as_ref().map(Process::output).unwrap_or_default();
                 panic!("{what} did not happen; the switch said:\n{}", log.join("\n"));
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -40,7 +40,7 @@ fn end(ends: Ends, n: u32, port: u32) -> String {
     SocketAddr::new(ends[n as usize % 2], port as u16).to_string()
 }
 
-fn mac(pod: &Pod<'_>) -> Mac {
+pub(crate) fn mac(pod: &Pod<'_>) -> Mac {
     let link = pod.namespace.exec(["ip", "-j", "link", "show", "eth0"]);
     let link: Value = serde_json::from_str(&link).unwrap();
     let bytes = link[0]["address"].as_str().unwrap().split(':');

@@ -81,7 +81,7 @@ impl Lan {
             write(manifests.path(), &format!("node{number}"), &object);
         }
         for node in &mut nodes {
-            node.mtu.set(pods);
+            node.mtu.store(pods, std::sync::atomic::Ordering::Relaxed);
             node.start_switch();
         }
         let lan = Self { nodes, world, bridge, manifests };

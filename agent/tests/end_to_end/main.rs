@@ -3,9 +3,11 @@
 
 mod api_server;
 mod captures;
+mod chaos;
 mod clients;
 mod cluster_node;
 mod connections;
+mod host_ports;
 mod hostile;
 mod lan;
 mod mtu;

@@ -45,7 +45,7 @@ fn long_packets_pass_between_pods() {
     requires_the_machine!("ping", "iperf3");
     for mtu in [9000, 65_000] {
         let node = ClusterNode::start(&[]);
-        node.mtu.set(mtu);
+        node.mtu.store(mtu, std::sync::atomic::Ordering::Relaxed);
         let (a, b) = (node.pod("a", "a"), node.pod("b", "b"));
         let link = a.namespace.exec(["ip", "link", "show", "eth0"]);
         assert!(link.contains(&format!(" mtu {mtu} ")), "{link}");
@@ -81,7 +81,7 @@ fn senders_of_what_is_too_long_for_the_way_are_told() {
         let arguments = ["--underlay", underlay, "--masquerade", masquerade];
         let lan = Lan::start_with_mtu(1500, 9000, &arguments);
         let (a, b) = (lan.nodes[0].pod("a", "a"), lan.nodes[1].pod("b", "b"));
-        lan.nodes[0].mtu.set(1400);
+        lan.nodes[0].mtu.store(1400, std::sync::atomic::Ordering::Relaxed);
         let short = lan.nodes[0].pod("short", "short");
         let to_short = addresses(&short).map(|to| (to, &short.namespace, 1400));
         let to_pods = addresses(&b).map(|to| (to, &b.namespace, tunnel));

@@ -43,7 +43,7 @@ fn apply_service(lan: &Lan, pod: &Pod<'_>, node: &str, spec: &Value) {
 }
 
 /// Whether redis answers at this address to a client in this namespace.
-fn asks(namespace: &Namespace, address: &str, port: u16) -> bool {
+pub(crate) fn asks(namespace: &Namespace, address: &str, port: u16) -> bool {
     let (port, limit) = (port.to_string(), BLOCKED.as_secs().to_string());
     let command = ["timeout", &limit, "redis-cli", "-h", address, "-p", &port, "ping"];
     String::from_utf8_lossy(&namespace.try_exec(command).stdout).trim() == "PONG"

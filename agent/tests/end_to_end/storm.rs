@@ -145,7 +145,7 @@ fn make_changes(node: &ClusterNode, wanted: u64, ended: &AtomicU64, failed: &Ato
     let (before, began) = (published(), Instant::now());
     let mut progress = (0, Instant::now());
     for n in 0.. {
-        change(node.api_server(), n);
+        change(&node.api_server(), n);
         let due = began + n as u32 * Duration::from_secs(1) / RATE;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         if n % 200 == 0 {

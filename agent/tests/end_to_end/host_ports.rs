@@ -1,0 +1,93 @@
+//! `hostPort`, by the standard `portmap` plugin chained behind `podgate-cni`.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::cluster_node::{ClusterNode, Pod, text};
+use crate::lan::Lan;
+use crate::requires_the_machine;
+use crate::several_nodes::asks;
+
+/// The world's address.
+const WORLD: &str = "192.0.2.9";
+
+/// Calls the plugin as a runtime does for the second plugin of a list.
+fn portmap(node: &ClusterNode, pod: &Pod<'_>, command: &str, mappings: &Value) {
+    let address = |ip: &std::net::IpAddr| {
+        let length = if ip.is_ipv4() { 32 } else { 128 };
+        json!({"address": format!("{ip}/{length}"), "interface": 1})
+    };
+    let ips: Vec<Value> = pod.addresses.iter().map(address).collect();
+    let config = json!({
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "type": "portmap",
+        "snat": true,
+        "runtimeConfig": {"portMappings": mappings},
+        "prevResult": {
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": pod.host_interface},
+                {"name": "eth0", "sandbox": pod.namespace.path()}],
+            "ips": ips,
+        },
+    });
+    let mut plugin = node.namespace.command(["/usr/lib/cni/portmap"]);
+    let mut child = plugin
+        .env("CNI_COMMAND", command)
+        .env("CNI_CONTAINERID", format!("sandbox-{}", pod.name))
+        .env("CNI_NETNS", pod.namespace.path())
+        .env("CNI_IFNAME", "eth0")
+        .env("CNI_PATH", "/usr/lib/cni")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "portmap {command}: {}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+}
+
+/// Lets only clients of this network in to `db`.
+fn policy(network: &str) -> Value {
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"podSelector": {"matchLabels": {"role": "db"}},
+            "ingress": [{"from": [{"ipBlock": {"cidr": network}}]}]}})
+}
+
+#[test]
+fn host_ports_lead_to_pods_and_policies_see_the_client() {
+    requires_the_machine!("redis-server", "redis-cli", "iptables", "/usr/lib/cni/portmap");
+    let lan = Lan::start(&[]);
+    let node = &lan.nodes[0];
+    let db = node.pod("db", "db");
+    let other = node.pod("other", "other");
+    let _server = db.serve_redis();
+    let mappings = json!([{"hostPort": 8080, "containerPort": 6379, "protocol": "tcp"}]);
+    assert!(!asks(&lan.world, "192.0.2.1", 8080));
+    portmap(node, &db, "ADD", &mappings);
+    assert!(asks(&lan.world, "192.0.2.1", 8080));
+    assert!(asks(&node.namespace, "192.0.2.1", 8080), "a process of the cluster node");
+    let opened = node.verdicts(&["--verdict", "forwarded", "--to-pod", "default/db"]);
+    assert!(opened.iter().any(|it| it["from"]["ip"] == WORLD), "the client's address: {opened:?}");
+
+    lan.apply("policy", &policy("192.0.2.10/32"));
+    assert!(!asks(&lan.world, "192.0.2.1", 8080), "another client is let in");
+    let denied = node.verdicts(&["--verdict", "dropped", "--to-pod", "default/db"]);
+    assert!(denied.iter().any(|it| it["from"]["ip"] == WORLD), "{denied:?}");
+    lan.apply("policy", &policy("192.0.2.9/32"));
+    assert!(asks(&lan.world, "192.0.2.1", 8080));
+    // A pod that is denied gains nothing by the detour.
+    assert!(!other.asks_redis(&db) && !asks(&other.namespace, "192.0.2.1", 8080));
+
+    portmap(node, &db, "DEL", &mappings);
+    assert!(!asks(&lan.world, "192.0.2.1", 8080));
+}
