@@ -432,3 +432,26 @@ fn a_configuration_is_checked() {
     let field = "egress.yaml: egressSelections[0].connection.proxyProtocol: 'SOCKS'";
     assert!(error.contains(field), "{error}");
 }
+
+/// What `/proc` says of a process, by field.
+fn process_status(process: &Process, field: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    value.unwrap_or_else(|| panic!("no {field}")).trim().to_owned()
+}
+
+#[test]
+fn both_roles_give_up_all_privileges() {
+    let world = World::new("privileges");
+    let (server, agent) = (world.server(), world.agent());
+    for role in [&server, &agent] {
+        role.wait_for_line("privileges: 0 capabilities, no-new-privileges on", PATIENCE);
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert_eq!(process_status(role, set), "0000000000000000", "{set}");
+        }
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(process_status(role, "CapBnd"), "0000000000000000");
+        }
+        assert_eq!(process_status(role, "NoNewPrivs"), "1");
+    }
+}

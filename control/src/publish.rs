@@ -8,6 +8,9 @@ use crate::control::{Control, Gate, Scope};
 use crate::model::Node;
 use crate::{ClusterNode, PodGate, PodKey, PodView};
 
+/// The label with a cluster node's zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
 impl Control {
     /// Returns the view's pods with these recomputed; the same map if none changed.
     pub(crate) fn pods(&self, keys: BTreeSet<PodKey>) -> Arc<BTreeMap<PodKey, Arc<PodView>>> {
@@ -48,8 +51,11 @@ impl Control {
     }
 
     fn node(&self, node: &Node) -> (Arc<str>, Arc<ClusterNode>) {
-        let fresh =
-            ClusterNode { addresses: node.addresses.clone(), pod_cidrs: node.pod_cidrs.clone() };
+        let fresh = ClusterNode {
+            addresses: node.addresses.clone(),
+            pod_cidrs: node.pod_cidrs.clone(),
+            zone: node.labels.value(ZONE).map(Arc::from),
+        };
         let shared = match self.view.nodes.get(&node.name) {
             Some(known) if **known == fresh => Arc::clone(known),
             _ => Arc::new(fresh),

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::cache::Cache;
-use crate::model::{Endpoint, EndpointSlice, Key, Protocol, Service, ServicePort, TargetPort};
+use crate::model::{
+    Endpoint, EndpointSlice, Hints, Key, Protocol, Service, ServicePort, TargetPort,
+};
 
 /// A service with its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct ServiceEndpoint {
     /// Whether it takes new connections. If not, it is terminating but still serves, and is used if
     /// no other endpoint is left (KEP-1669).
     pub ready: bool,
+    /// The consumers it is meant for.
+    pub hints: Hints,
 }
 
 /// The views of all services.
@@ -102,14 +106,23 @@ fn view(cache: &Cache, service: &Arc<Service>) -> (ServiceView, bool) {
                     };
                     let Some(number) = number else { continue };
                     // Two slices may list an endpoint while it moves between them.
-                    let known = list.entry((*address, number)).or_insert((false, None));
+                    let known =
+                        list.entry((*address, number)).or_insert((false, None, Hints::default()));
                     known.0 |= ready;
                     known.1 = endpoint.node.clone().or(known.1.take());
+                    if endpoint.hints != Hints::default() {
+                        known.2 = endpoint.hints.clone();
+                    }
                 }
             }
         }
-        let endpoint =
-            |((address, port), (ready, node))| ServiceEndpoint { address, port, node, ready };
+        let endpoint = |((address, port), (ready, node, hints))| ServiceEndpoint {
+            address,
+            port,
+            node,
+            ready,
+            hints,
+        };
         list.into_iter().map(endpoint).collect()
     });
     let endpoints = endpoints.collect();

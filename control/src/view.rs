@@ -60,6 +60,8 @@ pub struct ClusterNode {
     pub addresses: Vec<IpAddr>,
     /// `spec.podCIDRs` (or `spec.podCIDR` where the list is absent).
     pub pod_cidrs: Vec<IpNet>,
+    /// Its label `topology.kubernetes.io/zone`.
+    pub zone: Option<Arc<str>>,
 }
 
 /// Everything the dataplane needs from the control side, immutable.

@@ -245,8 +245,8 @@ fn the_switch_gets_the_capabilities_that_it_uses_and_no_others() {
 }
 
 /// What the roles of a kustomization grant, as `GROUP RESOURCE VERB`.
-fn grants(objects: &[Value], role: &str) -> BTreeSet<String> {
-    let role = object(objects, "ClusterRole", role);
+fn grants(objects: &[Value], kind: &str, role: &str) -> BTreeSet<String> {
+    let role = object(objects, kind, role);
     let mut grants = BTreeSet::new();
     for rule in role["rules"].as_array().unwrap() {
         let list = |field: &str| {
@@ -276,6 +276,17 @@ fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
         }
     }
     assert_eq!(grants(&kustomization("base"), "podgate"), wanted);
+}
+
+/// `create` cannot be limited to a name.
+#[test]
+fn the_lease_of_the_status_writer_may_be_held_and_no_other_changed() {
+    let base = kustomization("base");
+    let wanted = ["create", "get", "update"].map(|it| format!("coordination.k8s.io leases {it}"));
+    assert_eq!(grants(&base, "Role", "podgate"), wanted.into());
+    let role = object(&base, "Role", "podgate");
+    assert_eq!(role["metadata"]["namespace"], "kube-system");
+    assert_eq!(role["rules"][1]["resourceNames"], json!(["podgate-status"]));
 }
 
 #[test]

@@ -18,6 +18,8 @@ use linux_net::redirect::Redirects;
 pub struct ServiceMaker {
     made: BTreeMap<Key, (Arc<ServiceView>, Vec<Families>)>,
     last: Option<Arc<BTreeMap<Key, Arc<ServiceView>>>>,
+    /// The cluster node's zone, which `made` depends on.
+    zone: Option<Arc<str>>,
     services: Arc<Services>,
     /// For processes of the cluster node itself, if it has a kernel.
     switch_ports: Option<SwitchPorts>,
@@ -40,15 +42,24 @@ impl ServiceMaker {
 
     /// The services of cluster node `node`.
     pub fn services(&mut self, view: &View, node: &str) -> Arc<Services> {
-        if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &view.services)) {
+        let zone = view.nodes.get(node).and_then(|node| node.zone.clone());
+        let is_same = |last: &Arc<_>| Arc::ptr_eq(last, &view.services) && self.zone == zone;
+        if self.last.as_ref().is_some_and(is_same) {
             return Arc::clone(&self.services);
+        }
+        if self.zone != zone {
+            self.made.clear();
+            self.zone.clone_from(&zone);
         }
         self.made.retain(|key, _| view.services.contains_key(key));
         let mut services = Services::default();
         for (key, service) in view.services.iter() {
             let known = self.made.get(key).is_some_and(|(known, _)| Arc::ptr_eq(known, service));
             if !known {
-                self.made.insert(key.clone(), (Arc::clone(service), ports(service, node)));
+                self.made.insert(
+                    key.clone(),
+                    (Arc::clone(service), ports(service, node, zone.as_deref())),
+                );
             }
             let (_, ports) = &self.made[key];
             add(&mut services, service, ports);
@@ -102,7 +113,7 @@ fn number(protocol: Protocol) -> u8 {
     }
 }
 
-fn ports(view: &ServiceView, node: &str) -> Vec<Families> {
+fn ports(view: &ServiceView, node: &str, zone: Option<&str>) -> Vec<Families> {
     let service = &view.service;
     let ports = service.ports.iter().zip(&view.endpoints);
     ports
@@ -117,7 +128,7 @@ fn ports(view: &ServiceView, node: &str) -> Vec<Families> {
                 let all: Vec<_> = endpoints.iter().filter(of_family).collect();
                 let local = |it: &&&ServiceEndpoint| it.node.as_deref() == Some(node);
                 let local: Vec<_> = all.iter().filter(local).copied().collect();
-                let any = usable(&all);
+                let any = usable(&hinted(&all, node, zone));
                 let choice = |local_only| if local_only { usable(&local) } else { any.clone() };
                 Arc::new(ServicePort {
                     name: Arc::clone(&name),
@@ -129,6 +140,30 @@ fn ports(view: &ServiceView, node: &str) -> Vec<Families> {
             })
         })
         .collect()
+}
+
+/// The endpoints of a service in the whole cluster that this cluster node uses, as kube-proxy
+/// chooses them: if every ready endpoint has a hint for cluster nodes, those for this one; else if
+/// every one has a hint for zones, those for this zone; all of them if these are none.
+fn hinted<'e>(
+    endpoints: &[&'e ServiceEndpoint],
+    node: &str,
+    zone: Option<&str>,
+) -> Vec<&'e ServiceEndpoint> {
+    let ready: Vec<_> = endpoints.iter().copied().filter(|it| it.ready).collect();
+    let has = |names: &[Arc<str>], wanted: &str| names.iter().any(|name| **name == *wanted);
+    let by_node = ready.iter().all(|it| !it.hints.nodes.is_empty());
+    let by_zone = ready.iter().all(|it| !it.hints.zones.is_empty());
+    let of_node = ready.iter().copied().filter(|it| by_node && has(&it.hints.nodes, node));
+    let of_node: Vec<_> = of_node.collect();
+    if !of_node.is_empty() {
+        return of_node;
+    }
+    let of_zone = ready.iter().copied();
+    let of_zone =
+        of_zone.filter(|it| by_zone && zone.is_some_and(|zone| has(&it.hints.zones, zone)));
+    let of_zone: Vec<_> = of_zone.collect();
+    if of_zone.is_empty() { endpoints.to_vec() } else { of_zone }
 }
 
 /// Ready endpoints; if there are none, terminating ones that still serve.
@@ -220,6 +255,55 @@ ports: [{name: http, port: 8080}]
         assert_eq!(addresses(entry(&services, "fd60::1").backends(false)), ["fd02::4:8080"]);
         let elsewhere = ServiceMaker::default().services(&view(MANIFESTS), "node3");
         assert!(entry(&elsewhere, "203.0.113.7").backends(true).is_empty());
+    }
+
+    /// The three hinted endpoints of `HINTED` are in two zones; the first is meant for `node1`.
+    #[test]
+    fn hints_choose_the_endpoints_of_the_node_else_of_the_zone() {
+        const HINTED: &str = r#"
+apiVersion: v1
+kind: Node
+metadata: {name: NODE, labels: {topology.kubernetes.io/zone: ZONE}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {clusterIPs: ["10.96.0.1"], trafficDistribution: PreferClose, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+addressType: IPv4
+metadata: {name: web-4, namespace: default, labels: {kubernetes.io/service-name: web}}
+endpoints:
+- {addresses: ["10.1.0.2"], nodeName: node1, hints: {forZones: [{name: a}]NODES}}
+- {addresses: ["10.2.0.2"], nodeName: node2, hints: {forZones: [{name: a}], forNodes: [{name: node2}]}}
+- {addresses: ["10.3.0.2"], nodeName: node3, hints: {forZones: [{name: b}, {name: c}], forNodes: [{name: node3}]}}
+ports: [{port: 80}]
+"#;
+        let chosen = |node: &str, zone: &str, nodes: &str| {
+            let text = HINTED.replace("NODES", nodes).replace("NODE", node).replace("ZONE", zone);
+            let services = ServiceMaker::default().services(&view(&text), node);
+            addresses(entry(&services, "10.96.0.1").backends(false)).join(" ")
+        };
+        let for_node1 = ", forNodes: [{name: node1}]";
+        assert_eq!(chosen("node1", "c", for_node1), "10.1.0.2:80");
+        assert_eq!(chosen("node3", "a", for_node1), "10.3.0.2:80");
+        assert_eq!(chosen("node4", "a", for_node1), "10.1.0.2:80 10.2.0.2:80");
+        // One endpoint without a hint for cluster nodes: zones decide.
+        assert_eq!(chosen("node3", "a", ""), "10.1.0.2:80 10.2.0.2:80");
+        assert_eq!(chosen("node1", "c", ""), "10.3.0.2:80");
+        // A zone without endpoints uses all of them.
+        assert_eq!(chosen("node1", "d", ""), "10.1.0.2:80 10.2.0.2:80 10.3.0.2:80");
+    }
+
+    #[test]
+    fn a_changed_zone_changes_the_choice() {
+        let mut maker = ServiceMaker::default();
+        let mut first = View::clone(&view(MANIFESTS));
+        let before = maker.services(&first, "node1");
+        let node = control::ClusterNode { zone: Some("a".into()), ..Default::default() };
+        first.nodes = Arc::new([(Arc::from("node1"), Arc::new(node))].into());
+        assert!(!Arc::ptr_eq(&before, &maker.services(&first, "node1")));
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl Config {
             ),
             udp: span("udp-timeout", options.udp_timeout, standard.udp),
             other: span("other-timeout", options.other_timeout, standard.other),
-            opening: standard.opening,
+            opening: span("unanswered-timeout", options.unanswered_timeout, standard.opening),
         };
         let attach_timeout =
             span("attach-timeout", options.attach_timeout, Duration::from_secs(25));
@@ -291,6 +291,7 @@ impl Config {
             ("tcp-transient-timeout", Span(self.timeouts.tcp_transient).to_string()),
             ("udp-timeout", Span(self.timeouts.udp).to_string()),
             ("other-timeout", Span(self.timeouts.other).to_string()),
+            ("unanswered-timeout", Span(self.timeouts.opening).to_string()),
             ("attach-timeout", Span(self.attach_timeout).to_string()),
             ("host-port", on_off(self.host_port)),
             ("node-addresses", list(self.node_addresses.iter().map(IpAddr::to_string).collect())),

@@ -94,7 +94,7 @@ pub struct Options {
     #[arg(long, env = "PODGATE_TCP_ESTABLISHED_TIMEOUT", value_name = "TIME")]
     pub tcp_established_timeout: Option<Span>,
 
-    /// The same for TCP before its handshake is done, and after FIN or RST [default: 2m]
+    /// The same for TCP after FIN or RST [default: 2m]
     #[arg(long, env = "PODGATE_TCP_TRANSIENT_TIMEOUT", value_name = "TIME")]
     pub tcp_transient_timeout: Option<Span>,
 
@@ -105,6 +105,11 @@ pub struct Options {
     /// The same for all other protocols [default: 10m]
     #[arg(long, env = "PODGATE_OTHER_TIMEOUT", value_name = "TIME")]
     pub other_timeout: Option<Span>,
+
+    /// The same for connections without a reply: TCP before its handshake is complete, and any other
+    /// protocol before the first answer [default: 30s]
+    #[arg(long, env = "PODGATE_UNANSWERED_TIMEOUT", value_name = "TIME")]
+    pub unanswered_timeout: Option<Span>,
 
     /// How long attaching a pod waits for its object and tables [default: 25s]
     #[arg(long, env = "PODGATE_ATTACH_TIMEOUT", value_name = "TIME")]
@@ -280,6 +285,7 @@ impl Options {
             tcp_transient_timeout: self.tcp_transient_timeout.or(file.tcp_transient_timeout),
             udp_timeout: self.udp_timeout.or(file.udp_timeout),
             other_timeout: self.other_timeout.or(file.other_timeout),
+            unanswered_timeout: self.unanswered_timeout.or(file.unanswered_timeout),
             attach_timeout: self.attach_timeout.or(file.attach_timeout),
             host_port: self.host_port.or(file.host_port),
             node_addresses: first(self.node_addresses, file.node_addresses),

@@ -56,6 +56,7 @@ fn a_file_may_say_everything() {
         tcp-transient-timeout: 30s
         udp-timeout: 20s
         other-timeout: 10s
+        unanswered-timeout: 5s
         attach-timeout: 3s
         host-port: off
         node-addresses: [192.0.2.1, '2001:db8::1']
@@ -95,6 +96,7 @@ fn a_file_may_say_everything() {
         "tcp-transient-timeout=30s",
         "udp-timeout=20s",
         "other-timeout=10s",
+        "unanswered-timeout=5s",
         "attach-timeout=3s",
         "host-port=off",
         "node-addresses=192.0.2.1,2001:db8::1",
@@ -137,6 +139,7 @@ fn faults_name_their_place() {
         ("frames-per-port: 4096", "frames-per-port: 4096 is not between"),
         ("umem-frames: 1024\nframes-per-port: 1024", "umem-frames: 1024 leave no room"),
         ("udp-timeout: 10ms", "udp-timeout: 10ms is less"),
+        ("unanswered-timeout: 10ms", "unanswered-timeout: 10ms is less"),
         ("node-name: a/b", "node-name: 'a/b'"),
         ("node-addresses: [127.0.0.1]", "node-addresses: 127.0.0.1"),
         ("listen: here", "line 1"),

@@ -31,7 +31,7 @@ impl Input {
         let source = match (&config.api_server, config.manifests.is_empty()) {
             (Some(access), _) => {
                 let send = move |event, slot| tell.send(Event::Source(event, slot)).is_ok();
-                Source::ApiServer(ApiServer::watch(access.clone(), send)?)
+                Source::ApiServer(ApiServer::watch(access.clone(), &config.node_name, send)?)
             }
             (None, true) => Source::Nothing,
             (None, false) => {

@@ -241,3 +241,31 @@ impl SharedStatus {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::Options;
+    use crate::run::{Status, start_workers};
+
+    #[test]
+    fn a_stuck_source_shows_in_status_and_health() {
+        let folder = testkit::TempDir::new("stuck");
+        let state_dir = Some(folder.path().to_owned());
+        let options = Options { state_dir, workers: Some(1), ..Options::default() };
+        let config = Config::resolve(options, "node-a", &BTreeSet::new()).unwrap();
+        let (memory, frames) = dataplane::Memory::heap(2048, 64);
+        let hub = Hub::new("node-a", 1);
+        let switch = Arc::new(start_workers(&config, &memory, frames, &hub).unwrap());
+        let shared = SharedStatus::new(config, switch, hub);
+        assert_eq!(Status::of(&shared).unhealthy_reasons, Vec::<String>::new());
+        shared.set_source_stuck(true);
+        let status = Status::of(&shared);
+        assert!(status.unhealthy_reasons[0].contains("is stuck"), "{:?}", status.unhealthy_reasons);
+        assert!(status.to_string().contains("is stuck"), "{status}");
+        shared.set_source_stuck(false);
+        assert_eq!(Status::of(&shared).unhealthy_reasons, Vec::<String>::new());
+    }
+}

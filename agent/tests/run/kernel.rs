@@ -121,6 +121,15 @@ impl Kernel {
         self.lock().failures = count;
     }
 
+    /// Gives the cluster node's kernel this address, as a container runtime's bridge has one.
+    pub(crate) fn add_address(&self, address: IpAddr) {
+        let mut state = self.lock();
+        state.addresses.push(address);
+        if let Some(tell) = &state.tell {
+            tell(InterfaceEvent::Routes);
+        }
+    }
+
     /// Forgets the redirects, as `nft flush ruleset` does.
     pub(crate) fn flush(&self) {
         self.lock().redirects = None;

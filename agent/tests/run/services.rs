@@ -90,3 +90,54 @@ fn what_the_kernel_refused_is_tried_again_and_what_it_lost_is_restored() {
     node.kernel.flush();
     until(has_service);
 }
+
+/// The answer at a local port, if there is one: status code and body.
+fn health_check(port: u16) -> Option<(u16, serde_json::Value)> {
+    use std::io::{Read, Write};
+
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, serde_json::from_str(body).ok()?))
+}
+
+#[test]
+fn load_balancers_learn_which_cluster_nodes_have_endpoints() {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    let files = NodeFiles::new("health-checks");
+    files.manifest("cluster.yaml", &cluster(&[]));
+    let node = Node::start(&files);
+    files.manifest(
+        "service.yaml",
+        &format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: default}}\nspec: \
+             {{type: LoadBalancer, clusterIPs: [10.96.0.9], externalTrafficPolicy: Local, \
+             healthCheckNodePort: {port}, ports: [{{port: 80}}]}}\n"
+        ),
+    );
+    until(|| node.status().objects.contains_key("Service"));
+    // Another process has the port for a while.
+    drop(held);
+    until(|| health_check(port).is_some());
+    let (code, body) = health_check(port).unwrap();
+    assert_eq!((code, &body["localEndpoints"]), (503, &0.into()), "{body}");
+    let slice = |node: &str| {
+        format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nmetadata: \
+             {{name: web-1, namespace: default, labels: {{kubernetes.io/service-name: web}}}}\n\
+             endpoints: [{{addresses: [10.1.0.2], nodeName: {node}}}]\nports: [{{port: 80}}]\n"
+        )
+    };
+    files.manifest("slice.yaml", &slice("node-a"));
+    until(|| health_check(port).is_some_and(|(code, _)| code == 200));
+    let (_, body) = health_check(port).unwrap();
+    assert_eq!(body["service"], serde_json::json!({"namespace": "default", "name": "web"}));
+    assert_eq!((&body["localEndpoints"], &body["serviceProxyHealthy"]), (&1.into(), &true.into()));
+    files.manifest("slice.yaml", &slice("node-b"));
+    until(|| health_check(port).is_some_and(|(code, _)| code == 503));
+    files.remove("service.yaml");
+    until(|| health_check(port).is_none());
+}

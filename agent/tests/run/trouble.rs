@@ -215,3 +215,32 @@ fn a_port_whose_program_is_taken_off_is_closed_and_comes_back_when_it_is_in_forc
     until(|| node.status().lost.is_empty());
     assert_eq!(node.status().ports_lost, 1, "the count stays, the list names what is lost now");
 }
+
+/// A bridge, say: whatever address the kernel has reaches processes of the cluster node.
+#[test]
+fn a_denial_of_nodes_covers_addresses_that_the_kernel_gets_later() {
+    let files = NodeFiles::new("own-addresses");
+    files.manifest("cluster.yaml", &cluster(&["web"]));
+    files.manifest(
+        "policy.yaml",
+        "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: \
+         {name: nodes}\nspec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: \
+         [{action: Deny, to: [{nodes: {}}]}]}\n",
+    );
+    let node = Node::start(&files);
+    let web = node.attach("web", WEB);
+    let bridge = "172.17.0.1";
+    web.send(&syn(WEB, bridge, 80));
+    let before = node.wait_for_event(|event| event.to.port == Some(80));
+    assert_ne!(before.reason, "policy-denied", "nothing has the address yet");
+    let generation = node.status().generation;
+    node.kernel.add_address(bridge.parse().unwrap());
+    until(|| node.status().generation_in_force > generation);
+    web.send(&syn(WEB, bridge, 81));
+    let denied = node.wait_for_event(|event| event.to.port == Some(81));
+    assert_eq!((denied.verdict, denied.reason.as_str()), (Verdict::Dropped, "policy-denied"));
+    // The host port's own address as well.
+    web.send(&syn(WEB, "10.1.0.1", 82));
+    let denied = node.wait_for_event(|event| event.to.port == Some(82));
+    assert_eq!(denied.reason, "policy-denied");
+}

@@ -14,7 +14,9 @@
 //! - `failures`: waits between requests; what wakes all kinds after an outage,
 //! - `deletions`: deletions that may be those of a whole kind,
 //! - `initial_sync`: what is reported before every kind is listed,
-//! - `report`: conditions in the status of cluster policies.
+//! - `report`: conditions in the status of cluster policies,
+//! - `lease`: the election of their one writer,
+//! - `stream`: a watch without I/O, for fuzzing.
 //!
 //! Objects are stripped as they arrive; their JSON is not stored. While the API server does not
 //! answer nothing is reported, so the known objects stay in force.
@@ -25,7 +27,9 @@ mod driver;
 mod failures;
 mod initial_sync;
 mod list;
+mod lease;
 mod report;
+mod stream;
 mod trouble;
 mod watch;
 
@@ -43,7 +47,9 @@ use failures::Outage;
 pub use initial_sync::InitialSync;
 pub use kube::Client;
 pub use list::list;
+pub use lease::Election;
 pub use report::report;
+pub use stream::parse_watch;
 
 use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};
 

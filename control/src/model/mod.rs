@@ -18,7 +18,7 @@ pub use policy::{
 };
 pub use report::{Condition, Report};
 pub use selector::{Requirement, Selector, Test};
-pub use service::{Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, TargetPort};
+pub use service::{Endpoint, EndpointPort, EndpointSlice, Hints, Service, ServicePort, TargetPort};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -31,6 +31,9 @@ pub struct Service {
     pub internal_local: bool,
     /// `sessionAffinity: ClientIP` with its timeout in seconds.
     pub affinity_seconds: Option<u32>,
+    /// `healthCheckNodePort` of a load balancer with `externalTrafficPolicy: Local`.
+    #[serde(default)]
+    pub health_check_node_port: Option<u16>,
 }
 
 /// One element of a service's `spec.ports`.
@@ -83,6 +86,18 @@ pub struct Endpoint {
     pub terminating: bool,
     /// `nodeName`.
     pub node: Option<Arc<str>>,
+    /// `hints`.
+    #[serde(default)]
+    pub hints: Hints,
+}
+
+/// The consumers an endpoint is meant for; an empty list is no hint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Hints {
+    /// `forZones`.
+    pub zones: Vec<Arc<str>>,
+    /// `forNodes`.
+    pub nodes: Vec<Arc<str>>,
 }
 
 /// One element of an endpoint slice's `ports`.

@@ -11,7 +11,9 @@ use serde_json::Value;
 
 use super::{ObjectRef, reader};
 use crate::FieldFault;
-use crate::model::{Endpoint, EndpointPort, EndpointSlice, Key, Service, ServicePort, TargetPort};
+use crate::model::{
+    Endpoint, EndpointPort, EndpointSlice, Hints, Key, Service, ServicePort, TargetPort,
+};
 
 type Faults = Vec<FieldFault>;
 
@@ -107,6 +109,8 @@ pub(super) fn service(reference: &ObjectRef, value: &Value) -> (Service, Faults)
     let affinity: String = part(value, "spec.sessionAffinity", &mut faults);
     let seconds = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
     let timeout: Option<u32> = part(value, seconds, &mut faults);
+    let port: u16 = part(value, "spec.healthCheckNodePort", &mut faults);
+    let has_health_check = kind == "LoadBalancer" && external_local && port > 0;
     let mut service = Service {
         key: key(reference),
         cluster_ips,
@@ -118,6 +122,7 @@ pub(super) fn service(reference: &ObjectRef, value: &Value) -> (Service, Faults)
         internal_local,
         // Three hours is the API's own default.
         affinity_seconds: (affinity == "ClientIP").then(|| timeout.unwrap_or(10_800)),
+        health_check_node_port: has_health_check.then_some(port),
     };
     if !is_served {
         for addresses in
@@ -126,6 +131,7 @@ pub(super) fn service(reference: &ObjectRef, value: &Value) -> (Service, Faults)
             addresses.clear();
         }
         service.ports.iter_mut().for_each(|port| port.node_port = None);
+        service.health_check_node_port = None;
     }
     (service, faults)
 }
@@ -170,6 +176,16 @@ fn service_port(index: usize, port: core::ServicePort) -> Result<ServicePort, Fi
     })
 }
 
+/// `hints` of an endpoint. They only restrict the choice of an endpoint, so an unreadable one is
+/// ignored.
+fn hints(value: &Value) -> Hints {
+    let names = |field: &str| {
+        let list = value[field].as_array().into_iter().flatten();
+        list.filter_map(|it| it["name"].as_str().map(Arc::from)).collect()
+    };
+    Hints { zones: names("forZones"), nodes: names("forNodes") }
+}
+
 /// The slice as far as it could be read, and what could not be.
 pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointSlice, Faults) {
     let mut faults = Vec::new();
@@ -190,6 +206,7 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
             serving: conditions.serving.unwrap_or(ready),
             terminating: conditions.terminating.unwrap_or(false),
             node: endpoint.node_name.map(Arc::from),
+            hints: hints(&value["endpoints"][index]["hints"]),
         });
     }
     let listed: Vec<(usize, discovery::EndpointPort)> = elements(value, "ports", &mut faults);

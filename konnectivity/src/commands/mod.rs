@@ -210,6 +210,15 @@ fn run_role(
         return fail(UNUSABLE, error);
     }
     raise_file_limit();
+    if let Err(error) = confine::keep(confine::capabilities::NONE) {
+        return fail(NO, format_args!("give up privileges: {error}"));
+    }
+    let confine::State { capabilities, no_new_privileges, .. } = confine::State::now();
+    tracing::info!(
+        "privileges: {} capabilities, no-new-privileges {}",
+        capabilities.len(),
+        if no_new_privileges { "on" } else { "off" }
+    );
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = own.threads {
         builder.worker_threads(threads.max(1));

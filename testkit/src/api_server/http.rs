@@ -133,6 +133,14 @@ fn answer(
                 None => refuse(stream, 404, "not found"),
             }
         }
+        ("POST", None) | ("PUT", Some(_)) => {
+            let object: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+            let (namespace, plural) = (resource.namespace, resource.plural);
+            match shared.store.write(plural, namespace, object, request.method == "POST") {
+                Some(object) => whole(stream, 200, &object),
+                None => refuse(stream, 409, "the object has been modified"),
+            }
+        }
         _ => refuse(stream, 405, "not supported"),
     }
 }

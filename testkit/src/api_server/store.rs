@@ -93,6 +93,26 @@ impl Store {
         self.changed.notify_all();
     }
 
+    /// Creates an object, or replaces the version it carries; `None` on a conflict.
+    pub(super) fn write(
+        &self,
+        plural: &str,
+        namespace: Option<&str>,
+        object: Value,
+        create: bool,
+    ) -> Option<Value> {
+        let name = object["metadata"]["name"].as_str()?.to_owned();
+        let known = self.object(plural, namespace, &name);
+        let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
+        match (&known, create) {
+            (None, true) => {}
+            (Some(known), false) if version(known) == version(&object) => {}
+            _ => return None,
+        }
+        self.apply(object);
+        self.object(plural, namespace, &name)
+    }
+
     /// Merges into an object (RFC 7396); what it became.
     pub(super) fn patch(
         &self,

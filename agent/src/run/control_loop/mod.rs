@@ -2,6 +2,7 @@
 
 mod attach;
 mod flow_offload;
+mod health_checks;
 mod host_port;
 mod kernel_filter;
 mod masquerade;
@@ -62,6 +63,7 @@ pub(super) struct ControlLoop {
     masquerade: Option<masquerade::MasqueradeReconciler>,
     kernel_filter: Option<kernel_filter::KernelFilterReconciler>,
     nftables: Option<nftables::NftablesReconciler>,
+    health_checks: health_checks::HealthChecks,
     /// The kernel's own addresses, and whether they may have changed.
     kernel_addresses: Vec<IpAddr>,
     follows_addresses: bool,
@@ -167,6 +169,7 @@ impl ControlLoop {
             masquerade: None,
             kernel_filter: None,
             nftables: None,
+            health_checks: health_checks::HealthChecks::default(),
             kernel_addresses: Vec::new(),
             follows_addresses: true,
             redirects: None,
@@ -273,6 +276,8 @@ impl ControlLoop {
                 self.check_workers();
                 self.check_flow_offload();
                 self.open_failed_ports();
+                let (view, node) = (self.control.view(), &self.shared.config.node_name);
+                self.health_checks.reconcile(&view, node, &self.shared);
                 self.forget_losses();
             }
             for duration in self.published.take(self.switch.generation()) {
@@ -351,6 +356,7 @@ impl ControlLoop {
         // Only after the snapshot that handles these packets.
         self.set_uplink_filter(&services);
         self.program_kernel(&view);
+        self.health_checks.reconcile(&view, &node, &self.shared);
         tracing::debug!("snapshot {} with {} ports", self.generation, ports.len());
         self.publish_status_with(snapshot);
     }

@@ -1,7 +1,8 @@
 //! Writes conditions into the status of cluster policies.
 //!
-//! Every cluster node comes to the same judgement and would write the same words, so each waits
-//! a while, the longer the more nodes there are, and writes only what nobody wrote meanwhile.
+//! Every cluster node evaluates the policies and would write the same conditions. One of them
+//! writes, elected by a Lease; the others campaign only for conditions that differ from theirs, after
+//! a delay that grows with the number of cluster nodes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};

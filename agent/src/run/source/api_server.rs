@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use control::ObjectRef;
-use control::api_server::{Access, Client, Event, Pace, connect, report, watch};
+use control::api_server::{Access, Client, Election, Event, Pace, connect, report, watch};
 use control::model::Condition;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -36,17 +36,21 @@ pub(in crate::run) type Slot = OwnedSemaphorePermit;
 
 /// Interval of the thread's heartbeat.
 const PULSE: Duration = Duration::from_millis(200);
-/// Maximum of concurrent writes.
+/// Pause between two writes.
 const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
 
+/// Duration of the lease of the status writer.
+const LEASE: Duration = Duration::from_secs(15);
+
 impl ApiServer {
-    /// Starts the watches. `send` receives every event with its slot and returns whether the
+    /// Starts the watches; `node` is this cluster node's name. `send` receives every event with its slot and returns whether the
     /// receiver still exists.
     ///
     /// # Errors
     /// [`StartError::Input`] when the configuration cannot be used.
     pub(in crate::run) fn watch(
         access: Access,
+        node: &str,
         send: impl Fn(Event, Slot) -> bool + Send + 'static,
     ) -> Result<Self, StartError> {
         let (stop, stopped) = oneshot::channel();
@@ -54,6 +58,7 @@ impl ApiServer {
         let (reports, to_report) = mpsc::channel(WAITING);
         let pulse = Arc::new(AtomicBool::new(true));
         let pulsing = Arc::clone(&pulse);
+        let node = node.to_owned();
         let run = move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -74,7 +79,8 @@ impl ApiServer {
                 let _ = answer.send(Ok(connection.server));
                 let (sender, mut events) = mpsc::channel(1);
                 let mut tasks = watch(&connection.client, Pace::default(), &sender);
-                tasks.spawn(write(connection.client, to_report, sender));
+                let election = Election::new(connection.client.clone(), &node, LEASE);
+                tasks.spawn(write(connection.client, election, to_report, sender));
                 tasks.spawn(async move {
                     loop {
                         pulsing.store(true, Ordering::Release);
@@ -117,14 +123,34 @@ impl ApiServer {
     }
 }
 
-/// Writes queued conditions, a bounded number at a time.
+/// Writes queued conditions one after the other while this cluster node is elected. Discards them
+/// otherwise: they are queued again if they still differ later.
 async fn write(
     client: Client,
+    mut election: Election,
     mut wanted: mpsc::Receiver<(ObjectRef, Condition)>,
     events: mpsc::Sender<Event>,
 ) {
-    while let Some((object, condition)) = wanted.recv().await {
-        let event = match report(&client, &object, &condition).await {
+    let mut renewal = tokio::time::interval(LEASE / 3);
+    loop {
+        let (object, condition) = tokio::select! {
+            next = wanted.recv() => match next {
+                Some(next) => next,
+                None => return,
+            },
+            _ = renewal.tick() => {
+                if let Err(error) = election.renew().await {
+                    tracing::debug!("{error}");
+                }
+                continue;
+            }
+        };
+        let written = match election.is_elected().await {
+            Ok(true) => report(&client, &object, &condition).await,
+            Ok(false) => continue,
+            Err(error) => Err(error),
+        };
+        let event = match written {
             Ok(()) => Event::Reported(object),
             Err(error) => Event::NotReported(object, error),
         };
@@ -157,7 +183,7 @@ mod tests {
         let (holding, held) = std::sync::mpsc::channel::<()>();
         let held = Mutex::new(held);
         let access = Access::Kubeconfig(server.kubeconfig());
-        let watching = ApiServer::watch(access, move |_, _| {
+        let watching = ApiServer::watch(access, "node-a", move |_, _| {
             // Simulates a read that does not return.
             let _ = held.lock().unwrap().recv();
             true
@@ -184,7 +210,7 @@ mod tests {
         let held: Arc<Mutex<Vec<(Event, Slot)>>> = Arc::default();
         let into = Arc::clone(&held);
         let access = Access::Kubeconfig(server.kubeconfig());
-        let watching = ApiServer::watch(access, move |event, slot| {
+        let watching = ApiServer::watch(access, "node-a", move |event, slot| {
             into.lock().unwrap().push((event, slot));
             true
         });

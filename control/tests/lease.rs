@@ -1,0 +1,43 @@
+//! The election of the writer of statuses, against the API server double.
+
+use std::time::Duration;
+
+use control::api_server::{Access, Election, connect};
+use testkit::api_server::ApiServer;
+
+const DURATION: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn one_candidate_is_elected_and_another_one_after_its_end() {
+    let server = ApiServer::new();
+    let client = connect(&Access::Kubeconfig(server.kubeconfig())).await.unwrap().client;
+    let mut first = Election::new(client.clone(), "node-a", DURATION);
+    let mut second = Election::new(client, "node-b", DURATION);
+    assert!(first.is_elected().await.unwrap());
+    for _ in 0..8 {
+        assert!(!second.is_elected().await.unwrap(), "the lease is renewed");
+        tokio::time::sleep(DURATION / 4).await;
+        first.renew().await.unwrap();
+    }
+    // The first one ends: nobody renews.
+    let mut elected = false;
+    for _ in 0..40 {
+        tokio::time::sleep(DURATION / 4).await;
+        elected = elected || second.is_elected().await.unwrap();
+    }
+    assert!(elected, "the lease expired");
+    assert!(!first.is_elected().await.unwrap(), "it lost the lease");
+    let lease = server.object("leases", Some("kube-system"), "podgate-status").unwrap();
+    assert_eq!(lease["spec"]["holderIdentity"], "node-b");
+    assert_eq!(lease["spec"]["leaseTransitions"], 1);
+}
+
+#[tokio::test]
+async fn without_an_answer_no_candidate_is_elected() {
+    let server = ApiServer::new();
+    server.forbid("leases", true);
+    let client = connect(&Access::Kubeconfig(server.kubeconfig())).await.unwrap().client;
+    let mut candidate = Election::new(client, "node-a", DURATION);
+    let error = candidate.is_elected().await.unwrap_err();
+    assert!(error.contains("kube-system/podgate-status: 403"), "{error}");
+}
