@@ -15,7 +15,7 @@ fn policy(role: &str) -> Value {
 #[test]
 fn policies_of_the_api_server_hold_while_it_is_away_and_over_a_restart() {
     requires_the_machine!("ping");
-    let mut node = ClusterNode::with_api_server(&[]);
+    let node = ClusterNode::with_api_server(&[]);
     let names = ["db", "a", "b"];
     // The pods outlive the borrow of the node; they are detached by hand at the end.
     let pods = names.map(|name| {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use fastrand::Rng;
-use rustix::process::{Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::{Value, json};
 use testkit::{Namespace, RawSender, packet};
 
@@ -202,7 +202,9 @@ fn kill_during(node: &ClusterNode, rng: &mut Rng, work: impl FnOnce() + Send) {
 }
 
 fn set_file_limit(node: &ClusterNode, current: Option<u64>) {
-    let limit = Rlimit { current: current.or(Some(65_536)), maximum: Some(65_536) };
+    // The switch inherited the hard limit.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let limit = Rlimit { current: current.or(maximum), maximum };
     prlimit(Some(node.switch_id()), Resource::Nofile, limit).unwrap();
 }
 

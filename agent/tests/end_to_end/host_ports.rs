@@ -55,10 +55,10 @@ fn portmap(node: &ClusterNode, pod: &Pod<'_>, command: &str, mappings: &Value) {
     );
 }
 
-/// Lets only clients of this network in to `db`.
-fn policy(network: &str) -> Value {
+/// Lets clients of this network in to `db`.
+fn policy(name: &str, network: &str) -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": {"name": "db", "namespace": "default"},
+        "metadata": {"name": name, "namespace": "default"},
         "spec": {"podSelector": {"matchLabels": {"role": "db"}},
             "ingress": [{"from": [{"ipBlock": {"cidr": network}}]}]}})
 }
@@ -79,11 +79,11 @@ fn host_ports_lead_to_pods_and_policies_see_the_client() {
     let opened = node.verdicts(&["--verdict", "forwarded", "--to-pod", "default/db"]);
     assert!(opened.iter().any(|it| it["from"]["ip"] == WORLD), "the client's address: {opened:?}");
 
-    lan.apply("policy", &policy("192.0.2.10/32"));
+    lan.apply("policy", &policy("other", "192.0.2.10/32"));
     assert!(!asks(&lan.world, "192.0.2.1", 8080), "another client is let in");
     let denied = node.verdicts(&["--verdict", "dropped", "--to-pod", "default/db"]);
     assert!(denied.iter().any(|it| it["from"]["ip"] == WORLD), "{denied:?}");
-    lan.apply("policy", &policy("192.0.2.9/32"));
+    lan.apply("policy-too", &policy("world", "192.0.2.9/32"));
     assert!(asks(&lan.world, "192.0.2.1", 8080));
     // A pod that is denied gains nothing by the detour.
     assert!(!other.asks_redis(&db) && !asks(&other.namespace, "192.0.2.1", 8080));

@@ -216,7 +216,7 @@ fn sctp_is_led_to_the_switch_too() {
 #[test]
 fn what_stays_when_the_switch_ends_leads_nowhere_wrong() {
     requires_the_machine!("python3", "nft");
-    let mut lan = Lan::start(&[]);
+    let lan = Lan::start(&[]);
     let pod = std::mem::ManuallyDrop::new(lan.nodes[0].pod("web", "web"));
     let (pods, addresses) = (pod.namespace.path().to_owned(), pod.addresses.clone());
     let name = pod.namespace.name().to_owned();

@@ -157,7 +157,7 @@ fn one_policy_denies_a_packet_and_a_proxied_connection() {
 #[test]
 fn an_egress_firewall_holds_for_an_agent_that_is_a_pod() {
     requires_the_machine!();
-    let mut node = ClusterNode::start(&[]);
+    let node = ClusterNode::start(&[]);
     {
         let pod = std::mem::ManuallyDrop::new(node.pod("agent", "agent"));
         let proxy = Proxy::start(&node, &pod.namespace, "10.77.0.1");
@@ -182,7 +182,7 @@ fn an_egress_firewall_holds_for_an_agent_that_is_a_pod() {
         let _plugin = node.plugin("DEL", "agent", &pod.namespace);
     }
     // Without a switch the rules stay; an agent that never saw them dials nothing.
-    let mut switch_less = |name: &str| {
+    let switch_less = |name: &str| {
         let proxy = Proxy::start(&node, &node.namespace, "127.0.0.1");
         proxy.agent.wait_for_line("session rules of", PATIENCE);
         node.kill_switch();

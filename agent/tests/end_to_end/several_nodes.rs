@@ -199,7 +199,7 @@ impl Connection {
 #[test]
 fn a_killed_switch_disturbs_nobody_else_opens_nothing_and_connections_outlive_it() {
     requires_the_machine!("ping");
-    let mut lan = Lan::start(&[]);
+    let lan = Lan::start(&[]);
     let kernel: SocketAddr = "192.0.2.1:2222".parse().unwrap();
     let node = lan.nodes[0].namespace.path().to_owned();
     let mut kernels = Connection::open(lan.world.path(), &node, kernel);

@@ -14,7 +14,7 @@ spec:
 #[test]
 fn a_killed_switch_leaves_pods_closed_and_a_new_one_takes_them_up() {
     requires_the_machine!("ping", "redis-server", "redis-cli");
-    let mut node = ClusterNode::start(&[]);
+    let node = ClusterNode::start(&[]);
     node.apply("policy", NOTHING_IN);
     let names = [("db", "db"), ("a", "a"), ("b", "b")];
     let pods = names.map(|(name, role)| {
@@ -123,7 +123,7 @@ fn a_pod_whose_object_is_unknown_is_not_attached() {
 #[test]
 fn a_switch_whose_files_are_gone_still_ends_when_asked() {
     requires_the_machine!();
-    let mut node = ClusterNode::start(&[]);
+    let node = ClusterNode::start(&[]);
     node.delete_files();
     assert!(node.stop_switch().success());
 }
