@@ -127,8 +127,7 @@ impl Call {
     fn open(client: &Namespace, server: &Namespace, at: IpAddr) -> Self {
         let address = SocketAddr::new(at, 7002);
         let listener = server.enter(|| TcpListener::bind(address).unwrap());
-        let client =
-            client.enter(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap());
+        let client = client.enter(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap());
         let (server, _) = listener.accept().unwrap();
         for stream in [&client, &server] {
             stream.set_read_timeout(Some(PATIENCE)).unwrap();

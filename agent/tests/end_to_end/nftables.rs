@@ -155,7 +155,7 @@ impl Stream {
 }
 
 fn police(plugin: &str) {
-    let mut node = ClusterNode::start(&["--enforcer", "nftables"]);
+    let node = ClusterNode::start(&["--enforcer", "nftables"]);
     let folder = TempDir::new("ipam");
     node.namespace.exec([
         "sysctl",
