@@ -214,7 +214,7 @@ fn wait_for_offload(node: &ClusterNode, connection: &mut TcpStream) {
 fn connections_outlive_the_switch_for_the_grace_alone() {
     requires_the_machine!("redis-server");
     let arguments = [&ON[..], &["--flow-offload-grace", "4s"]].concat();
-    let mut node = ClusterNode::start(&arguments);
+    let node = ClusterNode::start(&arguments);
     // Pods without the node borrowed, which is restarted.
     let (client, server) = (Namespace::new("client"), Namespace::new("server"));
     let address = |name: &str, namespace: &Namespace| -> IpAddr {
