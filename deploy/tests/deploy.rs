@@ -275,7 +275,7 @@ fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
             wanted.insert(format!("{group} {resource}/status patch"));
         }
     }
-    assert_eq!(grants(&kustomization("base"), "podgate"), wanted);
+    assert_eq!(grants(&kustomization("base"), "ClusterRole", "podgate"), wanted);
 }
 
 /// `create` cannot be limited to a name.
