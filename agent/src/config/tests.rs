@@ -87,6 +87,8 @@ fn a_file_may_say_everything() {
         "cores=0,1",
         "workers=2",
         "rx-mode=polling",
+        "enforcer=afxdp",
+        "pod-networks=",
         "umem-frames=8192",
         "hugepages=on",
         "frames-per-port=512",
