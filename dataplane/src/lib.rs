@@ -4,6 +4,7 @@ pub mod capture;
 pub mod clock;
 pub mod counters;
 mod cpu;
+mod doorbell;
 mod exchange;
 pub mod frame;
 pub mod graph;

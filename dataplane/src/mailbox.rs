@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::capture::LiveCapture;
 use crate::counters::PortCounters;
-use crate::exchange::Doorbell;
+use crate::doorbell::Doorbell;
 use crate::graph::trace::Tracing;
 use crate::port::{Port, PortGone, Tag};
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};

@@ -13,7 +13,8 @@ use ahash::AHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::capture::LiveCapture;
-use crate::exchange::{Doorbell, Exchange};
+use crate::doorbell::Doorbell;
+use crate::exchange::Exchange;
 use crate::graph::trace::Tracing;
 use crate::mailbox::{Command, Mailbox};
 use crate::port::{Port, PortGone, Queues, Tag};

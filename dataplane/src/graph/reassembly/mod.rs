@@ -7,6 +7,8 @@
 //! This node follows those that classify first fragments, so that fragments in one vector need not
 //! be held.
 
+mod datagram;
+mod port_table;
 mod table;
 
 use super::{Context, Next, Node, session};
@@ -15,8 +17,8 @@ use crate::policy;
 use crate::session::TupleOrigin;
 use crate::wire::{Flow, Fragment};
 use crate::{Outcome, PortId, Verdict};
+use datagram::{Datagram, First};
 pub(crate) use table::Table;
-use table::{Datagram, First};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(datagram) = Datagram::of(packet) else { return Next::End(Outcome::FragmentUnknown) };

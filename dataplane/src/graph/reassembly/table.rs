@@ -12,11 +12,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use acl::Address;
-use ahash::AHashMap;
-
+use super::datagram::{Datagram, First};
+use super::port_table::{Entry, MOST_OF_PORT, PortTable};
 use crate::packet::Packet;
-use crate::wire::{Flow, Fragment};
 use crate::{Now, Outcome, PortId};
 
 /// How long later fragments may take (RFC 8200, section 4.5, gives them 60 seconds; RFC 791
@@ -30,31 +28,8 @@ const MOST_DATAGRAMS: usize = 1024;
 /// Fragments of one datagram that are held: as many as a datagram of 64 KiB has where links carry
 /// 576 bytes.
 const MOST_OF_DATAGRAM: usize = 128;
-/// Fragments of one port that are held.
-const MOST_OF_PORT: usize = 256;
 /// Frames that fragments of one worker are held in.
 const MOST_FRAMES: usize = 1024;
-/// Entries of senders with small shares that are passed over before one goes all the same.
-const SECOND_CHANCES: usize = 8;
-
-/// What all fragments of a datagram have in common, beside the port they come by.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Datagram {
-    source: Address,
-    destination: Address,
-    identification: u32,
-    protocol: u8,
-    in_port: PortId,
-}
-
-/// What became of a first fragment.
-#[derive(Clone, Copy)]
-pub(super) enum First {
-    /// It was dropped.
-    Refused,
-    /// It was forwarded: with its flow, and whether that has a session.
-    Passed { flow: Flow, has_session: bool },
-}
 
 /// One worker's table.
 pub(crate) struct Table {
@@ -73,32 +48,6 @@ pub(crate) struct Table {
     has_first: bool,
 }
 
-#[derive(Default)]
-struct PortTable {
-    entries: AHashMap<Datagram, Entry>,
-    /// Their keys, oldest first.
-    order: VecDeque<Datagram>,
-    /// Keys of those that hold fragments, oldest first. Keys of others may stand between.
-    holding: VecDeque<Datagram>,
-    senders: AHashMap<Address, Sender>,
-    /// Fragments that are held.
-    held: usize,
-}
-
-struct Entry {
-    first: Option<First>,
-    /// When the first fragment was decided about, or the first later one was held.
-    since: Now,
-    held: Vec<Packet>,
-}
-
-/// What one sender takes of a port's table.
-#[derive(Default)]
-struct Sender {
-    datagrams: usize,
-    held: usize,
-}
-
 impl Default for Table {
     fn default() -> Self {
         Self {
@@ -110,28 +59,6 @@ impl Default for Table {
             ended: Vec::new(),
             has_first: false,
         }
-    }
-}
-
-impl Datagram {
-    /// The datagram of a fragment.
-    pub(super) fn of(packet: &Packet) -> Option<Self> {
-        let (Fragment::First(identification) | Fragment::Later(identification)) =
-            packet.headers.fragment
-        else {
-            return None;
-        };
-        Some(Self {
-            source: packet.headers.flow.source,
-            destination: packet.headers.flow.destination,
-            identification,
-            protocol: packet.headers.flow.protocol,
-            in_port: packet.in_port,
-        })
-    }
-
-    fn port(&self) -> usize {
-        usize::from(self.in_port.0)
     }
 }
 
@@ -325,87 +252,4 @@ impl Table {
         let held = held.flat_map(|entry| entry.held);
         held.chain(self.ready.drain(..)).chain(self.ended.drain(..))
     }
-}
-
-impl PortTable {
-    fn entry(&mut self, datagram: Datagram, now: Now) -> &mut Entry {
-        let Self { entries, order, senders, .. } = self;
-        entries.entry(datagram).or_insert_with(|| {
-            order.push_back(datagram);
-            senders.entry(datagram.source).or_default().datagrams += 1;
-            Entry { first: None, since: now, held: Vec::new() }
-        })
-    }
-
-    /// Removes the oldest entry of a sender that has its share or more; with what it holds.
-    fn remove_oldest(&mut self) -> Option<(Datagram, Vec<Packet>)> {
-        let share = self.order.len() / self.senders.len().max(1);
-        let senders = &self.senders;
-        let has_share = |datagram: &Datagram| {
-            senders.get(&datagram.source).is_none_or(|sender| sender.datagrams >= share)
-        };
-        let oldest = pop(&mut self.order, has_share)?;
-        let held = self.entries.remove(&oldest).map_or_else(Vec::new, |entry| entry.held);
-        if let Some(sender) = self.senders.get_mut(&oldest.source) {
-            sender.datagrams -= 1;
-        }
-        self.forget_idle(oldest.source);
-        Some((oldest, held))
-    }
-
-    /// Takes what is held for the oldest datagram of a sender that has its share or more.
-    fn take_oldest_held(&mut self) -> Option<(Datagram, Vec<Packet>)> {
-        self.oldest_held()?;
-        let senders_holding = self.senders.values().filter(|sender| sender.held > 0).count();
-        let share = self.held / senders_holding.max(1);
-        let (entries, senders) = (&self.entries, &self.senders);
-        let has_share = |datagram: &Datagram| {
-            entries.get(datagram).is_some_and(|entry| !entry.held.is_empty())
-                && senders.get(&datagram.source).is_none_or(|sender| sender.held >= share)
-        };
-        let oldest = pop(&mut self.holding, has_share)?;
-        let held = self.take_held(&oldest);
-        Some((oldest, held))
-    }
-
-    fn take_held(&mut self, datagram: &Datagram) -> Vec<Packet> {
-        let entry = self.entries.get_mut(datagram);
-        entry.map_or_else(Vec::new, |entry| std::mem::take(&mut entry.held))
-    }
-
-    /// The oldest datagram with fragments that are held.
-    fn oldest_held(&mut self) -> Option<Datagram> {
-        let entries = &self.entries;
-        let is_over = |it: &mut Datagram| entries.get(it).is_none_or(|entry| entry.held.is_empty());
-        while self.holding.pop_front_if(is_over).is_some() {}
-        self.holding.front().copied()
-    }
-
-    /// Adds a datagram to those with fragments that are held.
-    fn hold(&mut self, datagram: Datagram) {
-        if self.holding.len() >= 2 * MOST_OF_PORT {
-            let entries = &self.entries;
-            self.holding.retain(|it| entries.get(it).is_some_and(|entry| !entry.held.is_empty()));
-        }
-        self.holding.push_back(datagram);
-    }
-
-    /// Forgets a sender that takes nothing any more.
-    fn forget_idle(&mut self, sender: Address) {
-        if self.senders.get(&sender).is_some_and(|it| it.datagrams == 0 && it.held == 0) {
-            self.senders.remove(&sender);
-        }
-    }
-}
-
-/// Takes the oldest key that may go; after [`SECOND_CHANCES`] the next one, whatever it is.
-fn pop(order: &mut VecDeque<Datagram>, may_go: impl Fn(&Datagram) -> bool) -> Option<Datagram> {
-    for _ in 0..SECOND_CHANCES {
-        let oldest = order.pop_front()?;
-        if may_go(&oldest) {
-            return Some(oldest);
-        }
-        order.push_back(oldest);
-    }
-    order.pop_front()
 }

@@ -15,10 +15,12 @@
 
 mod dispatcher;
 mod map;
+mod posted;
 mod program;
 mod queue;
 mod queues;
 mod ring;
+mod share;
 mod socket;
 mod umem;
 mod uplink;

@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::XdpMode;
 use super::dispatcher::XskMapSlot;
+use super::posted::PostedFrames;
+use super::share::Share;
 use super::socket::Socket;
 use super::umem::{FRAME_SIZE, RING, Umem};
 use crate::Frame;
@@ -29,7 +30,7 @@ const ROUNDS_BEFORE_CHECK: u32 = 256;
 pub struct AfXdpPort {
     interface: String,
     socket: Socket,
-    in_kernel: InKernel,
+    posted: PostedFrames,
     /// A packet whose last frames are not in the rx ring yet.
     incomplete: Option<Chain>,
     /// Frames in the fill or rx ring, and their target level.
@@ -58,7 +59,7 @@ impl AfXdpPort {
         socket.raise_send_budget(SEND_BUDGET);
         Self {
             interface: interface.to_owned(),
-            in_kernel: InKernel::none(umem.frames),
+            posted: PostedFrames::none(umem.frames),
             incomplete: None,
             filled: 0,
             share: Share::new(fill.clamp(BATCH, RING), Arc::clone(&umem.spare)),
@@ -84,8 +85,8 @@ impl AfXdpPort {
     /// Posts empty frames to the fill ring, up to its level.
     #[inline]
     fn refill(&mut self, buffers: &mut Buffers<'_>) {
-        if self.filled + BATCH <= self.share.level {
-            while self.filled < self.share.level
+        if self.filled + BATCH <= self.share.level() {
+            while self.filled < self.share.level()
                 && let Some(frame) = buffers.free.take()
             {
                 let index = frame.into_index();
@@ -95,7 +96,7 @@ impl AfXdpPort {
                     buffers.free.put(unsafe { buffers.memory.reclaim(index, 0, 0) });
                     break;
                 }
-                self.in_kernel.give(index);
+                self.posted.give(index);
                 self.filled += 1;
             }
             self.socket.fill.submit();
@@ -122,10 +123,10 @@ impl AfXdpPort {
         }
         let index = frame.into_index();
         let addr = u64::from(index) * FRAME_SIZE as u64 + start;
-        self.in_kernel.give(index);
+        self.posted.give(index);
         if self.socket.tx.push(XdpDesc { addr, len: length, options }) {
             self.sending += 1;
-        } else if let Some(frame) = self.in_kernel.take(buffers, addr, 0) {
+        } else if let Some(frame) = self.posted.take(buffers, addr, 0) {
             // Not reached: `sending` never exceeds the ring.
             buffers.free.put(frame);
         }
@@ -153,7 +154,7 @@ impl AfXdpPort {
             return;
         }
         while let Some(address) = self.socket.completion.pop() {
-            if let Some(frame) = self.in_kernel.take(buffers, address, 0) {
+            if let Some(frame) = self.posted.take(buffers, address, 0) {
                 buffers.free.put(frame);
             }
             self.sending = self.sending.saturating_sub(1);
@@ -202,7 +203,7 @@ impl Port for AfXdpPort {
         {
             taken += 1;
             let goes_on = descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
-            let frame = self.in_kernel.take(buffers, descriptor.addr, descriptor.len);
+            let frame = self.posted.take(buffers, descriptor.addr, descriptor.len);
             let frame = match (frame, self.incomplete.take()) {
                 (Some(frame), None) if !goes_on => frame,
                 (Some(frame), None) => {
@@ -226,7 +227,7 @@ impl Port for AfXdpPort {
             self.socket.rx.release();
             self.filled = self.filled.saturating_sub(taken);
             self.empty_rounds = 0;
-            if self.share.level < RING && self.socket.fill.pending() < self.share.level / 2 {
+            if self.share.level() < RING && self.socket.fill.pending() < self.share.level() / 2 {
                 self.share.grow();
             }
         } else {
@@ -289,122 +290,11 @@ impl Port for AfXdpPort {
     }
 
     fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
-        let Self { socket, in_kernel, incomplete, slot, .. } = *self;
+        let Self { socket, posted, incomplete, slot, .. } = *self;
         incomplete.into_iter().for_each(|chain| buffers.free.put(chain.finish()));
         // Without its socket the kernel releases the frames.
         drop(socket);
         drop(slot);
-        in_kernel.take_all(buffers);
-    }
-}
-
-/// Number of frames that a port keeps posted to the kernel.
-///
-/// They buffer what arrives between two rounds. Few are enough for an idle port, and there may be
-/// hundreds of those. A busy port takes more from a reserve that the ports of a UMEM share, and
-/// keeps them until it closes: the kernel returns frames only with packets.
-struct Share {
-    level: u32,
-    usual: u32,
-    spare: Arc<AtomicU32>,
-}
-
-impl Share {
-    fn new(usual: u32, spare: Arc<AtomicU32>) -> Self {
-        Self { level: usual, usual, spare }
-    }
-
-    /// Doubles it, up to the size of a ring, as far as the reserve goes.
-    #[cold]
-    fn grow(&mut self) {
-        let wanted = self.level.min(RING - self.level);
-        let take = |spare: u32| spare.checked_sub(wanted);
-        if self.spare.fetch_update(Relaxed, Relaxed, take).is_ok() {
-            self.level += wanted;
-        }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.spare.fetch_add(self.level - self.usual, Relaxed);
-    }
-}
-
-/// The frames in a socket's rings: a bit for each frame of the UMEM.
-///
-/// Whatever descriptors the kernel returns, a frame's handle is recreated only if it was consumed
-/// here.
-struct InKernel {
-    bits: Box<[u64]>,
-}
-
-impl InKernel {
-    fn none(frames: u32) -> Self {
-        Self { bits: vec![0; frames.div_ceil(64) as usize].into() }
-    }
-
-    /// Records a frame whose handle was just consumed.
-    #[inline]
-    fn give(&mut self, index: u32) {
-        self.bits[index as usize / 64] |= 1 << (index % 64);
-    }
-
-    /// The frame of a descriptor that the kernel returned; `None` if it was not posted.
-    #[inline]
-    fn take(&mut self, buffers: &Buffers<'_>, address: u64, length: u32) -> Option<Frame> {
-        let (index, start) = (address / FRAME_SIZE as u64, address % FRAME_SIZE as u64);
-        let word = self.bits.get_mut(index as usize / 64)?;
-        let bit = 1_u64 << (index % 64);
-        let was_posted = *word & bit != 0;
-        *word &= !bit;
-        let start = start as usize;
-        let length = (length as usize).min(FRAME_SIZE - start);
-        // SAFETY: the bit states that the handle was consumed for a ring; it is cleared now.
-        was_posted.then(|| unsafe { buffers.memory.reclaim(index as u32, start, length) })
-    }
-
-    /// Frees all frames.
-    fn take_all(self, buffers: &mut Buffers<'_>) {
-        for (word, bits) in self.bits.iter().enumerate() {
-            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
-                // SAFETY: the bit states that the handle was consumed for a ring, and the rings are
-                // gone.
-                buffers.free.put(unsafe { buffers.memory.reclaim(word as u32 * 64 + bit, 0, 0) });
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn busy_ports_share_what_is_spare() {
-        let spare = Arc::new(AtomicU32::new(2048));
-        let level_after = |share: &mut Share, times: usize| {
-            (0..times).for_each(|_| share.grow());
-            share.level
-        };
-        let mut one = Share::new(256, Arc::clone(&spare));
-        let mut two = Share::new(256, Arc::clone(&spare));
-        assert_eq!(level_after(&mut one, 2), 1024);
-        assert_eq!(level_after(&mut two, 9), 1024);
-        // 512 are left.
-        assert_eq!(level_after(&mut one, 1), 1024);
-        drop(two);
-        assert_eq!(level_after(&mut one, 9), RING);
-        drop(one);
-        assert_eq!(spare.load(Relaxed), 2048);
-    }
-
-    #[test]
-    fn a_share_ends_at_the_size_of_a_ring() {
-        let spare = Arc::new(AtomicU32::new(10_000));
-        let mut share = Share::new(1500, Arc::clone(&spare));
-        share.grow();
-        share.grow();
-        assert_eq!((share.level, spare.load(Relaxed)), (RING, 10_000 - 548));
+        posted.take_all(buffers);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use acl::Address;
+
 use super::*;
 use crate::PortId;
 

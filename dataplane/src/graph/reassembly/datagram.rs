@@ -1,0 +1,48 @@
+//! Fragmented datagrams, and the outcomes of their first fragments.
+
+use acl::Address;
+
+use crate::PortId;
+use crate::packet::Packet;
+use crate::wire::{Flow, Fragment};
+
+/// What all fragments of a datagram have in common, beside the port they come by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Datagram {
+    pub(super) source: Address,
+    destination: Address,
+    identification: u32,
+    protocol: u8,
+    in_port: PortId,
+}
+
+/// What became of a first fragment.
+#[derive(Clone, Copy)]
+pub(super) enum First {
+    /// It was dropped.
+    Refused,
+    /// It was forwarded: with its flow, and whether that has a session.
+    Passed { flow: Flow, has_session: bool },
+}
+
+impl Datagram {
+    /// The datagram of a fragment.
+    pub(super) fn of(packet: &Packet) -> Option<Self> {
+        let (Fragment::First(identification) | Fragment::Later(identification)) =
+            packet.headers.fragment
+        else {
+            return None;
+        };
+        Some(Self {
+            source: packet.headers.flow.source,
+            destination: packet.headers.flow.destination,
+            identification,
+            protocol: packet.headers.flow.protocol,
+            in_port: packet.in_port,
+        })
+    }
+
+    pub(super) fn port(&self) -> usize {
+        usize::from(self.in_port.0)
+    }
+}
