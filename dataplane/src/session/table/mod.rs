@@ -2,6 +2,7 @@
 
 mod departed;
 mod free;
+mod lookup;
 mod quota;
 
 use std::io;
@@ -17,13 +18,12 @@ use quota::Quotas;
 use acl::Address;
 
 use super::hash::FlowHash;
-use super::index::{ELSEWHERE, Index, NOTHING};
+use super::index::{ELSEWHERE, Index};
 use super::record::{Record, Seen, Words, forwarding_word, life_word};
 use super::region::Array;
 use super::store::Store;
 use super::translation::Translation;
 use super::{Found, SessionId, State, Timeouts, Tuples};
-use crate::cpu;
 use crate::services::Affinities;
 use crate::wire::Flow;
 use crate::{Adjacency, PortId};
@@ -215,76 +215,6 @@ impl Sessions {
         self.hash.of(flow)
     }
 
-    /// Asks for the cache line where the search for this hash begins.
-    #[inline]
-    pub fn prefetch(&self, hash: u64) {
-        self.index.prefetch(hash);
-    }
-
-    /// Guesses the record of this hash, for [`Self::find_at`], and prefetches it. The bucket should
-    /// have been prefetched.
-    #[inline]
-    pub fn guess(&self, hash: u64) -> Guess {
-        let guess = self.index.guess(hash);
-        if let Some(record) = self.records.get(guess as usize) {
-            cpu::prefetch(record);
-        }
-        Guess(guess)
-    }
-
-    #[inline]
-    pub(super) fn record(&self, guess: Guess) -> Option<&Record> {
-        self.records.get(guess.0 as usize)
-    }
-
-    #[inline]
-    pub(super) fn timeouts(&self) -> &Timeouts {
-        &self.timeouts
-    }
-
-    /// The live session that `flow` belongs to.
-    #[inline]
-    pub fn find(&self, hash: u64, flow: &Flow, origin: TupleOrigin, now_s: u32) -> Option<Found> {
-        self.find_at(self.guess(hash), hash, flow, origin, now_s)
-    }
-
-    /// The same, with the guess made before.
-    #[inline]
-    pub fn find_at(
-        &self,
-        guess: Guess,
-        hash: u64,
-        flow: &Flow,
-        origin: TupleOrigin,
-        now_s: u32,
-    ) -> Option<Found> {
-        if guess.0 == NOTHING {
-            return None;
-        }
-        let words = Words::of(flow);
-        if let Some(record) = self.records.get(guess.0 as usize)
-            && let Some(seen) = record.read()
-            && !seen.is_translated()
-            && let Some(forward) = seen.words.direction_of(&words)
-        {
-            let found = seen.found(guess.0, forward);
-            return (!self.is_idle(&found, now_s)).then_some(found);
-        }
-        self.find_slowly(hash, &words, origin, now_s)
-    }
-
-    #[inline(never)]
-    fn find_slowly(
-        &self,
-        hash: u64,
-        flow: &Words,
-        origin: TupleOrigin,
-        now_s: u32,
-    ) -> Option<Found> {
-        let found = self.search(hash, |index, seen| self.travels(index, seen, flow, origin))?;
-        (!self.is_idle(&found, now_s)).then_some(found)
-    }
-
     /// Both tuples of a session, if it still is there.
     pub fn tuples(&self, found: &Found) -> Option<Tuples> {
         let record = &self.records[found.id.index as usize];
@@ -425,64 +355,6 @@ impl Sessions {
         let translation = &self.translations[index as usize];
         let initiator = translation.initiator().flow();
         Tuples { initiator, return_mac: translation.return_mac(), ..tuples }
-    }
-
-    /// The first record under this hash for which `test` returns a direction.
-    #[inline]
-    fn search(&self, hash: u64, test: impl Fn(u32, &Seen) -> Option<bool>) -> Option<Found> {
-        for index in self.index.records(hash) {
-            let Some(record) = self.records.get(index as usize) else { continue };
-            let Some(seen) = record.read() else { continue };
-            if let Some(forward) = test(index, &seen)
-                && (!seen.is_translated() || record.is_still(seen.sequence))
-            {
-                return Some(seen.found(index, forward));
-            }
-        }
-        None
-    }
-
-    /// The same among sessions that are not idle; idle ones that are in the way end.
-    fn search_live(
-        &self,
-        hash: u64,
-        now_s: u32,
-        test: impl Fn(u32, &Seen) -> Option<bool>,
-    ) -> Option<Found> {
-        loop {
-            let found = self.search(hash, &test)?;
-            if !self.is_idle(&found, now_s) {
-                return Some(found);
-            }
-            self.close(found.id);
-        }
-    }
-
-    /// The direction of a flow in a session, by the flow's origin.
-    ///
-    /// Of a translated session, what enters is the initiator's origin of what it sends and the
-    /// responder's of what that sends; what has left, the other way round.
-    #[inline]
-    fn travels(&self, index: u32, seen: &Seen, flow: &Words, origin: TupleOrigin) -> Option<bool> {
-        let at_responder = seen.words.direction_of(flow);
-        if !seen.is_translated() {
-            return at_responder;
-        }
-        let forward_at_responder = origin == TupleOrigin::Quoted;
-        if at_responder == Some(forward_at_responder) {
-            return at_responder;
-        }
-        let at_initiator = self.translations[index as usize].initiator().direction_of(flow);
-        at_initiator.filter(|forward| *forward != forward_at_responder)
-    }
-
-    /// The direction of a flow that either end of the session may show.
-    fn is_any(&self, index: u32, seen: &Seen, flow: &Words) -> Option<bool> {
-        let at_responder = seen.words.direction_of(flow);
-        if at_responder.is_some() || !seen.is_translated() {
-            return at_responder;
-        }
-        self.translations[index as usize].initiator().direction_of(flow)
     }
 
     /// Locks out creators of sessions with the same hashes.

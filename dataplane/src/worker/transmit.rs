@@ -1,0 +1,84 @@
+//! The transmit side of a worker.
+
+use super::Worker;
+use crate::port::{Buffers, MOST_FRAMES};
+use crate::{Frame, Now, Outcome};
+
+impl Worker {
+    /// Passes the packets of a vector to their ports, or frees their frames.
+    pub(super) fn hand_out(&mut self, now: Now) {
+        if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
+            for packet in &self.packets {
+                match packet.outcome {
+                    Some(_) => inspect.done(packet, &self.memory, &self.snapshot),
+                    None => inspect.waits(packet),
+                }
+            }
+        }
+        let mut packets = std::mem::take(&mut self.packets);
+        for packet in packets.drain(..) {
+            if !packet.leaves() {
+                match packet.outcome {
+                    Some(_) => self.free.put(packet.frame),
+                    None => self.graph.hold(packet, now),
+                }
+                continue;
+            }
+            let left = self.slots.leave(packet.out_port, packet.frame, &self.memory);
+            if let Err(frame) = left {
+                self.hand_over(frame, packet.out_port);
+            }
+        }
+        self.packets = packets;
+    }
+
+    /// Counts packets that are no longer held, and frees their frames.
+    pub(super) fn end_waiting(&mut self) {
+        while let Some(packet) = self.graph.take_ended() {
+            if let Some(outcome) = packet.outcome {
+                self.counters.count(outcome);
+            }
+            if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
+                inspect.done(&packet, &self.memory, &self.snapshot);
+            }
+            self.free.put(packet.frame);
+        }
+    }
+
+    pub(super) fn send(&mut self) {
+        // Wakes the others first: sending may take a while.
+        self.wake_others();
+        let mut gone = Vec::new();
+        for slot in self.slots.iter_mut() {
+            if slot.leaving.is_empty() && !slot.port.is_sending() {
+                continue;
+            }
+            if !slot.captures.is_empty() {
+                slot.capture_leaving(&self.memory);
+            }
+            let (count, bytes) = (slot.leaving.len(), bytes(&slot.leaving));
+            let mut buffers = Buffers { memory: &self.memory, free: &mut self.free };
+            if let Err(reason) = slot.port.send(&mut buffers, &mut slot.leaving) {
+                gone.push((slot.id, reason));
+            }
+            let refused = slot.leaving.len();
+            slot.counters.sent.add((count - refused) as u64);
+            slot.counters.sent_bytes.add(bytes - self::bytes(&slot.leaving));
+            for frame in slot.leaving.drain(..) {
+                let is_long = frame.frames() > MOST_FRAMES;
+                let outcome = if is_long { Outcome::TooManyFrames } else { Outcome::TxFull };
+                self.free.put(frame);
+                self.counters.count(outcome);
+                slot.counters.refused.add(1);
+            }
+        }
+        for (id, reason) in gone {
+            self.mailbox.report_gone(id, reason);
+            self.remove_port(id);
+        }
+    }
+}
+
+fn bytes(frames: &[Frame]) -> u64 {
+    frames.iter().map(|frame| frame.len() as u64).sum()
+}
