@@ -110,7 +110,7 @@ pub(crate) fn rules(
     names: &mut impl PortNames,
 ) -> Option<Vec<BasicRule>> {
     let mut expand = |rule: &PolicyRule, verdict, into: &mut Vec<BasicRule>| {
-        expand(pod, rule, verdict, (direction, &policies.api_server), names, into);
+        expand(Some(pod), rule, verdict, (direction, &policies.api_server), names, into);
     };
     let mut tier = |policies: &[ClusterWide]| {
         let mut rules = Vec::new();
@@ -144,6 +144,27 @@ pub(crate) fn rules(
     };
     let rest = chain(admin, &rest);
     Some(firewalls.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest)))
+}
+
+/// The rules of a host firewall for one direction, the last of which permits everything.
+pub(crate) fn host_rules(
+    rules: &[ClusterRule],
+    direction: Direction,
+    api_server: &[IpAddr],
+) -> Vec<BasicRule> {
+    /// Its rules name no ports.
+    struct NoNames;
+    impl PortNames for NoNames {
+        fn numbers(&mut self, _: &PodPeers, _: &Arc<str>, _: Protocol) -> Vec<u16> {
+            Vec::new()
+        }
+    }
+    let mut all = Vec::new();
+    for ClusterRule { rule, verdict } in rules {
+        expand(None, rule, *verdict, (direction, api_server), &mut NoNames, &mut all);
+    }
+    all.push(everything(Verdict::Accept, "default-allow".into()));
+    all
 }
 
 fn everything(verdict: Verdict, origin: String) -> BasicRule {
@@ -197,7 +218,7 @@ fn narrow(rule: &BasicRule, to: &BasicRule) -> Option<BasicRule> {
 
 /// Expands a rule to basic rules, at this pod.
 fn expand(
-    pod: &Pod,
+    pod: Option<&Pod>,
     rule: &PolicyRule,
     verdict: Verdict,
     (direction, api_server): (Direction, &[IpAddr]),
@@ -239,7 +260,7 @@ fn expand(
                 (PortSpec::Range(range), _) => add(peer.clone(), protocol, *range),
                 // The pod itself is connected to.
                 (PortSpec::Name(name), Direction::Ingress) => {
-                    if let Some(number) = pod.named_port(name, port.protocol) {
+                    if let Some(number) = pod.and_then(|pod| pod.named_port(name, port.protocol)) {
                         add(peer.clone(), protocol, PortRange::one(number));
                     }
                 }

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::model::{
-    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
-    Pod, Service,
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
+    NetworkPolicy, Node, Pod, Service,
 };
 use crate::{Control, Object, open_regular};
 
@@ -42,6 +42,7 @@ pub(crate) enum StoredObject {
     NetworkPolicy(Arc<NetworkPolicy>),
     ClusterNetworkPolicy(Arc<ClusterNetworkPolicy>),
     ClusterEgressFirewall(Arc<ClusterEgressFirewall>),
+    ClusterHostFirewall(Arc<ClusterHostFirewall>),
 }
 
 impl ObjectSnapshot {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{AddressMap, Table};
+use acl::{AddressMap, Rule, Table};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,20 @@ pub struct ClusterNode {
     pub zone: Option<Arc<str>>,
 }
 
+/// A ClusterHostFirewall that selects this cluster node. It permits a connection by the first rule
+/// that matches, which there always is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostFirewall {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether it leaves the failsafe ports open.
+    pub failsafe: bool,
+    /// About what comes to the cluster node itself; the peer is the source.
+    pub ingress: Arc<[Rule]>,
+    /// About what its own processes open; the peer is the destination.
+    pub egress: Arc<[Rule]>,
+}
+
 /// Everything the dataplane needs from the control side, immutable.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -79,6 +93,8 @@ pub struct View {
     /// What every peer set holds; empty unless [`Control::list_peer_sets`](crate::Control::list_peer_sets)
     /// was called.
     pub peer_sets: Arc<PeerSets>,
+    /// The host firewalls that select this cluster node, by name.
+    pub host_firewalls: Arc<[HostFirewall]>,
     /// All services with their endpoints.
     pub services: Arc<BTreeMap<Key, Arc<ServiceView>>>,
 }

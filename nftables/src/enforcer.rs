@@ -5,15 +5,28 @@ use linux_net::nft::LargeTable;
 use crate::ruleset::{Ruleset, TABLES};
 
 /// Writes rulesets into the kernel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Enforcer {
+    names: [&'static str; 2],
     table: LargeTable,
     /// What the kernel has, in the tables of which name; `None` if that is not known.
     current: Option<(Ruleset, &'static str)>,
     whole: u64,
 }
 
+impl Default for Enforcer {
+    /// For the tables of pods' policies.
+    fn default() -> Self {
+        Self::new(TABLES)
+    }
+}
+
 impl Enforcer {
+    /// For tables of these names.
+    pub fn new(names: [&'static str; 2]) -> Self {
+        Self { names, table: LargeTable::default(), current: None, whole: 0 }
+    }
+
     /// Brings the kernel into this state: by transactions with what is different alone, or by new
     /// tables the first time and where the kernel refuses the difference. New tables enforce
     /// beside the old ones before these go. A failure leaves the state before in force.
@@ -39,7 +52,7 @@ impl Enforcer {
         self.current = None;
         self.whole += 1;
         let is_there = |table: &&str| LargeTable::outline("inet", table).is_ok();
-        let [first, second] = TABLES;
+        let [first, second] = self.names;
         let (fresh, old) = if is_there(&first) { (second, first) } else { (first, second) };
         self.table.change(&next.whole(fresh))?;
         self.table.change(&Ruleset::removal(&[old]))?;
@@ -58,8 +71,9 @@ impl Enforcer {
             return Ok(());
         }
         let is_whole = ["inet", "bridge"].iter().all(|family| {
-            LargeTable::outline(family, table)
-                .is_ok_and(|outline| counts(&outline) == current.counts(family))
+            let wanted = current.counts(family);
+            let outline = || LargeTable::outline(family, table);
+            wanted == [0; 3] || outline().is_ok_and(|outline| counts(&outline) == wanted)
         });
         if is_whole {
             return self.table.accept();
@@ -75,12 +89,12 @@ impl Enforcer {
     /// In words, with what `nft` says.
     pub fn remove(&mut self) -> Result<(), String> {
         self.current = None;
-        self.table.change(&Ruleset::removal(&TABLES))
+        self.table.change(&Ruleset::removal(&self.names))
     }
 
     /// Whether tables are there, of whatever process.
-    pub fn is_in_force() -> bool {
-        TABLES.iter().any(|table| LargeTable::outline("inet", table).is_ok())
+    pub fn is_in_force(&self) -> bool {
+        self.names.iter().any(|table| LargeTable::outline("inet", table).is_ok())
     }
 
     /// How often everything was written, the first time included.

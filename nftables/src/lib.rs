@@ -14,6 +14,7 @@
 //! | base chains: hooks, dispatch, address checks | `base.rs` |
 //! | the view on the interfaces that are there | `render.rs` |
 //! | where pods' interfaces are | `locate.rs` |
+//! | the cluster node itself | `host.rs` |
 //! | the kernel's tables | `enforcer.rs` |
 //!
 //! # How a packet is evaluated
@@ -26,12 +27,14 @@
 
 mod base;
 mod enforcer;
+mod host;
 mod locate;
 mod render;
 mod rules;
 mod ruleset;
 
 pub use enforcer::Enforcer;
+pub use host::{Failsafe, HOST_TABLES, host_ruleset};
 pub use locate::Locator;
 pub use render::{Attachment, Renderer, Site};
 pub use ruleset::{Ruleset, TABLES, Transactions};

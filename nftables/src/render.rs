@@ -249,21 +249,32 @@ impl Draft<'_> {
     }
 
     fn add_peer_set(&mut self, id: PeerSetId, families: Families) {
-        let Some(members) = self.view.peer_sets.get(&id) else { return };
-        for v6 in [false, true] {
-            if !families[usize::from(v6)] || !rules::has_family(members, v6) {
-                continue;
-            }
-            let properties = match (&**members, v6) {
-                (Members::Addresses(_), false) => "type ipv4_addr",
-                (Members::Addresses(_), true) => "type ipv6_addr",
-                (Members::Block(..), false) => "type ipv4_addr; flags interval",
-                (Members::Block(..), true) => "type ipv6_addr; flags interval",
-            };
-            let name = (Family::Inet, rules::set_name(id, v6).into());
-            let elements = Elements::Members(Arc::clone(members), v6);
-            self.ruleset.sets.insert(name, Set { kind: "set", properties, elements });
+        if let Some(members) = self.view.peer_sets.get(&id) {
+            insert_peer_set(&mut self.ruleset, id, members, families);
         }
+    }
+}
+
+/// Adds the sets of a peer set, one for each family.
+pub(crate) fn insert_peer_set(
+    ruleset: &mut Ruleset,
+    id: PeerSetId,
+    members: &Arc<Members>,
+    families: Families,
+) {
+    for v6 in [false, true] {
+        if !families[usize::from(v6)] || !rules::has_family(members, v6) {
+            continue;
+        }
+        let properties = match (&**members, v6) {
+            (Members::Addresses(_), false) => "type ipv4_addr",
+            (Members::Addresses(_), true) => "type ipv6_addr",
+            (Members::Block(..), false) => "type ipv4_addr; flags interval",
+            (Members::Block(..), true) => "type ipv6_addr; flags interval",
+        };
+        let name = (Family::Inet, rules::set_name(id, v6).into());
+        let elements = Elements::Members(Arc::clone(members), v6);
+        ruleset.sets.insert(name, Set { kind: "set", properties, elements });
     }
 }
 

@@ -83,8 +83,10 @@ impl Ruleset {
     /// be those that enforce.
     pub fn whole(&self, table: &str) -> String {
         let mut script = String::new();
-        for family in Family::ALL {
-            let family = family.name();
+        for family in Family::ALL.map(Family::name) {
+            if self.counts(family) == [0; 3] {
+                continue;
+            }
             let _ = writeln!(script, "add table {family} {table}\ndelete table {family} {table}");
             let _ = writeln!(script, "add table {family} {table}");
         }
@@ -159,6 +161,11 @@ impl Ruleset {
         let mut scripts = vec![prepare, switch, clean];
         scripts.retain(|script| !script.is_empty());
         Transactions(scripts)
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.sets.is_empty() && self.chains.is_empty()
     }
 
     /// Numbers of sets, chains and rules in the table of a family.

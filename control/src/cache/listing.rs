@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Cache;
 use crate::model::{
-    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
-    Pod, Service,
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
+    NetworkPolicy, Node, Pod, Service,
 };
 use crate::state::StoredObject;
 use crate::{Kind, Object, ObjectRef};
@@ -43,6 +43,7 @@ impl Cache {
             Kind::Node => all.extend(self.nodes.keys().map(named)),
             Kind::ClusterNetworkPolicy => all.extend(self.cluster_policies.keys().map(named)),
             Kind::ClusterEgressFirewall => all.extend(self.firewalls.keys().map(named)),
+            Kind::ClusterHostFirewall => all.extend(self.host_firewalls.keys().map(named)),
             Kind::Service => {
                 all.extend(self.services.keys().map(|key| within(&key.namespace, &key.name)));
             }
@@ -69,6 +70,9 @@ impl Cache {
             StoredObject::ClusterEgressFirewall(it) => {
                 Object::ClusterEgressFirewall(ClusterEgressFirewall::clone(&it))
             }
+            StoredObject::ClusterHostFirewall(it) => {
+                Object::ClusterHostFirewall(ClusterHostFirewall::clone(&it))
+            }
         })
     }
 
@@ -84,6 +88,7 @@ impl Cache {
         let policies = entries().flat_map(|entry| entry.policies.values());
         let cluster_policies = self.cluster_policies.values();
         let firewalls = self.firewalls.values();
+        let host_firewalls = self.host_firewalls.values();
         let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
             .chain(self.nodes.values().map(|it| StoredObject::Node(Arc::clone(it))))
@@ -91,6 +96,7 @@ impl Cache {
             .chain(policies.map(|it| StoredObject::NetworkPolicy(Arc::clone(it))))
             .chain(cluster_policies.map(|it| StoredObject::ClusterNetworkPolicy(Arc::clone(it))))
             .chain(firewalls.map(|it| StoredObject::ClusterEgressFirewall(Arc::clone(it))))
+            .chain(host_firewalls.map(|it| StoredObject::ClusterHostFirewall(Arc::clone(it))))
             .chain(services.map(|it| StoredObject::Service(Arc::clone(it))))
             .chain(slices.map(|it| StoredObject::EndpointSlice(Arc::clone(it))))
     }
@@ -107,6 +113,7 @@ impl Cache {
             (Kind::EndpointSlice, self.endpoint_slices.len()),
             (Kind::ClusterNetworkPolicy, self.cluster_policies.len()),
             (Kind::ClusterEgressFirewall, self.firewalls.len()),
+            (Kind::ClusterHostFirewall, self.host_firewalls.len()),
         ];
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }

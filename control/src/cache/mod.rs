@@ -21,8 +21,8 @@ use bound::Bound;
 use store::Store;
 
 use crate::model::{
-    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels, Namespace,
-    NetworkPolicy, Node, Pod, Service,
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Key, Labels,
+    Namespace, NetworkPolicy, Node, Pod, Service,
 };
 use crate::{Kind, Object, ObjectRef, PodKey};
 
@@ -33,6 +33,7 @@ pub(crate) struct Cache {
     nodes: Store<Arc<str>, Node>,
     cluster_policies: Store<Arc<str>, ClusterNetworkPolicy>,
     firewalls: Store<Arc<str>, ClusterEgressFirewall>,
+    host_firewalls: Store<Arc<str>, ClusterHostFirewall>,
     /// The API server's addresses, from its service and endpoints; sorted.
     api_server: Arc<[IpAddr]>,
     services: Store<Key, Service>,
@@ -75,6 +76,8 @@ pub(crate) enum Change {
     Node(Arc<str>),
     /// An egress firewall, before and after.
     ClusterEgressFirewall(Option<Arc<ClusterEgressFirewall>>, Option<Arc<ClusterEgressFirewall>>),
+    /// Some host firewall.
+    ClusterHostFirewall,
     /// A service or its endpoints: the services that may be different.
     Service(Vec<Key>),
 }
@@ -126,6 +129,10 @@ impl Cache {
                 let replaced = self.firewalls.apply(Arc::clone(&firewall.name), firewall);
                 replaced.map(|(before, after)| Change::ClusterEgressFirewall(before, after))
             }
+            Object::ClusterHostFirewall(firewall) => {
+                let replaced = self.host_firewalls.apply(Arc::clone(&firewall.name), firewall);
+                replaced.map(|_| Change::ClusterHostFirewall)
+            }
             Object::Service(service) => {
                 let key = service.key.clone();
                 self.services.apply(key.clone(), service).map(|_| Change::Service(vec![key]))
@@ -172,6 +179,9 @@ impl Cache {
                 let replaced = self.firewalls.delete(name);
                 replaced.map(|(before, after)| Change::ClusterEgressFirewall(before, after))
             }
+            Kind::ClusterHostFirewall => {
+                self.host_firewalls.delete(name).map(|_| Change::ClusterHostFirewall)
+            }
             Kind::Service => self.services.delete(&key).map(|_| Change::Service(vec![key])),
             Kind::EndpointSlice => {
                 let replaced = self.endpoint_slices.delete(&key);
@@ -206,6 +216,11 @@ impl Cache {
     /// All cluster network policies, by name.
     pub(crate) fn cluster_policies(&self) -> &Store<Arc<str>, ClusterNetworkPolicy> {
         &self.cluster_policies
+    }
+
+    /// All host firewalls, by name.
+    pub(crate) fn host_firewalls(&self) -> &Store<Arc<str>, ClusterHostFirewall> {
+        &self.host_firewalls
     }
 
     /// All egress firewalls, by name.

@@ -5,6 +5,7 @@
 //! cache and the peer sets and record the local pods it may affect. [`Control::commit`] configures
 //! those, compiles changed tables and publishes, so any number of events becomes one view.
 
+mod host;
 mod processor;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -49,6 +50,7 @@ pub struct Control {
     departed: BTreeSet<IpAddr>,
     any_departed: bool,
     services: services::Pending,
+    host: host::Hosts,
     pub(crate) view: Arc<View>,
 }
 
@@ -90,7 +92,8 @@ impl Control {
             departed: BTreeSet::new(),
             any_departed: false,
             services: services::Pending::default(),
-            view: Arc::new(View::default()),
+            host: host::Hosts::default(),
+            view: Arc::default(),
         }
     }
 
@@ -177,6 +180,7 @@ impl Control {
         for key in &dirty {
             self.configure(key);
         }
+        let host_firewalls = self.configure_host();
         self.membership.sweep(&self.cache);
         let addresses = match self.membership.version() {
             Some(version) => Arc::new(version),
@@ -202,12 +206,21 @@ impl Control {
             && (Arc::ptr_eq(&peer_sets, &self.view.peer_sets) || peer_sets.is_empty())
             && Arc::ptr_eq(&pods, &self.view.pods)
             && Arc::ptr_eq(&nodes, &self.view.nodes)
+            && Arc::ptr_eq(&host_firewalls, &self.view.host_firewalls)
             && Arc::ptr_eq(&services, &self.view.services);
         if same {
             return None;
         }
         let generation = self.view.generation + 1;
-        self.view = Arc::new(View { generation, addresses, pods, nodes, peer_sets, services });
+        self.view = Arc::new(View {
+            generation,
+            addresses,
+            pods,
+            nodes,
+            peer_sets,
+            host_firewalls,
+            services,
+        });
         Some(self.view())
     }
 

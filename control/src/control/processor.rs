@@ -29,6 +29,8 @@ impl Control {
                     either.any(|firewall| firewall.selects(namespace, &pod.labels))
                 });
             }
+            // Configured anew with every commit.
+            Change::ClusterHostFirewall => {}
             Change::Pod(key) => {
                 self.services.pod_changed();
                 let owned = |address: &IpAddr| Some((*address, self.pod_at(*address)?.clone()));

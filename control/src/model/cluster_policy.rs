@@ -44,6 +44,25 @@ pub struct ClusterEgressFirewall {
     pub report: Report,
 }
 
+/// A podgate.io/v1alpha1 ClusterHostFirewall.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterHostFirewall {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The cluster nodes it is about.
+    pub nodes: Selector,
+    /// Whether it leaves the failsafe ports open.
+    pub failsafe: bool,
+    /// Rules for what comes to the cluster node itself, the first that matches counting:
+    /// [`Verdict::Accept`] or [`Verdict::Deny`].
+    pub ingress: Vec<ClusterRule>,
+    /// Rules for what its own processes open, likewise.
+    pub egress: Vec<ClusterRule>,
+    /// Its status.
+    #[serde(skip)]
+    pub report: Report,
+}
+
 /// Where a cluster policy stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {

@@ -11,7 +11,9 @@ mod selector;
 mod service;
 
 pub use cluster::{ContainerPort, Namespace, Node, Pod};
-pub use cluster_policy::{ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict};
+pub use cluster_policy::{
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
+};
 pub use labels::Labels;
 pub use policy::{
     Direction, DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports,

@@ -26,6 +26,7 @@ const SCHEMA: RuleSchema = RuleSchema {
     from: &["namespaces", "pods"],
     to: &["namespaces", "pods", "nodes", "networks", "domainNames"],
     most: 25,
+    named_ports: true,
 };
 
 /// The policy as far as it could be read, and what could not be.

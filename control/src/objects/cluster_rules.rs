@@ -29,6 +29,8 @@ pub(super) struct RuleSchema {
     pub(super) from: &'static [&'static str],
     /// Fields of a peer of egress rules.
     pub(super) to: &'static [&'static str],
+    /// Whether rules about pods alone may name ports.
+    pub(super) named_ports: bool,
     /// The most rules, peers, networks or protocols that a list may have.
     pub(super) most: usize,
 }
@@ -194,7 +196,7 @@ fn rule(
         }
     }
     let mut peers = Vec::new();
-    let mut only_pods = true;
+    let mut only_pods = schema.named_ports;
     match list(value, field, from_or_to, schema.most, faults) {
         Some(list) => {
             for (field, value) in list {

@@ -21,6 +21,7 @@ const SCHEMA: RuleSchema = RuleSchema {
     from: &[],
     to: &["namespaces", "pods", "nodes", "networks", "apiServer", "domainNames"],
     most: 100,
+    named_ports: true,
 };
 
 /// The firewall as far as it could be read, and what could not be.

@@ -11,6 +11,8 @@
 //!   nothing and `Pass` rules deny, for the subject as far as it could be read.
 //! - A **ClusterEgressFirewall** likewise; without a readable subject its `Allow` rules match
 //!   nothing.
+//! - A **ClusterHostFirewall** likewise, for the nodes as far as its selector could be read; its
+//!   failsafe ports stay open.
 //! - A **Pod** is closed, and so are the pods of a **Namespace** with faults: no table of theirs
 //!   opens anything.
 //! - A **Node** is covered by every denial of `nodes` and by no permission.
@@ -23,6 +25,7 @@ mod cluster;
 mod cluster_policy;
 mod cluster_rules;
 mod egress_firewall;
+mod host_firewall;
 mod policy;
 mod reader;
 mod report;
@@ -38,8 +41,8 @@ use serde_json::Value;
 use crate::FieldFault;
 use crate::fault::plain;
 use crate::model::{
-    ClusterEgressFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace, NetworkPolicy, Node,
-    Pod, Service,
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
+    NetworkPolicy, Node, Pod, Service,
 };
 
 /// A parsed object of any supported kind.
@@ -61,6 +64,8 @@ pub enum Object {
     ClusterNetworkPolicy(ClusterNetworkPolicy),
     /// podgate.io/v1alpha1 ClusterEgressFirewall.
     ClusterEgressFirewall(ClusterEgressFirewall),
+    /// podgate.io/v1alpha1 ClusterHostFirewall.
+    ClusterHostFirewall(ClusterHostFirewall),
 }
 
 impl Object {
@@ -84,6 +89,7 @@ impl Object {
             }
             Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
             Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
+            Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
         }
     }
 }
@@ -107,11 +113,13 @@ pub enum Kind {
     ClusterNetworkPolicy,
     /// podgate.io/v1alpha1 ClusterEgressFirewall.
     ClusterEgressFirewall,
+    /// podgate.io/v1alpha1 ClusterHostFirewall.
+    ClusterHostFirewall,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Namespace,
         Self::Pod,
         Self::Node,
@@ -120,6 +128,7 @@ impl Kind {
         Self::NetworkPolicy,
         Self::ClusterNetworkPolicy,
         Self::ClusterEgressFirewall,
+        Self::ClusterHostFirewall,
     ];
 
     /// `kind`, as objects spell it.
@@ -133,6 +142,7 @@ impl Kind {
             Self::NetworkPolicy => "NetworkPolicy",
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
             Self::ClusterEgressFirewall => "ClusterEgressFirewall",
+            Self::ClusterHostFirewall => "ClusterHostFirewall",
         }
     }
 
@@ -143,7 +153,7 @@ impl Kind {
             Self::EndpointSlice => "discovery.k8s.io/v1",
             Self::NetworkPolicy => "networking.k8s.io/v1",
             Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
-            Self::ClusterEgressFirewall => "podgate.io/v1alpha1",
+            Self::ClusterEgressFirewall | Self::ClusterHostFirewall => "podgate.io/v1alpha1",
         }
     }
 
@@ -158,6 +168,7 @@ impl Kind {
             Self::NetworkPolicy => "networkpolicies",
             Self::ClusterNetworkPolicy => "clusternetworkpolicies",
             Self::ClusterEgressFirewall => "clusteregressfirewalls",
+            Self::ClusterHostFirewall => "clusterhostfirewalls",
         }
     }
 
@@ -165,20 +176,30 @@ impl Kind {
     pub const fn closes(self) -> bool {
         matches!(
             self,
-            Self::NetworkPolicy | Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall
+            Self::NetworkPolicy
+                | Self::ClusterNetworkPolicy
+                | Self::ClusterEgressFirewall
+                | Self::ClusterHostFirewall
         )
     }
 
     /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
     pub const fn may_be_absent(self) -> bool {
-        matches!(self, Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall)
+        matches!(
+            self,
+            Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall | Self::ClusterHostFirewall
+        )
     }
 
     /// Whether objects of this kind live in namespaces.
     pub const fn is_namespaced(self) -> bool {
         !matches!(
             self,
-            Self::Namespace | Self::Node | Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall
+            Self::Namespace
+                | Self::Node
+                | Self::ClusterNetworkPolicy
+                | Self::ClusterEgressFirewall
+                | Self::ClusterHostFirewall
         )
     }
 }
@@ -300,6 +321,10 @@ fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
         Kind::ClusterEgressFirewall => with(
             egress_firewall::cluster_egress_firewall(reference, &value),
             Object::ClusterEgressFirewall,
+        ),
+        Kind::ClusterHostFirewall => with(
+            host_firewall::cluster_host_firewall(reference, &value),
+            Object::ClusterHostFirewall,
         ),
         Kind::Service => with(service::service(reference, &value), Object::Service),
         Kind::EndpointSlice => {

@@ -5,4 +5,5 @@ mod common;
 
 mod connections;
 mod equivalence;
+mod host;
 mod lab;

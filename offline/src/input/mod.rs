@@ -186,7 +186,12 @@ pub fn distance(a: &str, b: &str) -> usize {
 /// The policy kind that a kind of the same API group is most likely meant to be.
 pub fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
-    let policies = [Kind::NetworkPolicy, Kind::ClusterNetworkPolicy, Kind::ClusterEgressFirewall];
+    let policies = [
+        Kind::NetworkPolicy,
+        Kind::ClusterNetworkPolicy,
+        Kind::ClusterEgressFirewall,
+        Kind::ClusterHostFirewall,
+    ];
     // Lists of a kind, and kinds of the same group that are no policies.
     if policies.iter().any(|known| known.name() == kind) || kind.ends_with("List") {
         return None;

@@ -113,7 +113,10 @@ fn complement(from: &Manifests, to: &mut Manifests) {
     let is_policy = |kind| {
         matches!(
             kind,
-            Kind::NetworkPolicy | Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall
+            Kind::NetworkPolicy
+                | Kind::ClusterNetworkPolicy
+                | Kind::ClusterEgressFirewall
+                | Kind::ClusterHostFirewall
         )
     };
     let known: HashSet<_> = to.objects.iter().map(Object::reference).collect();

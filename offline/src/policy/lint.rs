@@ -135,6 +135,7 @@ fn add_sources(file: &str, document: usize, tree: Located, sources: &mut Vec<Sou
     let object = match &*kind {
         "ClusterNetworkPolicy"
         | "ClusterEgressFirewall"
+        | "ClusterHostFirewall"
         | "Namespace"
         | "Node"
         | "AdminNetworkPolicy"

@@ -3,6 +3,7 @@
 mod attach;
 mod flow_offload;
 mod health_checks;
+mod host_firewall;
 mod host_port;
 mod kernel_filter;
 mod masquerade;
@@ -22,9 +23,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use ::nftables::Failsafe;
 use control::{Control, Scope, View};
 use dataplane::port::PortGone;
-use dataplane::{PortId, Switch};
+use dataplane::{PortId, Switch, Underlay};
 
 use super::durations::Published;
 use super::kernel::{InterfaceEvent, Interfaces, Programming};
@@ -64,6 +66,7 @@ pub(super) struct ControlLoop {
     kernel_filter: Option<kernel_filter::KernelFilterReconciler>,
     nftables: Option<nftables::NftablesReconciler>,
     health_checks: health_checks::HealthChecks,
+    host_firewall: Option<host_firewall::HostFirewallReconciler>,
     /// The kernel's own addresses, and whether they may have changed.
     kernel_addresses: Vec<IpAddr>,
     follows_addresses: bool,
@@ -170,6 +173,7 @@ impl ControlLoop {
             kernel_filter: None,
             nftables: None,
             health_checks: health_checks::HealthChecks::default(),
+            host_firewall: None,
             kernel_addresses: Vec::new(),
             follows_addresses: true,
             redirects: None,
@@ -368,6 +372,12 @@ impl ControlLoop {
             nftables.reconcile(&self.control.view(), self.source_info.decides());
             self.nftables = Some(nftables);
         }
+        let network = self.interfaces.host_network().map_err(StartError::Failed)?;
+        let host_firewall = host_firewall::HostFirewallReconciler::start(network, self.failsafe())?;
+        if self.source_info.decides() {
+            host_firewall.reconcile(&self.control.view());
+        }
+        self.host_firewall = Some(host_firewall);
         if !self.shared.config.host_port {
             return Ok(());
         }
@@ -391,6 +401,11 @@ impl ControlLoop {
 
     /// Sets the desired state of the kernel's configuration; does not wait for it.
     fn program_kernel(&mut self, view: &Arc<View>) {
+        if let Some(host_firewall) = &self.host_firewall
+            && self.source_info.decides()
+        {
+            host_firewall.reconcile(view);
+        }
         if let Some(nftables) = &self.nftables {
             nftables.reconcile(view, self.source_info.decides());
         }
@@ -420,6 +435,22 @@ impl ControlLoop {
         }
     }
 
+    /// The ports that host firewalls leave open: the API server's as the switch knows it, and those of
+    /// tunnels, beside the fixed ones.
+    fn failsafe(&self) -> Failsafe {
+        let mut failsafe = Failsafe::default();
+        if self.source_info.kind == API_SERVER {
+            failsafe.tcp_out.insert(port_of(&self.source_info.place));
+        }
+        if let Underlay::Overlay(overlay) = &self.shared.config.network.underlay
+            && self.shared.config.network.uplink.is_some()
+        {
+            failsafe.udp_in.insert(overlay.port);
+            failsafe.udp_out.insert(overlay.port);
+        }
+        failsafe
+    }
+
     /// State of the kernel's configuration, by part.
     fn programming(&self) -> Vec<Programming> {
         let host = self.host.iter().map(|it| it.programmer.programming());
@@ -427,7 +458,9 @@ impl ControlLoop {
         let redirects = self.redirects.iter().map(|it| it.programming());
         let filter = self.kernel_filter.iter().map(|it| it.programming());
         let nftables = self.nftables.iter().map(|it| it.programming());
-        host.chain(masquerade).chain(filter).chain(redirects).chain(nftables).collect()
+        let firewall = self.host_firewall.iter().map(|it| it.programming());
+        let ours = host.chain(masquerade).chain(filter).chain(redirects);
+        ours.chain(nftables).chain(firewall).collect()
     }
 
     /// The cluster node's addresses beyond those of its object.
@@ -522,4 +555,11 @@ impl ControlLoop {
             tracing::warn!("host port: {error}");
         }
     }
+}
+
+/// The port in the URL of an API server.
+fn port_of(url: &str) -> u16 {
+    let authority = url.split("://").last().and_then(|rest| rest.split('/').next());
+    let port = authority.and_then(|authority| authority.rsplit(':').next()?.parse().ok());
+    port.unwrap_or(443)
 }

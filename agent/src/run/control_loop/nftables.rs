@@ -128,7 +128,7 @@ impl Kernel {
 
     /// Closes the pods' networks, unless rules are in force.
     fn close(&mut self) -> Result<(), String> {
-        if Enforcer::is_in_force() {
+        if self.enforcer.is_in_force() {
             return Ok(());
         }
         let site = self.site();

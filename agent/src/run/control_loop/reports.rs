@@ -34,6 +34,7 @@ impl Reports {
         let report = match object {
             Object::ClusterNetworkPolicy(policy) => &policy.report,
             Object::ClusterEgressFirewall(firewall) => &firewall.report,
+            Object::ClusterHostFirewall(firewall) => &firewall.report,
             _ => return,
         };
         self.known.insert(object.reference(), report.clone());

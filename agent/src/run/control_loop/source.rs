@@ -68,7 +68,10 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// Returns whether objects of this kind get a condition in their status.
 fn is_reported(kind: Kind) -> bool {
-    matches!(kind, Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall)
+    matches!(
+        kind,
+        Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall | Kind::ClusterHostFirewall
+    )
 }
 
 impl ControlLoop {

@@ -4,11 +4,14 @@
 
 use std::net::IpAddr;
 
+use control::View;
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{
     AfXdpPort, Fallback, PortOptions, Umem, Uplink, UplinkFilter, XdpMode,
 };
 use dataplane::wire::Mac;
+
+use nftables::{Enforcer, Failsafe, HOST_TABLES, host_ruleset};
 
 use linux_net::filter::{self, Filter};
 use linux_net::host_port::{self, HostPortConfig};
@@ -179,6 +182,12 @@ pub trait HostNetwork: Send {
     /// In words.
     fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
 
+    /// Enforces the host firewalls of a view.
+    ///
+    /// # Errors
+    /// In words.
+    fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), String>;
+
     /// Removes the redirects; translations of open connections stay.
     ///
     /// # Errors
@@ -209,6 +218,9 @@ pub(super) struct KernelNetwork {
     masquerader: Masquerader,
     filter: Filter,
     redirector: Redirector,
+    host_firewall: Enforcer,
+    /// Whether there may be tables of host firewalls.
+    has_host_firewall: bool,
 }
 
 /// The uplink's program, its filter as set last, and the interface's number.
@@ -353,7 +365,9 @@ impl KernelNetwork {
         let netlink = Netlink::open().map_err(|error| error.to_string())?;
         let (masquerader, filter) = (Masquerader::default(), Filter::default());
         let redirector = Redirector::default();
-        Ok(Self { netlink, masquerader, filter, redirector })
+        let host_firewall = Enforcer::new(HOST_TABLES);
+        let has_host_firewall = true;
+        Ok(Self { netlink, masquerader, filter, redirector, host_firewall, has_host_firewall })
     }
 }
 
@@ -374,6 +388,21 @@ impl HostNetwork for KernelNetwork {
 
     fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
         self.redirector.set(redirects)
+    }
+
+    fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), String> {
+        let ruleset = host_ruleset(view, failsafe);
+        if !ruleset.is_empty() {
+            self.has_host_firewall = true;
+            self.host_firewall.set(ruleset)?;
+            return self.host_firewall.verify();
+        }
+        // Once: the first time, an earlier process may have left some.
+        if std::mem::replace(&mut self.has_host_firewall, false) && self.host_firewall.is_in_force()
+        {
+            self.host_firewall.remove()?;
+        }
+        Ok(())
     }
 
     fn release_redirects(&mut self) -> Result<(), String> {

@@ -1,0 +1,52 @@
+//! Host firewalls in the kernel's nftables, with either enforcer.
+
+use std::sync::Arc;
+
+use control::View;
+use nftables::Failsafe;
+
+use super::kernel_filter::VERIFY;
+use crate::run::StartError;
+use crate::run::kernel::{HostNetwork, Programmer, Programming};
+
+/// Keeps the kernel's rules about the cluster node itself in line with the objects.
+pub(super) struct HostFirewallReconciler {
+    programmer: Programmer<Desired>,
+    failsafe: Failsafe,
+}
+
+#[derive(Clone)]
+struct Desired {
+    view: Arc<View>,
+    failsafe: Failsafe,
+}
+
+impl PartialEq for Desired {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&self.view, &other.view);
+        // The addresses of peers count only where there are firewalls.
+        Arc::ptr_eq(&a.host_firewalls, &b.host_firewalls)
+            && (a.host_firewalls.is_empty() || Arc::ptr_eq(&a.peer_sets, &b.peer_sets))
+            && self.failsafe == other.failsafe
+    }
+}
+
+impl HostFirewallReconciler {
+    pub(super) fn start(
+        mut network: Box<dyn HostNetwork>,
+        failsafe: Failsafe,
+    ) -> Result<Self, StartError> {
+        let apply =
+            move |desired: &Desired| network.host_firewall(&desired.view, &desired.failsafe);
+        let programmer = Programmer::start("host-firewall", VERIFY, apply);
+        Ok(Self { programmer: programmer.map_err(StartError::thread)?, failsafe })
+    }
+
+    pub(super) fn reconcile(&self, view: &Arc<View>) {
+        self.programmer.set(Desired { view: Arc::clone(view), failsafe: self.failsafe.clone() });
+    }
+
+    pub(super) fn programming(&self) -> Programming {
+        self.programmer.programming()
+    }
+}
