@@ -122,6 +122,18 @@ fn a_file_may_say_everything() {
 }
 
 #[test]
+fn the_enforcer_decides_which_options_go_together() {
+    let text = "enforcer: nftables\npod-networks: [10.1.0.0/24]\n";
+    let config = resolve(parse(text).unwrap()).unwrap();
+    assert_eq!(config.enforcer, Enforcer::Nftables);
+    assert!(!config.host_port, "nothing is a port of the switch");
+    assert_eq!(config.pod_networks, ["10.1.0.0/24".parse().unwrap()]);
+    let fault = |text: &str| resolve(parse(text).unwrap()).unwrap_err().to_string();
+    assert_eq!(fault("pod-networks: [10.1.0.0/24]"), "pod-networks: goes with enforcer nftables");
+    assert_eq!(fault("enforcer: nftables\nuplink: eth0"), "uplink: goes with enforcer afxdp");
+}
+
+#[test]
 fn a_file_without_content_says_nothing() {
     for text in ["", "# only a comment\n", "---\n"] {
         assert_eq!(parse(text), Ok(Options::default()), "{text:?}");
