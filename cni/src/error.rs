@@ -74,7 +74,14 @@ impl From<ClientError> for CniError {
             },
             _ => Code::TryLater,
         };
-        Self::new(code, error.to_string())
+        let hint = match &error {
+            // The switch answers by then, if only with what it waits for.
+            ClientError::Timeout { .. } => {
+                "; `timeout` in this plugin's configuration must exceed the switch's attach-timeout"
+            }
+            _ => "",
+        };
+        Self::new(code, format!("{error}{hint}"))
     }
 }
 
@@ -97,6 +104,12 @@ mod tests {
         for (error, code) in cases {
             assert_eq!(CniError::from(error).code, code as u32);
         }
+        let late = ClientError::Timeout {
+            socket: "/run/x".into(),
+            timeout: std::time::Duration::from_secs(5),
+        };
+        let message = CniError::from(late).message;
+        assert!(message.contains("must exceed the switch's attach-timeout"), "{message}");
     }
 
     #[test]

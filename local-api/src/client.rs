@@ -25,6 +25,12 @@ pub struct Client {
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    /// There is no socket.
+    #[error("podgate is not running, or listens elsewhere: there is no socket {}", socket.display())]
+    NoSocket {
+        /// The socket tried.
+        socket: PathBuf,
+    },
     /// No switch listens.
     #[error("podgate is not running (socket {})", socket.display())]
     NotRunning {
@@ -64,7 +70,7 @@ impl Client {
     /// Connects. `timeout` bounds this and, from its own start, every call.
     ///
     /// # Errors
-    /// [`ClientError::NotRunning`] if no switch listens there.
+    /// [`ClientError::NotRunning`] or [`ClientError::NoSocket`] if no switch listens there.
     pub fn connect(socket: &Path, timeout: Duration) -> Result<Self, ClientError> {
         let socket = socket.to_owned();
         // connect(2) blocks for a peer that never accepts, so a thread calls it.
@@ -81,9 +87,8 @@ impl Client {
                 Ok(Self { socket, timeout, reader })
             }
             Ok(Err(error)) => Err(match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                    ClientError::NotRunning { socket }
-                }
+                io::ErrorKind::NotFound => ClientError::NoSocket { socket },
+                io::ErrorKind::ConnectionRefused => ClientError::NotRunning { socket },
                 _ => ClientError::Connect { socket, cause: error },
             }),
             Err(_) => Err(ClientError::Timeout { socket, timeout }),

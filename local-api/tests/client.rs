@@ -57,8 +57,11 @@ fn nobody_listens() {
     let folder = TempDir::new("api");
     let socket = folder.path().join("socket");
     let absent = ask(&socket, LONG).unwrap_err();
-    assert!(matches!(absent, ClientError::NotRunning { .. }));
-    let text = format!("podgate is not running (socket {})", socket.display());
+    assert!(matches!(absent, ClientError::NoSocket { .. }));
+    let text = format!(
+        "podgate is not running, or listens elsewhere: there is no socket {}",
+        socket.display()
+    );
     assert_eq!(absent.to_string(), text);
 
     drop(UnixListener::bind(&socket).unwrap());

@@ -88,7 +88,7 @@ fn show(args: &Args, mut table: Table, output: Output) -> ExitCode {
         };
         table.rows.retain(|row| match &row[at] {
             Value::String(text) => text == value,
-            other => other.to_string() == *value,
+            other => serde_json::to_string(other).is_ok_and(|text| text == *value),
         });
     }
     match output {

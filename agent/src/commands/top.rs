@@ -281,7 +281,7 @@ impl Keys {
         tcsetattr(std::io::stdin(), OptionalActions::Now, &raw).ok()?;
         let (sender, pressed) = channel();
         std::thread::spawn(move || {
-            for key in std::io::stdin().bytes().map_while(Result::ok) {
+            for key in std::io::stdin().lock().bytes().map_while(Result::ok) {
                 if sender.send(key).is_err() {
                     return;
                 }
