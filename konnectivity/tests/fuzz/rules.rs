@@ -17,8 +17,8 @@ pub(crate) fn check(bytes: &[u8]) {
             let connection = Connection {
                 scope: rule.scope.clone(),
                 transport: Transport::Tcp,
-                local: (address(rule.local.net), port).into(),
-                remote: (address(rule.remote.net), 1).into(),
+                local: (address(rule.local.net), port),
+                remote: (address(rule.remote.net), 1),
             };
             assert_eq!(table.lookup(&connection), linear::lookup(&rules, &connection));
         }

@@ -168,14 +168,14 @@ fn rules_are_about_networks_nodes_and_ports_of_the_selected_nodes() {
         {"action": "Allow", "from": [{"networks": ["192.0.2.8/29"]}], "protocols": tcp(80)},
         {"action": "Allow", "from": [{"nodes": {}}], "protocols": tcp(8080)},
         {"action": "Deny", "from": everywhere}]});
-    hosts.enforce(&[edge.clone()]);
+    hosts.enforce(std::slice::from_ref(&edge));
     assert!(hosts.comes_in(80) && !hosts.comes_in(8080));
     assert!(hosts.goes_out(80), "nothing is said about egress, replies to it come in");
     // The host outside becomes a cluster node.
     hosts.control.apply(object(json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "n2"},
         "status": {"addresses": [{"type": "InternalIP", "address": OUTSIDE}]}})));
-    hosts.enforce(&[edge.clone()]);
+    hosts.enforce(std::slice::from_ref(&edge));
     assert!(hosts.comes_in(80) && hosts.comes_in(8080));
     // Every firewall must permit.
     let other =
