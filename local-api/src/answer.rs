@@ -90,7 +90,10 @@ mod tests {
     #[test]
     fn what_is_on_the_wire() {
         let result = Answer::result(&AttachedPod { generation: 7, flow_offload: true });
-        assert_eq!(serde_json::to_string(&result).unwrap(), r#"{"result":{"generation":7}}"#);
+        assert_eq!(
+            serde_json::to_string(&result).unwrap(),
+            r#"{"result":{"flow_offload":true,"generation":7}}"#
+        );
         let error = Answer::from(ApiError::new(ErrorKind::NotFound, "no pod"));
         assert_eq!(
             serde_json::to_string(&error).unwrap(),

@@ -282,10 +282,7 @@ fn a_program_that_is_taken_off_comes_back() {
         flow_offload::recognize_programs([index]);
         flow_offload::Kernel::release(index);
     });
-    let status = node.eventually("the loss", || {
-        Some(node.status()).filter(|status| status["ports_lost"].as_u64() > Some(0))
-    });
-    assert_eq!(status["lost"][0]["why"], "its XDP program was taken off");
+    node.eventually("the loss", || (node.status()["ports_lost"].as_u64() > Some(0)).then_some(()));
     node.eventually("the program", || a.pings(b.v4()).then_some(()));
 }
 

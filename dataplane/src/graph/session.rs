@@ -176,7 +176,7 @@ fn reevaluate(
     }
     let Decision { outcome, by } = evaluate(context.snapshot, &tuples.policy_flow());
     if outcome.verdict() != Verdict::Forward {
-        context.sessions.end(found);
+        refuse(context, found, outcome);
         packet.by = by;
         return Err(Next::End(outcome));
     }
@@ -189,6 +189,14 @@ fn reevaluate(
         });
     }
     Ok(())
+}
+
+/// Ends a session that is denied. Behind a closed port nothing is decided yet, as after a start
+/// without the cluster's objects: the session is evaluated when there are tables.
+fn refuse(context: &Context<'_>, found: &Found, outcome: Outcome) {
+    if outcome != Outcome::Closed {
+        context.sessions.end(found);
+    }
 }
 
 fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
@@ -229,7 +237,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if !found.is_of(snapshot.generation) && !found.is_of_later(snapshot.generation) {
         let Decision { outcome, by } = evaluate(snapshot, &tuples.policy_flow());
         if outcome.verdict() != Verdict::Forward {
-            context.sessions.end(&found);
+            refuse(context, &found, outcome);
             packet.by = by;
             return Next::End(outcome);
         }

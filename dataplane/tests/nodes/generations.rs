@@ -1,6 +1,9 @@
 //! Workers take snapshots up one after the other; a session may have been allowed by a later one than
 //! the worker's that its next packet comes to.
 
+use std::sync::Arc;
+
+use acl::{AddressMap, Table};
 use dataplane::{AclBinding, Outcome, Parts};
 use testkit::packet::{icmp_error, tcp};
 
@@ -15,6 +18,11 @@ fn parts(generation: u64, to_server: AclBinding) -> Parts {
     server.iter_mut().for_each(|server| server.to_pod = to_server.clone());
     let ports = vec![pod("default/client", &["10.1.0.2"]), server];
     Parts { generation, ports, ..Parts::default() }
+}
+
+/// A table without a rule permits nothing.
+fn denies_everything() -> AclBinding {
+    AclBinding::Table(Arc::new(Table::compile([].into(), &Arc::new(AddressMap::default()))))
 }
 
 #[test]
@@ -32,8 +40,32 @@ fn a_worker_behind_the_others_ends_no_session_of_theirs() {
     rig.publish(parts(2, AclBinding::Open));
     let data = tcp(client, server).data(b"hello").build();
     assert_eq!(rig.send(CLIENT, data.clone()), Outcome::Session);
-    // Generation 3 ends it.
-    rig.publish(parts(3, AclBinding::Closed));
-    assert_eq!(rig.send(CLIENT, data.clone()), Outcome::Closed);
+    // Generation 3 denies it.
+    rig.publish(parts(3, denies_everything()));
+    assert_eq!(rig.send(CLIENT, data.clone()), Outcome::PolicyDenied);
     assert_eq!(rig.send(CLIENT, data), Outcome::NoSession);
+}
+
+/// After a start without the cluster's objects, for example.
+#[test]
+fn a_pod_without_tables_yet_keeps_its_connections_and_gets_nothing() {
+    let (client, server) = ("10.1.0.2:4000", "10.1.0.3:80");
+    let mut rig = Rig::new(parts(1, AclBinding::Open));
+    let request = tcp(client, server).syn();
+    rig.pass(CLIENT, request.clone().build(), SERVER);
+    rig.publish(parts(2, AclBinding::Closed));
+    let (there, back) = (tcp(client, server).data(b"hello"), tcp(server, client).data(b"hello"));
+    assert_eq!(rig.send(CLIENT, there.clone().build()), Outcome::Closed);
+    assert_eq!(rig.send(SERVER, back.clone().build()), Outcome::Closed);
+    let error = icmp_error("10.1.0.3", "10.1.0.2", 3, 3, &request).build();
+    assert_eq!(rig.send(SERVER, error), Outcome::Closed);
+    rig.publish(parts(3, AclBinding::Open));
+    assert_eq!(rig.send(CLIENT, there.clone().build()), Outcome::Session);
+    assert_eq!(rig.send(SERVER, back.build()), Outcome::Session);
+    // The tables decide, whatever was before.
+    rig.publish(parts(4, AclBinding::Closed));
+    assert_eq!(rig.send(CLIENT, there.clone().build()), Outcome::Closed);
+    rig.publish(parts(5, denies_everything()));
+    assert_eq!(rig.send(CLIENT, there.clone().build()), Outcome::PolicyDenied);
+    assert_eq!(rig.send(CLIENT, there.build()), Outcome::NoSession);
 }
