@@ -36,7 +36,7 @@ fn a_stream_goes_on_with_the_next_switch_and_fails_without_one() {
         .unwrap();
     let first = serve(&listener);
     assert!(first.contains(r#""follow":true"#) && first.contains(r#""last":0"#), "{first}");
-    // The next switch: what it decided since the first one ended is asked for.
+    // The next switch receives a request for its verdicts since the first one ended.
     let second = serve(&listener);
     assert!(second.contains(r#""last":4294967295"#) && second.contains(r#""since":"#), "{second}");
     drop(listener);

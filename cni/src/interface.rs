@@ -49,8 +49,8 @@ impl Names {
 /// How the names of the switch's ends begin.
 const HOST_PREFIX: &str = "pg";
 
-/// The alias of the switch's end names its attachment: for people who read `ip link`, for DEL to
-/// verify, and for GC to find leftovers.
+/// Returns the alias of the switch's end. It names the attachment in `ip link`; DEL verifies it, and
+/// GC finds leftovers by it.
 pub(super) fn alias(network: &str, attachment: &Attachment) -> String {
     format!("podgate:{network}:{}:{}", attachment.container_id, attachment.interface)
 }
@@ -147,8 +147,8 @@ pub(super) fn configure_pod_end(
     Ok(())
 }
 
-/// Has the pod's end leave checksums and segments to those who get its packets: with flow offload
-/// these are other kernels.
+/// Switches checksum and segmentation offloads of the pod's end on: with flow offload the receiving
+/// kernels complete both.
 pub(super) fn leave_offloads_on(namespace: &Namespace, interface: &str) -> Result<(), CniError> {
     Ok(namespace.run(|| switch_on_offloads(interface))??)
 }

@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Writes the rows that were asked for.
+/// Writes the selected rows.
 fn show(args: &Args, mut table: Table, output: Output) -> ExitCode {
     if let Some(view) = &args.view
         && let Err(problem) = view::since(view, &args.what, args.reset, &mut table)

@@ -48,7 +48,7 @@ pub struct SharedStatus {
 /// What forwards established connections beside the switch.
 #[derive(Clone, Default)]
 pub enum FlowOffload {
-    /// Nothing: it is not asked for.
+    /// Not requested.
     #[default]
     Off,
     /// Nothing, for this reason.

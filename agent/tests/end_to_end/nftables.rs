@@ -24,7 +24,7 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Calls the plugin as a runtime would; Podgate is told nothing.
+    /// Calls the plugin as a runtime would, without podgate-cni.
     fn new(node: &ClusterNode, plugin: &str, folder: &Path, name: &str) -> Self {
         let mut config = json!({
             "cniVersion": "1.0.0", "name": "pods", "type": plugin,

@@ -78,7 +78,7 @@ fn while_streaming<T>(from: &Pod<'_>, to: IpAddr, work: impl FnOnce() -> T) -> T
                 socket.connect(SocketAddr::new(to, 9999)).unwrap();
                 let mut sequence = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
-                    // Nobody may listen; a full queue is no matter either.
+                    // Errors of a closed receiver or a full queue are expected.
                     let _ = socket.send(&sequence.to_be_bytes());
                     sequence += 1;
                 }

@@ -247,7 +247,7 @@ fn verdicts_know_services_and_filters_unknown_pods() {
     let to =
         |service: &str| ObserveFilters { to_service: Some(service.into()), ..Default::default() };
     assert_eq!((ask(to("default/front")).len(), ask(to("default/back")).len()), (1, 0));
-    // A pod that nobody knows is a mistake; one that is followed may come yet.
+    // An unknown pod is refused, except in a stream: the pod may be created later.
     let ghost = ObserveFilters { from_pod: Some("ghost".into()), ..Default::default() };
     let refused = ask(ghost.clone()).remove(0).unwrap_err();
     assert!(refused.contains("no pod default/ghost is known"), "{refused}");

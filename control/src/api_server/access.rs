@@ -7,6 +7,7 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use super::list::with_causes;
 use crate::open_regular;
 
 /// The source of address and credentials.
@@ -84,19 +85,9 @@ fn files(kubeconfig: &Kubeconfig) -> impl Iterator<Item = &String> {
 /// # Errors
 /// When the configuration cannot be read or names no usable credentials.
 pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
-    let failed = |error: &dyn std::error::Error| {
-        // kube names the file in the error's causes.
-        let mut text = format!("{access}: {error}");
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let more = error.to_string();
-            if !text.contains(&more) {
-                text += &format!(": {more}");
-            }
-            cause = error.source();
-        }
-        AccessError(text)
-    };
+    // kube names the file in the error's causes.
+    let failed =
+        |error: &dyn std::error::Error| AccessError(format!("{access}: {}", with_causes(error)));
     let mut config = match access {
         Access::InCluster => Config::incluster().map_err(|error| failed(&error))?,
         Access::Kubeconfig(path) => {

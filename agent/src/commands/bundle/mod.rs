@@ -58,7 +58,7 @@ pub struct Args {
 const MOST: u64 = 10 << 20;
 /// A metrics page that takes longer is left out.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is asked of the kernel, by the name of the file.
+/// Programs whose output is gathered, by the name of the file that receives it.
 const PROGRAMS: [(&str, &[&str]); 7] = [
     ("kernel/links.txt", &["ip", "-details", "-statistics", "link"]),
     ("kernel/addresses.txt", &["ip", "address"]),
@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// What the running switch tells; the cluster node's name.
+/// Gathers the running switch's answers; returns the cluster node's name.
 fn of_the_switch(args: &Args, parts: &mut Parts) -> Option<String> {
     let mut switch = match args.socket.connect() {
         Ok(switch) => switch,

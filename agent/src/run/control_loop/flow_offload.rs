@@ -27,8 +27,8 @@ pub(super) struct PuntPort {
 const MODE: &str = "flow offload";
 
 impl ControlLoop {
-    /// Starts flow offload, if it is asked for and the kernel has what it needs. Otherwise pods have
-    /// sockets of their own, and the status says why.
+    /// Starts flow offload if it is configured and the kernel has what it needs. Otherwise each pod
+    /// gets its own sockets, and the status names the reason.
     pub(in crate::run) fn set_up_flow_offload(&mut self) {
         if !self.shared.config.flow_offload {
             return;
@@ -99,8 +99,8 @@ impl ControlLoop {
         }
     }
 
-    /// Looks whether the programs of pods are where they belong. The kernel tells nobody when one is
-    /// taken off.
+    /// Checks that each pod's program is still attached. The kernel sends no event when one is
+    /// detached.
     pub(super) fn check_flow_offload(&mut self) {
         let Some(punt) = &self.punt else { return };
         let ports = self.pods.iter().filter_map(|attached| match &attached.port {

@@ -269,7 +269,7 @@ impl Interfaces for KernelInterfaces {
 
     fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
         let link = punt::set_up(queues).map_err(|error| error.to_string())?;
-        // Open, it drops what nobody takes.
+        // Once open, this end drops the frames that no worker reads.
         Ok((self.open(punt::SWITCH_END)?, link.kernel.index))
     }
 

@@ -9,7 +9,7 @@ use crate::run::shared_status::FlowOffload;
 /// What forwards established connections beside the switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowOffloadStatus {
-    /// `on`, `off`, or `unavailable`: it is asked for, and cannot be had.
+    /// `on`, `off`, or `unavailable`: requested, but the kernel lacks what it needs.
     pub state: String,
     /// Why it cannot be had.
     pub reason: Option<String>,
