@@ -63,15 +63,7 @@ async fn stuck_api(world: &World) -> (std::path::PathBuf, Arc<AtomicUsize>) {
             });
         }
     });
-    let path = world.path("kubeconfig");
-    let text = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
-         clusters: [{{name: a, cluster: {{server: \"http://{address}\"}}}}]\n\
-         users: [{{name: a, user: {{token: t}}}}]\n\
-         contexts: [{{name: a, context: {{cluster: a, user: a}}}}]\n"
-    );
-    std::fs::write(&path, text).unwrap();
-    (path, open)
+    (common::api::kubeconfig(world, address), open)
 }
 
 #[tokio::test]

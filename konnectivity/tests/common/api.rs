@@ -1,7 +1,7 @@
 //! A Kubernetes API server, as far as the proxy needs one.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{World, soon};
 
 /// A Kubernetes API that knows one token and keeps leases.
-pub(crate) async fn api(world: &World) -> std::path::PathBuf {
+pub(crate) async fn api(world: &World) -> PathBuf {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -31,6 +31,11 @@ pub(crate) async fn api(world: &World) -> std::path::PathBuf {
             stream.write_all((head + &answer).as_bytes()).await.unwrap();
         }
     });
+    kubeconfig(world, address)
+}
+
+/// Writes the kubeconfig of an API server at `address`; returns its path.
+pub(crate) fn kubeconfig(world: &World, address: SocketAddr) -> PathBuf {
     let path = world.path("kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
