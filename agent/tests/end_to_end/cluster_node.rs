@@ -1,5 +1,6 @@
 //! A cluster node with a running switch, and pods on it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -307,14 +308,27 @@ impl ClusterNode {
                 ],
             },
         });
-        let mut plugin = self.namespace.command([podgate_cni()]);
+        self.call_plugin(podgate_cni().as_ref(), command, name, namespace, &config)
+    }
+
+    /// Calls a CNI plugin in this cluster node's namespace as a runtime would.
+    pub(crate) fn call_plugin(
+        &self,
+        program: &OsStr,
+        command: &str,
+        name: &str,
+        namespace: &Namespace,
+        config: &Value,
+    ) -> Output {
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}");
+        let mut plugin = self.namespace.command([program]);
         let mut child = plugin
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", format!("sandbox-{name}"))
             .env("CNI_NETNS", namespace.path())
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", "/usr/lib/cni")
-            .env("CNI_ARGS", format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"))
+            .env("CNI_ARGS", args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -1,8 +1,5 @@
 //! `hostPort`, by the standard `portmap` plugin chained behind `podgate-cni`.
 
-use std::io::Write;
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 
 use crate::cluster_node::{ClusterNode, Pod, text};
@@ -33,20 +30,8 @@ fn portmap(node: &ClusterNode, pod: &Pod<'_>, command: &str, mappings: &Value) {
             "ips": ips,
         },
     });
-    let mut plugin = node.namespace.command(["/usr/lib/cni/portmap"]);
-    let mut child = plugin
-        .env("CNI_COMMAND", command)
-        .env("CNI_CONTAINERID", format!("sandbox-{}", pod.name))
-        .env("CNI_NETNS", pod.namespace.path())
-        .env("CNI_IFNAME", "eth0")
-        .env("CNI_PATH", "/usr/lib/cni")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let program = "/usr/lib/cni/portmap".as_ref();
+    let output = node.call_plugin(program, command, &pod.name, &pod.namespace, &config);
     assert!(
         output.status.success(),
         "portmap {command}: {}{}",

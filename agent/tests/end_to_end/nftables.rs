@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -38,21 +37,7 @@ impl Foreign {
         }
         let namespace = Namespace::new(name);
         let program = format!("/usr/lib/cni/{plugin}");
-        let mut child = node
-            .namespace
-            .command([program.as_str()])
-            .env("CNI_COMMAND", "ADD")
-            .env("CNI_CONTAINERID", format!("sandbox-{name}"))
-            .env("CNI_NETNS", namespace.path())
-            .env("CNI_IFNAME", "eth0")
-            .env("CNI_PATH", "/usr/lib/cni")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = node.call_plugin(program.as_ref(), "ADD", name, &namespace, &config);
         assert!(output.status.success(), "{} {}", text(&output.stdout), text(&output.stderr));
         let result: Value = serde_json::from_slice(&output.stdout).unwrap();
         let addresses =

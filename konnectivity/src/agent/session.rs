@@ -92,6 +92,11 @@ impl Session {
         self.dials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether it has neither targets nor dials.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.targets().is_empty() && self.dials().is_empty()
+    }
+
     /// Forgets a target; false if it was forgotten before.
     pub(crate) fn forget(&self, number: i64) -> bool {
         let forgotten = self.targets().remove(&number).is_some();

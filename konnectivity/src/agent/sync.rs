@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -33,6 +33,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const GREETING: Duration = Duration::from_secs(30);
 /// Interval of reading the leases.
 const LEASES: Duration = Duration::from_secs(10);
+/// For how long dials may arrive that the server sent before it received a drain.
+const UNDER_WAY: Duration = Duration::from_secs(1);
 
 /// The result of an attempt.
 enum Tried {
@@ -250,15 +252,31 @@ async fn connect(
             return Tried::Failed("timeout", text);
         }
     };
-    add(shared, &session, greeting)
+    let tried = add(shared, &session, greeting);
+    if matches!(tried, Tried::Duplicate(_)) {
+        tasks.spawn(retire(session));
+    }
+    tried
+}
+
+/// Ends a second connection with a server. The server may have sent dials over it already: they
+/// are served to their end.
+async fn retire(session: Arc<Session>) {
+    session.send(&Packet::Drain);
+    let mut busy = Instant::now();
+    while busy.elapsed() < UNDER_WAY && !session.link.is_closed() {
+        if !session.is_idle() {
+            busy = Instant::now();
+        }
+        tokio::time::sleep(UNDER_WAY / 10).await;
+    }
+    session.link.close(0, "connected already");
 }
 
 /// Adds a session, unless there is one with the same server.
 fn add(shared: &Arc<Shared>, session: &Arc<Session>, greeting: Greeting) -> Tried {
     let mut sessions = shared.sessions.lock().unwrap_or_else(PoisonError::into_inner);
     if sessions.iter().any(|it| it.server() == greeting.server) {
-        drop(sessions);
-        session.link.close(0, "connected already");
         return Tried::Duplicate(greeting.server);
     }
     sessions.push(Arc::clone(session));
