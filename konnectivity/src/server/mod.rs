@@ -142,6 +142,18 @@ impl Server {
         self.proxy.metrics.established.get()
     }
 
+    /// Whether a connection or a dial is open, or a client's stream that may bring a dial.
+    fn is_busy(&self) -> bool {
+        let metrics = &self.proxy.metrics;
+        let open = [
+            &metrics.established,
+            &metrics.pending,
+            &metrics.proxy_streams,
+            &metrics.http_connections,
+        ];
+        open.iter().any(|count| count.get() > 0)
+    }
+
     /// Agents' connections.
     pub fn agents(&self) -> usize {
         self.proxy.backends.count()
@@ -157,7 +169,7 @@ impl Server {
     pub async fn stop(self, grace: Duration) {
         self.proxy.stopping.store(true, Ordering::Relaxed);
         let begin = Instant::now();
-        while self.established() > 0 && begin.elapsed() < grace {
+        while self.is_busy() && begin.elapsed() < grace {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         if let Some((cluster, leases)) = &self.proxy.options.leases {
