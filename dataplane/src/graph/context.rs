@@ -5,7 +5,7 @@ use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use crate::packet::Packet;
 use crate::policy::PolicyBatch;
-use crate::session::{Sessions, Tuples};
+use crate::session::{SessionId, Sessions, Tuples};
 use crate::wire::Flow;
 use crate::{Adjacency, Memory, Now, Outcome, PortId, Snapshot};
 
@@ -57,6 +57,14 @@ impl Context<'_> {
             return Err(Outcome::TunnelRefused);
         }
         Ok((adjacency, port))
+    }
+
+    /// Counts the packet in its session's usage, if that is counted.
+    #[inline]
+    pub(super) fn count(&self, session: SessionId, packet: &Packet) {
+        if self.sessions.counts_packets() {
+            self.sessions.count(session, packet.frame.len());
+        }
     }
 
     #[inline]

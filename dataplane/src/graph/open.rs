@@ -70,7 +70,10 @@ fn open(
     for port in first.into_iter().chain(others).take(ATTEMPTS) {
         tuples.responder = Flow { source_port: port, ..wanted };
         match context.sessions.open(tuples, &opening, context.now.seconds()) {
-            Ok(Opened::New(_)) => return Ok(None),
+            Ok(Opened::New(id)) => {
+                context.count(id, packet);
+                return Ok(None);
+            }
             // A reply does not open a connection.
             Ok(Opened::Known(found)) if found.translated && !found.forward => {
                 return Err(Outcome::NoSession);

@@ -44,6 +44,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         let Packet { guess, headers: Headers { flow, tcp_flags, .. }, .. } = packet;
         if let Some(adjacency) = context.sessions.pass(*guess, flow, *tcp_flags, generation, now_s)
         {
+            if context.sessions.counts_packets() {
+                context.sessions.count_at(packet.guess, packet.frame.len());
+            }
             packet.adjacency = adjacency;
             packet.outcome = Some(Outcome::Session);
             return Next::Node(Node::Rewrite);
@@ -136,6 +139,7 @@ pub(super) fn go_on(
         }
     };
     context.sessions.touch(found, packet.headers.tcp_flags, context.now.seconds());
+    context.count(found.id, packet);
     context.remember_fragment(packet, true);
     packet.outcome = Some(outcome);
     Next::Node(Node::Rewrite)

@@ -17,6 +17,9 @@
 //! ([`table::quota`]): a pod's flood leaves every other pod its guarantee, and a flood from another
 //! cluster node or from outside leaves room for the other senders there.
 //!
+//! Beside each record stands the session's [`Usage`]: when it was created and, on demand, its packets
+//! and bytes.
+//!
 //! When an address changes its pod, the sessions that touch it end ([`table::departed`]).
 
 mod hash;
@@ -27,10 +30,12 @@ mod region;
 mod store;
 mod table;
 mod translation;
+mod usage;
 
 pub use record::{Found, SessionId};
 pub use table::{Guess, Opened, Opening, Owner, Refusal, Sessions, TupleOrigin};
 pub use translation::Tuples;
+pub use usage::Usage;
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@
 //! | 64–127 | the boot that the file belongs to, since times are counted from it |
 //! | 4096… | records, 64 bytes each |
 //! | behind them | translations, 48 bytes each |
+//! | behind them | accounts, 24 bytes each; a file of an earlier version ends before them |
 //!
 //! A process may end anywhere: a record is in use only from its last write on.
 
@@ -19,10 +20,12 @@ use rustix::fs::{FallocateFlags, fallocate};
 use super::record::Record;
 use super::region::{Array, Region};
 use super::translation::Translation;
+use super::usage::Account;
 
 pub(super) struct Store {
     pub(super) records: Array<Record>,
     pub(super) translations: Array<Translation>,
+    pub(super) accounts: Array<Account>,
 }
 
 const MAGIC: &[u8; 24] = b"podgate sessions, v1\n\0\0\0";
@@ -32,7 +35,8 @@ impl Store {
     /// In memory.
     pub(super) fn in_memory(capacity: usize) -> io::Result<Self> {
         let records = Array::zeroed(capacity)?.populate();
-        Ok(Self { records, translations: Array::zeroed(capacity)? })
+        let (translations, accounts) = (Array::zeroed(capacity)?, Array::zeroed(capacity)?);
+        Ok(Self { records, translations, accounts })
     }
 
     /// In a file. A file of another layout, capacity or boot is cleared.
@@ -45,8 +49,10 @@ impl Store {
         let mut file = options.open(path)?;
         let header = header(capacity)?;
         let records = capacity * size_of::<Record>();
-        let length = HEADER + records + capacity * size_of::<Translation>();
-        if !is_same(&mut file, &header, length) {
+        let translations = capacity * size_of::<Translation>();
+        let without_accounts = HEADER + records + translations;
+        let length = without_accounts + capacity * size_of::<Account>();
+        if !is_same(&mut file, &header, &[length, without_accounts]) {
             file.set_len(0)?;
             io::Seek::rewind(&mut file)?;
             file.write_all(&header)?;
@@ -60,6 +66,7 @@ impl Store {
         Ok(Self {
             records: Array::new(&region, HEADER, capacity).populate(),
             translations: Array::new(&region, HEADER + records, capacity),
+            accounts: Array::new(&region, without_accounts, capacity),
         })
     }
 }
@@ -74,10 +81,12 @@ fn header(capacity: usize) -> io::Result<[u8; 128]> {
     Ok(header)
 }
 
-fn is_same(file: &mut File, header: &[u8; 128], length: usize) -> bool {
+fn is_same(file: &mut File, header: &[u8; 128], lengths: &[usize]) -> bool {
     let mut found = [0; 128];
     let size = file.metadata().map_or(0, |metadata| metadata.len());
-    size == length as u64 && file.read_exact(&mut found).is_ok() && found == *header
+    lengths.iter().any(|length| *length as u64 == size)
+        && file.read_exact(&mut found).is_ok()
+        && found == *header
 }
 
 #[cfg(test)]

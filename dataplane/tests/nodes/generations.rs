@@ -46,6 +46,39 @@ fn a_worker_behind_the_others_ends_no_session_of_theirs() {
     assert_eq!(rig.send(CLIENT, data), Outcome::NoSession);
 }
 
+#[test]
+fn packets_of_a_session_are_counted_on_demand() {
+    let (client, server) = ("10.1.0.2:4000", "10.1.0.3:80");
+    let mut rig = Rig::new(parts(1, AclBinding::Open));
+    let usage = |rig: &Rig| {
+        let sessions = rig.sessions();
+        let (found, _) = sessions.iter().next().expect("the session");
+        sessions.usage(&found)
+    };
+    rig.pass(CLIENT, tcp(client, server).syn().build(), SERVER);
+    rig.pass(SERVER, tcp(server, client).syn_ack().build(), CLIENT);
+    assert_eq!((usage(&rig).packets, usage(&rig).created_s.is_some()), (0, true));
+    rig.sessions().count_packets(true);
+    let frames =
+        [tcp(client, server).data(b"hello").build(), tcp(client, server).data(b"x").build()];
+    let bytes: usize = frames.iter().map(Vec::len).sum();
+    frames.into_iter().for_each(|frame| drop(rig.pass(CLIENT, frame, SERVER)));
+    assert_eq!((usage(&rig).packets, usage(&rig).bytes), (2, bytes as u64));
+    let answer = tcp(server, client).data(b"hello").build();
+    let length = answer.len();
+    rig.pass(SERVER, answer, CLIENT);
+    assert_eq!((usage(&rig).packets, usage(&rig).bytes), (3, (bytes + length) as u64));
+    // A new snapshot leads the next packet the long way.
+    rig.publish(parts(2, AclBinding::Open));
+    rig.pass(CLIENT, tcp(client, server).data(b"y").build(), SERVER);
+    assert_eq!(usage(&rig).packets, 4);
+    // The first packet of a session counts too.
+    let other = tcp("10.1.0.2:4001", server).syn().build();
+    rig.pass(CLIENT, other, SERVER);
+    let all = rig.sessions().iter().map(|(found, _)| rig.sessions().usage(&found).packets);
+    assert_eq!(all.sum::<u64>(), 5);
+}
+
 /// After a start without the cluster's objects, for example.
 #[test]
 fn a_pod_without_tables_yet_keeps_its_connections_and_gets_nothing() {

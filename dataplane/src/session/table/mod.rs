@@ -8,6 +8,7 @@ mod quota;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use departed::Departed;
@@ -23,7 +24,8 @@ use super::record::{Record, Seen, Words, forwarding_word, life_word};
 use super::region::Array;
 use super::store::Store;
 use super::translation::Translation;
-use super::{Found, SessionId, State, Timeouts, Tuples};
+use super::usage::Account;
+use super::{Found, SessionId, State, Timeouts, Tuples, Usage};
 use crate::services::Affinities;
 use crate::wire::Flow;
 use crate::{Adjacency, PortId};
@@ -75,6 +77,9 @@ impl Default for Guess {
 pub struct Sessions {
     records: Array<Record>,
     translations: Array<Translation>,
+    accounts: Array<Account>,
+    /// Whether packets and bytes of sessions are counted.
+    counts: AtomicBool,
     index: Index,
     stripes: Box<[Mutex<()>]>,
     free: FreeRecords,
@@ -116,11 +121,13 @@ impl Sessions {
     }
 
     fn over(store: Store, ports: u16, timeouts: Timeouts) -> io::Result<Self> {
-        let Store { records, translations } = store;
+        let Store { records, translations, accounts } = store;
         let capacity = records.len();
         Ok(Self {
             records,
             translations,
+            accounts,
+            counts: AtomicBool::new(false),
             index: Index::new(capacity)?,
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             free: FreeRecords::new(capacity as u32),
@@ -257,6 +264,7 @@ impl Sessions {
         let translation = &self.translations[index as usize];
         let translate = || translation.write(&tuples.initiator, tuples.return_mac);
         let translate = translated.then_some(translate);
+        self.accounts[index as usize].start(now_s);
         let record = &self.records[index as usize];
         let sequence = record.open(&tuples.responder, opening.owner, forwarding, life, translate);
         let id = SessionId { index, sequence };
@@ -282,6 +290,44 @@ impl Sessions {
         let state = found.state().after(found.protocol, tcp_flags, found.forward);
         let life = life_word(found.life, now_s, state);
         self.records[found.id.index as usize].set_life(found.life, life);
+    }
+
+    /// Counts packets and bytes of each session from now on, or no longer.
+    pub fn count_packets(&self, on: bool) {
+        self.counts.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether packets and bytes of sessions are counted.
+    #[inline]
+    pub fn counts_packets(&self) -> bool {
+        self.counts.load(Ordering::Relaxed)
+    }
+
+    /// Counts a packet of the session at the guess, which has just been found there.
+    #[inline]
+    pub fn count_at(&self, guess: Guess, bytes: usize) {
+        if let Some(account) = self.accounts.get(guess.0 as usize) {
+            account.add(bytes);
+        }
+    }
+
+    /// Counts a packet of the session.
+    #[inline]
+    pub fn count(&self, id: SessionId, bytes: usize) {
+        self.count_at(Guess(id.index), bytes);
+    }
+
+    /// What the session has used so far; nothing if it has ended.
+    pub fn usage(&self, found: &Found) -> Usage {
+        let usage = self.accounts[found.id.index as usize].usage();
+        let is_still = self.records[found.id.index as usize].is_still(found.id.sequence);
+        if is_still { usage } else { Usage::default() }
+    }
+
+    /// Seconds until the session ends if no packet comes.
+    pub fn expires_in_s(&self, found: &Found, now_s: u32) -> u32 {
+        let idle_s = now_s.saturating_sub(found.last_seen());
+        self.timeouts.seconds(found.protocol, found.state()).saturating_sub(idle_s)
     }
 
     /// Stamps the session with the generation that re-evaluated it, and the adjacency of the

@@ -274,6 +274,50 @@ fn sessions_outlive_the_process() {
     assert_eq!(open(100).used(), 0);
 }
 
+#[test]
+fn a_session_has_an_age_an_expiry_and_on_demand_counters() {
+    let folder = testkit::TempDir::new("sessions");
+    let path = folder.path().join("sessions");
+    let open = || Sessions::in_file(&path, 64, 4, Timeouts::default()).unwrap();
+    let sessions = open();
+    sessions.open(&Tuples::plain(flow(1)), &opening(0), 40).unwrap();
+    let found = find(&sessions, &flow(1), 45).unwrap();
+    let unused = Usage { created_s: Some(40), packets: 0, bytes: 0 };
+    assert_eq!(sessions.usage(&found), unused);
+    assert_eq!(sessions.expires_in_s(&found, 45), 25, "30 s without a reply");
+    assert!(!sessions.counts_packets());
+    sessions.count(found.id, 100);
+    sessions.count_at(sessions.guess(sessions.hash(&flow(1))), 60);
+    let used = Usage { packets: 2, bytes: 160, ..unused };
+    assert_eq!(sessions.usage(&found), used);
+    drop(sessions);
+    // The next process goes on counting.
+    let sessions = open();
+    let found = find(&sessions, &flow(1), 45).unwrap();
+    assert_eq!(sessions.usage(&found), used);
+    // A session in the same record starts anew, and the one before has no usage any more.
+    sessions.end(&found);
+    sessions.open(&Tuples::plain(flow(2)), &opening(0), 50).unwrap();
+    assert_eq!(sessions.usage(&found), Usage::default());
+    let found = find(&sessions, &flow(2), 50).unwrap();
+    assert_eq!(sessions.usage(&found), Usage { created_s: Some(50), packets: 0, bytes: 0 });
+}
+
+#[test]
+fn a_file_without_accounts_is_taken_over() {
+    let folder = testkit::TempDir::new("sessions");
+    let path = folder.path().join("sessions");
+    let open = || Sessions::in_file(&path, 64, 4, Timeouts::default()).unwrap();
+    open_one(&open(), &flow(1), 0).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4096 + 64 * (64 + 48)).unwrap();
+    let sessions = open();
+    let found = find(&sessions, &flow(1), 0).expect("it outlives the upgrade");
+    assert_eq!(sessions.usage(&found), Usage::default(), "of unknown age");
+    sessions.count(found.id, 7);
+    assert_eq!(sessions.usage(&found).packets, 1);
+}
+
 /// Whatever stands in the records, the table is sound: everything in use can be ended, and
 /// then there is room for as many sessions as ever.
 #[test]

@@ -1,0 +1,50 @@
+//! Usage of a session: its creation time, and its packets and bytes where they are counted.
+//!
+//! Forwarding does not read it. The array stands beside the records, in memory that takes no space
+//! until it is written: once for each session, and for each packet if packets are counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::region::Cells;
+
+/// What one session has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Second of its creation, on the clock of [`Found::last_seen`](super::Found::last_seen); `None`
+    /// for a session of an earlier version of the switch.
+    pub created_s: Option<u32>,
+    /// Packets in both directions since then; 0 while packets are not counted.
+    pub packets: u64,
+    /// Their bytes, Ethernet headers included.
+    pub bytes: u64,
+}
+
+/// The creation time plus one, packets and bytes. Reset under the record's exclusive use; a reader
+/// verifies that the session is still the same.
+#[derive(Default)]
+pub(super) struct Account([AtomicU64; 3]);
+
+// SAFETY: atomic integers only.
+#[allow(unsafe_code, reason = "stands in mapped memory")]
+unsafe impl Cells for Account {}
+
+impl Account {
+    /// Starts the account of a new session.
+    pub(super) fn start(&self, now_s: u32) {
+        for (word, value) in self.0.iter().zip([u64::from(now_s) + 1, 0, 0]) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn add(&self, bytes: usize) {
+        self.0[1].fetch_add(1, Ordering::Relaxed);
+        self.0[2].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let [created, packets, bytes] = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let created_s = created.checked_sub(1).and_then(|it| u32::try_from(it).ok());
+        Usage { created_s, packets, bytes }
+    }
+}
