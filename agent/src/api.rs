@@ -259,7 +259,7 @@ fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
             Err(error) => error.into(),
             Ok(Request::Observe(filters)) => match Filter::new(filters) {
                 Err(error) => error.into(),
-                Ok(filter) => match shared.status.hub.unknown_pod(&filter) {
+                Ok(filter) => match shared.status.broker.unknown_pod(&filter) {
                     // One that is followed may come yet.
                     Some(pod) if !filter.follow() => {
                         let text = format!("observe: no pod {pod} is known");
@@ -342,7 +342,7 @@ fn begin_trace(status: &SharedStatus, wanted: &TraceAdd) -> Result<(), String> {
     if !(1..=trace::MOST).contains(&wanted.count) {
         return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
     }
-    let filter = trace::parse(&wanted.filter, |pod| status.hub.addresses_of(pod))?;
+    let filter = trace::parse(&wanted.filter, |pod| status.broker.addresses_of(pod))?;
     // Packets that the kernel forwards cannot be followed.
     if let Some(offload) = status.flow_offload().running() {
         offload.pause(true);
@@ -371,7 +371,7 @@ fn observe(
     let mut peer = reader.into_inner();
     peer.set_nonblocking(false)?;
     peer.set_read_timeout(Some(Duration::from_millis(1)))?;
-    let observer = shared.status.hub.observe(filter);
+    let observer = shared.status.broker.observe(filter);
     loop {
         match observer.events.recv_timeout(IDLE) {
             Ok(event) => write_line(writer, &Answer::result(&*event))?,

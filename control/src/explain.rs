@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::configurator::ClusterWide;
 use crate::model::{Direction, Namespaces, Selector};
 use crate::peers::{PeerSet, PodPeers};
-use crate::{Control, PodGate, PodKey};
+use crate::{Control, PodAcl, PodKey};
 
 /// The origin of connections from a pod's own cluster node, which no policy denies.
 const OWN_NODE: &str = "own-node";
@@ -48,9 +48,9 @@ impl Control {
     pub fn walkthrough(&self, pod: &PodKey) -> Option<Walkthrough> {
         let view = self.view();
         let pod = view.pods.get(pod)?;
-        let reaches = |gate: &PodGate| match gate {
-            PodGate::Open => Vec::new(),
-            PodGate::Table(table) => {
+        let reaches = |acl: &PodAcl| match acl {
+            PodAcl::Open => Vec::new(),
+            PodAcl::Table(table) => {
                 let rules = table.rules().iter().filter(|rule| !self.is_idle(rule));
                 rules.map(|rule| self.reach(rule)).collect()
             }

@@ -54,4 +54,4 @@ pub use membership::{Members, PeerSets};
 pub use objects::{Kind, Object, ObjectRef};
 pub use services::{ServiceEndpoint, ServiceView};
 pub use session_rules::SessionRules;
-pub use view::{ClusterNode, HostFirewall, PodGate, PodKey, PodView, View};
+pub use view::{ClusterNode, HostFirewall, PodAcl, PodKey, PodView, View};

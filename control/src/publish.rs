@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::control::{Control, Gate, Scope};
+use crate::control::{Acl, Control, Scope};
 use crate::model::Node;
-use crate::{ClusterNode, PodGate, PodKey, PodView};
+use crate::{ClusterNode, PodAcl, PodKey, PodView};
 
 /// The label with a cluster node's zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -31,10 +31,10 @@ impl Control {
     }
 
     fn pod_view(&self, key: &PodKey) -> Option<PodView> {
-        let [ingress, egress] = &self.local.get(key)?.gates;
-        let gate = |gate: &Option<Gate>| match gate {
-            None => Some(PodGate::Open),
-            Some(gate) => self.tables.table(&gate.rules).cloned().map(PodGate::Table),
+        let [ingress, egress] = &self.local.get(key)?.acls;
+        let acl = |acl: &Option<Acl>| match acl {
+            None => Some(PodAcl::Open),
+            Some(acl) => self.tables.table(&acl.rules).cloned().map(PodAcl::Table),
         };
         let pod = self.cache.pod(key)?;
         let node = match (&self.scope, &pod.node) {
@@ -42,7 +42,7 @@ impl Control {
             (Scope::All, None) => "".into(),
         };
         let addresses = self.cache.addresses(key).to_vec();
-        Some(PodView { node, addresses, to_pod: gate(ingress)?, from_pod: gate(egress)? })
+        Some(PodView { node, addresses, to_pod: acl(ingress)?, from_pod: acl(egress)? })
     }
 
     pub(crate) fn nodes(&self) -> Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>> {
@@ -65,13 +65,13 @@ impl Control {
 }
 
 fn is_same(a: &PodView, b: &PodView) -> bool {
-    let same_gate = |a: &PodGate, b: &PodGate| match (a, b) {
-        (PodGate::Open, PodGate::Open) => true,
-        (PodGate::Table(a), PodGate::Table(b)) => Arc::ptr_eq(a, b),
+    let same_acl = |a: &PodAcl, b: &PodAcl| match (a, b) {
+        (PodAcl::Open, PodAcl::Open) => true,
+        (PodAcl::Table(a), PodAcl::Table(b)) => Arc::ptr_eq(a, b),
         _ => false,
     };
     a.node == b.node
         && a.addresses == b.addresses
-        && same_gate(&a.to_pod, &b.to_pod)
-        && same_gate(&a.from_pod, &b.from_pod)
+        && same_acl(&a.to_pod, &b.to_pod)
+        && same_acl(&a.from_pod, &b.from_pod)
 }

@@ -6,7 +6,7 @@
 //! equals that of the network around it needs no rule. The resulting port ranges are disjoint, so
 //! specificity of ports never decides.
 //!
-//! | gate | scope | local | remote |
+//! | ACL | scope | local | remote |
 //! |---|---|---|---|
 //! | `from_pod` | local, the pod | any | destination and port |
 //! | `to_pod` | global | the pod's address, destination port | source |
@@ -20,7 +20,7 @@ use ahash::RandomState;
 use ipnet::IpNet;
 use session_rules as session;
 
-use crate::{Control, PodGate, PodKey, PodView};
+use crate::{Control, PodAcl, PodKey, PodView};
 
 /// The networks of a peer set, each with its exceptions.
 pub(crate) type Nets = Vec<(IpNet, Vec<IpNet>)>;
@@ -79,14 +79,14 @@ impl SessionRules {
     fn of_pod(&self, key: &PodKey, pod: &PodView) -> impl Iterator<Item = session::Rule> + use<> {
         let mut rules = Vec::new();
         let scope = session::Scope::Local(key.to_string().into());
-        if let PodGate::Table(table) = &pod.from_pod {
-            for found in gate(table.rules(), &self.nets) {
+        if let PodAcl::Table(table) = &pod.from_pod {
+            for found in acl(table.rules(), &self.nets) {
                 let remote = session::End { net: found.net, ports: found.ports };
                 rules.push(rule(scope.clone(), session::End::ANY, remote, &found));
             }
         }
-        if let PodGate::Table(table) = &pod.to_pod {
-            for found in gate(table.rules(), &self.nets) {
+        if let PodAcl::Table(table) = &pod.to_pod {
+            for found in acl(table.rules(), &self.nets) {
                 let remote = session::End { net: found.net, ports: session::Ports::ANY };
                 for address in &pod.addresses {
                     let own = Some(IpNet::from(*address));
@@ -111,7 +111,7 @@ fn rule(
 }
 
 /// Where an ordered list decides otherwise than it does for the network around.
-fn gate(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Found> {
+fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Found> {
     let ends: Vec<End> = rules.iter().map(peer).collect();
     let mut members: BTreeMap<IpNet, BTreeSet<PeerSetId>> = BTreeMap::new();
     let sets: BTreeSet<PeerSetId> = ends

@@ -30,7 +30,7 @@ impl fmt::Display for PodKey {
 
 /// The ACL of one direction of a pod.
 #[derive(Clone, Debug)]
-pub enum PodGate {
+pub enum PodAcl {
     /// No policy selects the pod for this direction: everything is permitted.
     Open,
     /// The compiled rules; pods with equal rules share one table. A lookup always
@@ -47,10 +47,10 @@ pub struct PodView {
     pub addresses: Vec<IpAddr>,
     /// ACL of connections towards the pod (its ingress in Kubernetes); the peer is the source of
     /// the packet.
-    pub to_pod: PodGate,
+    pub to_pod: PodAcl,
     /// ACL of connections that the pod opens (its egress in Kubernetes); the peer is the
     /// destination of the packet.
-    pub from_pod: PodGate,
+    pub from_pod: PodAcl,
 }
 
 /// A cluster node.

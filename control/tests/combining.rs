@@ -1,10 +1,10 @@
-//! The renderer cache of Contiv's policy plugin, written plainly, says what gates say.
+//! The renderer cache of Contiv's policy plugin, written plainly, gives the verdicts of the ACLs.
 //!
 //! There a connection meets one table on its way out of the switch: the *local table* of the
 //! pod it goes to, which holds the pod's ingress combined with the egress of every pod that
 //! may send to it; or the *global table* towards uplink and host, which holds the egress of
-//! every local pod with the pod's address filled in, then permit-all. Here each end has a
-//! gate of its own and both are asked. The two must come to the same.
+//! every local pod with the pod's address filled in, then permit-all. Here each end has an
+//! ACL of its own, and both classify. The verdicts must be equal.
 //!
 //! Rules name single networks: exceptions are subtracted, selectors are written out as the
 //! addresses they stand for at the moment.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
 use common::reference::{Cluster, Connection, addresses, is_peer_at_all};
-use common::{ICMP, SCTP, TCP, UDP, gate, key, object, reference_of, same_answers};
+use common::{ICMP, SCTP, TCP, UDP, acl, key, object, reference_of, same_answers};
 use control::objects::{Read, read};
 use control::{Control, Kind, Object, ObjectRef, Scope, View};
 use proptest::collection::vec;
@@ -43,7 +43,7 @@ fn everybody() -> Vec<IpAddr> {
     pods.chain(others.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
 }
 
-/// The view holds exactly the pods it should, and each gate says what the reference says.
+/// The view holds exactly the pods it should, and each ACL says what the reference says.
 fn agree(cluster: &Cluster, view: &View, is_local: impl Fn(&str) -> bool) {
     let expected: Vec<_> = cluster
         .pods
@@ -66,10 +66,10 @@ fn agree(cluster: &Cluster, view: &View, is_local: impl Fn(&str) -> bool) {
             for peer in everybody() {
                 for (protocol, port) in kinds.iter().copied() {
                     let connection = Connection { peer, protocol, port };
-                    let (ingress, by) = gate(view, &seen.to_pod, peer, *own, protocol, port);
+                    let (ingress, by) = acl(view, &seen.to_pod, peer, *own, protocol, port);
                     let meant = cluster.permits(pod, true, connection);
                     assert_eq!(ingress, meant, "{name} from {connection:?} by {by}");
-                    let (egress, by) = gate(view, &seen.from_pod, *own, peer, protocol, port);
+                    let (egress, by) = acl(view, &seen.from_pod, *own, peer, protocol, port);
                     let meant = cluster.permits(pod, false, connection);
                     assert_eq!(egress, meant, "{name} to {connection:?} by {by}");
                 }

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use common::{
-    ICMP, SCTP, TCP, UDP, control, egress, faulty, gate, ingress, key, object, pod, policy,
+    ICMP, SCTP, TCP, UDP, acl, control, egress, faulty, ingress, key, object, pod, policy,
     with_ports,
 };
-use control::{Control, Kind, ObjectRef, PodGate, Scope};
+use control::{Control, Kind, ObjectRef, PodAcl, Scope};
 use serde_json::{Value, json};
 
 fn permits(control: &Control, from: &str, to: &str, protocol: u8, port: u16) -> bool {
@@ -158,7 +158,7 @@ fn a_pod_made_again_under_its_name_is_not_judged_as_its_predecessor() {
     control.commit();
     assert!(control.is_namesake(&key("x/web")));
     let view = control.view();
-    assert!(!view.pods.contains_key(&key("x/web")), "it has no gates yet");
+    assert!(!view.pods.contains_key(&key("x/web")), "it has no ACLs yet");
     assert!(!ingress(&view, "10.0.0.3", "x/db", TCP, 80).0, "nor its predecessor's place");
     control.apply(object(made("2", json!({}))));
     control.commit();
@@ -190,8 +190,8 @@ fn tables_are_shared_by_equality_and_by_nothing_less() {
     ]);
     let view = control.view();
     let table = |name: &str| match &view.pods[&key(name)].to_pod {
-        PodGate::Table(table) => Arc::clone(table),
-        PodGate::Open => panic!("{name} is open"),
+        PodAcl::Table(table) => Arc::clone(table),
+        PodAcl::Open => panic!("{name} is open"),
     };
     assert!(Arc::ptr_eq(&table("x/a1"), &table("x/a2")));
     assert!(!Arc::ptr_eq(&table("x/a1"), &table("x/b")));
@@ -373,8 +373,8 @@ fn every_ipv4_address_is_not_every_address() {
     let control = control([dual, policy("x/p", spec)]);
     let view = control.view();
     let ask = |from: &str, to: &str| {
-        let gate_of = &view.pods[&key("x/a")].to_pod;
-        gate(&view, gate_of, from.parse().unwrap(), to.parse().unwrap(), TCP, 80).0
+        let acl_of = &view.pods[&key("x/a")].to_pod;
+        acl(&view, acl_of, from.parse().unwrap(), to.parse().unwrap(), TCP, 80).0
     };
     assert!(ask("192.0.2.9", "10.0.0.1"));
     assert!(!ask("2001:db8::9", "fd00::1"));

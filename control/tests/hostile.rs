@@ -4,7 +4,7 @@ mod common;
 
 use common::{TCP, ingress, key, object, same_answers};
 use control::objects::{Read, read};
-use control::{Control, Object, PodGate, Scope};
+use control::{Control, Object, PodAcl, Scope};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -156,7 +156,7 @@ proptest! {
         control.commit();
         let view = control.view();
         let db = &view.pods[&key("x/db")];
-        prop_assert!(matches!((&db.to_pod, &db.from_pod), (PodGate::Table(_), PodGate::Table(_))));
+        prop_assert!(matches!((&db.to_pod, &db.from_pod), (PodAcl::Table(_), PodAcl::Table(_))));
         if !faults.is_empty() && touched.iter().all(|place| place.starts_with("/spec/ingress/0")) {
             // The only rule could not be read.
             prop_assert!(!ingress(&view, "10.0.0.9", "x/db", TCP, 80).0);

@@ -4,8 +4,8 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{TCP, UDP, gate, ingress, key, object};
-use control::{Control, Kind, ObjectRef, PodGate, Scope, View};
+use common::{TCP, UDP, acl, ingress, key, object};
+use control::{Control, Kind, ObjectRef, PodAcl, Scope, View};
 use serde_json::{Value, json};
 
 fn pod(index: usize, app: &str, node: &str) -> Value {
@@ -42,8 +42,8 @@ fn cluster(webs: usize) -> Control {
 
 fn table(view: &View) -> Arc<acl::Table> {
     match &view.pods[&key("x/p0")].to_pod {
-        PodGate::Table(table) => Arc::clone(table),
-        PodGate::Open => panic!("open"),
+        PodAcl::Table(table) => Arc::clone(table),
+        PodAcl::Open => panic!("open"),
     }
 }
 
@@ -83,7 +83,7 @@ fn a_new_number_of_a_port_name_reaches_the_rules() {
     let ask = |view: &View, port: u16| {
         let from = &view.pods[&key("x/p0")];
         let to = "10.1.0.7".parse().unwrap();
-        gate(view, &from.from_pod, from.addresses[0], to, TCP, port).0
+        acl(view, &from.from_pod, from.addresses[0], to, TCP, port).0
     };
     control.apply(object(odd));
     let view = control.commit().unwrap();

@@ -1,12 +1,12 @@
-//! Session rules give the verdicts that the gates give.
+//! Session rules give the verdicts of the ACLs.
 
 mod common;
 
 use std::net::IpAddr;
 
 use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
-use common::{TCP, UDP, gate, object, reference_of};
-use control::{Control, PodGate, Scope};
+use common::{TCP, UDP, acl, object, reference_of};
+use control::{Control, PodAcl, Scope};
 use proptest::prelude::*;
 use session_rules::{
     Action, Change, Connection, Installed, Scope as SessionScope, Table, Tags, Transport, changes,
@@ -41,7 +41,7 @@ fn agree(control: &Control, table: &Table) {
             for peer in everybody() {
                 for (protocol, transport) in [(TCP, Transport::Tcp), (UDP, Transport::Udp)] {
                     for port in [1, 53, 79, 80, 81, 8080] {
-                        let opens = gate(&view, &pod.from_pod, *own, peer, protocol, port).0;
+                        let opens = acl(&view, &pod.from_pod, *own, peer, protocol, port).0;
                         let connection = Connection {
                             scope: SessionScope::Local(key.to_string().into()),
                             transport,
@@ -49,7 +49,7 @@ fn agree(control: &Control, table: &Table) {
                             remote: (peer, port),
                         };
                         assert_eq!(allowed(table, &connection), opens, "{connection:?}");
-                        let accepts = gate(&view, &pod.to_pod, peer, *own, protocol, port).0;
+                        let accepts = acl(&view, &pod.to_pod, peer, *own, protocol, port).0;
                         let connection = Connection {
                             scope: SessionScope::Global,
                             transport,
@@ -65,7 +65,7 @@ fn agree(control: &Control, table: &Table) {
     assert!(
         view.pods
             .values()
-            .all(|pod| !matches!(&pod.to_pod, PodGate::Table(_)) || !table.rules().is_empty())
+            .all(|pod| !matches!(&pod.to_pod, PodAcl::Table(_)) || !table.rules().is_empty())
     );
 }
 

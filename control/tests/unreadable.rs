@@ -5,7 +5,7 @@ mod common;
 use common::{
     TCP, control, egress, faulty, ingress, key, object, pod, policy, reference_of, with_ports,
 };
-use control::{Control, PodGate};
+use control::{Control, PodAcl};
 use serde_json::{Value, json};
 
 #[test]
@@ -73,7 +73,7 @@ fn an_object_that_was_never_valid_closes_what_it_selects() {
     let view = control.commit().unwrap();
     assert!(!egress(&view, "x/web", "x/db", TCP, 80).0, "whom x/q selects is not known: everybody");
     assert!(ingress(&view, "x/db", "x/web", TCP, 80).0, "x/p is about app=db at most");
-    assert!(matches!(view.pods[&key("x/db")].to_pod, PodGate::Table(_)));
+    assert!(matches!(view.pods[&key("x/db")].to_pod, PodAcl::Table(_)));
     // A valid version then counts.
     control.apply(object(policy(
         "x/q",

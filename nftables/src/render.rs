@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use acl::{End, PeerSetId, Rule, Table};
 use ahash::RandomState;
-use control::{Members, PodGate, PodKey, PodView, View};
+use control::{Members, PodAcl, PodKey, PodView, View};
 use ipnet::IpNet;
 
 use crate::base;
@@ -117,8 +117,8 @@ impl Renderer {
         let verdicts = match at {
             None => [["drop"; 2]; 3].map(|both| both.map(Arc::from)),
             Some(_) => {
-                let from = self.gate(draft, Role::From, &pod.from_pod);
-                let to = self.gate(draft, Role::To, &pod.to_pod);
+                let from = self.acl(draft, Role::From, &pod.from_pod);
+                let to = self.acl(draft, Role::To, &pod.to_pod);
                 let verdict = |id: Option<u32>, map: &str| {
                     Way::BOTH.map(|way| match id {
                         None => Arc::from(base::permit(map, way)),
@@ -166,10 +166,10 @@ impl Renderer {
         }
     }
 
-    /// The number of a gate's rule list, whose chains are in the draft from then on; `None` for one
+    /// The number of an ACL's rule list, whose chains are in the draft from then on; `None` for one
     /// that is open.
-    fn gate(&mut self, draft: &mut Draft<'_>, role: Role, gate: &PodGate) -> Option<u32> {
-        let PodGate::Table(table) = gate else { return None };
+    fn acl(&mut self, draft: &mut Draft<'_>, role: Role, acl: &PodAcl) -> Option<u32> {
+        let PodAcl::Table(table) = acl else { return None };
         if let Some(id) = draft.lists.get(&(role, Arc::as_ptr(table))) {
             return Some(*id);
         }

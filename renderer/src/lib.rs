@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use control::{ClusterNode, PodGate, PodKey, View};
+use control::{ClusterNode, PodAcl, PodKey, View};
 use dataplane::services::Services;
 use dataplane::wire::Mac;
 use dataplane::wire::vxlan::HOP_LIMIT;
@@ -180,9 +180,9 @@ fn state(view: &View, port: &NodePort) -> PortState {
     state
 }
 
-fn binding(binding: &PodGate) -> AclBinding {
+fn binding(binding: &PodAcl) -> AclBinding {
     match binding {
-        PodGate::Open => AclBinding::Open,
-        PodGate::Table(table) => AclBinding::Table(Arc::clone(table)),
+        PodAcl::Open => AclBinding::Open,
+        PodAcl::Table(table) => AclBinding::Table(Arc::clone(table)),
     }
 }

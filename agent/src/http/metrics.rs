@@ -53,13 +53,13 @@ pub(super) fn text(shared: &SharedStatus) -> String {
         "counter",
         "Verdicts that were not delivered to observers.",
     );
-    page.sample(&[], shared.hub.lost());
+    page.sample(&[], shared.broker.lost());
     page.family(
         "policy_denied_packets_total",
         "counter",
         "Packets denied by each policy, of the verdicts that were not lost.",
     );
-    for (policy, count) in shared.hub.denials() {
+    for (policy, count) in shared.broker.denials() {
         page.sample(&[("policy", &policy)], count);
     }
     let durations = &shared.durations;

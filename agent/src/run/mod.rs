@@ -5,7 +5,7 @@
 //! local API ──▶ ├─ events ─▶ control loop ─────┤
 //! interfaces ─▶ │   (one thread: Control,      └──▶ SharedStatus ─▶ status, metrics, show
 //! signals ────▶ ┘    pods, ports)
-//! workers ───── verdicts ─────────────────────────▶ Hub ───▶ observe
+//! workers ───── verdicts ─────────────────────────▶ EventBroker ───▶ observe
 //! ```
 //!
 //! Only the control loop changes the switch's state, so there is no lock order to keep. It never
@@ -61,7 +61,7 @@ use dataplane::{Frame, Memory, Switch};
 use crate::config::Config;
 use crate::http;
 use local_api::{self, Answer, Request};
-use observe::verdicts::Hub;
+use observe::verdicts::EventBroker;
 
 pub use input::Input;
 pub use kernel::{
@@ -110,7 +110,7 @@ pub struct Running {
     shared: Arc<SharedStatus>,
     events: Sender<Event>,
     control_loop: Option<JoinHandle<()>>,
-    hub: Option<JoinHandle<()>>,
+    broker: Option<JoinHandle<()>>,
     api: Option<crate::Server>,
     http: Option<telemetry::Server>,
     /// Prevents a second switch from using the same folder.
@@ -149,9 +149,9 @@ pub fn start(
             let _ = tell.send(Event::Interface(event));
         }))
         .map_err(StartError::Failed)?;
-    let hub = Hub::new(&config.node_name, config.workers);
-    let switch = start_workers(&config, memory, frames, &hub)?;
-    let shared = Arc::new(SharedStatus::new(config, Arc::new(switch), Arc::clone(&hub)));
+    let broker = EventBroker::new(&config.node_name, config.workers);
+    let switch = start_workers(&config, memory, frames, &broker)?;
+    let shared = Arc::new(SharedStatus::new(config, Arc::new(switch), Arc::clone(&broker)));
     let http = telemetry::Server::start(listener, Arc::new(http::Health(Arc::clone(&shared))))
         .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
     let channel = (events.clone(), received);
@@ -173,8 +173,8 @@ pub fn start(
     let failed = StartError::thread;
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let control_loop = thread("control").spawn(move || control_loop.run()).map_err(failed)?;
-    let fetcher = Arc::clone(&hub);
-    let hub = thread("verdicts").spawn(move || fetcher.run()).map_err(failed)?;
+    let fetcher = Arc::clone(&broker);
+    let broker = thread("verdicts").spawn(move || fetcher.run()).map_err(failed)?;
     let socket = shared.config.socket.clone();
     let api = crate::Server::start(&socket, Arc::clone(&shared), events.clone())
         .map_err(|error| StartError::Failed(format!("socket: {}: {error}", socket.display())))?;
@@ -183,7 +183,7 @@ pub fn start(
         shared,
         events,
         control_loop: Some(control_loop),
-        hub: Some(hub),
+        broker: Some(broker),
         api: Some(api),
         http: Some(http),
         _lock: lock,
@@ -208,8 +208,8 @@ impl Drop for Running {
         self.shared.set_ready(false);
         // The loop answers pending requests before it ends; the API's connections end after that.
         let _ = self.events.send(Event::Stop);
-        self.shared.hub.stop();
-        for thread in [self.control_loop.take(), self.hub.take()].into_iter().flatten() {
+        self.shared.broker.stop();
+        for thread in [self.control_loop.take(), self.broker.take()].into_iter().flatten() {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
@@ -222,7 +222,7 @@ fn start_workers(
     config: &Config,
     memory: &Arc<Memory>,
     frames: Vec<Frame>,
-    hub: &Arc<Hub>,
+    broker: &Arc<EventBroker>,
 ) -> Result<Switch, StartError> {
     let file = config.state_dir.join("sessions");
     let config = switch::Config {
@@ -238,7 +238,7 @@ fn start_workers(
         tracing::warn!("connections will not outlive this process: {}: {error}", file.display());
         Sessions::new(config.sessions, config.ports, config.timeouts)
     });
-    Switch::start_over(&config, sessions, memory, frames, |worker| hub.inspector(worker))
+    Switch::start_over(&config, sessions, memory, frames, |worker| broker.inspector(worker))
         .map_err(|error| StartError::Failed(format!("start the workers: {error}")))
 }
 

@@ -14,7 +14,7 @@ use super::kernel::Programming;
 use super::recent::Recent;
 use super::source::SourceInfo;
 use crate::config::Config;
-use observe::verdicts::Hub;
+use observe::verdicts::EventBroker;
 
 /// A running switch, as other threads see it.
 pub struct SharedStatus {
@@ -23,7 +23,7 @@ pub struct SharedStatus {
     /// The workers.
     pub switch: Arc<Switch>,
     /// The stream of verdicts.
-    pub hub: Arc<Hub>,
+    pub broker: Arc<EventBroker>,
     /// The packet trace.
     pub trace: observe::trace::Store,
     /// What forwards established connections.
@@ -130,11 +130,11 @@ pub struct LostPort {
 const LONGEST_ROUND: Duration = Duration::from_secs(15);
 
 impl SharedStatus {
-    pub(super) fn new(config: Config, switch: Arc<Switch>, hub: Arc<Hub>) -> Self {
+    pub(super) fn new(config: Config, switch: Arc<Switch>, broker: Arc<EventBroker>) -> Self {
         Self {
             config,
             switch,
-            hub,
+            broker,
             trace: observe::trace::Store::default(),
             flow_offload: Mutex::default(),
             started_at: SystemTime::now(),
@@ -257,9 +257,9 @@ mod tests {
         let options = Options { state_dir, workers: Some(1), ..Options::default() };
         let config = Config::resolve(options, "node-a", &BTreeSet::new()).unwrap();
         let (memory, frames) = dataplane::Memory::heap(2048, 64);
-        let hub = Hub::new("node-a", 1);
-        let switch = Arc::new(start_workers(&config, &memory, frames, &hub).unwrap());
-        let shared = SharedStatus::new(config, switch, hub);
+        let broker = EventBroker::new("node-a", 1);
+        let switch = Arc::new(start_workers(&config, &memory, frames, &broker).unwrap());
+        let shared = SharedStatus::new(config, switch, broker);
         assert_eq!(Status::of(&shared).unhealthy_reasons, Vec::<String>::new());
         shared.set_source_stuck(true);
         let status = Status::of(&shared);

@@ -57,12 +57,12 @@ pub struct Control {
 /// A pod in scope: its ACLs for ingress and egress.
 #[derive(Debug, Default)]
 pub(crate) struct Local {
-    pub(crate) gates: [Option<Gate>; 2],
+    pub(crate) acls: [Option<Acl>; 2],
 }
 
 /// An ACL that is not open.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Acl {
     pub(crate) rules: Arc<[Rule]>,
     /// Port names that the rules depend on.
     names: Vec<NameId>,
@@ -171,9 +171,9 @@ impl Control {
     pub fn commit(&mut self) -> Option<Arc<View>> {
         let names = self.membership.take_changed_names();
         if !names.is_empty() {
-            let follows = |gate: &Gate| gate.names.iter().any(|name| names.contains(name));
+            let follows = |acl: &Acl| acl.names.iter().any(|name| names.contains(name));
             let affected =
-                self.local.iter().filter(|(_, local)| local.gates.iter().flatten().any(follows));
+                self.local.iter().filter(|(_, local)| local.acls.iter().flatten().any(follows));
             self.dirty.extend(affected.map(|(key, _)| key.clone()));
         }
         let dirty = std::mem::take(&mut self.dirty);
@@ -316,25 +316,25 @@ impl Control {
 
     /// Computes the ACLs of a pod.
     fn configure(&mut self, key: &PodKey) {
-        let mut gates = [None, None];
+        let mut acls = [None, None];
         let is_local = self.is_local(key);
         if let Some(pod) = self.cache.pod(key).filter(|_| is_local).cloned() {
             let policies = self.policies_of(&pod);
-            gates = Direction::BOTH.map(|direction| self.gate(&pod, &policies, direction));
+            acls = Direction::BOTH.map(|direction| self.acl(&pod, &policies, direction));
         }
         let before = match is_local {
-            true => self.local.insert(key.clone(), Local { gates }),
+            true => self.local.insert(key.clone(), Local { acls }),
             false => self.local.remove(key),
         };
-        for gate in before.into_iter().flat_map(|local| local.gates).flatten() {
-            for set in self.tables.release(&gate.rules) {
+        for acl in before.into_iter().flat_map(|local| local.acls).flatten() {
+            for set in self.tables.release(&acl.rules) {
                 self.membership.release(set);
             }
-            gate.names.into_iter().for_each(|name| self.membership.release_name(name));
+            acl.names.into_iter().for_each(|name| self.membership.release_name(name));
         }
     }
 
-    fn gate(&mut self, pod: &Pod, policies: &Policies, direction: Direction) -> Option<Gate> {
+    fn acl(&mut self, pod: &Pod, policies: &Policies, direction: Direction) -> Option<Acl> {
         let mut tracked = TrackedNames::new(&self.cache, &mut self.membership);
         let rules = configurator::rules(pod, policies, direction, &mut tracked)?;
         let names = tracked.into_names();
@@ -342,6 +342,6 @@ impl Control {
         let (rules, sets) = self.tables.acquire(rules);
         sets.iter().for_each(|set| self.membership.retain(*set));
         names.iter().for_each(|name| self.membership.retain_name(*name));
-        Some(Gate { rules, names })
+        Some(Acl { rules, names })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use acl::{Action, Address, Key, linear};
 use control::objects::{Read, read};
-use control::{Control, Kind, Object, ObjectRef, PodGate, PodKey, PodView, Scope, View};
+use control::{Control, Kind, Object, ObjectRef, PodAcl, PodKey, PodView, Scope, View};
 use serde_json::{Value, json};
 
 /// IP protocol numbers.
@@ -55,15 +55,15 @@ pub(crate) fn control(objects: impl IntoIterator<Item = Value>) -> Control {
 
 /// What stands between a pod and a peer in one direction, and whom the verdict is by.
 /// The compiled table and the linear scan must say the same.
-pub(crate) fn gate(
+pub(crate) fn acl(
     view: &View,
-    gate: &PodGate,
+    acl: &PodAcl,
     source: IpAddr,
     destination: IpAddr,
     protocol: u8,
     port: u16,
 ) -> (bool, Arc<str>) {
-    let PodGate::Table(table) = gate else { return (true, "default-allow".into()) };
+    let PodAcl::Table(table) = acl else { return (true, "default-allow".into()) };
     let (source, destination) = (Address::from(source), Address::from(destination));
     let key = Key {
         source,
@@ -91,7 +91,7 @@ pub(crate) fn ingress(
 ) -> (bool, Arc<str>) {
     let pod = &view.pods[&key(to)];
     let from = address(view, from, pod.addresses[0]);
-    gate(view, &pod.to_pod, from, pod.addresses[0], protocol, port)
+    acl(view, &pod.to_pod, from, pod.addresses[0], protocol, port)
 }
 
 /// Whether the pod `from` may go to `to`, and by whom.
@@ -104,7 +104,7 @@ pub(crate) fn egress(
 ) -> (bool, Arc<str>) {
     let pod = &view.pods[&key(from)];
     let to = address(view, to, pod.addresses[0]);
-    gate(view, &pod.from_pod, pod.addresses[0], to, protocol, port)
+    acl(view, &pod.from_pod, pod.addresses[0], to, protocol, port)
 }
 
 /// Whether two views hold the same pods, and say the same of every connection between their
@@ -126,10 +126,10 @@ pub(crate) fn same_answers(a: &View, b: &View) -> bool {
                 peers.iter().filter(|peer| peer.is_ipv4() == own.is_ipv4()).all(|peer| {
                     kinds.iter().all(|(protocol, port)| {
                         let to = |view, pod: &PodView| {
-                            gate(view, &pod.to_pod, *peer, *own, *protocol, *port)
+                            acl(view, &pod.to_pod, *peer, *own, *protocol, *port)
                         };
                         let from = |view, pod: &PodView| {
-                            gate(view, &pod.from_pod, *own, *peer, *protocol, *port)
+                            acl(view, &pod.from_pod, *own, *peer, *protocol, *port)
                         };
                         to(a, one) == to(b, other) && from(a, one) == from(b, other)
                     })
@@ -152,12 +152,12 @@ fn address(view: &View, text: &str, like: IpAddr) -> IpAddr {
 
 /// Whether the pod at `to`, if there is one, lets `from` in.
 pub(crate) fn ingress_at(view: &View, from: IpAddr, to: IpAddr, protocol: u8, port: u16) -> bool {
-    at(view, to).is_none_or(|pod| gate(view, &pod.to_pod, from, to, protocol, port).0)
+    at(view, to).is_none_or(|pod| acl(view, &pod.to_pod, from, to, protocol, port).0)
 }
 
 /// Whether the pod at `from`, if there is one, may go to `to`.
 pub(crate) fn egress_at(view: &View, from: IpAddr, to: IpAddr, protocol: u8, port: u16) -> bool {
-    at(view, from).is_none_or(|pod| gate(view, &pod.from_pod, from, to, protocol, port).0)
+    at(view, from).is_none_or(|pod| acl(view, &pod.from_pod, from, to, protocol, port).0)
 }
 
 fn at(view: &View, address: IpAddr) -> Option<&Arc<PodView>> {

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use local_api::{ApiError, ErrorKind, ObserveFilters, Verdict};
 
-use super::hub::protocol_name;
+use super::broker::protocol_name;
 use super::{End, Event};
 
 /// Filters that were checked.

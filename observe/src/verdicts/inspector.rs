@@ -59,7 +59,7 @@ pub(super) struct SeenPacket {
     pub(super) tcp_flags: Option<u8>,
 }
 
-/// Verdicts that wait for the hub, for each worker. The hub fetches them fifty times a second.
+/// Verdicts that wait for the broker, for each worker. The broker fetches them fifty times a second.
 const WAITING: usize = 2048;
 
 impl Queue {

@@ -2,22 +2,22 @@
 //!
 //! ```text
 //! worker 0 ─ Inspector ─▶ queue ─┐
-//! worker 1 ─ Inspector ─▶ queue ─┴▶ Hub (names, history) ─▶ observers
+//! worker 1 ─ Inspector ─▶ queue ─┴▶ EventBroker (names, history) ─▶ observers
 //! ```
 //!
 //! A worker never waits: when its queue is full the event is lost, and counted. Packets of
 //! connections that were allowed before are no events; otherwise there would be one a packet.
 
+mod broker;
 mod denials;
 mod event;
 mod filter;
 mod history;
-mod hub;
 mod inspector;
 
+pub use broker::{EventBroker, Names, Observer};
+pub use broker::{flag_names, protocol_name};
 pub use event::{End, Event};
 pub use filter::{Filter, Pod};
-pub use hub::{Hub, Names, Observer};
-pub use hub::{flag_names, protocol_name};
 pub use inspector::Inspector;
 pub use local_api::Verdict;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use acl::Table;
 use control::model::{Peer, PolicyRule};
-use control::{Object, PodGate, PodKey, View};
+use control::{Object, PodAcl, PodKey, View};
 use dataplane::wire::Flow;
 use dataplane::{DEFAULT_ALLOW, Outcome, PortId, Snapshot};
 use ipnet::IpNet;
@@ -79,9 +79,9 @@ impl Matrix {
 
 /// The tables of a pod: of what it opens, and of what is opened to it.
 pub fn tables(view: &View, pod: &PodKey) -> [Option<Arc<Table>>; 2] {
-    let table = |gate: &PodGate| match gate {
-        PodGate::Open => None,
-        PodGate::Table(table) => Some(Arc::clone(table)),
+    let table = |acl: &PodAcl| match acl {
+        PodAcl::Open => None,
+        PodAcl::Table(table) => Some(Arc::clone(table)),
     };
     view.pods.get(pod).map_or([None, None], |pod| [table(&pod.from_pod), table(&pod.to_pod)])
 }

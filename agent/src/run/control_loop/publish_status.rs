@@ -55,7 +55,7 @@ impl ControlLoop {
             let all: Vec<IpAddr> = all.into_iter().flatten().copied().collect();
             all.into_iter().map(move |address| (address, std::sync::Arc::clone(&name)))
         });
-        self.shared.hub.set_services(services.collect());
+        self.shared.broker.set_services(services.collect());
         let counting: std::collections::HashSet<&str> =
             self.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
         for attached in self.pods.iter() {
@@ -92,7 +92,7 @@ impl ControlLoop {
         }
         let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
         ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
-        self.shared.hub.set_names(names);
+        self.shared.broker.set_names(names);
         let counts = self.control.counts().into_iter();
         let mut faults: Vec<String> =
             self.faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();

@@ -193,7 +193,7 @@ impl ControlLoop {
 
     fn rename(&self, address: IpAddr) {
         let name = self.control.pod_at(address).map(|pod| pod.to_string().into());
-        self.shared.hub.set_cluster_name(address, name);
+        self.shared.broker.set_cluster_name(address, name);
     }
 
     fn rename_all(&self) {
@@ -202,7 +202,7 @@ impl ControlLoop {
             .pods_by_address()
             .map(|(address, pod)| (address, pod.to_string().into()))
             .collect();
-        self.shared.hub.set_cluster_names(names);
+        self.shared.broker.set_cluster_names(names);
     }
 
     /// Records an event for `status` and the log.

@@ -271,7 +271,7 @@ impl Status {
                 })
                 .collect(),
             ports_lost: shared.ports_lost.load(Ordering::Relaxed),
-            verdicts_lost: shared.hub.lost(),
+            verdicts_lost: shared.broker.lost(),
             kernel: state.programming.iter().map(KernelStatus::of).collect(),
             privileges: PrivilegeStatus::now(),
             flow_offload: FlowOffloadStatus::of(&shared.flow_offload()),

@@ -1,4 +1,5 @@
-//! Where the workers' verdicts come together, get names, are remembered and handed out.
+//! The event broker: collects the verdicts of all workers, adds names, keeps a history and serves
+//! observers.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,8 +27,8 @@ const WAITING: usize = 4096;
 /// How often the workers' queues are looked at.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// The meeting point.
-pub struct Hub {
+/// Collects verdicts and serves observers.
+pub struct EventBroker {
     node: Arc<str>,
     queues: Vec<Arc<Queue>>,
     /// Of the pods attached here; these count first.
@@ -67,7 +68,7 @@ impl Observer {
     }
 }
 
-impl Hub {
+impl EventBroker {
     /// For the switch of cluster node `node` with this many workers.
     pub fn new(node: &str, workers: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -337,10 +338,10 @@ mod tests {
 
     #[test]
     fn ends_are_named_by_port_and_by_address() {
-        let hub = Hub::new("node-a", 1);
-        hub.set_names(Names::from([("10.9.0.1".parse().unwrap(), "far/away".into())]));
-        hub.queues[0].waiting.push(seen(0, Outcome::PolicyAllowed)).unwrap();
-        let event = hub.observe(filter(1, false)).events.recv().unwrap();
+        let broker = EventBroker::new("node-a", 1);
+        broker.set_names(Names::from([("10.9.0.1".parse().unwrap(), "far/away".into())]));
+        broker.queues[0].waiting.push(seen(0, Outcome::PolicyAllowed)).unwrap();
+        let event = broker.observe(filter(1, false)).events.recv().unwrap();
         assert_eq!(event.from.to_string(), "default/web:1000");
         assert_eq!(event.to.to_string(), "far/away:80");
         assert_eq!(event.tcp_flags.as_deref(), Some("SYN,ACK"));
@@ -349,18 +350,18 @@ mod tests {
 
     #[test]
     fn workers_are_merged_by_time_and_the_last_are_remembered() {
-        let hub = Hub::new("node-a", 2);
+        let broker = EventBroker::new("node-a", 2);
         for (worker, n) in [(0, 3), (1, 1), (1, 4), (0, 2)] {
-            hub.queues[worker].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
+            broker.queues[worker].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
         }
-        assert_eq!(times(&hub.observe(filter(3, false))), ["00.002Z", "00.003Z", "00.004Z"]);
+        assert_eq!(times(&broker.observe(filter(3, false))), ["00.002Z", "00.003Z", "00.004Z"]);
         for n in 0..HISTORY as u64 + 10 {
-            hub.queues[0].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
+            broker.queues[0].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
             if n % 1000 == 0 {
-                drop(hub.fetch());
+                drop(broker.fetch());
             }
         }
-        let all = hub.observe(filter(u32::MAX, false));
+        let all = broker.observe(filter(u32::MAX, false));
         let first = all.events.recv().unwrap();
         assert!(first.time.ends_with("00:00.010Z"), "{}", first.time);
         assert_eq!(all.events.try_iter().count(), HISTORY - 1);
@@ -368,20 +369,20 @@ mod tests {
 
     #[test]
     fn followers_get_what_is_new_and_are_told_of_losses() {
-        let hub = Hub::new("node-a", 1);
-        hub.queues[0].waiting.push(seen(1, Outcome::PolicyDenied)).unwrap();
-        let observer = hub.observe(filter(0, true));
-        hub.queues[0].waiting.push(seen(2, Outcome::PolicyDenied)).unwrap();
-        drop(hub.fetch());
+        let broker = EventBroker::new("node-a", 1);
+        broker.queues[0].waiting.push(seen(1, Outcome::PolicyDenied)).unwrap();
+        let observer = broker.observe(filter(0, true));
+        broker.queues[0].waiting.push(seen(2, Outcome::PolicyDenied)).unwrap();
+        drop(broker.fetch());
         assert_eq!(times(&observer), ["00.002Z"]);
         let room = (WAITING + HISTORY) as u64;
         for n in 0..room + 5 {
-            hub.queues[0].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
-            drop(hub.fetch());
+            broker.queues[0].waiting.push(seen(n, Outcome::PolicyDenied)).unwrap();
+            drop(broker.fetch());
         }
         assert_eq!((observer.take_lost(), observer.take_lost()), (5, 0));
-        hub.stop();
+        broker.stop();
         assert_eq!(observer.events.iter().count() as u64, room);
-        assert!(lock(&hub.inner).observers.is_empty());
+        assert!(lock(&broker.inner).observers.is_empty());
     }
 }
