@@ -307,10 +307,7 @@ fn answer(request: Request, shared: &Shared) -> Answer {
             Err(text) => ApiError::new(ErrorKind::BadRequest, format!("trace-add: {text}")).into(),
         },
         Request::TraceClear => {
-            status.trace.clear(&status.switch);
-            if let Some(offload) = status.flow_offload().running() {
-                offload.pause(false);
-            }
+            status.clear_trace();
             Answer::Result(json!({}))
         }
         Request::Ready if status.is_ready() && status.unhealthy_reasons().is_empty() => {
@@ -343,11 +340,7 @@ fn begin_trace(status: &SharedStatus, wanted: &TraceAdd) -> Result<(), String> {
         return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
     }
     let filter = trace::parse(&wanted.filter, |pod| status.broker.addresses_of(pod))?;
-    // Packets that the kernel forwards cannot be followed.
-    if let Some(offload) = status.flow_offload().running() {
-        offload.pause(true);
-    }
-    status.trace.begin(&status.switch, filter, wanted.count);
+    status.begin_trace(filter, wanted.count);
     Ok(())
 }
 

@@ -10,6 +10,8 @@ use base64::engine::general_purpose::STANDARD;
 use dataplane::PortId;
 use dataplane::capture::{self, LiveCapture};
 use dataplane::graph::trace::Filter;
+use dataplane::wire::Flow;
+use flow_offload::Followed;
 use local_api::write_line;
 use local_api::{
     Answer, ApiError, Capture, CaptureStarted, CaptureSummary, CapturedPacket, Direction, ErrorKind,
@@ -38,11 +40,12 @@ pub(crate) fn stream(
     has_left: impl Fn(&mut UnixStream) -> bool,
     stops: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let (id, port, capture) = match begin(status, wanted) {
+    let (id, port, filter, capture) = match begin(status, wanted) {
         Ok(begun) => begun,
         Err(error) => return write_line(writer, &Answer::from(error)),
     };
     let _end = End(&capture);
+    let _followed = follow(status, &port, filter);
     status.switch.capture(id, &capture);
     let mut peer = reader.into_inner();
     peer.set_nonblocking(false)?;
@@ -86,6 +89,19 @@ pub(crate) fn stream(
     writer.flush()
 }
 
+/// Has the connections that a capture of a port may show take the switch, others stay in the
+/// kernel's hands.
+fn follow(status: &SharedStatus, port: &Arc<str>, filter: Filter) -> Option<Followed> {
+    let flow_offload = status.flow_offload();
+    let port = Arc::clone(port);
+    let offload = flow_offload.running()?;
+    Some(offload.follow(move |connection| {
+        let shows = |flow: &Flow| filter.matches_flow(flow);
+        connection.ports.contains(&&*port)
+            && connection.directions().iter().any(|(_, flows)| flows.iter().any(shows))
+    }))
+}
+
 /// Ends a capture when dropped.
 struct End<'a>(&'a LiveCapture);
 
@@ -99,7 +115,7 @@ impl Drop for End<'_> {
 fn begin(
     status: &SharedStatus,
     wanted: &Capture,
-) -> Result<(PortId, Arc<str>, Arc<LiveCapture>), ApiError> {
+) -> Result<(PortId, Arc<str>, Filter, Arc<LiveCapture>), ApiError> {
     let bad = |text: String| ApiError::new(ErrorKind::BadRequest, format!("capture: {text}"));
     let name = trace::port_name(&wanted.port);
     let snapshot = Arc::clone(&status.state().snapshot);
@@ -117,7 +133,8 @@ fn begin(
         let text = "filter: a capture has the terms from, to, address, protocol and port only";
         return Err(bad(text.to_owned()));
     }
-    Ok((id, name, LiveCapture::new(filter, SLOTS, snaplen as usize)))
+    let capture = LiveCapture::new(filter.clone(), SLOTS, snaplen as usize);
+    Ok((id, name, filter, capture))
 }
 
 /// Whether a filter has terms about headers only: a port knows no outcome.

@@ -5,11 +5,14 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acl::{Action, PortRange, Rule, Table};
+use acl::{Action, Address, End, PortRange, Rule, Table};
+use dataplane::port::Port;
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::switch::{Config, RxMode};
-use dataplane::wire::{Mac, protocol};
+use dataplane::wire::{Flow, Mac, protocol};
 use dataplane::{AclBinding, Parts, PortId, PortKind, PortState, Snapshot, Switch};
+use flow_offload::layout::{FlowEntry, FlowKey};
 use flow_offload::{Kernel, Offload, Options};
 use linux_net::{Netlink, punt};
 use testkit::{Process, has_program};
@@ -18,7 +21,22 @@ use crate::rig::{PATIENCE, Rig, mac, words};
 
 /// The port that the policy lets through.
 pub const SERVER_PORT: u16 = 5201;
+/// Address of a service in front of the receiver.
+pub const SERVICE: &str = "10.96.0.10";
 const RULES: u16 = 100;
+/// Addresses in the set that the kernel's filters look in.
+const SET: u32 = 1000;
+
+/// What the switch has beside the two pods that talk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Beside {
+    /// Further pods.
+    pub idle: u16,
+    /// Further rules of the policy, each for a source and a port.
+    pub rules: u32,
+    /// Further entries in the map of flow offload.
+    pub entries: u32,
+}
 
 /// What forwards between the two pods that talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +45,11 @@ pub enum Forwarder {
     Podgate,
     /// The same with flow offload.
     Offload,
+    /// The kernel's bridge as `BridgeUncut`, behind an nftables chain that looks up a set of 1,000
+    /// addresses.
+    BridgeFiltered,
+    /// The kernel as a router, with the same chain.
+    Route,
     /// DPDK's testpmd on core 0, which looks at nothing and swaps nothing.
     Testpmd,
     /// The kernel's bridge, between pods that cut and finish their packets themselves.
@@ -42,6 +65,8 @@ impl Forwarder {
         match self {
             Self::Podgate => "podgate",
             Self::Offload => "podgate, flow offload",
+            Self::BridgeFiltered => "bridge, nftables",
+            Self::Route => "kernel route, nftables",
             Self::Testpmd => "testpmd io",
             Self::Bridge => "bridge, offloads off",
             Self::BridgeUncut => "bridge, offloads on",
@@ -61,17 +86,24 @@ impl Forwarder {
 
     /// Starts it between the pods; with `idle` further pods attached, if it is this switch.
     pub fn start(self, rig: &Rig, idle: usize) -> Result<Running<'_>, Box<dyn Error>> {
+        let idle = u16::try_from(idle)?;
+        self.start_beside(rig, &Beside { idle, ..Beside::default() })
+    }
+
+    /// The same with whatever stands beside the pods that talk.
+    pub fn start_beside(self, rig: &Rig, beside: &Beside) -> Result<Running<'_>, Box<dyn Error>> {
         rig.clear();
         let process = match self {
             Self::Podgate | Self::Offload => {
                 let own = own_path()?;
-                let idle = idle.to_string();
+                let Beside { idle, rules, entries } = *beside;
+                let [idle, rules, entries] = [idle.into(), rules, entries].map(|n| n.to_string());
                 // As the CNI plugin does.
                 if self == Self::Offload {
                     rig.set_offloads(true);
                 }
                 let mode = if self == Self::Offload { "offload" } else { "switch" };
-                let line = [own.as_str(), mode, &rig.mac_a, &rig.mac_b, &idle];
+                let line = [own.as_str(), mode, &rig.mac_a, &rig.mac_b, &idle, &rules, &entries];
                 let switch = rig.node.spawn(line);
                 switch.wait_for_line("in force", PATIENCE);
                 Some(switch)
@@ -87,8 +119,17 @@ impl Forwarder {
                 testpmd.wait_for_line("Port statistics", PATIENCE);
                 Some(testpmd)
             }
-            Self::Bridge | Self::BridgeUncut => {
-                rig.set_offloads(self == Self::BridgeUncut);
+            Self::Route => {
+                rig.set_offloads(true);
+                rig.route();
+                filter(rig, "ip");
+                None
+            }
+            Self::Bridge | Self::BridgeUncut | Self::BridgeFiltered => {
+                rig.set_offloads(self != Self::Bridge);
+                if self == Self::BridgeFiltered {
+                    filter(rig, "bridge");
+                }
                 let mtu = rig.node.exec(words("cat /sys/class/net/pga/mtu"));
                 rig.node.exec(words(&format!("ip link add bridge mtu {} type bridge", mtu.trim())));
                 for interface in ["pga", "pgb"] {
@@ -108,6 +149,21 @@ impl Forwarder {
         };
         Ok(Running { rig, process })
     }
+}
+
+/// Has the kernel's own forwarding look up each source in a set.
+fn filter(rig: &Rig, family: &str) {
+    let others = (2..SET + 2).map(|n| std::net::Ipv4Addr::from(0x0a58_0000 + n).to_string());
+    let elements: Vec<String> = others.collect();
+    let rules = format!(
+        "table {family} bench {{\n set pods {{ type ipv4_addr; elements = {{ {} }} }}\n chain forward \
+         {{ type filter hook forward priority 0; policy drop; ip saddr @pods accept; }}\n}}\n",
+        elements.join(", ")
+    );
+    let folder = testkit::TempDir::new("bench-nft");
+    let file = folder.path().join("rules");
+    fs::write(&file, rules).expect("a file of rules");
+    rig.node.exec(["nft", "-f", &file.display().to_string()]);
 }
 
 /// A forwarder at work, until this is dropped.
@@ -134,14 +190,18 @@ pub fn own_path() -> Result<String, Box<dyn Error>> {
 /// Runs if the program was started by [`Forwarder::start`]: the switch of a rig, until killed.
 pub fn is_switch(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
     match args {
-        [word, mac_a, mac_b, idle] if word == "switch" => Some(serve(mac_a, mac_b, idle, false)),
-        [word, mac_a, mac_b, idle] if word == "offload" => Some(serve(mac_a, mac_b, idle, true)),
+        [word, mac_a, mac_b, numbers @ ..] if word == "switch" || word == "offload" => {
+            Some(serve([mac_a, mac_b], numbers, word == "offload"))
+        }
         _ => None,
     }
 }
 
-fn serve(mac_a: &str, mac_b: &str, idle: &str, offloads: bool) -> Result<(), Box<dyn Error>> {
-    let (mac_a, mac_b, idle): (_, _, u16) = (mac(mac_a)?, mac(mac_b)?, idle.parse()?);
+fn serve(macs: [&str; 2], numbers: &[String], offloads: bool) -> Result<(), Box<dyn Error>> {
+    let (mac_a, mac_b) = (mac(macs[0])?, mac(macs[1])?);
+    let [idle, more_rules, entries] = numbers else { return Err("three numbers".into()) };
+    let (idle, more_rules, entries): (u16, u32, u32) =
+        (idle.parse()?, more_rules.parse()?, entries.parse()?);
     let umem_config = UmemConfig { frames: 16384 + u32::from(idle) * 128, hugepages: false };
     let (umem, memory, frames) = Umem::create(&umem_config)?;
     // Beside flow offload the switch has little to do.
@@ -157,6 +217,13 @@ fn serve(mac_a: &str, mac_b: &str, idle: &str, offloads: bool) -> Result<(), Box
                 .destination_ports(PortRange::one(SERVER_PORT + RULES / 2 - n))
         })
         .collect();
+    rules.extend((0..more_rules).map(|n| {
+        let source = std::net::IpAddr::from(std::net::Ipv4Addr::from(0xac10_0000 + n / 16));
+        Rule::new(Action::Permit, "more")
+            .source(End::Net(source.into()))
+            .protocol(protocol::TCP)
+            .destination_ports(PortRange::one(10_000 + (n % 16) as u16))
+    }));
     rules.push(Rule::new(Action::Deny, "the rest"));
     let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     let pod = |name: &str, mac, address: u32, to_pod| {
@@ -174,13 +241,15 @@ fn serve(mac_a: &str, mac_b: &str, idle: &str, offloads: bool) -> Result<(), Box
         ports.push(pod(&format!("idle{n}"), mac, 0x0a58_0100 + u32::from(n), table.clone()));
         interfaces.push((format!("idle{n}"), 64));
     }
-    let offload = if offloads { Some(offload(&umem, &switch, [mac_a, mac_b])?) } else { None };
+    let offload =
+        if offloads { Some(offload(&umem, &switch, [mac_a, mac_b], entries)?) } else { None };
     let own = if offloads { &interfaces[2..] } else { &interfaces[..] };
     for (n, (interface, fill)) in own.iter().enumerate() {
         let port = umem.open(interface, &PortOptions { fill: *fill, ..PortOptions::default() })?;
         switch.add_port(PortId((n + interfaces.len() - own.len()) as u16), Box::new(port));
     }
-    let parts = Parts { generation: 1, ports, addresses: map, ..Parts::default() };
+    let services = Arc::new(services()?);
+    let parts = Parts { generation: 1, ports, addresses: map, services, ..Parts::default() };
     let snapshot = Arc::new(Snapshot::new(parts));
     offload.iter().for_each(|offload| offload.prepare(&snapshot));
     switch.publish(&snapshot);
@@ -193,17 +262,53 @@ fn serve(mac_a: &str, mac_b: &str, idle: &str, offloads: bool) -> Result<(), Box
     }
 }
 
+/// The receiver behind a cluster address.
+fn services() -> Result<Services, Box<dyn Error>> {
+    let backend = Backend { address: Address::from_v4_bits(0x0a58_0003), port: SERVER_PORT };
+    let backends = Backends::new(vec![backend]);
+    let (internal, any) = (backends.clone(), backends);
+    let port = Arc::new(ServicePort { internal, any, ..ServicePort::default() });
+    let address = Address::from(SERVICE.parse::<std::net::IpAddr>()?);
+    let mut services = Services::default();
+    for protocol in [protocol::TCP, protocol::UDP] {
+        let entry = Entry { port: Arc::clone(&port), scope: Scope::Cluster };
+        services.add(address, protocol, SERVER_PORT, entry);
+    }
+    services.claim(address);
+    Ok(services)
+}
+
 /// Behind all ports.
 const TRUNK: PortId = PortId(1023);
 
-/// Has the two pods that talk served by programs.
-fn offload(umem: &Umem, switch: &Arc<Switch>, macs: [Mac; 2]) -> Result<Offload, Box<dyn Error>> {
+/// Has the two pods that talk served by programs, in whose map there are other entries too.
+fn offload(
+    umem: &Umem,
+    switch: &Arc<Switch>,
+    macs: [Mac; 2],
+    entries: u32,
+) -> Result<Offload, Box<dyn Error>> {
     let link = punt::set_up(1)?;
     let port =
         umem.open(punt::SWITCH_END, &PortOptions { fill: 2048, ..PortOptions::default() })?;
-    switch.add_port(TRUNK, Box::new(port));
     let kernel = Kernel::load(Options::default().entries)?;
+    let port: Box<dyn Port> = Box::new(port);
+    switch.add_port(TRUNK, kernel.punt_queue(0, port));
     kernel.set_punt(link.kernel.index)?;
+    let others = (0..entries).map(|n| {
+        let flow = Flow {
+            source: Address::from_v4_bits(0x0a59_0000 + n % 250),
+            destination: Address::from_v4_bits(0x0a5a_0000 + n / 250 % 250),
+            source_port: (20_000 + n / 62_500) as u16,
+            destination_port: SERVER_PORT,
+            protocol: protocol::TCP,
+        };
+        (FlowKey::new(1 + n % 250, &flow), FlowEntry::default())
+    });
+    let (keys, values): (Vec<_>, Vec<_>) = others.unzip();
+    if kernel.put_flows(&keys, &values) < keys.len() {
+        return Err("the map of flow offload is full".into());
+    }
     let mut netlink = Netlink::open()?;
     [&link.kernel, &link.switch].into_iter().try_for_each(|end| netlink.set_up(end.index))?;
     let offload = Offload::start(kernel, Arc::clone(switch), Options::default())?;

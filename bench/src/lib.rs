@@ -4,6 +4,7 @@
 //! These machines are noisy. A figure is a median with its minimum and maximum, and what is
 //! compared is measured in turn in one run.
 
+pub mod attach;
 pub mod forwarder;
 pub mod generator;
 pub mod rig;

@@ -10,6 +10,8 @@ use dataplane::wire::Mac;
 use dataplane::{Frame, FreeList, Memory};
 use testkit::Namespace;
 
+use crate::forwarder::SERVICE;
+
 /// Long enough for whatever is going to happen at all.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -51,8 +53,25 @@ impl Rig {
         };
         let (mac_a, mac_b) = (mac_of(&a), mac_of(&b));
         a.exec(words(&format!("ip neigh add 10.88.0.3 lladdr {mac_b} dev eth0")));
+        // Services are behind the switch, as everything is.
+        a.exec(words(&format!("ip route add {SERVICE} via 10.88.0.3 dev eth0")));
         b.exec(words(&format!("ip neigh add 10.88.0.2 lladdr {mac_a} dev eth0")));
         Self { node, a, b, mac_a, mac_b, mtu, _idle: others }
+    }
+
+    /// Has the kernel of the cluster node route between the pods.
+    pub fn route(&self) {
+        self.node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
+        for (pod, interface, mac, address, other) in [
+            (&self.a, "pga", &self.mac_a, "10.88.0.2", "10.88.0.3"),
+            (&self.b, "pgb", &self.mac_b, "10.88.0.3", "10.88.0.2"),
+        ] {
+            self.node.exec(words(&format!("ip route add {address}/32 dev {interface}")));
+            self.node.exec(words(&format!("ip neigh add {address} lladdr {mac} dev {interface}")));
+            let own = self.node.exec(words(&format!("cat /sys/class/net/{interface}/address")));
+            let own = own.trim();
+            pod.exec(words(&format!("ip neigh replace {other} lladdr {own} dev eth0")));
+        }
     }
 
     /// Has the pods finish their packets themselves, or not even cut them; `end_offloads` makes

@@ -70,6 +70,25 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PORTS);
+	__type(key, __u32);
+	__type(value, struct share);
+} shares SEC(".maps");
+
+/*
+ * What the switch's workers write: how often each queue of the punt link was empty, and behind that
+ * how many frames of each port they have taken.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, QUEUES + PORTS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u32);
+} progress SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct settings);
@@ -348,6 +367,38 @@ static __always_inline int forward(struct __sk_buff *skb, const struct packet *p
 	return bpf_redirect_peer(entry->egress, 0);
 }
 
+/*
+ * Whether a port may put one more frame on the punt link. All ports share its rings. A port that
+ * floods fills its share and no more until the switch takes frames of it, so that there is room
+ * for the others. Frames that were lost on the way count until the queue is empty, which begins a
+ * new round. Two processors may count one frame too few, which changes nothing.
+ */
+static __always_inline int has_room(const struct port *port)
+{
+	__u32 number = port->tag[4] << 8 | port->tag[5], queue = port->queue, place = QUEUES + number;
+	struct share *share = bpf_map_lookup_elem(&shares, &number);
+	__u32 *round = bpf_map_lookup_elem(&progress, &queue);
+	__u32 *taken = bpf_map_lookup_elem(&progress, &place);
+	__u32 now, had;
+
+	if (!share || !round || !taken)
+		return 0;
+	now = *(volatile __u32 *)round;
+	had = *(volatile __u32 *)taken;
+	if (share->round != now) {
+		share->round = now;
+		share->frames = 0;
+		share->taken = had;
+	}
+	if ((__s32)(share->frames - (had - share->taken)) < SHARE) {
+		__sync_fetch_and_add(&share->frames, 1);
+		return 1;
+	}
+	__sync_fetch_and_add(&share->dropped, 1);
+	count(COUNTER_OVER_SHARE, 1);
+	return 0;
+}
+
 /* Has the switch decide. */
 static __always_inline int punt(struct __sk_buff *skb, const struct settings *set, __u32 reason)
 {
@@ -358,7 +409,11 @@ static __always_inline int punt(struct __sk_buff *skb, const struct settings *se
 		count(COUNTER_NO_PORT, 1);
 		return TC_ACT_SHOT;
 	}
+	if (!has_room(port))
+		return TC_ACT_SHOT;
 	count(reason, 1);
+	/* As if it had come by this queue: the kernel sends it by the one of that number. */
+	skb->queue_mapping = port->queue + 1;
 	return bpf_redirect(set->punt, 0);
 }
 

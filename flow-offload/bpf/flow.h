@@ -12,6 +12,10 @@
 
 /* Ports of the switch, by number. */
 #define PORTS 32768
+/* Queues of the punt link. */
+#define QUEUES 256
+/* Frames of one port that may be on the punt link at a time. */
+#define SHARE 256
 /* Guards of an entry. */
 #define GUARDS 3
 /* Places of generations: one that never changes, that of services, those of ports. */
@@ -72,6 +76,21 @@ struct port {
 	__u8 tag[6];
 	/* The pod's. */
 	__u8 mac[6];
+	/* The queue of the punt link that its frames take. */
+	__u32 queue;
+};
+
+/* What a port has of the punt link. */
+struct share {
+	/* The round of its queue that `frames` counts in. */
+	__u32 round;
+	/* Frames that went to the switch in this round. */
+	__u32 frames;
+	/* Frames that the switch had taken of the port when the round began. */
+	__u32 taken;
+	__u32 zero;
+	/* Frames that were dropped because the port had used up its share. */
+	__u64 dropped;
 };
 
 struct settings {
@@ -105,12 +124,15 @@ enum counter {
 	COUNTER_FORWARDED_BYTES,
 	/* Dropped: the interface is no port, or the tag on the punt link is none. */
 	COUNTER_NO_PORT,
+	/* Dropped: the port has as many frames on the punt link as it may. */
+	COUNTER_OVER_SHARE,
 	COUNTERS,
 };
 
 _Static_assert(sizeof(struct flow_key) == 44, "as in layout.rs");
 _Static_assert(sizeof(struct flow_entry) == 112, "as in layout.rs");
-_Static_assert(sizeof(struct port) == 16, "as in layout.rs");
+_Static_assert(sizeof(struct port) == 20, "as in layout.rs");
+_Static_assert(sizeof(struct share) == 24, "as in layout.rs");
 _Static_assert(sizeof(struct settings) == 16, "as in layout.rs");
 
 #endif

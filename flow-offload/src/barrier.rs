@@ -75,7 +75,8 @@ impl Barrier {
     }
 }
 
-fn wait_for_programs() {
+/// Waits until every program that runs now has ended.
+pub(crate) fn wait_for_programs() {
     // SAFETY: takes plain numbers.
     let error = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
     if error != 0 {

@@ -1,9 +1,9 @@
-//! Hands connections to the kernel, and takes note of what it does with them.
+//! Hands connections to the kernel, and takes them back.
 //!
 //! ```text
 //!   control side ── prepare(snapshot) ─▶ generations      (before workers decide by it)
 //!   sessions ── scan ─▶ entries ─▶ the kernel's map       (ten times a second, in batches)
-//!   the kernel's map ── last use ─▶ sessions              (each second)
+//!   the kernel's map ── counters, last use ─▶ sessions    (each second)
 //! ```
 //!
 //! An entry has the generations of the snapshot that allowed its session, whenever it gets into the
@@ -12,17 +12,18 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ahash::AHashMap;
 use dataplane::port::Tag;
-use dataplane::session::{Found, SessionId, Tuples};
-use dataplane::wire::{Mac, protocol};
+use dataplane::session::SessionId;
+use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
 
-use crate::barrier::Barrier;
-use crate::entries::entries;
-use crate::layout::{FlowEntry, FlowKey, GUARD_PORTS, GUARDS, PORTS, PuntedPort};
+use crate::barrier::{Barrier, wait_for_programs};
+use crate::connections::{Connections, Usage};
+use crate::follow::{Connection, Followed};
+use crate::layout::{GUARD_PORTS, GUARDS, PORTS, PuntedPort};
 use crate::published::Published;
 use crate::{Counters, Error, Kernel};
 
@@ -31,13 +32,15 @@ use crate::{Counters, Error, Kernel};
 pub struct Options {
     /// Entries that fit, two for each connection.
     pub entries: u32,
+    /// Queues of the punt link.
+    pub queues: u32,
     /// How long entries count after the switch's last heartbeat.
     pub grace: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { entries: 1 << 18, grace: Duration::from_secs(30) }
+        Self { entries: 1 << 18, queues: 1, grace: Duration::from_secs(30) }
     }
 }
 
@@ -54,10 +57,9 @@ pub struct State {
 
 /// Time between two scans.
 const TICK: Duration = Duration::from_millis(100);
-/// Places of the session table looked at in one.
-const SCAN: u32 = 1 << 16;
-/// How often last uses are read.
+/// How often the entries are read, and how old what was read may be for whoever asks.
 const READ: Duration = Duration::from_secs(1);
+const FRESH: Duration = Duration::from_millis(100);
 /// How late a heartbeat may be without a grace.
 const LATE: Duration = Duration::from_millis(500);
 
@@ -68,21 +70,21 @@ pub struct Offload {
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
-    kernel: Kernel,
-    switch: Arc<Switch>,
+pub(crate) struct Shared {
+    pub(crate) kernel: Kernel,
+    pub(crate) switch: Arc<Switch>,
     options: Options,
-    published: Mutex<Published>,
+    pub(crate) published: Mutex<Published>,
     /// Number of the interface of each port.
-    interfaces: Mutex<AHashMap<PortId, u32>>,
+    pub(crate) interfaces: Mutex<AHashMap<PortId, u32>>,
+    pub(crate) connections: Mutex<Connections>,
     /// Entries by their guards.
     guarded: Vec<AtomicU32>,
     barrier: Barrier,
-    connections: AtomicU64,
-    refused: AtomicU64,
-    /// Something could not be written: no entry counts any more.
+    /// Connections that found no room.
+    pub(crate) refused: AtomicU64,
+    /// No entry counts any more: something could not be written, or the punt link is gone.
     broken: AtomicBool,
-    paused: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -99,12 +101,11 @@ impl Offload {
             options,
             published: Mutex::default(),
             interfaces: Mutex::default(),
+            connections: Mutex::default(),
             guarded: (0..guards).map(|_| AtomicU32::new(0)).collect(),
             barrier: Barrier::default(),
-            connections: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             broken: AtomicBool::new(false),
-            paused: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -112,7 +113,7 @@ impl Offload {
         let barrier = Arc::clone(&shared);
         let barrier = thread("flow-barrier").spawn(move || barrier.barrier.run(&barrier.switch));
         let mut this = Self { shared, threads: vec![barrier.map_err(failed)?] };
-        let scanner = Scanner::new(Arc::clone(&this.shared));
+        let scanner = Arc::clone(&this.shared);
         let scanner = thread("flow-offload").spawn(move || scanner.run());
         this.threads.push(scanner.map_err(failed)?);
         Ok(this)
@@ -124,7 +125,9 @@ impl Offload {
     /// If its program cannot be attached.
     pub fn add_port(&self, id: PortId, ifindex: u32, tag: Tag, mac: Mac) -> Result<(), Error> {
         self.forget(id);
-        let port = PuntedPort { ifindex, tag: tag.bytes(), mac };
+        lock(&self.shared.connections).forget_port(id);
+        let queue = u32::from(id.0) % self.shared.options.queues.max(1);
+        let port = PuntedPort { ifindex, tag: tag.bytes(), mac, queue };
         self.shared.kernel.add_port(id, &port)?;
         lock(&self.shared.interfaces).insert(id, ifindex);
         Ok(())
@@ -164,19 +167,56 @@ impl Offload {
         }
     }
 
-    /// Has all packets take the switch, so that they can be followed, or no more.
-    pub fn pause(&self, paused: bool) {
-        self.shared.paused.store(paused, Ordering::SeqCst);
+    /// Has no entry count any more, for good.
+    pub fn close(&self) {
+        self.shared.broken.store(true, Ordering::SeqCst);
         self.shared.beat();
+    }
+
+    /// Has every packet of the connections that `wanted` chooses take the switch, from now on and
+    /// until the guard is dropped. Other connections stay where they are.
+    pub fn follow(
+        &self,
+        wanted: impl Fn(&Connection<'_>) -> bool + Send + Sync + 'static,
+    ) -> Followed {
+        let shared = &self.shared;
+        let published = lock(&shared.published).clone();
+        let (number, were_offloaded) =
+            lock(&shared.connections).follow(shared, &published, Box::new(wanted));
+        if were_offloaded {
+            // A program may have found the entry just before.
+            wait_for_programs();
+        }
+        Followed::new(shared, number)
     }
 
     /// What it does.
     pub fn state(&self) -> State {
         State {
-            connections: self.shared.connections.load(Ordering::Relaxed),
+            connections: lock(&self.shared.connections).len() as u64,
             refused: self.shared.refused.load(Ordering::Relaxed),
             counters: self.shared.kernel.counters(),
         }
+    }
+
+    /// What the kernel has forwarded for each port since it was added; as of a moment ago.
+    pub fn of_ports(&self) -> AHashMap<PortId, Usage> {
+        let mut connections = lock(&self.shared.connections);
+        connections.read_if_older(&self.shared, FRESH);
+        connections.of_ports().clone()
+    }
+
+    /// Frames of a port that were dropped because it had used up its share of the punt link.
+    pub fn over_share(&self, id: PortId) -> u64 {
+        self.shared.kernel.over_share(id)
+    }
+
+    /// Packets and bytes of the connections that the kernel forwards, of both directions; as of a
+    /// moment ago.
+    pub fn of_sessions(&self) -> AHashMap<SessionId, (u64, u64)> {
+        let mut connections = lock(&self.shared.connections);
+        connections.read_if_older(&self.shared, FRESH);
+        connections.of_sessions().collect()
     }
 }
 
@@ -195,6 +235,28 @@ impl Drop for Offload {
 }
 
 impl Shared {
+    /// Scans sessions and keeps the heart beating, until the end.
+    fn run(&self) {
+        while !self.stop.load(Ordering::SeqCst) {
+            self.beat();
+            self.kernel.renew_shares();
+            let published = lock(&self.published).clone();
+            let mut connections = lock(&self.connections);
+            connections.read_if_older(self, READ);
+            connections.scan(self, &published);
+            drop(connections);
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Counts entries by their guards.
+    pub(crate) fn count(&self, guards: &[u32; GUARDS], by: i32) {
+        for guard in guards {
+            // Wraps around as a subtraction does.
+            self.guarded[*guard as usize].fetch_add(by as u32, Ordering::SeqCst);
+        }
+    }
+
     /// Writes the generations of these guards where the programs read them.
     fn write(&self, published: &Published, guards: &[u32]) {
         let write = |guard: &u32| self.kernel.set_generation(*guard, published.generation(*guard));
@@ -210,7 +272,7 @@ impl Shared {
     }
 
     fn beat_for(&self, grace: Duration) {
-        let is_off = self.broken.load(Ordering::SeqCst) || self.paused.load(Ordering::SeqCst);
+        let is_off = self.broken.load(Ordering::SeqCst);
         let until = if is_off { Duration::ZERO } else { self.switch.now().0 + grace };
         if let Err(error) = self.kernel.beat(until) {
             tracing::error!("{error}");
@@ -218,201 +280,7 @@ impl Shared {
     }
 }
 
-/// A connection with entries.
-struct Installed {
-    keys: [FlowKey; 2],
-    guards: [u32; GUARDS],
-    generations: [u32; GUARDS],
-    /// Monotonic time of the last packet of each direction, as read last.
-    used_ns: [u64; 2],
-    /// The pass that saw the session last.
-    pass: u64,
-}
-
-struct Scanner {
-    shared: Arc<Shared>,
-    installed: AHashMap<SessionId, Installed>,
-    /// Datagrams without an answer: when they were first seen.
-    unanswered: AHashMap<SessionId, (u32, u64)>,
-    used: AHashMap<FlowKey, u64>,
-    next: u32,
-    pass: u64,
-    read_at: Instant,
-}
-
-impl Scanner {
-    fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            installed: AHashMap::new(),
-            unanswered: AHashMap::new(),
-            used: AHashMap::new(),
-            next: 0,
-            pass: 0,
-            read_at: Instant::now(),
-        }
-    }
-
-    fn run(mut self) {
-        while !self.shared.stop.load(Ordering::SeqCst) {
-            self.shared.beat();
-            if self.read_at.elapsed() >= READ {
-                self.read_at = Instant::now();
-                self.read();
-            }
-            self.scan();
-            self.shared.connections.store(self.installed.len() as u64, Ordering::Relaxed);
-            std::thread::sleep(TICK);
-        }
-    }
-
-    /// Reads when entries were last used.
-    fn read(&mut self) {
-        let Self { shared, used, .. } = self;
-        used.clear();
-        let each = |key: &FlowKey, entry: &FlowEntry| {
-            used.insert(*key, entry.used_ns);
-        };
-        if let Err(error) = shared.kernel.for_each_flow(each) {
-            tracing::warn!("{error}");
-        }
-    }
-
-    fn scan(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        let published = lock(&shared.published).clone();
-        let interfaces = lock(&shared.interfaces).clone();
-        let sessions = Arc::clone(shared.switch.sessions());
-        let places = self.next..self.next.saturating_add(SCAN);
-        let mut wanted = Vec::new();
-        for (found, tuples) in sessions.iter_part(places.clone()) {
-            let is_alive = self.note(&found, &tuples);
-            if !is_alive {
-                self.remove(&found.id);
-                continue;
-            }
-            let is_current = |it: &Installed| {
-                let now = it.guards.map(|guard| published.generation(guard));
-                it.generations == now
-            };
-            if self.installed.get(&found.id).is_some_and(is_current)
-                || !found.is_of(published.snapshot.generation)
-            {
-                continue;
-            }
-            let made = entries(
-                &published.snapshot,
-                &tuples,
-                |port| interfaces.get(&port).copied(),
-                |guard| published.generation(guard),
-            );
-            wanted.extend(made.map(|both| (found.id, both)));
-        }
-        self.install(&wanted);
-        self.next = places.end;
-        if self.next >= sessions.places_used() {
-            self.end_pass();
-        }
-    }
-
-    /// Takes note of a session; whether it is worth entries.
-    fn note(&mut self, found: &Found, tuples: &Tuples) -> bool {
-        let now_s = self.shared.switch.now().seconds();
-        if let Some(installed) = self.installed.get_mut(&found.id) {
-            installed.pass = self.pass;
-            for (n, key) in installed.keys.iter().enumerate() {
-                let used = self.used.get(key).copied().unwrap_or(0);
-                if used > installed.used_ns[n] {
-                    installed.used_ns[n] = used;
-                    let mut found = *found;
-                    found.forward = n == 0;
-                    self.shared.switch.sessions().touch(&found, 0, now_s);
-                }
-            }
-        }
-        match tuples.initiator.protocol {
-            protocol::TCP => found.state().is_established(),
-            protocol::UDP if found.state().is_answered() => true,
-            protocol::UDP if self.installed.contains_key(&found.id) => true,
-            // Without an answer: a stream, if it still goes on after a while.
-            protocol::UDP => {
-                let seen = found.last_seen();
-                let noted = self.unanswered.entry(found.id).or_insert((seen, self.pass));
-                noted.1 = self.pass;
-                seen > noted.0
-            }
-            _ => false,
-        }
-    }
-
-    fn install(&mut self, wanted: &[(SessionId, [(FlowKey, FlowEntry); 2])]) {
-        let shared = Arc::clone(&self.shared);
-        let mut keys = Vec::with_capacity(2 * wanted.len());
-        let mut values = Vec::with_capacity(2 * wanted.len());
-        for (id, both) in wanted {
-            // What was counted goes on.
-            let known = self.installed.get(id);
-            for (key, entry) in both {
-                let old = known.and_then(|_| shared.kernel.flow(key)).unwrap_or_default();
-                let FlowEntry { packets, bytes, used_ns, .. } = old;
-                keys.push(*key);
-                values.push(FlowEntry { packets, bytes, used_ns, ..*entry });
-            }
-            // Before they are entered: whoever changes a generation after this waits for programs
-            // that use them, and whoever has changed it before has made them void.
-            if known.is_none() {
-                self.count(&both[0].1.guards, 1);
-            }
-        }
-        let done = shared.kernel.put_flows(&keys, &values);
-        for (n, (id, both)) in wanted.iter().enumerate() {
-            let [(forward, entry), (reverse, _)] = both;
-            let keys = [*forward, *reverse];
-            if 2 * n + 2 > done {
-                // One may have got in.
-                keys.iter().for_each(|key| drop(shared.kernel.remove_flow(key)));
-                self.count(&entry.guards, -1);
-                self.installed.remove(id);
-                shared.refused.fetch_add(1, Ordering::Relaxed);
-                continue;
-            }
-            self.unanswered.remove(id);
-            let used_ns = self.installed.get(id).map_or([0; 2], |known| known.used_ns);
-            let (guards, generations) = (entry.guards, entry.generations);
-            let pass = self.pass;
-            self.installed.insert(*id, Installed { keys, guards, generations, used_ns, pass });
-        }
-    }
-
-    fn remove(&mut self, id: &SessionId) {
-        let Some(installed) = self.installed.remove(id) else { return };
-        for key in &installed.keys {
-            if let Err(error) = self.shared.kernel.remove_flow(key) {
-                tracing::warn!("{error}");
-            }
-        }
-        self.count(&installed.guards, -1);
-    }
-
-    fn count(&self, guards: &[u32; GUARDS], by: i32) {
-        for guard in guards {
-            // Wraps around as a subtraction does.
-            self.shared.guarded[*guard as usize].fetch_add(by as u32, Ordering::SeqCst);
-        }
-    }
-
-    /// Removes the entries of sessions that the whole table has no more.
-    fn end_pass(&mut self) {
-        let pass = self.pass;
-        let ended = self.installed.iter().filter(|(_, it)| it.pass != pass).map(|(id, _)| *id);
-        let ended: Vec<SessionId> = ended.collect();
-        ended.iter().for_each(|id| self.remove(id));
-        self.unanswered.retain(|_, (_, seen)| *seen == pass);
-        (self.next, self.pass) = (0, pass + 1);
-    }
-}
-
 /// Nothing that can fail half-way runs under these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

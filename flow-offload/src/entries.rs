@@ -7,7 +7,16 @@ use dataplane::{PortId, PortState, Snapshot};
 use crate::Kernel;
 use crate::layout::{FlowEntry, FlowKey, GUARD_NONE, GUARD_SERVICES};
 
-/// The entries of both directions, forward and reverse, of a connection that `snapshot` allows;
+/// The entries of a connection.
+#[derive(Clone, Debug)]
+pub struct Entries {
+    /// The ports of its initiator and its responder.
+    pub ports: [PortId; 2],
+    /// Forward and reverse.
+    pub both: [(FlowKey, FlowEntry); 2],
+}
+
+/// The entries of both directions of a connection that `snapshot` allows;
 /// `interface` finds the number of a port's interface, if flow offload serves it, and `generation`
 /// the generation of a guard as of the snapshot.
 ///
@@ -17,7 +26,7 @@ pub fn entries(
     tuples: &Tuples,
     interface: impl Fn(PortId) -> Option<u32>,
     generation: impl Fn(u32) -> u32,
-) -> Option<[(FlowKey, FlowEntry); 2]> {
+) -> Option<Entries> {
     let Tuples { initiator, responder, return_mac } = *tuples;
     let is_known = matches!(initiator.protocol, protocol::TCP | protocol::UDP);
     if !is_known || return_mac != Mac::default() {
@@ -34,10 +43,11 @@ pub fn entries(
     let guarded = FlowEntry { guards, generations: guards.map(generation), ..FlowEntry::default() };
     let (sender_at, peer_at) = (interface(sender_id)?, interface(responder_id)?);
     let (to_peer, to_sender) = (leaving(guarded, sender, peer)?, leaving(guarded, peer, sender)?);
-    Some([
+    let both = [
         entry((sender_at, peer_at), to_peer, &initiator, &responder),
         entry((peer_at, sender_at), to_sender, &responder.reversed(), &initiator.reversed()),
-    ])
+    ];
+    Some(Entries { ports: [sender_id, responder_id], both })
 }
 
 /// An entry from one pod to another, as far as it follows from the ports.

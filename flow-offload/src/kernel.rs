@@ -1,21 +1,25 @@
-//! The programs in the kernel, and what they are told.
+//! The loaded programs, their maps, and the interfaces they are attached to.
 
 #![allow(unsafe_code, reason = "runs a program over bytes for tests")]
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use dataplane::PortId;
+use dataplane::port::Port;
 use libbpf_sys as sys;
 
 use crate::Error;
 use crate::layout::{
-    COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, PORTS,
-    PuntedPort, Reason, Settings,
+    COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, OVER_SHARE,
+    PORTS, PortShare, PuntedPort, Reason, Settings,
 };
 use crate::map::{Map, result};
 use crate::object::Object;
+use crate::progress::{Progress, PuntQueue};
 use crate::tcx;
 
 /// The loaded programs with their maps.
@@ -26,10 +30,12 @@ pub struct Kernel {
     generations: Map<u32, u32>,
     interfaces: Map<u32, PuntedPort>,
     ports: Map<u32, PuntedPort>,
+    shares: Map<u32, PortShare>,
     settings: Map<u32, Settings>,
     counters: Map<u32, u64>,
+    progress: Arc<Progress>,
     /// Number of the kernel's end of the punt link.
-    punt: std::sync::atomic::AtomicU32,
+    punt: AtomicU32,
     /// Keeps all of them open.
     _object: Object,
 }
@@ -45,6 +51,8 @@ pub struct Counters {
     pub punted: Vec<(Reason, u64)>,
     /// Frames dropped whose interface or tag belongs to no port.
     pub no_port: u64,
+    /// Frames dropped because their port had used up its share of the punt link.
+    pub over_share: u64,
 }
 
 /// What a program did with one packet; see [`Kernel::run`].
@@ -88,9 +96,11 @@ impl Kernel {
             generations: object.map(c"generations")?,
             interfaces: object.map(c"interfaces")?,
             ports: object.map(c"ports")?,
+            shares: object.map(c"shares")?,
             settings: object.map(c"settings")?,
             counters: object.map(c"counters")?,
-            punt: 0.into(),
+            progress: Progress::of(object.descriptor(c"progress")?)?,
+            punt: AtomicU32::new(0),
             _object: object,
         };
         for program in [this.from_pod, this.from_switch] {
@@ -107,8 +117,19 @@ impl Kernel {
     pub fn set_punt(&self, ifindex: u32) -> Result<(), Error> {
         let failed = |cause| Error::new(format!("attach to the punt link ({ifindex})"), cause);
         tcx::attach(self.from_switch, ifindex).map_err(failed)?;
-        self.punt.store(ifindex, std::sync::atomic::Ordering::Relaxed);
+        self.punt.store(ifindex, Ordering::Relaxed);
         self.beat(Duration::ZERO)
+    }
+
+    /// The port of a queue of the punt link as the switch is to use it: what it takes there, pods
+    /// may send again.
+    pub fn punt_queue(&self, queue: usize, port: Box<dyn Port>) -> Box<dyn Port> {
+        Box::new(PuntQueue { port, queue, progress: Arc::clone(&self.progress) })
+    }
+
+    /// Lets every pod send its share once more, whatever is on the punt link.
+    pub(crate) fn renew_shares(&self) {
+        self.progress.begin_rounds();
     }
 
     /// Lets entries count until this moment of the monotonic clock.
@@ -116,7 +137,7 @@ impl Kernel {
     /// # Errors
     /// If the map cannot be written.
     pub fn beat(&self, good_until: Duration) -> Result<(), Error> {
-        let punt = self.punt.load(std::sync::atomic::Ordering::Relaxed);
+        let punt = self.punt.load(Ordering::Relaxed);
         let good_until_ns = u64::try_from(good_until.as_nanos()).unwrap_or(u64::MAX);
         let settings = Settings { good_until_ns, punt, zero: 0 };
         let failed = |cause| Error::new("write the heartbeat of flow offload", cause);
@@ -133,7 +154,9 @@ impl Kernel {
         if id.0 >= PORTS {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         }
-        self.ports.put(&u32::from(id.0), port).map_err(failed)?;
+        let number = u32::from(id.0);
+        self.shares.put(&number, &PortShare::default()).map_err(failed)?;
+        self.ports.put(&number, port).map_err(failed)?;
         self.interfaces.put(&port.ifindex, port).map_err(failed)?;
         tcx::attach(self.from_pod, port.ifindex).map_err(failed)
     }
@@ -147,6 +170,11 @@ impl Kernel {
         if self.interfaces.get(&port.ifindex) == Some(port) {
             let _ = self.interfaces.remove(&port.ifindex);
         }
+    }
+
+    /// Frames of a port that were dropped because it had used up its share of the punt link.
+    pub fn over_share(&self, id: PortId) -> u64 {
+        self.shares.get(&u32::from(id.0)).unwrap_or_default().dropped
     }
 
     /// Whether a pod's interface is guarded: its program is the first there.
@@ -183,12 +211,12 @@ impl Kernel {
         self.flows.get(key)
     }
 
-    /// Removes an entry.
+    /// Removes an entry; as it was last, if there was one.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn remove_flow(&self, key: &FlowKey) -> Result<(), Error> {
-        self.flows.remove(key).map_err(|cause| Error::new("remove an entry", cause))
+    pub fn remove_flow(&self, key: &FlowKey) -> Result<Option<FlowEntry>, Error> {
+        self.flows.take(key).map_err(|cause| Error::new("remove an entry", cause))
     }
 
     /// Calls `each` with all entries, as a picture taken while they change.
@@ -207,6 +235,7 @@ impl Kernel {
             bytes: values[FORWARDED_BYTES],
             punted: Reason::all().map(|reason| (reason, values[reason.counter()])).collect(),
             no_port: values[NO_PORT],
+            over_share: values[OVER_SHARE],
         }
     }
 

@@ -7,6 +7,8 @@ use crate::map::Plain;
 
 /// Ports of the switch, by number: `PORTS`.
 pub const PORTS: u16 = 32_768;
+/// Queues of the punt link: `QUEUES`.
+pub(crate) const QUEUES: usize = 256;
 /// Guards of an entry.
 pub(crate) const GUARDS: usize = 3;
 /// A generation that never changes: no guard.
@@ -81,6 +83,19 @@ pub struct PuntedPort {
     pub tag: [u8; 6],
     /// The pod's MAC address.
     pub mac: Mac,
+    /// The queue of the punt link that its frames take.
+    pub queue: u32,
+}
+
+/// What a port has of the punt link (`struct share`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub(crate) struct PortShare {
+    pub(crate) round: u32,
+    pub(crate) frames: u32,
+    pub(crate) taken: u32,
+    pub(crate) zero: u32,
+    pub(crate) dropped: u64,
 }
 
 /// `struct settings`.
@@ -103,12 +118,16 @@ unsafe impl Plain for FlowEntry {}
 unsafe impl Plain for PuntedPort {}
 // SAFETY: as above.
 #[allow(unsafe_code, reason = "bytes that the kernel reads")]
+unsafe impl Plain for PortShare {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "bytes that the kernel reads")]
 unsafe impl Plain for Settings {}
 
 const _: () = {
     assert!(size_of::<FlowKey>() == 44);
     assert!(size_of::<FlowEntry>() == 112);
-    assert!(size_of::<PuntedPort>() == 16);
+    assert!(size_of::<PuntedPort>() == 20);
+    assert!(size_of::<PortShare>() == 24);
     assert!(size_of::<Settings>() == 16);
 };
 
@@ -157,7 +176,8 @@ impl Reason {
 pub(crate) const FORWARDED: usize = Reason::NAMES.len();
 pub(crate) const FORWARDED_BYTES: usize = FORWARDED + 1;
 pub(crate) const NO_PORT: usize = FORWARDED + 2;
-pub(crate) const COUNTERS: usize = FORWARDED + 3;
+pub(crate) const OVER_SHARE: usize = FORWARDED + 3;
+pub(crate) const COUNTERS: usize = FORWARDED + 4;
 
 impl FlowKey {
     /// The key of packets that enter by the interface `ingress` and show `flow`.

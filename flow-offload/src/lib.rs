@@ -23,20 +23,25 @@
 //! - [`support`]: what the running kernel lacks.
 
 mod barrier;
+mod connections;
 mod engine;
 mod entries;
+mod follow;
 mod kernel;
 pub mod layout;
 mod map;
 mod object;
+mod progress;
 mod published;
 pub mod support;
 mod tcx;
 
 use std::io;
 
+pub use connections::Usage;
 pub use engine::{Offload, Options, State};
-pub use entries::entries;
+pub use entries::{Entries, entries};
+pub use follow::{Connection, Followed};
 pub use kernel::{Counters, Kernel, Outcome, interfaces, recognize_programs};
 
 /// What was tried, and what the kernel says.

@@ -65,6 +65,21 @@ impl<K: Plain, V: Plain> Map<K, V> {
         }
     }
 
+    /// Removes an entry and returns it; `None` if it is not there.
+    pub(crate) fn take(&self, key: &K) -> io::Result<Option<V>> {
+        let mut value = V::default();
+        // SAFETY: both are of the sizes that the map declares, and outlive the call.
+        let error = unsafe {
+            let (key, value) = (std::ptr::from_ref(key), std::ptr::from_mut(&mut value));
+            sys::bpf_map_lookup_and_delete_elem(self.descriptor, key.cast(), value.cast())
+        };
+        match result(error) {
+            Ok(()) => Ok(Some(value)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Enters many values; how many got in before the map was full.
     pub(crate) fn put_all(&self, keys: &[K], values: &[V]) -> usize {
         let most = keys.len().min(values.len());

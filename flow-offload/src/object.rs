@@ -56,12 +56,17 @@ impl Object {
 
     /// A map; usable for as long as `self` is there.
     pub(crate) fn map<K: Plain, V: Plain>(&self, name: &CStr) -> Result<Map<K, V>, Error> {
+        self.descriptor(name).map(Map::new)
+    }
+
+    /// The descriptor of a map; open for as long as `self` is.
+    pub(crate) fn descriptor(&self, name: &CStr) -> Result<RawFd, Error> {
         // SAFETY: the object is open and the name a C string.
         let found = unsafe {
             let map = sys::bpf_object__find_map_by_name(self.0.as_ptr(), name.as_ptr());
             if map.is_null() { -1 } else { sys::bpf_map__fd(map) }
         };
-        found_or(found, name).map(Map::new)
+        found_or(found, name)
     }
 }
 

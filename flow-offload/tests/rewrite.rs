@@ -181,7 +181,7 @@ fn through_the_graph(case: &Case, snapshot: &Snapshot, frame: &[u8]) -> Option<V
 fn of_case(case: &Case, snapshot: &Snapshot) -> [(FlowKey, FlowEntry); 2] {
     // The program is run as if for the loopback interface, by whichever pod.
     let found = entries(snapshot, &case.tuples(), |_| Some(LOOPBACK), |_| 0);
-    found.expect("entries").map(|(key, entry)| (key, FlowEntry { mtu: MTU, ..entry }))
+    found.expect("entries").both.map(|(key, entry)| (key, FlowEntry { mtu: MTU, ..entry }))
 }
 
 /// Until the end of time.

@@ -82,6 +82,10 @@ fn flow_offload(page: &mut Page, status: &FlowOffloadStatus) {
     page.sample(&[], status.packets);
     page.family("flow_offload_bytes_total", "counter", "Their bytes.");
     page.sample(&[], status.bytes);
+    page.family("flow_offload_over_share_total", "counter", "Frames beyond a pod's share.");
+    page.sample(&[], status.over_share);
+    page.family("flow_offload_missed_total", "counter", "Frames lost on the punt link.");
+    page.sample(&[], status.missed);
     page.family("flow_offload_punted_total", "counter", "Frames left to the switch, by reason.");
     for (reason, count) in &status.punted {
         page.sample(&[("reason", reason)], count);

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use dataplane::graph::trace::{Filter, Tracing};
+use dataplane::wire::Flow;
 use dataplane::{PortId, Snapshot, Switch};
-use flow_offload::Offload;
+use flow_offload::{Followed, Offload};
 use ipnet::IpNet;
 
 use super::durations::Durations;
@@ -28,6 +30,8 @@ pub struct SharedStatus {
     pub trace: observe::trace::Store,
     /// What forwards established connections.
     flow_offload: Mutex<FlowOffload>,
+    /// Keeps the connections of the packet trace out of the kernel's hands.
+    traced: Mutex<Option<Followed>>,
     /// Wall-clock time of the start.
     pub started_at: SystemTime,
     /// Ports whose interfaces were lost.
@@ -53,15 +57,15 @@ pub enum FlowOffload {
     Off,
     /// Nothing, for this reason.
     Unavailable(String),
-    /// Programs in the kernel.
-    On(Arc<Offload>),
+    /// Programs in the kernel, and the port of the punt link.
+    On(Arc<Offload>, PortId),
 }
 
 impl FlowOffload {
     /// What runs, if it does.
     pub fn running(&self) -> Option<&Arc<Offload>> {
         match self {
-            Self::On(offload) => Some(offload),
+            Self::On(offload, _) => Some(offload),
             Self::Off | Self::Unavailable(_) => None,
         }
     }
@@ -137,6 +141,7 @@ impl SharedStatus {
             broker,
             trace: observe::trace::Store::default(),
             flow_offload: Mutex::default(),
+            traced: Mutex::default(),
             started_at: SystemTime::now(),
             ports_lost: AtomicU64::new(0),
             durations: Durations::default(),
@@ -199,6 +204,29 @@ impl SharedStatus {
     /// What forwards established connections.
     pub fn flow_offload(&self) -> FlowOffload {
         self.flow_offload.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Begins a trace of `count` packets. The connections that they may belong to come back to the
+    /// switch first; others stay in the kernel.
+    pub(crate) fn begin_trace(&self, filter: Filter, count: u32) {
+        let flow_offload = self.flow_offload();
+        let tracing = Arc::new(Tracing::new(filter.clone(), count));
+        let followed = flow_offload.running().map(|offload| {
+            let tracing = Arc::clone(&tracing);
+            offload.follow(move |connection| {
+                let may_match =
+                    |(ports, flows): ([&str; 2], [Flow; 2])| filter.matches_session(ports, &flows);
+                !tracing.is_over() && connection.directions().into_iter().any(may_match)
+            })
+        });
+        self.trace.begin(&self.switch, tracing, count);
+        *self.traced.lock().unwrap_or_else(PoisonError::into_inner) = followed;
+    }
+
+    /// Ends the trace and forgets it.
+    pub(crate) fn clear_trace(&self) {
+        self.trace.clear(&self.switch);
+        *self.traced.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub(super) fn set_flow_offload(&self, now: FlowOffload) {

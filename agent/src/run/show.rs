@@ -147,7 +147,12 @@ fn sessions(shared: &SharedStatus) -> Table {
         "current",
         "service",
         "seen-from",
+        "offloaded",
+        "kernel-packets",
+        "kernel-bytes",
     ]);
+    let flow_offload = shared.flow_offload();
+    let by_kernel = flow_offload.running().map(|it| it.of_sessions()).unwrap_or_default();
     for (found, tuples) in shared.switch.sessions().iter().take(MOST_SESSIONS) {
         let flow = tuples.policy_flow();
         let (initiator, responder) = (&tuples.initiator, &tuples.responder);
@@ -159,6 +164,7 @@ fn sessions(shared: &SharedStatus) -> Table {
             (true, _, true) => "over",
             _ => "transient",
         };
+        let (packets, bytes) = by_kernel.get(&found.id).copied().unwrap_or_default();
         table.add(vec![
             protocol_name(flow.protocol).into(),
             name(source).into(),
@@ -177,6 +183,9 @@ fn sessions(shared: &SharedStatus) -> Table {
             )
             .into(),
             other_end(responder.source, responder.source_port, source, flow.source_port).into(),
+            by_kernel.contains_key(&found.id).into(),
+            packets.into(),
+            bytes.into(),
         ]);
     }
     table

@@ -164,8 +164,9 @@ impl ClusterNode {
         };
         command.arg("--socket").arg(self.path("podgate.sock"));
         command.arg("--state-dir").arg(self.state_dir());
-        // What a test says itself counts.
-        let is_said = self.arguments.iter().any(|argument| argument == "--flow-offload");
+        // What a test says itself counts, and another enforcer excludes it.
+        let excludes = |argument: &String| argument == "--flow-offload" || argument == "nftables";
+        let is_said = self.arguments.iter().any(excludes);
         if flow_offload() && !is_said {
             command.args(["--flow-offload", "on"]);
         }
@@ -408,7 +409,7 @@ impl ClusterNode {
 }
 
 /// Whether all tests run with flow offload.
-fn flow_offload() -> bool {
+pub(crate) fn flow_offload() -> bool {
     std::env::var("PODGATE_TEST_FLOW_OFFLOAD").is_ok_and(|mode| mode == "on")
 }
 

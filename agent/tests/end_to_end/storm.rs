@@ -6,10 +6,16 @@
 //! one that must not be, drops by reason, and frames that a pod's kernel or the switch sent and the
 //! other one never got. All of them must be right to the last packet.
 //!
+//! With flow offload the same holds for what the kernel forwards: each frame that a pod's kernel has
+//! sent was counted by a program or by the switch, and each that one of these has forwarded was
+//! counted by the receiving pod's kernel. Connections that last go from one to the other and back
+//! with every snapshot that concerns them.
+//!
 //! `scripts/soak` runs the same for a million connections.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -19,7 +25,7 @@ use testkit::Namespace;
 use testkit::api_server::ApiServer;
 use testkit::storm::{self, Caller, Calls};
 
-use crate::cluster_node::{PATIENCE, Pod};
+use crate::cluster_node::{PATIENCE, Pod, flow_offload};
 use crate::{ClusterNode, requires_the_machine};
 
 /// How many connections, where not [`CONNECTIONS`].
@@ -139,6 +145,22 @@ impl Drop for Raise<'_> {
     }
 }
 
+/// Sends numbers over one connection and waits for each to come back, until `stop`; how many came.
+fn ask_on(target: &SocketAddr, stop: &AtomicBool) -> u64 {
+    let mut stream = TcpStream::connect_timeout(target, PATIENCE).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answers = 0_u64;
+    while !stop.load(Ordering::Acquire) {
+        stream.write_all(&answers.to_be_bytes()).unwrap();
+        let mut number = [0; 8];
+        stream.read_exact(&mut number).expect("a connection that lasts goes on");
+        assert_eq!(u64::from_be_bytes(number), answers);
+        answers += 1;
+    }
+    answers
+}
+
 /// Changes the cluster [`RATE`] times a second until enough happened; how often.
 fn make_changes(node: &ClusterNode, wanted: u64, ended: &AtomicU64, failed: &AtomicBool) -> u64 {
     let published = || node.metric("podgate_generation") as u64;
@@ -207,7 +229,7 @@ fn storm(arguments: &[&str]) {
         let quiet = || Some(under_way(&node, pod)).filter(|it| *it == under_way(&node, pod));
         node.eventually("silence", quiet)
     });
-    let (calls, knocks, accepted, changes, took) = std::thread::scope(|scope| {
+    let (calls, knocks, lasting, accepted, changes, took) = std::thread::scope(|scope| {
         let stopping_server = Raise(&stop_server);
         let stopping = Raise(&stop);
         let caller = |at_once, patience| Caller { targets: targets.clone(), at_once, patience };
@@ -228,6 +250,9 @@ fn storm(arguments: &[&str]) {
             };
             inside.enter(|| patient.run(goes_on))
         });
+        let lasting =
+            targets.iter().map(|target| scope.spawn(move || inside.enter(|| ask_on(target, stop))));
+        let lasting: Vec<_> = lasting.collect();
         let inside = &stranger.namespace;
         let stranger =
             scope.spawn(move || inside.enter(|| hasty.run(|_| !stop.load(Ordering::Acquire))));
@@ -235,19 +260,23 @@ fn storm(arguments: &[&str]) {
         let took = began.elapsed().as_secs_f64();
         drop(stopping);
         let (calls, knocks) = (client.join().unwrap(), stranger.join().unwrap());
+        let lasting: Vec<u64> = lasting.into_iter().map(|it| it.join().unwrap()).collect();
         drop(stopping_server);
-        (calls, knocks, server.join().unwrap(), changes, took)
+        (calls, knocks, lasting, server.join().unwrap(), changes, took)
     });
     let published = published() - published_before;
     println!(
         "{} connections in {took:.1} s, {:.0} a second\n\
          {published} snapshots of {changes} changes, {:.0} a second\n\
          {} connections denied\n\
+         {} answers over {} connections that last\n\
          {:.0} Mbit/s streamed beside them",
         calls.answered,
         calls.answered as f64 / took,
         published / took,
         knocks.silent,
+        lasting.iter().sum::<u64>(),
+        lasting.len(),
         (streamed() - streamed_before) as f64 * 8e-6 / took,
     );
 
@@ -257,14 +286,30 @@ fn storm(arguments: &[&str]) {
     assert_eq!((knocks.answered, &knocks.failed), (0, &BTreeMap::new()));
     assert!(knocks.silent > 0);
     assert!(accepted.keys().all(|from| client.addresses.contains(from)), "{accepted:?}");
-    assert_eq!(accepted.values().sum::<u64>(), calls.answered);
+    assert_eq!(accepted.values().sum::<u64>(), calls.answered + lasting.len() as u64);
+    assert!(lasting.iter().all(|answers| *answers > 10), "{lasting:?}");
     // Nothing was lost: between kernels and switch, in the rings, and for any reason but the policy.
-    node.eventually("the last frames", || {
-        ([&client, &server].map(|pod| under_way(&node, pod)) == before).then_some(())
-    });
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = [&client, &server].map(|pod| under_way(&node, pod));
+        if now == before {
+            break;
+        }
+        let status = || node.podgate(&["status"]);
+        assert!(Instant::now() < deadline, "{before:?} became {now:?}\n{}", status());
+        std::thread::sleep(Duration::from_millis(50));
+    }
     for pod in [&client, &server, &sender, &receiver] {
         let lost = ["missed", "refused"].map(|what| of_port(&node, pod, what));
         assert_eq!(lost, [0, 0], "{}", pod.name);
+    }
+    if flow_offload() {
+        let status = &node.status()["flow_offload"];
+        let of = |what: &str| status[what].as_u64().unwrap();
+        assert_eq!(["missed", "no_port"].map(of), [0, 0], "{status}");
+        assert!(of("packets") > 1000, "the kernel forwards: {status}");
+        let stale = status["punted"]["old-generation"].as_u64().unwrap();
+        assert!(stale > 0, "and gives back what a snapshot concerns: {status}");
     }
     let knocked = segments(&stranger.namespace);
     node.eventually("all denials", || {

@@ -1,6 +1,6 @@
 //! What must hold when things go wrong.
 
-use crate::cluster_node::{PODGATE, text};
+use crate::cluster_node::{PODGATE, flow_offload, text};
 use crate::{ClusterNode, requires_the_machine};
 
 const NOTHING_IN: &str = "
@@ -163,7 +163,9 @@ fn an_xdp_program_that_somebody_takes_off_is_put_back() {
     let node = ClusterNode::start(&[]);
     let (a, b) = (node.pod("a", "a"), node.pod("b", "b"));
     assert!(a.pings(b.v4()));
-    for interface in [a.host_interface.as_str(), "podgate0"] {
+    // With flow offload the punt link has the XDP program of all pods.
+    let of_pods = if flow_offload() { "podgate-punt" } else { &a.host_interface };
+    for interface in [of_pods, "podgate0"] {
         node.namespace.exec(["ip", "link", "set", "dev", interface, "xdp", "off"]);
         node.eventually("the program", || {
             let shown = node.namespace.exec(["ip", "link", "show", "dev", interface]);

@@ -32,13 +32,13 @@ impl Tag {
 
     /// The port's number.
     #[inline]
-    pub(crate) fn port(self) -> PortId {
+    pub fn port(self) -> PortId {
         PortId(u16::from_be_bytes([self.0[4], self.0[5]]))
     }
 
     /// The tag that a frame came in with.
     #[inline]
-    pub(crate) fn read(memory: &Memory, frame: &Frame) -> Option<Self> {
+    pub fn of(memory: &Memory, frame: &Frame) -> Option<Self> {
         memory.bytes(frame).first_chunk().copied().map(Self)
     }
 

@@ -142,7 +142,7 @@ impl Slots {
         if !is_trunk {
             return Some(id);
         }
-        let tag = Tag::read(memory, frame)?;
+        let tag = Tag::of(memory, frame)?;
         let member = self.members.get(usize::from(tag.port().0))?.as_ref()?;
         if member.tag != tag || member.trunk != id {
             return None;

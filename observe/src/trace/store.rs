@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use dataplane::Switch;
-use dataplane::graph::trace::{Filter, PacketTrace, Tracing};
+use dataplane::graph::trace::{PacketTrace, Tracing};
 
 use super::Line;
 use crate::time::utc;
@@ -23,9 +23,9 @@ struct Inner {
 }
 
 impl Store {
-    /// Begins a trace of the next `count` packets that match; the one before is forgotten.
-    pub fn begin(&self, switch: &Switch, filter: Filter, count: u32) {
-        let tracing = Arc::new(Tracing::new(filter, count));
+    /// Begins a trace of the next `count` packets, which `tracing` has room for; the one before is
+    /// forgotten.
+    pub fn begin(&self, switch: &Switch, tracing: Arc<Tracing>, count: u32) {
         let mut inner = self.lock();
         let old = std::mem::replace(
             &mut *inner,

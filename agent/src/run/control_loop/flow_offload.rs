@@ -35,7 +35,8 @@ impl ControlLoop {
         }
         match self.start_flow_offload() {
             Ok(punt) => {
-                self.shared.set_flow_offload(FlowOffload::On(Arc::clone(&punt.offload)));
+                self.shared
+                    .set_flow_offload(FlowOffload::On(Arc::clone(&punt.offload), punt.trunk));
                 self.punt = Some(punt);
             }
             Err(why) => {
@@ -52,10 +53,12 @@ impl ControlLoop {
         let text = |error: flow_offload::Error| error.to_string();
         let config = &self.shared.config;
         let (workers, grace) = (config.workers as u32, config.flow_offload_grace);
-        let options = Options { grace, ..Options::default() };
+        let options = Options { grace, queues: workers, ..Options::default() };
         let kernel = Kernel::load(options.entries).map_err(text)?;
-        let (opened, kernel_end) = self.interfaces.open_punt_link(workers)?;
+        let (mut opened, kernel_end) = self.interfaces.open_punt_link(workers)?;
         kernel.set_punt(kernel_end).map_err(text)?;
+        let queues = opened.queues.into_iter().enumerate();
+        opened.queues = queues.map(|(queue, port)| kernel.punt_queue(queue, port)).collect();
         let port = self.serve(opened)?;
         let trunk = port.id().ok_or("the punt link is not served")?;
         let offload = Offload::start(kernel, Arc::clone(&self.switch), options).map_err(text)?;
@@ -122,7 +125,7 @@ impl ControlLoop {
     pub(super) fn lose_punt_link(&mut self, why: &str) {
         let Some(punt) = &self.punt else { return };
         tracing::error!("the punt link of flow offload is lost: {why}");
-        punt.offload.pause(true);
+        punt.offload.close();
         let (trunk, now) = (punt.trunk, Instant::now());
         let of_pods = self.pods.iter().filter_map(|attached| match &attached.port {
             PodPort::Open { id, queues: 0, .. } => Some((*id, attached.pod.attachment())),

@@ -203,6 +203,10 @@ pub trait HostNetwork: Send {
     fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
 }
 
+/// Part of the UMEM that the punt link, which serves all pods, posts to its fill rings: one in so
+/// many frames.
+const PUNT_LINK: u32 = 8;
+
 /// The real ones: AF_XDP ports over one UMEM, configured through netlink.
 pub struct KernelInterfaces {
     umem: Umem,
@@ -244,6 +248,19 @@ impl KernelInterfaces {
 }
 
 impl KernelInterfaces {
+    /// Opens a port whose queues post so many frames each.
+    fn open_with(&mut self, interface: &str, fill: u32) -> Result<Opened, String> {
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        let options = PortOptions { fill, fallback: Fallback::Drop };
+        let ports = self.umem.open_queues(interface, &options);
+        let ports = ports.map_err(|error| error.to_string())?;
+        let mode = ports.first().map(AfXdpPort::mode);
+        self.guard(interface);
+        // An earlier process may have used flow offload.
+        flow_offload::Kernel::release(link.index);
+        Ok(as_one(ports, mode, &link))
+    }
+
     /// Notes which XDP program is attached to an interface; the loss of it is reported.
     fn guard(&mut self, interface: &str) {
         if let Ok(link) = self.netlink.link(interface)
@@ -256,21 +273,15 @@ impl KernelInterfaces {
 
 impl Interfaces for KernelInterfaces {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
-        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
-        let options = PortOptions { fill: self.frames_per_port, fallback: Fallback::Drop };
-        let ports = self.umem.open_queues(interface, &options);
-        let ports = ports.map_err(|error| error.to_string())?;
-        let mode = ports.first().map(AfXdpPort::mode);
-        self.guard(interface);
-        // An earlier process may have used flow offload.
-        flow_offload::Kernel::release(link.index);
-        Ok(as_one(ports, mode, &link))
+        self.open_with(interface, self.frames_per_port)
     }
 
     fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
         let link = punt::set_up(queues).map_err(|error| error.to_string())?;
+        let fill = self.umem.frames() / PUNT_LINK / queues.max(1);
+        let fill = fill.max(self.frames_per_port);
         // Once open, this end drops the frames that no worker reads.
-        Ok((self.open(punt::SWITCH_END)?, link.kernel.index))
+        Ok((self.open_with(punt::SWITCH_END, fill)?, link.kernel.index))
     }
 
     fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::shared_status::FlowOffload;
+use crate::run::shared_status::{FlowOffload, SharedStatus};
 
 /// What forwards established connections beside the switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,17 +25,22 @@ pub struct FlowOffloadStatus {
     pub punted: BTreeMap<String, u64>,
     /// Frames that they dropped because no port was known for them.
     pub no_port: u64,
+    /// Frames that they dropped because the pod had used up its share of the punt link.
+    pub over_share: u64,
+    /// Frames that were lost on the punt link because the switch did not take them in time.
+    pub missed: u64,
 }
 
 impl FlowOffloadStatus {
-    pub(super) fn of(offload: &FlowOffload) -> Self {
+    pub(super) fn of(shared: &SharedStatus) -> Self {
         let state = |state: &str| Self { state: state.to_owned(), ..Self::default() };
-        match offload {
+        match &shared.flow_offload() {
             FlowOffload::Off => state("off"),
             FlowOffload::Unavailable(why) => {
                 Self { reason: Some(why.clone()), ..state("unavailable") }
             }
-            FlowOffload::On(offload) => {
+            FlowOffload::On(offload, trunk) => {
+                let parts = shared.switch.parts(*trunk);
                 let now = offload.state();
                 let punted = now.counters.punted.iter();
                 Self {
@@ -45,6 +50,8 @@ impl FlowOffloadStatus {
                     bytes: now.counters.bytes,
                     punted: punted.map(|(why, n)| (why.name().to_owned(), *n)).collect(),
                     no_port: now.counters.no_port,
+                    over_share: now.counters.over_share,
+                    missed: parts.iter().map(|part| part.counters.missed.value()).sum(),
                     ..state("on")
                 }
             }

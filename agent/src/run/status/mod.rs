@@ -149,11 +149,11 @@ pub struct PortStatus {
     pub addresses: Vec<String>,
     /// Whether everything from and to it is dropped, because its policies are not known.
     pub closed: bool,
-    /// Frames that came in.
+    /// Frames that came in, those that the kernel forwarded among them.
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Frames that left.
+    /// Frames that left, those that the kernel forwarded among them.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
@@ -274,19 +274,21 @@ impl Status {
             verdicts_lost: shared.broker.lost(),
             kernel: state.programming.iter().map(KernelStatus::of).collect(),
             privileges: PrivilegeStatus::now(),
-            flow_offload: FlowOffloadStatus::of(&shared.flow_offload()),
+            flow_offload: FlowOffloadStatus::of(shared),
         }
     }
 }
 
 fn packets(shared: &SharedStatus) -> BTreeMap<String, u64> {
     let mut packets = BTreeMap::new();
+    let by_kernel = shared.flow_offload().running().map_or(0, |it| it.state().counters.packets);
     for verdict in [Verdict::Forward, Verdict::Drop, Verdict::Consume] {
         let outcomes = || Outcome::ALL.iter().filter(|outcome| outcome.verdict() == verdict);
         let of_worker =
             |worker: &dataplane::Counters| outcomes().map(|o| worker.of(*o)).sum::<u64>();
-        let all = shared.switch.counters().map(|worker| of_worker(worker)).sum();
-        packets.insert(verdict.name().to_owned(), all);
+        let all: u64 = shared.switch.counters().map(|worker| of_worker(worker)).sum();
+        let beside = if verdict == Verdict::Forward { by_kernel } else { 0 };
+        packets.insert(verdict.name().to_owned(), all + beside);
     }
     packets
 }
@@ -294,11 +296,16 @@ fn packets(shared: &SharedStatus) -> BTreeMap<String, u64> {
 /// All ports as of now.
 pub(super) fn ports(shared: &SharedStatus) -> Vec<PortStatus> {
     let state = shared.state();
+    let flow_offload = shared.flow_offload();
+    let by_kernel = flow_offload.running().map(|offload| offload.of_ports()).unwrap_or_default();
     let status = |port: &super::PortInfo| {
         let parts = port.id.map_or_else(Vec::new, |id| shared.switch.parts(id));
         let count = |read: fn(&dataplane::counters::PortCounters) -> u64| {
-            parts.iter().map(|part| read(&part.counters)).sum()
+            parts.iter().map(|part| read(&part.counters)).sum::<u64>()
         };
+        let usage = port.id.and_then(|id| by_kernel.get(&id)).copied().unwrap_or_default();
+        let over_share =
+            flow_offload.running().zip(port.id).map_or(0, |(offload, id)| offload.over_share(id));
         let part = |part: &dataplane::switch::PortPart| PartStatus {
             worker: part.worker,
             queues: part.queues.clone().collect(),
@@ -314,12 +321,12 @@ pub(super) fn ports(shared: &SharedStatus) -> Vec<PortStatus> {
             parts: parts.iter().map(part).collect(),
             addresses: port.addresses.clone(),
             closed: port.closed,
-            received: count(|it| it.received.value()),
-            received_bytes: count(|it| it.received_bytes.value()),
-            sent: count(|it| it.sent.value()),
-            sent_bytes: count(|it| it.sent_bytes.value()),
+            received: count(|it| it.received.value()) + usage.received,
+            received_bytes: count(|it| it.received_bytes.value()) + usage.received_bytes,
+            sent: count(|it| it.sent.value()) + usage.sent,
+            sent_bytes: count(|it| it.sent_bytes.value()) + usage.sent_bytes,
             refused: count(|it| it.refused.value()),
-            missed: count(|it| it.missed.value()),
+            missed: count(|it| it.missed.value()) + over_share,
             sessions: port.id.map_or(0, |id| {
                 let sessions = shared.switch.sessions();
                 // Counts sessions that remote senders opened, through any port.

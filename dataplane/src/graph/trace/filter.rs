@@ -35,6 +35,14 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whether a packet of an allowed connection may match, which enters by one port with one of
+    /// these flows and leaves by another.
+    pub fn matches_session(&self, [ingress, egress]: [&str; 2], flows: &[Flow]) -> bool {
+        self.matches_entry(Some(ingress))
+            && self.matches_end(Some(Outcome::Session), Some(egress))
+            && flows.iter().any(|flow| self.matches_flow(flow))
+    }
+
     /// Whether the ingress port matches.
     pub(super) fn matches_entry(&self, in_port: Option<&str>) -> bool {
         self.in_port.as_deref().is_none_or(|wanted| in_port == Some(wanted))
@@ -52,7 +60,8 @@ impl Filter {
         asks_nothing || has_flow && self.matches_flow(&headers.flow)
     }
 
-    fn matches_flow(&self, flow: &Flow) -> bool {
+    /// Whether a packet of this flow matches.
+    pub fn matches_flow(&self, flow: &Flow) -> bool {
         let inside = |nets: &Option<Vec<IpNet>>, addresses: &[Address]| {
             let contains =
                 |net: &IpNet| addresses.iter().any(|address| net.contains(&address.to_ip()));
@@ -122,6 +131,13 @@ mod tests {
             outcome: Some(Outcome::Session),
             ..Filter::default()
         };
+        let flows = [parse(&udp("10.1.0.2:5000", "10.2.0.3:53").build()).unwrap().flow];
+        assert!(filter.matches_session(["default/web", "host"], &flows));
+        assert!(!filter.matches_session(["host", "default/web"], &flows));
+        let other = Filter { port: Some(80), ..filter.clone() };
+        assert!(!other.matches_session(["default/web", "host"], &flows));
+        let dropped = Filter { verdict: Some(Verdict::Drop), outcome: None, ..filter.clone() };
+        assert!(!dropped.matches_session(["default/web", "host"], &flows));
         assert!(filter.matches_entry(Some("default/web")));
         assert!(!filter.matches_entry(None));
         assert!(filter.matches_end(Some(Outcome::Session), Some("host")));

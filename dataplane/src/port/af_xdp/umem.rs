@@ -170,6 +170,11 @@ impl Umem {
         }
     }
 
+    /// Frames for all ports together.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
     /// Whether packets may stretch over several frames (`XDP_USE_SG`, Linux 6.6).
     pub fn takes_long_packets(&self) -> bool {
         self.takes_long_packets

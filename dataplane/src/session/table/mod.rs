@@ -230,6 +230,12 @@ impl Sessions {
         record.is_still(found.id.sequence).then_some(tuples)
     }
 
+    /// A session as it is now, in its initiator's direction; `None` if it has ended.
+    pub fn found(&self, id: SessionId) -> Option<Found> {
+        let seen = self.records[id.index as usize].read()?;
+        (seen.sequence == id.sequence).then(|| seen.found(id.index, true))
+    }
+
     /// Creates a session, or finds the one that another packet created.
     ///
     /// # Errors See [`Refusal`]. A connection whose reply tuple is taken (a client that uses one

@@ -4,14 +4,16 @@
 //! ```text
 //! cargo run --release -p bench --bin forwarding     (as root; Debian: dpdk iperf3 ethtool)
 //! cargo run --release -p bench --bin forwarding -- large cubic
-//! cargo run --release -p bench --bin forwarding -- offload
+//! cargo run --release -p bench --bin forwarding -- offload [ROUNDS [PICTURE.svg]]
 //! ```
 //!
 //! What forwards is on core 0; the generator (an AF_XDP socket inside the sending pod) or iperf3
 //! on core 1. Frames that reached the receiving pod are counted by its interface. Each figure is a
-//! median over rounds that take turns. `offload` compares flow offload with the kernel's bridge and with
-//! AF_XDP ports, all with one TCP stream of the kernel's, on all cores. `usual` and `large` are the two tables alone; a congestion
-//! control behind them is iperf3's instead of the kernel's usual one.
+//! median over rounds that take turns. `usual` and `large` are the two tables alone; a congestion
+//! control behind them is iperf3's instead of the kernel's usual one. `offload` is another table
+//! ([`offload`]).
+
+mod offload;
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -34,16 +36,22 @@ fn main() -> Result<()> {
     if let Some(result) = is_switch(&args) {
         return result;
     }
+    if args.first().is_some_and(|word| word == "run") {
+        bench::attach::run();
+    }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         [] => usual(None).and_then(|()| large(None)),
         ["usual"] => usual(None),
         ["usual", congestion] => usual(Some(congestion)),
         ["large"] => large(None),
-        ["offload"] => offload(),
+        ["offload"] => offload::compare(ROUNDS, None),
+        ["offload", rounds] => offload::compare(rounds.parse()?, None),
+        ["offload", rounds, picture] => offload::compare(rounds.parse()?, Some(picture)),
         ["large", congestion] => large(Some(congestion)),
         ["generate", size, mac_a, mac_b] => generate(size.parse()?, mac_a, mac_b),
         ["sink"] => sink(),
+        ["kernels-end", ..] => offload::run_end(&args[1..]),
         _ => Err("forwarding takes [usual|large|offload] [CONGESTION-CONTROL]".into()),
     }
 }
@@ -81,58 +89,6 @@ fn large(congestion: Option<&str>) -> Result<()> {
     }
     print(&forwarders, &rows);
     Ok(())
-}
-
-/// Flow offload beside the kernel's bridge, which leaves packets uncut as well, and AF_XDP ports.
-fn offload() -> Result<()> {
-    let forwarders = [Forwarder::Offload, Forwarder::BridgeUncut, Forwarder::Podgate];
-    if !has_iperf3() {
-        return Ok(());
-    }
-    let streams =
-        [("TCP, one stream", ""), ("UDP, 64-byte frames, kernel's sender", "-u -b 0 -l 22")];
-    let mut rows = Vec::new();
-    for (name, options) in streams {
-        let mut spent = vec![Samples::default(); forwarders.len()];
-        let rates = in_turn(&forwarders, name, |forwarder| {
-            // Programs of flow offload stay at the interfaces, and with them their closure.
-            let rig = rig(1500)?;
-            let (rate, seconds) = of_kernels(&rig, forwarder, options)?;
-            let place = forwarders.iter().position(|other| *other == forwarder);
-            spent[place.ok_or("an unknown forwarder")?].add(seconds);
-            Ok(rate)
-        })?;
-        rows.push(row(format!("{name} (Gb/s of payload)"), &rates));
-        rows.push(row(format!("{name} (processor seconds for a gigabyte)"), &spent));
-    }
-    print(&forwarders, &rows);
-    Ok(())
-}
-
-/// Gigabits of payload a second between the pods' kernels, and what all cores spend on a gigabyte.
-fn of_kernels(rig: &Rig, forwarder: Forwarder, options: &str) -> Result<(f64, f64)> {
-    let running = forwarder.start(rig, 0)?;
-    let server = rig.b.spawn(words("iperf3 -s -1 --forceflush"));
-    server.wait_for_line("Server listening", PATIENCE);
-    let before = busy_seconds()?;
-    let report = rig.a.exec(words(&format!("iperf3 -J -c 10.88.0.3 -t 4 {options}")));
-    let spent = busy_seconds()? - before;
-    drop(running);
-    let report: serde_json::Value = serde_json::from_str(&report)?;
-    let received = &report["end"]["sum_received"];
-    let bytes = received["bytes"].as_f64().ok_or("iperf3 reported nothing")?;
-    let seconds = received["seconds"].as_f64().ok_or("iperf3 reported no time")?;
-    Ok((bytes * 8e-9 / seconds, spent * 1e9 / bytes))
-}
-
-/// Seconds that all cores together have worked.
-fn busy_seconds() -> Result<f64> {
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().next().ok_or("/proc/stat is empty")?;
-    let ticks: Vec<f64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-    // user, nice, system, idle, iowait, irq, softirq; a hundred ticks a second.
-    let busy = ticks.iter().enumerate().filter(|(n, _)| !matches!(n, 3 | 4) && *n < 7);
-    Ok(busy.map(|(_, ticks)| ticks).sum::<f64>() / 100.0)
 }
 
 fn rig(mtu: u32) -> Result<Rig> {

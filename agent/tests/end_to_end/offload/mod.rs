@@ -1,6 +1,10 @@
 //! Flow offload: programs in the kernel forward what the switch has allowed, and nothing longer than
 //! it allows it.
 
+mod checksums;
+mod following;
+mod sharing;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};

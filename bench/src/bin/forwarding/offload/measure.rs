@@ -1,0 +1,138 @@
+//! The measurements: one forwarder, one figure, pods of their own.
+
+use std::time::Duration;
+
+use bench::Samples;
+use bench::forwarder::{Beside, Forwarder, own_path};
+use bench::rig::{PATIENCE, Rig, words};
+use testkit::{Namespace, Process, TempDir};
+
+use super::{RECEIVER, Result};
+
+/// How long rates are measured, and what passes before.
+const MEASURED: Duration = Duration::from_secs(2);
+const WARM_UP: Duration = Duration::from_millis(700);
+
+/// How requests get to the server.
+pub(super) struct Connection {
+    pub(super) to: &'static str,
+    pub(super) beside: Beside,
+}
+
+impl Connection {
+    pub(super) fn direct() -> Self {
+        Self { to: RECEIVER, beside: Beside::default() }
+    }
+}
+
+/// Gigabits of payload a second between the pods' kernels, and what all cores spend on a gigabyte.
+pub(super) fn stream(forwarder: Forwarder, beside: &Beside, to: &str) -> Result<(f64, f64)> {
+    let rig = Rig::new(1500, 0);
+    let running = forwarder.start_beside(&rig, beside)?;
+    let server = rig.b.spawn(words("iperf3 -s -1 --forceflush"));
+    server.wait_for_line("Server listening", PATIENCE);
+    let before = busy_seconds()?;
+    let report = rig.a.exec(words(&format!("iperf3 -J -c {to} -t 3")));
+    let spent = busy_seconds()? - before;
+    drop(running);
+    let report: serde_json::Value = serde_json::from_str(&report)?;
+    let received = &report["end"]["sum_received"];
+    let bytes = received["bytes"].as_f64().ok_or("iperf3 reported nothing")?;
+    let seconds = received["seconds"].as_f64().ok_or("iperf3 reported no time")?;
+    Ok((bytes * 8e-9 / seconds, spent * 1e9 / bytes))
+}
+
+/// Seconds that all cores together have worked.
+fn busy_seconds() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().ok_or("/proc/stat is empty")?;
+    let ticks: Vec<f64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq; a hundred ticks a second.
+    let busy = ticks.iter().enumerate().filter(|(n, _)| !matches!(n, 3 | 4) && *n < 7);
+    Ok(busy.map(|(_, ticks)| ticks).sum::<f64>() / 100.0)
+}
+
+/// An end in a pod: this program again.
+fn end(pod: &Namespace, arguments: &[&str]) -> Result<Process> {
+    let own = own_path()?;
+    Ok(pod.spawn([&[own.as_str(), "kernels-end"], arguments].concat()))
+}
+
+/// Million datagrams a second that reach the receiving pod's kernel from one socket.
+pub(super) fn small_datagrams(forwarder: Forwarder) -> Result<f64> {
+    let rig = Rig::new(1500, 0);
+    let running = forwarder.start(&rig, 0)?;
+    let hole = end(&rig.b, &["hole"])?;
+    hole.wait_for_line("ready", PATIENCE);
+    let mut sender = end(&rig.a, &["send", RECEIVER])?;
+    sender.wait_for_line("answered", PATIENCE);
+    std::thread::sleep(WARM_UP);
+    let arrived = || -> Result<u64> {
+        Ok(rig.b.exec(words("cat /sys/class/net/eth0/statistics/rx_packets")).trim().parse()?)
+    };
+    let (before, started) = (arrived()?, std::time::Instant::now());
+    std::thread::sleep(MEASURED);
+    let (after, spent) = (arrived()?, started.elapsed());
+    sender.kill();
+    drop(running);
+    Ok((after - before) as f64 / spent.as_secs_f64() / 1e6)
+}
+
+/// Microseconds of round trips between sockets of two pods.
+pub(super) fn round_trips(forwarder: Forwarder) -> Result<Samples> {
+    let rig = Rig::new(1500, 0);
+    let running = forwarder.start(&rig, 0)?;
+    let trips = trips_between(&rig.a, &rig.b);
+    drop(running);
+    trips
+}
+
+/// The same over one veth pair.
+pub(super) fn direct_round_trips() -> Result<Samples> {
+    let (a, b) = (Namespace::new("bench-a"), Namespace::new("bench-b"));
+    let name = b.name();
+    a.exec(words(&format!("ip link add eth0 type veth peer name eth0 netns {name}")));
+    for (namespace, address) in [(&a, "10.88.0.2"), (&b, RECEIVER)] {
+        namespace.exec(words(&format!("ip addr add {address}/24 dev eth0")));
+        namespace.exec(words("ip link set eth0 up"));
+    }
+    trips_between(&a, &b)
+}
+
+fn trips_between(a: &Namespace, b: &Namespace) -> Result<Samples> {
+    let echo = end(b, &["echo"])?;
+    echo.wait_for_line("ready", PATIENCE);
+    let mut asking = end(a, &["ask", RECEIVER])?;
+    let line = asking.wait_for_line("trips: ", PATIENCE);
+    asking.wait(PATIENCE);
+    let times = line.split_whitespace().skip(1).map(str::parse);
+    Ok(times.collect::<std::result::Result<_, _>>()?)
+}
+
+/// Requests a second that an nginx of one worker answers, each over a connection of its own.
+pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<f64> {
+    let rig = Rig::new(1500, 0);
+    let running = forwarder.start_beside(&rig, &way.beside)?;
+    rig.a.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
+    let folder = TempDir::new("bench-nginx");
+    let at = folder.path().display();
+    let config = folder.path().join("nginx.conf");
+    std::fs::write(
+        &config,
+        format!(
+            "daemon off; worker_processes 1; pid {at}/pid; error_log {at}/error;\n\
+             events {{ worker_connections 4096; }}\n\
+             http {{ access_log off; keepalive_timeout 0; client_body_temp_path {at}/a; \
+             proxy_temp_path {at}/b; fastcgi_temp_path {at}/c; uwsgi_temp_path {at}/d; \
+             scgi_temp_path {at}/e; server {{ listen 5201 backlog=4096; return 200 'hello'; }} }}\n"
+        ),
+    )?;
+    let mut nginx = rig.b.spawn(["nginx", "-c", &config.display().to_string()]);
+    let mut asking = end(&rig.a, &["requests", way.to])?;
+    let line = asking.wait_for_line("requests: ", PATIENCE);
+    asking.wait(PATIENCE);
+    nginx.kill();
+    drop(running);
+    let rate = line.split_whitespace().nth(1).ok_or("no rate")?;
+    Ok(rate.parse()?)
+}

@@ -1,0 +1,228 @@
+//! Flow offload beside what else forwards between pods: the kernel's bridge, its router, testpmd, and
+//! the switch's own AF_XDP ports.
+//!
+//! The pods' ends are their kernels' own sockets. Everything may use all cores. All rows of a round
+//! take turns; a new pair of pods stands behind each figure.
+
+mod ends;
+mod measure;
+mod picture;
+
+use bench::attach;
+use bench::forwarder::{Beside, Forwarder, SERVICE};
+use bench::{Samples, print_table};
+use testkit::{has_program, is_root};
+
+use super::Result;
+pub(crate) use ends::run as run_end;
+use measure::{Connection, direct_round_trips, requests, round_trips, small_datagrams, stream};
+
+/// The receiver's address.
+const RECEIVER: &str = "10.88.0.3";
+/// Pods whose memory is measured, and those that are attached at once.
+const PODS: usize = 250;
+const AT_ONCE: usize = 100;
+
+/// What is compared: a figure for each forwarder, and which of them is the goal's measure.
+struct Row {
+    name: &'static str,
+    goal: &'static str,
+    /// By the place in [`forwarders`]; empty where it was not measured.
+    figures: Vec<Samples>,
+    against: usize,
+}
+
+const OFFLOAD: usize = 0;
+const BRIDGE: usize = 1;
+const BRIDGE_FILTERED: usize = 2;
+const AF_XDP: usize = 4;
+/// A veth pair alone, in the rows of round trips.
+const DIRECT: usize = 6;
+
+fn forwarders() -> Vec<Forwarder> {
+    let mut list = vec![
+        Forwarder::Offload,
+        Forwarder::BridgeUncut,
+        Forwarder::BridgeFiltered,
+        Forwarder::Route,
+        Forwarder::Podgate,
+    ];
+    match has_program("dpdk-testpmd") {
+        true => list.push(Forwarder::Testpmd),
+        false => eprintln!("dpdk-testpmd is not installed (Debian: dpdk); it is left out"),
+    }
+    list
+}
+
+/// Measures all of it in so many rounds, prints the tables, and draws the picture.
+pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
+    if !is_root() {
+        return Err("needs root, for network namespaces".into());
+    }
+    for (program, package) in [("iperf3", "iperf3"), ("nginx", "nginx-light"), ("nft", "nftables")]
+    {
+        if !has_program(program) {
+            return Err(format!("{program} is not installed (Debian: {package})").into());
+        }
+    }
+    let forwarders = forwarders();
+    let row = |name, goal, against| Row {
+        name,
+        goal,
+        figures: vec![Samples::default(); DIRECT + 1],
+        against,
+    };
+    let mut ways = [
+        row("TCP, one stream (Gb/s)", "at least 0.95", BRIDGE),
+        row("processor seconds for a gigabyte of it", "at most 1.1", BRIDGE),
+        row("UDP, 64-byte frames (Mpps)", "at least 1.0", BRIDGE_FILTERED),
+        row("round trip, 64 bytes, p50 (µs)", "at most 1.15", DIRECT),
+        row("round trip, 64 bytes, p99 (µs)", "at most 1.15", DIRECT),
+    ];
+    let http = "HTTP, a connection for each request (1/s)";
+    let mut connections = vec![row(http, "at least 1.0", AF_XDP)];
+    let mut variants = variants();
+    for round in 1..=rounds {
+        for (place, forwarder) in forwarders.iter().enumerate() {
+            let progress = |what: &str| {
+                eprintln!("round {round} of {rounds}: {what}, {}", forwarder.name());
+            };
+            progress("TCP");
+            let (rate, seconds) = stream(*forwarder, &Beside::default(), RECEIVER)?;
+            ways[0].figures[place].add(rate);
+            ways[1].figures[place].add(seconds);
+            progress("UDP");
+            ways[2].figures[place].add(small_datagrams(*forwarder)?);
+            progress("round trips");
+            let trips = round_trips(*forwarder)?;
+            ways[3].figures[place].add(trips.quantile(0.5));
+            ways[4].figures[place].add(trips.quantile(0.99));
+            progress("HTTP");
+            let way = Connection::direct();
+            connections[0].figures[place].add(requests(*forwarder, &way)?);
+        }
+        let trips = direct_round_trips()?;
+        ways[3].figures[DIRECT].add(trips.quantile(0.5));
+        ways[4].figures[DIRECT].add(trips.quantile(0.99));
+        for variant in &mut variants {
+            eprintln!("round {round} of {rounds}: {}", variant.name);
+            let way = Connection { to: variant.to, beside: variant.beside };
+            variant.requests.add(requests(Forwarder::Offload, &way)?);
+            variant.rates.add(stream(Forwarder::Offload, &variant.beside, variant.to)?.0);
+        }
+    }
+    print_rows(&forwarders, &ways);
+    print_rows(&forwarders, &connections);
+    print_variants(&variants);
+    print_attaching(rounds.min(3))?;
+    let drawing = picture::draw(&forwarders, &ways[..4]);
+    let path = picture.unwrap_or("flow-offload.svg");
+    std::fs::write(path, drawing)?;
+    eprintln!("the picture is in {path}");
+    Ok(())
+}
+
+/// What is measured with flow offload alone, and must cost nothing.
+struct Variant {
+    name: &'static str,
+    to: &'static str,
+    beside: Beside,
+    requests: Samples,
+    rates: Samples,
+}
+
+fn variants() -> Vec<Variant> {
+    let variant = |name, to, rules, entries| Variant {
+        name,
+        to,
+        beside: Beside { rules, entries, ..Beside::default() },
+        requests: Samples::default(),
+        rates: Samples::default(),
+    };
+    vec![
+        variant("flow offload, 100 rules", RECEIVER, 0, 0),
+        variant("through a ClusterIP", SERVICE, 0, 0),
+        variant("1,000 rules", RECEIVER, 1_000, 0),
+        variant("100,000 rules", RECEIVER, 100_000, 0),
+        variant("100,000 other entries", RECEIVER, 0, 100_000),
+    ]
+}
+
+fn ratio(one: &Samples, other: &Samples) -> String {
+    match other.median() {
+        0.0 => "–".to_owned(),
+        median => format!("{:.2}", one.median() / median),
+    }
+}
+
+fn print_rows(forwarders: &[Forwarder], rows: &[Row]) {
+    let has_direct = rows.iter().any(|row| row.figures[DIRECT].median() > 0.0);
+    let mut head = vec!["pod → pod"];
+    head.extend(forwarders.iter().map(|forwarder| forwarder.name()));
+    if has_direct {
+        head.push("a veth pair alone");
+    }
+    head.extend(["ratio", "goal"]);
+    let lines = rows.iter().map(|row| {
+        let shown = row.figures.iter().enumerate();
+        let shown = shown.filter(|(n, _)| *n < forwarders.len() || *n == DIRECT && has_direct);
+        let cell = |(_, samples): (usize, &Samples)| match samples.median() {
+            0.0 => "–".to_owned(),
+            _ => samples.to_string(),
+        };
+        let mut line = vec![row.name.to_owned()];
+        line.extend(shown.map(cell));
+        let name = match row.against {
+            DIRECT => "the veth pair",
+            other => forwarders[other].name(),
+        };
+        line.push(ratio(&row.figures[OFFLOAD], &row.figures[row.against]));
+        line.push(format!("{} × {name}", row.goal));
+        line
+    });
+    println!();
+    print_table(&head, &lines.collect::<Vec<_>>());
+}
+
+fn print_variants(variants: &[Variant]) {
+    let Some(plain) = variants.first() else { return };
+    let lines = variants.iter().map(|it| {
+        vec![
+            it.name.to_owned(),
+            it.requests.to_string(),
+            ratio(&it.requests, &plain.requests),
+            it.rates.to_string(),
+            ratio(&it.rates, &plain.rates),
+        ]
+    });
+    println!();
+    let head = ["flow offload (goal: within 5 %)", "HTTP (1/s)", "ratio", "TCP (Gb/s)", "ratio"];
+    print_table(&head, &lines.collect::<Vec<_>>());
+}
+
+/// What it costs to have pods attached, in both modes.
+fn print_attaching(rounds: usize) -> Result<()> {
+    let mut lines = Vec::new();
+    let modes = [("flow offload", "on"), ("AF_XDP ports", "off")];
+    let mut figures = [const { [Samples::new(), Samples::new()] }; 2];
+    for round in 1..=rounds {
+        for ((name, mode), figures) in modes.iter().zip(&mut figures) {
+            eprintln!("round {round} of {rounds}: pods are attached, {name}");
+            let arguments = ["--flow-offload", *mode];
+            let attached = attach::measure(AT_ONCE, PODS - AT_ONCE, &arguments)?;
+            figures[0].add(attached.memory);
+            figures[1].add(attached.all);
+        }
+    }
+    let names = [
+        (format!("memory of the machine for the switch and {PODS} pods (MB)"), "at most 0.1"),
+        (format!("{AT_ONCE} pods attached at once (ms)"), "at most 0.33"),
+    ];
+    for (n, (name, goal)) in names.into_iter().enumerate() {
+        let [on, off] = [&figures[0][n], &figures[1][n]];
+        lines.push(vec![name, on.to_string(), off.to_string(), ratio(on, off), goal.to_owned()]);
+    }
+    println!();
+    print_table(&["attaching", modes[0].0, modes[1].0, "ratio", "goal"], &lines);
+    Ok(())
+}
