@@ -19,7 +19,7 @@ const SCAN: u32 = 1 << 16;
 
 /// What the kernel forwarded for a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct PortUsage {
     /// Packets that its pod sent; segments that are still to be cut count each.
     pub received: u64,
     /// Their bytes.
@@ -68,7 +68,7 @@ pub(crate) struct Connections {
     keys: AHashMap<FlowKey, (SessionId, usize)>,
     /// Datagrams without an answer: when they were first seen.
     unanswered: AHashMap<SessionId, (u32, u64)>,
-    of_ports: AHashMap<PortId, Usage>,
+    of_ports: AHashMap<PortId, PortUsage>,
     followed: Vec<(u64, Wanted)>,
     follow_next: u64,
     place: u32,
@@ -81,7 +81,7 @@ impl Connections {
         self.installed.len()
     }
 
-    pub(crate) fn of_ports(&self) -> &AHashMap<PortId, Usage> {
+    pub(crate) fn of_ports(&self) -> &AHashMap<PortId, PortUsage> {
         &self.of_ports
     }
 
@@ -294,7 +294,7 @@ impl Installed {
         id: &SessionId,
         direction: usize,
         now: Reading,
-        of_ports: &mut AHashMap<PortId, Usage>,
+        of_ports: &mut AHashMap<PortId, PortUsage>,
     ) {
         let before = std::mem::replace(&mut self.read[direction], now);
         if now.used_ns <= before.used_ns && now.packets == before.packets {
@@ -310,6 +310,7 @@ impl Installed {
         egress.sent += packets;
         egress.sent_bytes += bytes;
         let sessions = shared.switch.sessions();
+        sessions.count_beside(*id, packets, bytes);
         if let Some(mut found) = sessions.found(*id) {
             found.forward = direction == 0;
             sessions.touch(&found, 0, shared.switch.now().seconds());

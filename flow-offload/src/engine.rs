@@ -21,7 +21,7 @@ use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
 
 use crate::barrier::{Barrier, wait_for_programs};
-use crate::connections::{Connections, Usage};
+use crate::connections::{Connections, PortUsage};
 use crate::follow::{Connection, Followed};
 use crate::layout::{GUARD_PORTS, GUARDS, PORTS, PuntedPort};
 use crate::published::Published;
@@ -200,7 +200,7 @@ impl Offload {
     }
 
     /// What the kernel has forwarded for each port since it was added; as of a moment ago.
-    pub fn of_ports(&self) -> AHashMap<PortId, Usage> {
+    pub fn of_ports(&self) -> AHashMap<PortId, PortUsage> {
         let mut connections = lock(&self.shared.connections);
         connections.read_if_older(&self.shared, FRESH);
         connections.of_ports().clone()

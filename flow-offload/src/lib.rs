@@ -38,7 +38,7 @@ mod tcx;
 
 use std::io;
 
-pub use connections::Usage;
+pub use connections::PortUsage;
 pub use engine::{Offload, Options, State};
 pub use entries::{Entries, entries};
 pub use follow::{Connection, Followed};

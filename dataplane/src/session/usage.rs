@@ -37,9 +37,9 @@ impl Account {
     }
 
     #[inline]
-    pub(super) fn add(&self, bytes: usize) {
-        self.0[1].fetch_add(1, Ordering::Relaxed);
-        self.0[2].fetch_add(bytes as u64, Ordering::Relaxed);
+    pub(super) fn add(&self, packets: u64, bytes: u64) {
+        self.0[1].fetch_add(packets, Ordering::Relaxed);
+        self.0[2].fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn usage(&self) -> Usage {

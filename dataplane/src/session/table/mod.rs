@@ -313,7 +313,7 @@ impl Sessions {
     #[inline]
     pub fn count_at(&self, guess: Guess, bytes: usize) {
         if let Some(account) = self.accounts.get(guess.0 as usize) {
-            account.add(bytes);
+            account.add(1, bytes as u64);
         }
     }
 
@@ -321,6 +321,16 @@ impl Sessions {
     #[inline]
     pub fn count(&self, id: SessionId, bytes: usize) {
         self.count_at(Guess(id.index), bytes);
+    }
+
+    /// Counts packets of the session that were forwarded beside the workers.
+    pub fn count_beside(&self, id: SessionId, packets: u64, bytes: u64) {
+        if self.counts_packets()
+            && let Some(account) = self.accounts.get(id.index as usize)
+            && self.records[id.index as usize].is_still(id.sequence)
+        {
+            account.add(packets, bytes);
+        }
     }
 
     /// What the session has used so far; nothing if it has ended.
