@@ -87,16 +87,16 @@ impl Forwarder {
     /// Starts it between the pods; with `idle` further pods attached, if it is this switch.
     pub fn start(self, rig: &Rig, idle: usize) -> Result<Running<'_>, Box<dyn Error>> {
         let idle = u16::try_from(idle)?;
-        self.start_beside(rig, &Beside { idle, ..Beside::default() })
+        self.start_beside(rig, Beside { idle, ..Beside::default() })
     }
 
     /// The same with whatever stands beside the pods that talk.
-    pub fn start_beside(self, rig: &Rig, beside: &Beside) -> Result<Running<'_>, Box<dyn Error>> {
+    pub fn start_beside(self, rig: &Rig, beside: Beside) -> Result<Running<'_>, Box<dyn Error>> {
         rig.clear();
         let process = match self {
             Self::Podgate | Self::Offload => {
                 let own = own_path()?;
-                let Beside { idle, rules, entries } = *beside;
+                let Beside { idle, rules, entries } = beside;
                 let [idle, rules, entries] = [idle.into(), rules, entries].map(|n| n.to_string());
                 // As the CNI plugin does.
                 if self == Self::Offload {

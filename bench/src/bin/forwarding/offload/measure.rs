@@ -26,7 +26,7 @@ impl Connection {
 }
 
 /// Gigabits of payload a second between the pods' kernels, and what all cores spend on a gigabyte.
-pub(super) fn stream(forwarder: Forwarder, beside: &Beside, to: &str) -> Result<(f64, f64)> {
+pub(super) fn stream(forwarder: Forwarder, beside: Beside, to: &str) -> Result<(f64, f64)> {
     let rig = Rig::new(1500, 0);
     let running = forwarder.start_beside(&rig, beside)?;
     let server = rig.b.spawn(words("iperf3 -s -1 --forceflush"));
@@ -112,7 +112,7 @@ fn trips_between(a: &Namespace, b: &Namespace) -> Result<Samples> {
 /// Requests a second that an nginx of one worker answers, each over a connection of its own.
 pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<f64> {
     let rig = Rig::new(1500, 0);
-    let running = forwarder.start_beside(&rig, &way.beside)?;
+    let running = forwarder.start_beside(&rig, way.beside)?;
     rig.a.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
     let folder = TempDir::new("bench-nginx");
     let at = folder.path().display();

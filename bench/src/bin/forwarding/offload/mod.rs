@@ -88,7 +88,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
                 eprintln!("round {round} of {rounds}: {what}, {}", forwarder.name());
             };
             progress("TCP");
-            let (rate, seconds) = stream(*forwarder, &Beside::default(), RECEIVER)?;
+            let (rate, seconds) = stream(*forwarder, Beside::default(), RECEIVER)?;
             ways[0].figures[place].add(rate);
             ways[1].figures[place].add(seconds);
             progress("UDP");
@@ -108,7 +108,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
             eprintln!("round {round} of {rounds}: {}", variant.name);
             let way = Connection { to: variant.to, beside: variant.beside };
             variant.requests.add(requests(Forwarder::Offload, &way)?);
-            variant.rates.add(stream(Forwarder::Offload, &variant.beside, variant.to)?.0);
+            variant.rates.add(stream(Forwarder::Offload, variant.beside, variant.to)?.0);
         }
     }
     print_rows(&forwarders, &ways);
