@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use common::generate::{Edit, edits};
 use common::reference::{Cluster, addresses, is_peer_at_all};
-use common::{ICMP, TCP, UDP, egress_at, ingress_at, object};
+use common::{ICMP, TCP, UDP, apply, egress_at, ingress_at};
 use control::{Control, Scope};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Pod;
@@ -162,12 +162,7 @@ proptest! {
         let mut control = Control::new(Scope::All);
         for edit in history.iter().filter(|edit| only_namespaced(edit)) {
             cluster.apply(edit);
-            match edit {
-                Edit::Apply(value) => control.apply(object(value.clone())),
-                Edit::Delete(kind, namespace, name) => {
-                    control.delete(&common::reference_of(kind, namespace, name));
-                }
-            }
+            apply(&mut control, edit);
         }
         control.commit();
         let view = control.view();

@@ -5,24 +5,15 @@ mod common;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
+use common::generate::{Edit, NAMESPACES, OTHERS, PODS, edits, pod_addresses};
 use common::reference::{Cluster, Connection, addresses, is_peer_at_all};
-use common::{ICMP, SCTP, TCP, UDP, acl, key, object, reference_of, same_answers};
+use common::{ICMP, SCTP, TCP, UDP, acl, apply, key, object, reference_of, same_answers};
 use control::objects::{Read, read};
 use control::{Control, Kind, Object, ObjectRef, Scope, View};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};
-
-fn tell(control: &mut Control, edit: &Edit) {
-    match edit {
-        Edit::Apply(value) => control.apply(object(value.clone())),
-        Edit::Delete(kind, namespace, name) => {
-            control.delete(&reference_of(kind, namespace, name));
-        }
-    }
-}
 
 /// Every address that means anything in the universe of the generator, and some that do not.
 fn everybody() -> Vec<IpAddr> {
@@ -31,16 +22,7 @@ fn everybody() -> Vec<IpAddr> {
             [false, true].into_iter().flat_map(|it| pod_addresses(namespace, name, it))
         })
     });
-    let others = [
-        "192.0.2.1",
-        "192.0.2.2",
-        "192.0.2.11",
-        "2001:db8::1",
-        "198.51.100.7",
-        "203.0.113.9",
-        "10.0.2.200",
-    ];
-    pods.chain(others.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
+    pods.chain(OTHERS.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
 }
 
 /// The view holds exactly the pods it should, and each ACL says what the reference says.
@@ -115,7 +97,7 @@ proptest! {
         for edit in &history {
             cluster.apply(edit);
             for control in [&mut all, &mut one] {
-                tell(control, edit);
+                apply(control, edit);
                 control.commit();
             }
             agree(&cluster, &all.view(), |_| true);
@@ -144,7 +126,7 @@ proptest! {
         for edits in [&before, &batch] {
             for edit in edits {
                 cluster.apply(edit);
-                tell(&mut control, edit);
+                apply(&mut control, edit);
             }
             control.commit();
             agree(&cluster, &control.view(), |node| node == "n1");

@@ -4,29 +4,19 @@ mod common;
 
 use std::net::IpAddr;
 
-use common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
-use common::{TCP, UDP, acl, object, reference_of};
+use common::generate::{NAMESPACES, OTHERS, PODS, edits, pod_addresses};
+use common::{TCP, UDP, acl, apply};
 use control::{Control, PodAcl, Scope};
 use proptest::prelude::*;
 use session_rules::{
     Action, Change, Connection, Installed, Scope as SessionScope, Table, Tags, Transport, changes,
 };
 
-fn tell(control: &mut Control, edit: &Edit) {
-    match edit {
-        Edit::Apply(value) => control.apply(object(value.clone())),
-        Edit::Delete(kind, namespace, name) => {
-            control.delete(&reference_of(kind, namespace, name));
-        }
-    }
-}
-
 fn everybody() -> Vec<IpAddr> {
     let pods = NAMESPACES
         .iter()
         .flat_map(|namespace| PODS.iter().flat_map(|name| pod_addresses(namespace, name, false)));
-    let others = ["192.0.2.1", "2001:db8::1", "198.51.100.7", "203.0.113.9", "10.0.2.200"];
-    pods.chain(others.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
+    pods.chain(OTHERS.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
 }
 
 /// What the stack says; without any rule it goes on, that is: yes.
@@ -78,7 +68,7 @@ proptest! {
         let mut installed = Installed::default();
         let mut tags = Tags::new("podgate-");
         for edits in history.chunks(6) {
-            edits.iter().for_each(|edit| tell(&mut control, edit));
+            edits.iter().for_each(|edit| apply(&mut control, edit));
             control.commit();
             // A stack that is kept up to date by differences.
             let steps = changes(&installed.dump(), &control.session_rules(), &mut tags);

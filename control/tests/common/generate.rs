@@ -13,6 +13,16 @@ pub(crate) const POLICIES: [&str; 3] = ["p", "q", "r"];
 pub(crate) const CLUSTER_POLICIES: [&str; 3] = ["c", "d", "e"];
 pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 pub(crate) const FIREWALLS: [&str; 2] = ["f", "g"];
+/// Addresses that are no pod's; some are a cluster node's or in a network that a policy may name.
+pub(crate) const OTHERS: [&str; 7] = [
+    "192.0.2.1",
+    "192.0.2.2",
+    "192.0.2.11",
+    "2001:db8::1",
+    "198.51.100.7",
+    "203.0.113.9",
+    "10.0.2.200",
+];
 const SLICES: [(&str, &str); 3] = [("default", "k-1"), ("default", "k-2"), ("x", "k-1")];
 
 /// One thing that happens to the cluster.

@@ -53,6 +53,16 @@ pub(crate) fn control(objects: impl IntoIterator<Item = Value>) -> Control {
     control
 }
 
+/// Carries out one edit of a generated history.
+pub(crate) fn apply(control: &mut Control, edit: &generate::Edit) {
+    match edit {
+        generate::Edit::Apply(value) => control.apply(object(value.clone())),
+        generate::Edit::Delete(kind, namespace, name) => {
+            control.delete(&reference_of(kind, namespace, name));
+        }
+    }
+}
+
 /// What stands between a pod and a peer in one direction, and whom the verdict is by.
 /// The compiled table and the linear scan must say the same.
 pub(crate) fn acl(

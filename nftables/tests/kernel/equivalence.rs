@@ -1,5 +1,5 @@
-//! The kernel decides about random connections of random clusters as the reference does, after
-//! histories of changes.
+//! The kernel decides about random connections of random clusters as the reference and the compiled
+//! tables of the switch do, after histories of changes.
 
 use std::net::IpAddr;
 
@@ -9,21 +9,11 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::common::generate::{Edit, NAMESPACES, PODS, edits, pod_addresses};
+use crate::common::generate::{NAMESPACES, OTHERS, PODS, edits, pod_addresses};
 use crate::common::reference::{Cluster, Connection, addresses, is_peer_at_all};
-use crate::common::{ICMP, SCTP, TCP, UDP, object, reference_of};
+use crate::common::{ICMP, SCTP, TCP, UDP, apply, egress_at, ingress_at};
 use crate::lab::{Lab, Network, Question};
 
-/// Addresses that are no pod's.
-const OTHERS: [&str; 7] = [
-    "192.0.2.1",
-    "192.0.2.2",
-    "192.0.2.11",
-    "2001:db8::1",
-    "198.51.100.7",
-    "203.0.113.9",
-    "10.0.2.200",
-];
 const KINDS: [(u8, u16); 10] = [
     (TCP, 53),
     (TCP, 80),
@@ -63,6 +53,12 @@ fn permits(cluster: &Cluster, question: &Question) -> bool {
             .is_none_or(|pod| cluster.permits(pod, true, Connection { peer: from, protocol, port }))
 }
 
+/// What the tables that the AF_XDP switch would use say of both ends.
+fn tables_permit(view: &View, question: &Question) -> bool {
+    let Question { from, to, protocol, port } = *question;
+    egress_at(view, from, to, protocol, port) && ingress_at(view, from, to, protocol, port)
+}
+
 /// Random questions between ends that have the addresses.
 fn questions(view: &View, ends: &[(String, Vec<IpAddr>)], count: usize) -> Vec<Question> {
     let has = |(name, address): &(&String, &IpAddr)| {
@@ -85,12 +81,16 @@ fn questions(view: &View, ends: &[(String, Vec<IpAddr>)], count: usize) -> Vec<Q
     questions
 }
 
-fn run(network: Network, histories: usize, steps: usize, count: usize) {
+/// Connections go to endpoints, or to services in front of them, which the kernel translates.
+fn run(network: Network, services: bool, histories: usize, steps: usize, count: usize) {
     testkit::requires_root!();
     testkit::requires!(testkit::has_program("nft"), "nft is not installed");
     fastrand::seed(network as u64 + 1);
     let ends = ends();
     let mut lab = Lab::new(network, &ends);
+    if services {
+        lab.serve(&[53, 80, 8080]);
+    }
     let mut runner = TestRunner::deterministic();
     let (mut asked, mut allowed) = (0, 0);
     for _ in 0..histories {
@@ -104,18 +104,19 @@ fn run(network: Network, histories: usize, steps: usize, count: usize) {
         for edits in history.chunks(history.len().div_ceil(steps)) {
             for edit in edits {
                 cluster.apply(edit);
-                match edit {
-                    Edit::Apply(value) => control.apply(object(value.clone())),
-                    Edit::Delete(kind, namespace, name) => {
-                        control.delete(&reference_of(kind, namespace, name));
-                    }
-                }
+                apply(&mut control, edit);
                 control.commit();
                 lab.enforce(&mut state, &control.view());
             }
-            let questions = questions(&control.view(), &ends, count);
+            let view = control.view();
+            let questions = questions(&view, &ends, count);
             let arrived = lab.ask(&questions, |question| permits(&cluster, question));
             for question in &questions {
+                assert_eq!(
+                    tables_permit(&view, question),
+                    permits(&cluster, question),
+                    "{question:?}\n{history:#?}"
+                );
                 assert_eq!(
                     arrived.contains(question),
                     permits(&cluster, question),
@@ -134,10 +135,15 @@ fn run(network: Network, histories: usize, steps: usize, count: usize) {
 
 #[test]
 fn routed_interfaces() {
-    run(Network::Routed, 12, 3, 400);
+    run(Network::Routed, false, 12, 3, 400);
 }
 
 #[test]
 fn ports_of_a_bridge() {
-    run(Network::Bridged, 8, 3, 400);
+    run(Network::Bridged, false, 8, 3, 400);
+}
+
+#[test]
+fn services_count_by_the_endpoint_that_they_are_translated_to() {
+    run(Network::Routed, true, 6, 3, 400);
 }

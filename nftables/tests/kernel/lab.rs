@@ -40,6 +40,8 @@ pub(crate) struct Lab {
     at: BTreeMap<IpAddr, usize>,
     /// The next source port or echo identifier: each question has its own.
     next: u16,
+    /// Whether TCP and UDP go to services; see [`Lab::serve`].
+    services: bool,
 }
 
 struct End {
@@ -53,6 +55,8 @@ struct End {
 /// Time in which a frame arrives.
 const TRANSIT: Duration = Duration::from_millis(30);
 const BRIDGE: &str = "cni0";
+/// What a service's port has more than its endpoint's.
+const SERVICE_PORT: u16 = 1000;
 
 impl Lab {
     /// One end for each list of addresses.
@@ -100,7 +104,40 @@ impl Lab {
             at.extend(addresses.iter().map(|address| (*address, index)));
             made.push(End { name: name.clone(), mac, sender, receiver, _namespace: namespace });
         }
-        Self { node, network, ends: made, at, next: 1024 }
+        Self { node, network, ends: made, at, next: 1024, services: false }
+    }
+
+    /// Puts a service in front of every address and port, as kube-proxy does: a virtual address and
+    /// another port, translated on the way in. TCP and UDP questions go to it from now on.
+    pub(crate) fn serve(&mut self, ports: &[u16]) {
+        let mut table = String::from(
+            "table inet services {\n chain services {\n type nat hook prerouting priority dstnat;\n",
+        );
+        for address in self.at.keys() {
+            for (protocol, port) in
+                ["tcp", "udp"].into_iter().flat_map(|it| ports.iter().map(move |port| (it, port)))
+            {
+                let (service, shown, family) = match (self.service(*address), address) {
+                    (service, IpAddr::V4(address)) => (service, address.to_string(), "ip"),
+                    (service, IpAddr::V6(address)) => (service, format!("[{address}]"), "ip6"),
+                };
+                table += &format!(
+                    "{family} daddr {service} {protocol} dport {} dnat {family} to {shown}:{port}\n",
+                    port + SERVICE_PORT
+                );
+            }
+        }
+        self.node.exec(["nft", &(table + "}\n}\n")]);
+        self.services = true;
+    }
+
+    /// The virtual address in front of an address.
+    fn service(&self, address: IpAddr) -> IpAddr {
+        let index = self.at.keys().position(|it| *it == address).unwrap() as u16;
+        match address {
+            IpAddr::V4(_) => [172, 30, (index >> 8) as u8, index as u8].into(),
+            IpAddr::V6(_) => [0xfd30, 0, 0, 0, 0, 0, 0, index].into(),
+        }
     }
 
     /// The site, for pods named as the ends are.
@@ -183,7 +220,12 @@ impl Lab {
         self.ends.iter().for_each(|end| while end.receiver.receive().unwrap().is_some() {});
         for question in questions {
             self.next = if self.next == u16::MAX { 1024 } else { self.next + 1 };
-            let packet = packet(question, self.next);
+            let mut sent = *question;
+            if self.services && matches!(question.protocol, TCP | UDP) {
+                sent.to = self.service(question.to);
+                sent.port += SERVICE_PORT;
+            }
+            let packet = packet(&sent, self.next);
             let end = &self.ends[self.at[&question.from]];
             let to = match self.network {
                 Network::Routed => SWITCH_MAC,
