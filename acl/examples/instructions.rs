@@ -22,7 +22,7 @@ const CASES: [&str; 5] =
 const KEYS: usize = 8192;
 
 /// Four thousand rules of a shape in an order, and of IPv4 or not.
-const SHAPES: [(&str, Shape, Order, bool); 11] = [
+const SHAPES: [(&str, Shape, Order, bool); 13] = [
     ("one-end-v6", Shape::OneEnd, Order::Sorted, false),
     ("hosts", Shape::Hosts, Order::Sorted, true),
     ("nested", Shape::Nested, Order::Sorted, true),
@@ -32,6 +32,8 @@ const SHAPES: [(&str, Shape, Order, bool); 11] = [
     ("stars", Shape::Stars, Order::Sorted, true),
     ("stars-reversed", Shape::Stars, Order::Reversed, true),
     ("stars-shuffled", Shape::Stars, Order::Shuffled, true),
+    ("joined", Shape::Joined, Order::Sorted, true),
+    ("joined-shuffled", Shape::Joined, Order::Shuffled, true),
     ("ports", Shape::Ports, Order::Sorted, true),
     ("ports-shuffled", Shape::Ports, Order::Shuffled, true),
 ];

@@ -53,24 +53,25 @@
 //! | [`AddressMapEditor::add`], [`remove`](AddressMapEditor::remove) | log *p* + *s* for each network inside the block that the map knows; one for a host |
 //! | [`AddressMapEditor::version`] | 3 to 4 KiB for each network that changed, whatever *p*; *p* after an eighth of all have, and when the memory doubles |
 //! | [`AddressMapBuilder::build`] | *p* log *p* + *p s* |
-//! | [`Table::lookup`] | constant: two longest-prefix matches or identities, a transport class and a list; for each tuple, 24 at most, one probe of two loads. [`Report::loads`] is the bound for a table |
-//! | [`Table::compile`] | *n* log *n*; up to 2,048 rules over both ends, their pairs of equivalence classes, 262,144 at most |
+//! | [`Table::lookup`] | constant: two searches by address (log₁₇ *p* cache lines) or identities, a transport class, a list for each end and one for both; where pairs of classes are too many, for each tuple, 24 at most, one probe of two loads. [`Report::loads`] is the bound for a table |
+//! | [`Table::compile`] | *n* log *n*, and for rules over both ends what they cover in pairs of equivalence classes, at most linear in *n* |
 //! | memory | linear in *n* |
 //!
-//! Compiling a thousand rules over one end takes about a millisecond; `cargo bench -p acl` measures it.
+//! `cargo bench -p acl` measures the time to compile.
 //!
 //! # How it works
 //!
-//! A longest-prefix match, or an array by identity, gives each end of a key a number, and with it
-//! all that is known of this end beforehand. The match is a trie by bytes for IPv4 and exact
-//! matches by length for IPv6, in one flat memory that versions share. Rules over one end, of which
-//! local policy consists, are then decided by the key's transport class: a row of cells holds the
-//! first rule for each. Rules over both ends are held by pairs of equivalence classes, in one array
-//! where these are few and in a two-dimensional tuple space with tuple pruning where they are many.
-//! Vectors go through each step together, without branches that depend on the data, so that cache
-//! misses overlap and little is mispredicted. The loops are compiled for AVX2 beside the portable
-//! form, the trie's last two steps are also there with AVX-512's gathers, and the processor's best
-//! form is picked at run time. `docs/classifier.md` follows one lookup through these structures.
+//! A search by address, or an array by identity, leads from each end of a key to a record: all that is
+//! known of this end beforehand. Tables search ranges of addresses in a tree of cache lines; the address
+//! map, which changes, has a trie by bytes for IPv4 and exact matches by length for IPv6, in one flat
+//! memory that versions share. Rules over one end, of which local policy consists, are then decided by
+//! the key's transport class: a row of cells holds the first rule for each. Rules over both ends are held
+//! by pairs of equivalence classes, in one array of blocks, or where these are too many in a
+//! two-dimensional tuple space with tuple pruning. Vectors go through each step together, without
+//! branches that depend on the data, so that cache misses overlap and little is mispredicted. The loops
+//! are compiled for AVX2 beside the portable form, the searches are also there with AVX-512, and the
+//! processor's best form is picked at run time. `docs/classifier.md` follows one lookup through these
+//! structures.
 
 #[cfg(test)]
 extern crate self as acl;

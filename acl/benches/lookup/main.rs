@@ -15,7 +15,8 @@ const KEYS: usize = 4096;
 fn tables(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("table");
     group.throughput(Throughput::Elements(KEYS as u64));
-    let shapes = [Shape::OneEnd, Shape::Hosts, Shape::Nested, Shape::Stars, Shape::Ports];
+    let shapes =
+        [Shape::OneEnd, Shape::Hosts, Shape::Nested, Shape::Stars, Shape::Joined, Shape::Ports];
     let orders = [Order::Sorted, Order::Reversed, Order::Shuffled];
     let forms = orders.map(|order| (order, true)).into_iter().chain([(Order::Sorted, false)]);
     for (shape, (order, v4)) in

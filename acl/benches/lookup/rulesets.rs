@@ -12,6 +12,8 @@ pub(crate) enum Shape {
     Nested,
     /// One end a host, the other a wide network around many hosts, in turns.
     Stars,
+    /// Nested networks and stars in turns, as of two sets that were joined.
+    Joined,
     /// Few networks, thousands of overlapping ranges of ports.
     Ports,
     /// Peers by address and port, and a rule against everything else.
@@ -61,6 +63,11 @@ fn rule(shape: Shape, number: u32, count: u32, v4: bool, random: &mut fastrand::
         net(random.u32(0..64) << 14 | random.u32(0..1 << 14), 8 + 4 * steps, v4)
     };
     let permit = Rule::new(Action::Permit, "").protocol(6);
+    let shape = match shape {
+        Shape::Joined if number % 4 < 2 => Shape::Nested,
+        Shape::Joined => Shape::Stars,
+        shape => shape,
+    };
     match shape {
         Shape::Nested => {
             let (source, destination) = (nested(), nested());
@@ -77,7 +84,7 @@ fn rule(shape: Shape, number: u32, count: u32, v4: bool, random: &mut fastrand::
             let port = PortRange::one(8000 + random.u16(0..100));
             permit.source(source).destination(destination).destination_ports(port)
         }
-        Shape::Stars => {
+        Shape::Stars | Shape::Joined => {
             let (mut source, mut destination) = (host(random), wide(random));
             if number.is_multiple_of(2) {
                 std::mem::swap(&mut source, &mut destination);

@@ -1,192 +1,300 @@
-//! Both fields' equivalence classes crossed into one table (recursive flow classification: Gupta
-//! and McKeown, SIGCOMM 1999).
+//! Rules over both ends by pairs of equivalence classes, in one array (recursive flow
+//! classification: Gupta and McKeown, SIGCOMM 1999).
 //!
-//! Elements that the same rules fit are of one class. A pair of classes has one list, with every
-//! rule that fits both ends, those over one end or none included. So a key costs one array access
-//! for each end, one for the pair, and its transport class.
+//! ```text
+//! class of source x blocks + class of destination / 32 -> block
+//! block x 32 + class of destination % 32               -> list
+//! ```
+//!
+//! Most pairs have no rule: blocks of 32 destinations are held once, and all empty ones are one.
+//!
+//! Elements that the same rules fit are of one class. Rules over one end or none are not among them:
+//! they would make most lists of pairs differ, and are found by lists of their own end.
+//!
+//! Compiling takes time by what rules cover, not by pairs: for each class of source its rules are
+//! added, in order, to the classes of destinations that they cover. Lists are the paths of a tree,
+//! so adding is a step to a child, and a rule that earlier ones leave nothing of adds no step.
+
+#![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use ahash::RandomState;
 
-use super::bits::ones;
 use super::ends::{Ends, Kind};
-use super::lists::{ListId, MakeLists};
-use super::plan::Distinct;
-use super::transport::TooMany;
+use super::field::{Both, Field};
+use super::lists::{Effective, ListId, MakeLists, add};
+use super::transport::{Matching, TooMany};
 use super::tuples::Numbered;
-use crate::lpm::Lpm;
 
 /// Lists by pair of classes.
 #[derive(Debug)]
 pub(super) struct Crossed {
-    pub(super) fields: [CrossedField; 2],
+    /// By class of source and block of destinations: a number in `blocks`.
+    index: Box<[u32]>,
     /// By pair: a number in `lists`.
-    cells: Box<[u16]>,
+    blocks: Box<[Block]>,
     lists: Box<[ListId]>,
+    /// How rules name both ends.
+    pub(super) kinds: [Kind; 2],
+    /// Classes of sources and destinations.
+    pub(super) classes: [usize; 2],
 }
 
-/// One field's classes.
-#[derive(Debug)]
-pub(super) struct CrossedField {
-    pub(super) nets: Option<Lpm>,
-    /// Whether elements are identities.
-    pub(super) by_identity: bool,
-    /// By element: its class, times the number of the other field's classes for the first field.
-    of: Box<[u32]>,
-    /// Classes there are.
-    pub(super) classes: usize,
-}
+/// Destinations in a block, which is a cache line.
+const BLOCK: usize = 32;
 
-/// Most rules and most pairs of classes.
-const MOST_RULES: usize = 2048;
-const MOST_PAIRS: usize = 1 << 18;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(align(64))]
+struct Block([u16; BLOCK]);
+
+/// Words of the index that are granted to so many rules, and rules in pairs.
+fn room(rules: usize) -> usize {
+    (1 << 16) + 48 * rules
+}
+const ENTRIES: usize = 8;
+
+/// Words that lists may take while they are made.
+const MOST_WORDS: usize = 1 << 22;
 
 impl Crossed {
-    /// `None` if the classes of these rules, which ascend, are too many, or rules name one field
-    /// both by networks and by peer sets.
+    /// Of these rules, which ascend, with the records of both fields. `None` if classes are too many
+    /// or a field is named in more than one way.
     pub(super) fn new(
         rules: &[Numbered],
+        all: usize,
         ends: &[Ends; 2],
         lists: &mut impl MakeLists,
-        distinct: &mut Distinct,
-    ) -> Option<Self> {
-        let kinds = [0, 1].map(|at: usize| match (ends[at].nets.is_empty(), ends[at].has_sets()) {
-            (true, true) => Some(Kind::Set),
-            (_, false) => Some(Kind::Net),
-            (false, true) => None,
-        });
-        let ([Some(source), Some(destination)], ..=MOST_RULES) = (kinds, rules.len()) else {
-            return None;
-        };
-        let fits =
-            [Fits::new(rules, 0, &ends[0], source)?, Fits::new(rules, 1, &ends[1], destination)?];
-        let [sources, destinations] = fits.each_ref().map(|fits| fits.classes.len());
-        if sources * destinations > MOST_PAIRS {
-            return None;
+        effective: &mut Effective<'_>,
+    ) -> Result<Option<(Self, [Field; 2])>, TooMany> {
+        let Some(first) = rules.first() else { return Ok(None) };
+        let kinds = first.ends.map(|end| end.kind);
+        if kinds.contains(&Kind::Any)
+            || rules.iter().any(|rule| rule.ends.map(|end| end.kind) != kinds)
+        {
+            return Ok(None);
         }
-        let (cells, lists) = cross(rules, &fits, lists, distinct).ok()?;
-        let mut scale = destinations as u32;
+        let room = room(all);
+        let sides = [0, 1].map(|at: usize| Side::new(rules, at, &ends[at], kinds[at], room));
+        let [Some(sources), Some(destinations)] = &sides else { return Ok(None) };
+        let classes = [sources.rules.len(), destinations.rules.len()];
+        let per_source = classes[1].div_ceil(BLOCK);
+        let covers = destinations.classes_of(rules.len());
+        let of_source = |rules: &Rc<[u32]>| -> usize {
+            rules.iter().map(|rule| covers[*rule as usize].len()).sum()
+        };
+        let entries: usize = sources.rules.iter().map(of_source).sum();
+        if classes[0] * per_source > room || entries > ENTRIES * room {
+            return Ok(None);
+        }
+        let mut paths = Paths::new(effective.matching());
+        let mut index = vec![0; classes[0] * per_source];
+        let mut blocks = vec![Block([0; BLOCK])];
+        let mut known: HashMap<Block, u32, RandomState> = HashMap::default();
+        let mut made = vec![ListId::EMPTY];
+        // By path: its list's number, once it has one.
+        let mut numbers: Vec<Option<u16>> = vec![Some(0)];
+        let mut reached = vec![[Paths::EMPTY; BLOCK]; per_source];
+        let mut touched: Vec<usize> = Vec::new();
+        for (of_source, index) in sources.rules.iter().zip(index.chunks_mut(per_source)) {
+            for rule in of_source.iter() {
+                let Numbered { demand, .. } = rules[*rule as usize];
+                for class in &covers[*rule as usize] {
+                    let (block, at) = (*class as usize / BLOCK, *class as usize % BLOCK);
+                    let path = &mut reached[block][at];
+                    *path = paths.extend(*path, *rule, demand);
+                    if index[block] == 0 {
+                        index[block] = u32::MAX;
+                        touched.push(block);
+                    }
+                }
+            }
+            if paths.seen.len() > MOST_WORDS {
+                return Ok(None);
+            }
+            numbers.resize(paths.count(), None);
+            for at in touched.drain(..) {
+                let mut block = Block([0; BLOCK]);
+                let reached = std::mem::replace(&mut reached[at], [Paths::EMPTY; BLOCK]);
+                for (path, cell) in reached.iter().zip(&mut block.0) {
+                    *cell = match numbers[*path as usize] {
+                        Some(number) => number,
+                        None => {
+                            let fresh = u16::try_from(made.len()).map_err(|_| TooMany)?;
+                            let rules =
+                                paths.rules(*path).into_iter().map(|at| &rules[at as usize]);
+                            let list = effective.of(rules.map(|rule| (rule.rule, rule.demand)));
+                            made.push(lists.list(list)?);
+                            *numbers[*path as usize].insert(fresh)
+                        }
+                    };
+                }
+                index[at] = *known.entry(block).or_insert_with(|| {
+                    blocks.push(block);
+                    blocks.len() as u32 - 1
+                });
+            }
+        }
+        let mut scale = per_source as u32;
         let mut at = 0;
-        let fields = fits.map(|fits| {
-            let field = CrossedField {
-                nets: ends[at].lpm(),
-                by_identity: ends[at].has_sets(),
-                of: fits.of.iter().map(|class| class * scale).collect(),
-                classes: fits.classes.len(),
-            };
+        let fields = [sources, destinations].map(|side| {
+            let mut field = Field::new(&ends[at], Both::Class);
+            for (element, class) in (0..).zip(&side.of) {
+                field.set_class(kinds[at], element, class * scale);
+            }
             (scale, at) = (1, 1);
             field
         });
-        Some(Self { fields, cells: cells.into(), lists: lists.into() })
+        let crossed =
+            Self { index: index.into(), blocks: blocks.into(), lists: made.into(), kinds, classes };
+        Ok(Some((crossed, fields)))
     }
 
-    /// The list of a pair of elements.
+    /// The list of a pair of classes, that of the source times the number of blocks.
     #[inline(always)]
     pub(super) fn list(&self, source: u32, destination: u32) -> ListId {
-        let [sources, destinations] = &self.fields;
-        let pair = sources.of[source as usize] + destinations.of[destination as usize];
-        self.lists[usize::from(self.cells[pair as usize])]
+        let block = (source + destination / BLOCK as u32) as usize;
+        debug_assert!(block < self.index.len());
+        // SAFETY: classes are those that fields hold, which this was made with: there is a block for
+        // each pair of them, and a list for each number in a block.
+        unsafe {
+            let block = *self.index.get_unchecked(block) as usize;
+            let number = self.blocks.get_unchecked(block).0[destination as usize % BLOCK];
+            *self.lists.get_unchecked(usize::from(number))
+        }
+    }
+
+    /// Lists of pairs.
+    pub(super) fn lists(&self) -> usize {
+        self.lists.len()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let field = |field: &CrossedField| {
-            field.nets.as_ref().map_or(0, Lpm::bytes) + size_of_val(&*field.of)
-        };
-        self.fields.iter().map(field).sum::<usize>()
-            + size_of_val(&*self.cells)
-            + size_of_val(&*self.lists)
+        size_of_val(&*self.index) + size_of_val(&*self.blocks) + size_of_val(&*self.lists)
     }
 }
 
-impl CrossedField {
-    /// The element of an identity.
-    #[inline(always)]
-    pub(super) fn of_identity(&self, identity: u32) -> u32 {
-        // Identity 0 is in no set.
-        if (identity as usize) < self.of.len() { identity } else { 0 }
-    }
-}
-
-/// The rules that fit a class, as bits.
-type Bits = Box<[u64]>;
-
-/// Which rules fit the elements of one field.
-struct Fits {
+/// The classes of one field's elements.
+struct Side {
     /// By element.
     of: Vec<u32>,
-    classes: Vec<Bits>,
+    /// By class: the rules that fit, ascending.
+    rules: Vec<Rc<[u32]>>,
 }
 
-impl Fits {
-    fn new(rules: &[Numbered], at: usize, ends: &Ends, kind: Kind) -> Option<Self> {
-        let words = rules.len().div_ceil(64);
-        let none = vec![0_u64; words];
-        let mut any = none.clone();
-        let mut own = vec![None; ends.numbers(kind)];
-        for (rule, of) in rules.iter().enumerate() {
-            let end = of.ends[at];
-            let bits = match end.kind {
-                Kind::Any => &mut any,
-                _ => own[end.number as usize].get_or_insert_with(|| none.clone()),
-            };
-            bits[rule / 64] |= 1 << (rule % 64);
+impl Side {
+    /// `None` if the lists of rules are longer than `room` together.
+    fn new(rules: &[Numbered], at: usize, ends: &Ends, kind: Kind, room: usize) -> Option<Self> {
+        let mut own = vec![Vec::new(); ends.numbers(kind)];
+        for (number, rule) in (0_u32..).zip(rules) {
+            own[rule.ends[at].number as usize].push(number);
         }
-        let mut known: HashMap<Bits, u32, RandomState> = HashMap::default();
-        let mut classes: Vec<Bits> = Vec::new();
-        let mut of: Vec<u32> = Vec::with_capacity(ends.elements(kind));
+        let nothing: Rc<[u32]> = Rc::default();
+        let mut known: HashMap<Rc<[u32]>, u32, RandomState> = HashMap::default();
+        known.insert(Rc::clone(&nothing), 0);
+        let mut side = Self { of: Vec::with_capacity(ends.elements(kind)), rules: vec![nothing] };
+        let mut total = 0;
         for element in 0..ends.elements(kind) as u32 {
             // A network adds its rules to those around, an identity those of the sets it is in.
-            let (outer, covering): (&[u64], &[u32]) = match (kind, element) {
-                (Kind::Net, 1..) => {
-                    (&classes[of[ends.around(element) as usize] as usize], &[element])
+            let mut fit: Vec<u32> = Vec::new();
+            if kind == Kind::Net {
+                let around = if element == 0 { 0 } else { side.of[ends.around(element) as usize] };
+                if own[element as usize].is_empty() {
+                    side.of.push(around);
+                    continue;
                 }
-                (Kind::Set, _) => (&any, ends.members(element)),
-                _ => (&any, &[]),
-            };
-            let mut bits = outer.to_vec();
-            for own in covering.iter().filter_map(|end| own[*end as usize].as_ref()) {
-                bits.iter_mut().zip(own).for_each(|(bits, own)| *bits |= own);
+                fit.extend(side.rules[around as usize].iter());
+                fit.extend(&own[element as usize]);
+            } else {
+                fit.extend(ends.members(element).iter().flat_map(|set| &own[*set as usize]));
             }
-            let class = *known.entry(bits.into()).or_insert_with_key(|bits| {
-                classes.push(bits.clone());
-                classes.len() as u32 - 1
-            });
-            of.push(class);
-            if classes.len() > MOST_PAIRS / 2 {
+            // Made of runs that ascend, which the sort takes as they are.
+            fit.sort();
+            total += fit.len();
+            if total > room {
                 return None;
             }
+            let class = *known.entry(fit.into()).or_insert_with_key(|fit| {
+                side.rules.push(Rc::clone(fit));
+                side.rules.len() as u32 - 1
+            });
+            side.of.push(class);
         }
-        Some(Self { of, classes })
+        Some(side)
+    }
+
+    /// By rule: the classes that it covers.
+    fn classes_of(&self, rules: usize) -> Vec<Vec<u32>> {
+        let mut classes_of = vec![Vec::new(); rules];
+        for (class, rules) in (0..).zip(&self.rules) {
+            rules.iter().for_each(|rule| classes_of[*rule as usize].push(class));
+        }
+        classes_of
     }
 }
 
-/// The list of every pair of classes.
-fn cross(
-    rules: &[Numbered],
-    fits: &[Fits; 2],
-    lists: &mut impl MakeLists,
-    distinct: &mut Distinct,
-) -> Result<(Vec<u16>, Vec<ListId>), TooMany> {
-    let mut known: HashMap<Bits, u16, RandomState> = HashMap::default();
-    let (mut cells, mut all) = (Vec::new(), Vec::new());
-    let mut both = vec![0; rules.len().div_ceil(64)];
-    for source in &fits[0].classes {
-        for destination in &fits[1].classes {
-            for (both, (source, destination)) in both.iter_mut().zip(source.iter().zip(destination))
-            {
-                *both = source & destination;
-            }
-            if let Some(list) = known.get(&*both) {
-                cells.push(*list);
-                continue;
-            }
-            let fitting = ones(&both).map(|rule| (rules[rule].rule, rules[rule].demand));
-            let number = u16::try_from(all.len()).map_err(|_| TooMany)?;
-            all.push(lists.list(distinct.of(fitting))?);
-            known.insert(both.clone().into(), number);
-            cells.push(number);
+/// Lists of rules as paths in a tree.
+struct Paths<'a> {
+    matching: Option<&'a Matching>,
+    /// By path: the path before its last rule, and that rule.
+    steps: Vec<(u32, u32)>,
+    /// By path: the transport classes that its rules match.
+    seen: Vec<u64>,
+    words: usize,
+    children: HashMap<(u32, u32), u32, RandomState>,
+}
+
+impl<'a> Paths<'a> {
+    const EMPTY: u32 = 0;
+
+    fn new(matching: Option<&'a Matching>) -> Self {
+        let words = matching.map_or(0, Matching::words);
+        Self {
+            matching,
+            steps: vec![(0, 0)],
+            seen: vec![0; words],
+            words,
+            children: HashMap::default(),
         }
     }
-    Ok((cells, all))
+
+    fn count(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// The path with one more rule; the same one if earlier rules match all that it matches.
+    fn extend(&mut self, path: u32, rule: u32, demand: u32) -> u32 {
+        if let Some(child) = self.children.get(&(path, rule)) {
+            return *child;
+        }
+        let child = self.steps.len() as u32;
+        let first = path as usize * self.words;
+        self.seen.extend_from_within(first..first + self.words);
+        let at = self.seen.len() - self.words;
+        let adds = self
+            .matching
+            .is_none_or(|matching| add(&mut self.seen[at..], matching.bits(demand as usize)));
+        let child = if adds {
+            self.steps.push((path, rule));
+            child
+        } else {
+            self.seen.truncate(at);
+            path
+        };
+        self.children.insert((path, rule), child);
+        child
+    }
+
+    /// The rules of a path, in order.
+    fn rules(&self, mut path: u32) -> Vec<u32> {
+        let mut rules = Vec::new();
+        while path != Self::EMPTY {
+            let (before, rule) = self.steps[path as usize];
+            rules.push(rule);
+            path = before;
+        }
+        rules.reverse();
+        rules
+    }
 }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use ahash::RandomState;
 
-use crate::lpm::{self, Lpm};
+use super::ranges::Ranges;
 use crate::prefix::Prefix;
 use crate::{AddressMap, End, PeerSetId, Rule};
 
@@ -129,16 +129,11 @@ impl Ends {
         (Self { nets, around, sets: sets.len() as u32, members }, named)
     }
 
-    /// Whether rules name peer sets.
-    pub(super) fn has_sets(&self) -> bool {
-        self.sets > 0
-    }
-
-    /// The longest-prefix match of the networks, if rules name any.
-    pub(super) fn lpm(&self) -> Option<Lpm> {
-        let mut editor = lpm::Editor::default();
-        (0..).zip(&self.nets).for_each(|(number, net)| editor.set(*net, Some(number)));
-        (!self.nets.is_empty()).then(|| editor.version())
+    /// A value for each network's element, `stride` apart, by address; `None` if rules name none.
+    pub(super) fn ranges(&self, stride: u32) -> Option<Ranges> {
+        let numbered = self.nets.iter().copied().zip(1_u32..);
+        let values = numbered.map(|(net, number)| (net, stride * number));
+        (!self.nets.is_empty()).then(|| Ranges::new(values, 0))
     }
 
     /// Elements of a kind.

@@ -52,6 +52,64 @@ pub(super) trait MakeLists {
     fn list(&mut self, rules: &[(u32, u32)]) -> Result<ListId, TooMany>;
 }
 
+/// Drops rules of a list that no key can find, because earlier rules match all that they match.
+#[derive(Debug)]
+pub(super) struct Effective<'a> {
+    /// The transport classes that demands match; without them only equal demands are dropped.
+    matching: Option<&'a Matching>,
+    /// Classes matched so far.
+    seen: Vec<u64>,
+    /// By demand: the last list that has it.
+    last: Vec<u32>,
+    list: u32,
+    rules: Vec<(u32, u32)>,
+}
+
+impl<'a> Effective<'a> {
+    /// For so many demands.
+    pub(super) fn new(matching: Option<&'a Matching>, demands: usize) -> Self {
+        let seen = vec![0; matching.map_or(0, |matching| matching.words())];
+        Self { matching, seen, last: vec![0; demands], list: 0, rules: Vec::new() }
+    }
+
+    /// The transport classes that demands match.
+    pub(super) fn matching(&self) -> Option<&'a Matching> {
+        self.matching
+    }
+
+    /// Of rules over the same ends, which ascend, each with its demand: those that can be found.
+    pub(super) fn of(&mut self, rules: impl Iterator<Item = (u32, u32)>) -> &[(u32, u32)] {
+        self.list += 1;
+        self.rules.clear();
+        self.seen.fill(0);
+        for rule in rules {
+            let demand = rule.1 as usize;
+            if std::mem::replace(&mut self.last[demand], self.list) == self.list {
+                continue;
+            }
+            if let Some(matching) = self.matching
+                && !add(&mut self.seen, matching.bits(demand))
+            {
+                continue;
+            }
+            self.rules.push(rule);
+            if self.matching.is_some_and(|matching| matching.is_all(demand)) {
+                break;
+            }
+        }
+        &self.rules
+    }
+}
+
+/// Adds bits to others; whether that changes any.
+pub(super) fn add(to: &mut [u64], bits: &[u64]) -> bool {
+    to.iter_mut().zip(bits).fold(false, |changed, (to, bits)| {
+        let before = *to;
+        *to |= bits;
+        changed | (*to != before)
+    })
+}
+
 /// Lists decided by class.
 #[derive(Debug, Default)]
 pub(super) struct Rows {

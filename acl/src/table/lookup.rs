@@ -1,11 +1,11 @@
 //! Lookups: of one key, and of vectors step by step.
 
 use super::Table;
-use super::crossed::{Crossed, CrossedField};
 use super::ends::Kind;
 use super::field::Field;
 use super::lists::{ListId, Lists, NONE};
-use super::plan::{ByEnds, Decide, Pruned};
+use super::plan::{BothEnds, ByEnds, Decide};
+use super::tuples::Tuples;
 use crate::simd::{self, VECTOR};
 use crate::{Address, Key};
 
@@ -13,35 +13,20 @@ impl Table {
     /// The index of the first rule that matches `key`.
     #[inline]
     pub fn lookup(&self, key: &Key) -> Option<usize> {
+        let ends = &self.parts.ends;
         let found = match &self.parts.lists {
-            Decide::Rows(classes, rows) => self.lookup_one(key, classes.class(key) as u16, rows),
-            Decide::Scans(scans) => self.lookup_one(key, 0, scans),
+            Decide::Rows(classes, rows) => ends.lookup_one(key, classes.class(key) as u16, rows),
+            Decide::Scans(scans) => ends.lookup_one(key, 0, scans),
         };
+        let found = self.among_rest(key, found);
         (found != NONE).then_some(found as usize)
-    }
-
-    #[inline]
-    fn lookup_one(&self, key: &Key, class: u16, lists: impl Lists) -> u32 {
-        match &self.parts.ends {
-            ByEnds::Crossed(crossed) => {
-                let element = |at: usize| {
-                    let (field, (address, identity)) = (&crossed.fields[at], end(key, at));
-                    match &field.nets {
-                        _ if field.by_identity => field.of_identity(identity),
-                        nets => nets.as_ref().map_or(0, |nets| nets.lookup(address)),
-                    }
-                };
-                lists.first(crossed.list(element(0), element(1)), class, key, NONE)
-            }
-            ByEnds::Pruned(pruned) => self.among_rest(key, pruned.lookup_one(key, class, lists)),
-        }
     }
 
     /// The first rule among `best` and those that no structure took.
     #[inline]
     fn among_rest(&self, key: &Key, best: u32) -> u32 {
-        let ByEnds::Pruned(pruned) = &self.parts.ends else { return best };
-        let mut before = pruned.tuples.rest.iter().take_while(|rule| **rule < best);
+        let BothEnds::Tuples(tuples) = &self.parts.ends.both else { return best };
+        let mut before = tuples.rest.iter().take_while(|rule| **rule < best);
         let matches = |rule: &&u32| self.rules[**rule as usize].matches(key, &self.addresses);
         before.find(matches).copied().unwrap_or(best)
     }
@@ -52,6 +37,7 @@ impl Table {
     /// Much faster than one lookup after the other: each step is taken for all keys before the
     /// next one, so that the memory accesses of many keys overlap.
     pub fn lookup_vector(&self, keys: &[Key], found: &mut [u32]) {
+        let ends = &self.parts.ends;
         for (keys, found) in keys.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
             let keys = &keys[..keys.len().min(found.len())];
             let found = &mut found[..keys.len()];
@@ -63,29 +49,17 @@ impl Table {
                     match &self.parts.lists {
                         Decide::Rows(of, rows) => {
                             of.classes(keys, classes);
-                            self.lookup_chunk(keys, classes, found, rows);
+                            ends.lookup_chunk(keys, classes, found, rows);
                         }
-                        Decide::Scans(scans) => self.lookup_chunk(keys, classes, found, scans),
+                        Decide::Scans(scans) => ends.lookup_chunk(keys, classes, found, scans),
                     }
                 },
             );
-        }
-    }
-
-    #[inline(always)]
-    fn lookup_chunk(&self, keys: &[Key], classes: &[u16], best: &mut [u32], lists: impl Lists) {
-        match &self.parts.ends {
-            ByEnds::Crossed(crossed) => crossed.lookup_chunk(keys, classes, best, lists),
-            ByEnds::Pruned(pruned) => {
-                match (pruned.tuples.is_empty(), pruned.tuples.are_of_nets) {
-                    (true, _) => pruned.lookup_chunk::<0, true>(keys, classes, best, lists),
-                    (_, true) => pruned.lookup_chunk::<VECTOR, true>(keys, classes, best, lists),
-                    _ => pruned.lookup_chunk::<VECTOR, false>(keys, classes, best, lists),
-                }
-                if !pruned.tuples.rest.is_empty() {
-                    for (key, best) in keys.iter().zip(best) {
-                        *best = self.among_rest(key, *best);
-                    }
+            if let BothEnds::Tuples(tuples) = &ends.both
+                && !tuples.rest.is_empty()
+            {
+                for (key, best) in keys.iter().zip(found) {
+                    *best = self.among_rest(key, *best);
                 }
             }
         }
@@ -101,169 +75,251 @@ fn end(key: &Key, at: usize) -> (Address, u32) {
     }
 }
 
-impl Crossed {
+impl Field {
+    /// The records of many keys, those of the only kind by which rules name this field.
     #[inline(always)]
-    fn lookup_chunk(&self, keys: &[Key], classes: &[u16], best: &mut [u32], lists: impl Lists) {
-        let mut elements = [[0; VECTOR]; 2];
-        let [sources, destinations] = &mut elements;
-        let sources = elements_of(&self.fields[0], 0, keys, sources);
-        let destinations = elements_of(&self.fields[1], 1, keys, destinations);
-        let ends = sources.iter().zip(destinations);
-        for (((key, class), best), ends) in keys.iter().zip(classes).zip(best).zip(ends) {
-            *best = lists.first(self.list(*ends.0, *ends.1), *class, key, NONE);
+    fn records(&self, at: usize, keys: &[Key], records: &mut [u32]) {
+        if let Some(nets) = &self.nets {
+            nets.find_each(keys.iter().map(|key| end(key, at).0), records);
+        } else if self.identities > 0 {
+            for (key, record) in keys.iter().zip(records) {
+                *record = self.of_identity(end(key, at).1);
+            }
+        } else {
+            records.fill(self.any);
         }
     }
 }
 
-/// The elements of one field of many keys.
-#[inline(always)]
-fn elements_of<'a>(
-    field: &CrossedField,
-    at: usize,
-    keys: &[Key],
-    elements: &'a mut [u32; VECTOR],
-) -> &'a [u32] {
-    let elements = &mut elements[..keys.len()];
-    if field.by_identity {
-        let pairs = elements.iter_mut().zip(keys);
-        pairs.for_each(|(element, key)| *element = field.of_identity(end(key, at).1));
-    } else if let Some(nets) = &field.nets {
-        nets.lookup_each(keys.iter().map(|key| end(key, at).0), elements);
-    }
-    elements
-}
-
-impl Pruned {
+impl ByEnds {
     #[inline]
     fn lookup_one(&self, key: &Key, class: u16, lists: impl Lists) -> u32 {
         let mut best = lists.first(self.any, class, key, NONE);
         let mut records = [[0; 3]; 2];
-        let mut mask = u32::MAX;
         for (at, (field, records)) in self.fields.iter().zip(&mut records).enumerate() {
             let (address, identity) = end(key, at);
-            let net = field.nets.as_ref().map_or(0, |nets| nets.lookup(address));
-            *records = [field.of_net(net), field.of_identity(identity), field.any];
-            let mut tuples = field.mask(field.any);
+            *records = [field.of_address(address), field.of_identity(identity), field.any];
             for kind in [Kind::Net, Kind::Set] {
-                let record = records[kind as usize];
                 if field.has_lists[kind as usize] {
-                    best = best.min(lists.first(field.list(record), class, key, best));
-                }
-                if field.has_tuples[kind as usize] {
-                    tuples |= field.mask(record);
+                    let list = field.list(records[kind as usize]);
+                    best = best.min(lists.first(list, class, key, best));
                 }
             }
-            mask &= tuples;
         }
-        while self.tuples.may_beat(mask, best) {
-            let record = |at: usize, kind: Kind| records[at][kind as usize];
-            let (pair, place) = self.tuples.probe(mask, &self.fields, record);
-            let list = self.tuples.list(pair, place);
-            best = best.min(lists.first(list, class, key, best));
-            mask &= mask - 1;
+        match &self.both {
+            BothEnds::Nothing => best,
+            BothEnds::Crossed(crossed) => {
+                let of = |at: usize| self.fields[at].class(records[at][crossed.kinds[at] as usize]);
+                best.min(lists.first(crossed.list(of(0), of(1)), class, key, best))
+            }
+            BothEnds::Tuples(tuples) => {
+                let mut mask = u32::MAX;
+                for (field, records) in self.fields.iter().zip(records) {
+                    mask &= field.tuples(records);
+                }
+                while tuples.may_beat(mask, best) {
+                    let record = |at: usize, kind: Kind| records[at][kind as usize];
+                    let (pair, place) = tuples.probe(mask, &self.fields, record);
+                    let list = tuples.list(pair, place);
+                    best = best.min(lists.first(list, class, key, best));
+                    mask &= mask - 1;
+                }
+                best
+            }
         }
-        best
     }
 
-    /// `TUPLES` is [`VECTOR`] if there are tuples, else 0; `NETS` states whether all of them are of
-    /// networks.
     #[inline(always)]
-    fn lookup_chunk<const TUPLES: usize, const NETS: bool>(
+    fn lookup_chunk(&self, keys: &[Key], classes: &[u16], best: &mut [u32], lists: impl Lists) {
+        let alike = match &self.both {
+            BothEnds::Tuples(tuples) => tuples.are_of_nets,
+            BothEnds::Nothing | BothEnds::Crossed(_) => true,
+        };
+        if !alike || self.fields.iter().any(|field| field.kind().is_none()) {
+            return self.lookup_mixed(keys, classes, best, lists);
+        }
+        let mut records = [[0; VECTOR]; 2];
+        for (at, (field, records)) in self.fields.iter().zip(&mut records).enumerate() {
+            if field.has_lists.contains(&true) || field.has_classes.contains(&true) {
+                field.records(at, keys, &mut records[..keys.len()]);
+            }
+        }
+        let has_lists = self.fields.each_ref().map(|field| field.has_lists.contains(&true));
+        let crossed = matches!(self.both, BothEnds::Crossed(_));
+        let records = &records;
+        match (has_lists, crossed) {
+            ([false, false], false) => best.fill(NONE),
+            ([true, false], false) => {
+                self.decide::<true, false, false>(keys, classes, records, best, lists)
+            }
+            ([false, true], false) => {
+                self.decide::<false, true, false>(keys, classes, records, best, lists)
+            }
+            ([true, true], false) => {
+                self.decide::<true, true, false>(keys, classes, records, best, lists)
+            }
+            ([false, false], true) => {
+                self.decide::<false, false, true>(keys, classes, records, best, lists)
+            }
+            ([true, false], true) => {
+                self.decide::<true, false, true>(keys, classes, records, best, lists)
+            }
+            ([false, true], true) => {
+                self.decide::<false, true, true>(keys, classes, records, best, lists)
+            }
+            ([true, true], true) => {
+                self.decide::<true, true, true>(keys, classes, records, best, lists)
+            }
+        }
+        self.decide_any(keys, classes, best, lists);
+        if let BothEnds::Tuples(tuples) = &self.both {
+            let mut masks = [0; VECTOR];
+            let [source, destination] = &self.fields;
+            for (mask, records) in
+                masks.iter_mut().zip(records[0].iter().zip(&records[1])).take(keys.len())
+            {
+                *mask = source.mask(*records.0) & destination.mask(*records.1);
+            }
+            let record = |place: usize, at: usize, _: Kind| records[at][place];
+            tuples.probe_each(&self.fields, keys, classes, &mut masks, record, best, lists);
+        }
+    }
+
+    /// The first rule among those found and the list of no end.
+    #[inline(always)]
+    fn decide_any(&self, keys: &[Key], classes: &[u16], best: &mut [u32], lists: impl Lists) {
+        if self.any != ListId::EMPTY {
+            for ((key, class), best) in keys.iter().zip(classes).zip(best) {
+                *best = (*best).min(lists.first(self.any, *class, key, *best));
+            }
+        }
+    }
+
+    /// The first rule of the lists of each end and of both.
+    #[inline(always)]
+    fn decide<const SOURCE: bool, const DESTINATION: bool, const CROSSED: bool>(
         &self,
         keys: &[Key],
         classes: &[u16],
+        records: &[[u32; VECTOR]; 2],
         best: &mut [u32],
         lists: impl Lists,
     ) {
-        if self.any == ListId::EMPTY {
-            best.fill(NONE);
-        } else {
-            for ((key, class), best) in keys.iter().zip(classes).zip(best.iter_mut()) {
-                *best = lists.first(self.any, *class, key, NONE);
+        let [source, destination] = &self.fields;
+        let records = records[0].iter().zip(&records[1]);
+        for (((key, class), best), records) in keys.iter().zip(classes).zip(best).zip(records) {
+            let mut found = NONE;
+            if SOURCE {
+                found = found.min(lists.first(source.list(*records.0), *class, key, found));
             }
-        }
-        let mut nets = [[0; TUPLES]; 2];
-        let mut masks = [u32::MAX; TUPLES];
-        for at in 0..2 {
-            let field = &self.fields[at];
-            let mut records = [0; VECTOR];
-            let records = &mut records[..keys.len()];
-            if let Some(nets) = &field.nets {
-                nets.lookup_each(keys.iter().map(|key| end(key, at).0), records);
-                records.iter_mut().for_each(|record| *record = field.of_net(*record));
+            if DESTINATION {
+                found = found.min(lists.first(destination.list(*records.1), *class, key, found));
             }
-            let identity = |key: &Key| field.of_identity(end(key, at).1);
-            let found =
-                |record, class, key, best| lists.first(field.list(record), class, key, best);
-            if field.has_lists[Kind::Net as usize] {
-                let pairs = keys.iter().zip(classes).zip(&*records).zip(best.iter_mut());
-                for (((key, class), record), best) in pairs {
-                    *best = (*best).min(found(*record, *class, key, *best));
-                }
+            if CROSSED && let BothEnds::Crossed(crossed) = &self.both {
+                let pair = (source.class(*records.0), destination.class(*records.1));
+                found = found.min(lists.first(crossed.list(pair.0, pair.1), *class, key, found));
             }
-            if field.has_lists[Kind::Set as usize] {
-                for ((key, class), best) in keys.iter().zip(classes).zip(best.iter_mut()) {
-                    *best = (*best).min(found(identity(key), *class, key, *best));
-                }
-            }
-            if TUPLES == 0 {
-                continue;
-            }
-            // Of the tuples only those stay that have a rule which fits.
-            let any = field.mask(field.any);
-            if NETS {
-                for (record, mask) in records.iter().zip(&mut masks) {
-                    *mask &= field.mask(*record);
-                }
-            } else {
-                for ((key, record), mask) in keys.iter().zip(&*records).zip(&mut masks) {
-                    let of_set = if field.identities > 0 { field.mask(identity(key)) } else { 0 };
-                    *mask &= any | field.mask(*record) | of_set;
-                }
-            }
-            nets[at][..keys.len()].copy_from_slice(records);
-        }
-        if TUPLES != 0 {
-            let record = |key: &Key, place: usize, at: usize, kind: Kind| match kind {
-                _ if NETS => nets[at][place],
-                Kind::Net => nets[at][place],
-                Kind::Set => self.fields[at].of_identity(end(key, at).1),
-                Kind::Any => self.fields[at].any,
-            };
-            self.probe_tuples(keys, classes, &mut masks, record, best, lists);
+            *best = found;
         }
     }
 
+    /// Where rules name a field both by networks and by peer sets.
+    fn lookup_mixed(&self, keys: &[Key], classes: &[u16], best: &mut [u32], lists: impl Lists) {
+        best.fill(NONE);
+        self.decide_any(keys, classes, best, lists);
+        let mut nets = [[0; VECTOR]; 2];
+        let mut masks = [u32::MAX; VECTOR];
+        for at in 0..2 {
+            let field = &self.fields[at];
+            let records = &mut nets[at][..keys.len()];
+            if let Some(nets) = &field.nets {
+                nets.find_each(keys.iter().map(|key| end(key, at).0), records);
+            }
+            for (((key, class), record), best) in
+                keys.iter().zip(classes).zip(&*records).zip(best.iter_mut())
+            {
+                if field.has_lists[Kind::Net as usize] {
+                    *best = (*best).min(lists.first(field.list(*record), *class, key, *best));
+                }
+                if field.has_lists[Kind::Set as usize] {
+                    let list = field.list(field.of_identity(end(key, at).1));
+                    *best = (*best).min(lists.first(list, *class, key, *best));
+                }
+            }
+        }
+        let record = |place: usize, at: usize, kind: Kind| match kind {
+            Kind::Net => nets[at][place],
+            Kind::Set => self.fields[at].of_identity(end(&keys[place], at).1),
+            Kind::Any => self.fields[at].any,
+        };
+        match &self.both {
+            BothEnds::Nothing => {}
+            BothEnds::Crossed(crossed) => {
+                for (place, ((key, class), best)) in keys.iter().zip(classes).zip(best).enumerate()
+                {
+                    let of =
+                        |at: usize| self.fields[at].class(record(place, at, crossed.kinds[at]));
+                    *best =
+                        (*best).min(lists.first(crossed.list(of(0), of(1)), *class, key, *best));
+                }
+            }
+            BothEnds::Tuples(tuples) => {
+                for (place, mask) in masks.iter_mut().enumerate().take(keys.len()) {
+                    for (at, field) in self.fields.iter().enumerate() {
+                        let of = |kind| record(place, at, kind);
+                        *mask &= field.tuples([of(Kind::Net), of(Kind::Set), of(Kind::Any)]);
+                    }
+                }
+                tuples.probe_each(&self.fields, keys, classes, &mut masks, record, best, lists);
+            }
+        }
+    }
+}
+
+impl Field {
+    /// The tuples that have a rule for one of these records, by kind.
+    #[inline(always)]
+    fn tuples(&self, records: [u32; 3]) -> u32 {
+        let of = |kind: Kind| match self.has_classes[kind as usize] {
+            true => self.mask(records[kind as usize]),
+            false => 0,
+        };
+        of(Kind::Net) | of(Kind::Set) | of(Kind::Any)
+    }
+}
+
+impl Tuples {
     /// Probes tuples, step by step for all keys, so that cache misses overlap and no step waits
     /// for a guess about another.
     #[inline(always)]
-    fn probe_tuples<const TUPLES: usize>(
+    #[allow(clippy::too_many_arguments, reason = "the state of a vector's lookup")]
+    fn probe_each(
         &self,
+        fields: &[Field; 2],
         keys: &[Key],
         classes: &[u16],
-        masks: &mut [u32; TUPLES],
-        record: impl Fn(&Key, usize, usize, Kind) -> u32,
+        masks: &mut [u32; VECTOR],
+        record: impl Fn(usize, usize, Kind) -> u32,
         best: &mut [u32],
         lists: impl Lists,
     ) {
-        let (tuples, fields): (_, &[Field; 2]) = (&self.tuples, &self.fields);
-        let mut pairs = [0; TUPLES];
-        let mut cells = [0; TUPLES];
+        let mut pairs = [0; VECTOR];
+        let mut cells = [0; VECTOR];
         let mut left = Places::new();
         for at in 0..keys.len() {
-            left.push_if(tuples.may_beat(masks[at], best[at]), at);
+            left.push_if(self.may_beat(masks[at], best[at]), at);
         }
         while left.count > 0 {
             for at in left.iter() {
-                let record = |field: usize, kind: Kind| record(&keys[at], at, field, kind);
-                (pairs[at], cells[at]) = tuples.probe(masks[at], fields, record);
-                tuples.prefetch(cells[at]);
+                let record = |field: usize, kind: Kind| record(at, field, kind);
+                (pairs[at], cells[at]) = self.probe(masks[at], fields, record);
+                self.prefetch(cells[at]);
             }
             for at in left.take().iter() {
-                let list = tuples.list(pairs[at], cells[at]);
+                let list = self.list(pairs[at], cells[at]);
                 best[at] = best[at].min(lists.first(list, classes[at], &keys[at], best[at]));
                 masks[at] &= masks[at].wrapping_sub(1);
-                left.push_if(tuples.may_beat(masks[at], best[at]), at);
+                left.push_if(self.may_beat(masks[at], best[at]), at);
             }
         }
     }

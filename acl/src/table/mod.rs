@@ -1,10 +1,10 @@
 //! Compiled rule sets.
 //!
 //! ```text
-//!       transport class ----------------------------.----------------.
-//! key   source: network, identity -> record -> list of one end -.    |
-//!       destination: likewise     -> record -> list of one end --> first rule
-//!             \ tuples and classes of both -> list of both ends -'
+//!       transport class -------------------------------.----------------.
+//! key   source: address, identity -> record -> list of one end -.      |
+//!       destination: likewise     -> record -> list of one end ---> first rule
+//!                      \ classes of both -> list of both ends -'
 //! ```
 
 mod bits;
@@ -14,6 +14,7 @@ mod field;
 mod lists;
 mod lookup;
 mod plan;
+mod ranges;
 mod report;
 mod scan;
 mod transport;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 
 use crate::{Action, AddressMap, Rule};
 use lists::NONE;
-use plan::{ByEnds, Parts};
+use plan::Parts;
 pub use report::{Report, Structure};
 
 /// A compiled, immutable rule set.
@@ -66,10 +67,7 @@ impl Table {
     /// in a field that none does.
     #[inline]
     pub fn asks_identities(&self) -> [bool; 2] {
-        match &self.parts.ends {
-            ByEnds::Crossed(crossed) => crossed.fields.each_ref().map(|field| field.by_identity),
-            ByEnds::Pruned(pruned) => pruned.fields.each_ref().map(|field| field.identities > 0),
-        }
+        self.parts.ends.fields.each_ref().map(|field| field.identities > 0)
     }
 
     /// What the compiler found.

@@ -2,15 +2,14 @@
 //!
 //! ```text
 //! rule looks at     goes to
-//! no end            the list that every key is asked about
+//! no end            the lists of an end, or a list that every key is asked about
 //! one end           lists of that end's elements, merged with those around
-//! both ends         tuples; each end notes the tuple and its class there
+//! both ends         pairs of classes in one array; tuples if these are too many
 //! ```
 //!
-//! Where there are few classes of both ends, all rules go to one [crossed](super::crossed) table
-//! instead. Where the lists of one end, merged, would grow beyond what is linear in the number of
-//! rules, those of the widest ends go to tuples as well. Where there are too many transport
-//! classes, lists are cut by ports.
+//! Where the lists of one end, merged, would grow beyond what is linear in the number of rules, those
+//! of the widest ends go to tuples as well. Where there are too many transport classes, lists are cut
+//! by ports.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -19,8 +18,8 @@ use ahash::RandomState;
 
 use super::crossed::Crossed;
 use super::ends::{EndId, Ends, Kind};
-use super::field::Field;
-use super::lists::{ListId, MakeLists, Rows, RowsBuilder};
+use super::field::{Both, Field};
+use super::lists::{Effective, ListId, MakeLists, Rows, RowsBuilder};
 use super::scan::{Scans, ScansBuilder};
 use super::transport::{Matching, TooMany, Transport, TransportClasses};
 use super::tuples::{MOST, Numbered, Tuples};
@@ -36,22 +35,24 @@ pub(super) struct Parts {
 
 /// Maps the ends of a key to lists.
 #[derive(Debug)]
-pub(super) enum ByEnds {
-    /// One list for each pair of classes.
-    Crossed(Crossed),
-    /// Lists for each end, and tuples.
-    Pruned(Box<Pruned>),
-}
-
-/// Lists for each end, and tuples of rules over both.
-#[derive(Debug)]
-pub(super) struct Pruned {
-    /// Rules over no end.
+pub(super) struct ByEnds {
+    /// Rules over no end that are in no other list.
     pub(super) any: ListId,
     pub(super) fields: [Field; 2],
-    pub(super) tuples: Tuples,
+    pub(super) both: BothEnds,
     /// Rules in lists of one end or none.
     pub(super) in_lists: usize,
+}
+
+/// Rules over both ends.
+#[derive(Debug)]
+pub(super) enum BothEnds {
+    /// There are none.
+    Nothing,
+    /// One list for each pair of classes.
+    Crossed(Crossed),
+    /// Lists for pairs of classes in each tuple.
+    Tuples(Box<Tuples>),
 }
 
 /// How lists are decided.
@@ -63,24 +64,32 @@ pub(super) enum Decide {
     Scans(Scans),
 }
 
+/// How rules over both ends may be held.
+#[derive(Clone, Copy, Debug)]
+enum Allowed {
+    /// Crossed if they fit, else in tuples.
+    Crossed,
+    /// In so many tuples at most.
+    Tuples(usize),
+}
+
 /// Compiles these rules.
 pub(super) fn compile(rules: &[Rule], addresses: &AddressMap) -> Parts {
     let input = Input::new(rules, addresses);
-    let crossed = || if input.is_two_sided() { input.crossed() } else { None };
-    crossed().or_else(|| input.pruned(MOST)).unwrap_or_else(|| input.pruned_by_cuts(MOST))
+    input.by_class(Allowed::Crossed).unwrap_or_else(|| input.by_cuts(Allowed::Crossed))
 }
 
 /// Every structure that can hold these rules, be it chosen for them or not.
 #[cfg(test)]
 pub(super) fn all(rules: &[Rule], addresses: &AddressMap) -> Vec<Parts> {
     let input = Input::new(rules, addresses);
-    let by_cuts = [0, 1, 2, MOST].map(|most| input.pruned_by_cuts(most));
-    let by_class = [0, 1, 2, MOST].into_iter().filter_map(|most| input.pruned(most));
-    by_class.chain(by_cuts).chain(input.crossed()).collect()
+    let tuples = [0, 1, 2, MOST].map(Allowed::Tuples);
+    let allowed = [Allowed::Crossed].into_iter().chain(tuples);
+    let by_cuts = allowed.clone().map(|allowed| input.by_cuts(allowed));
+    allowed.filter_map(|allowed| input.by_class(allowed)).chain(by_cuts).collect()
 }
 
-/// Cells of rows in a crossed table, and in another beyond what is linear in its rules.
-const CELLS_CROSSED: usize = 1 << 19;
+/// Cells of rows beyond what is linear in the rules of a table.
 const CELLS_MORE: usize = 1 << 23;
 
 /// Rules that can match, with their transport conditions by number.
@@ -113,42 +122,35 @@ impl Input {
         Self { transport, rules, demands, ends: [sources, destinations] }
     }
 
-    /// With both fields' classes crossed, if they are few.
-    fn crossed(&self) -> Option<Parts> {
-        let (classes, matching) = self.transport.as_ref().ok()?;
-        let mut rows = RowsBuilder::new(matching, CELLS_CROSSED);
-        let mut distinct = Distinct::new(self.demands.len());
-        let crossed = Crossed::new(&self.rules, &self.ends, &mut rows, &mut distinct)?;
-        let lists = Decide::Rows(Box::new(classes.clone()), rows.finish());
-        Some(Parts { lists, ends: ByEnds::Crossed(crossed) })
-    }
-
-    /// With lists for each end, and so many tuples at most, if transport classes are few.
-    fn pruned(&self, tuples: usize) -> Option<Parts> {
+    /// With lists decided by transport class, if these are few.
+    fn by_class(&self, allowed: Allowed) -> Option<Parts> {
         let (classes, matching) = self.transport.as_ref().ok()?;
         let mut rows = RowsBuilder::new(matching, 64 * self.rules.len() + CELLS_MORE);
-        let pruned = self.build(&mut rows, tuples).ok()?;
-        let lists = Decide::Rows(Box::new(classes.clone()), rows.finish());
-        Some(Parts { lists, ends: ByEnds::Pruned(Box::new(pruned)) })
+        let mut effective = Effective::new(Some(matching), self.demands.len());
+        let ends = self.build(&mut rows, &mut effective, allowed).ok()?;
+        Some(Parts { lists: Decide::Rows(Box::new(classes.clone()), rows.finish()), ends })
     }
 
-    /// The same with lists cut by ports, whatever the rules.
-    fn pruned_by_cuts(&self, tuples: usize) -> Parts {
+    /// With lists cut by ports, whatever the rules.
+    fn by_cuts(&self, allowed: Allowed) -> Parts {
         let mut scans = ScansBuilder::new(&self.demands);
-        let pruned = self.build(&mut scans, tuples);
-        let pruned = pruned.unwrap_or_else(|TooMany| unreachable!("cuts have no limit"));
-        let ends = ByEnds::Pruned(Box::new(pruned));
+        let mut effective = Effective::new(None, self.demands.len());
+        let ends = self.build(&mut scans, &mut effective, allowed);
+        let ends = ends.or_else(|TooMany| {
+            // More lists of pairs than a cell can name.
+            self.build(&mut scans, &mut effective, Allowed::Tuples(MOST))
+        });
+        let ends = ends.unwrap_or_else(|TooMany| unreachable!("cuts have no limit"));
         Parts { lists: Decide::Scans(scans.finish()), ends }
     }
 
-    /// Whether any rule looks at both ends.
-    fn is_two_sided(&self) -> bool {
-        self.rules.iter().any(|rule| rule.ends.iter().all(|end| end.kind != Kind::Any))
-    }
-
-    /// Lists for each end, and so many tuples at most.
-    fn build(&self, lists: &mut impl MakeLists, most: usize) -> Result<Pruned, TooMany> {
-        let mut distinct = Distinct::new(self.demands.len());
+    /// Lists for each end and for both.
+    fn build(
+        &self,
+        lists: &mut impl MakeLists,
+        effective: &mut Effective<'_>,
+        allowed: Allowed,
+    ) -> Result<ByEnds, TooMany> {
         let wide = [0, 1].map(|at| self.wide(at));
         let in_list = |rule: &&Numbered| match rule.ends {
             [EndId { kind: Kind::Any, .. }, EndId { kind: Kind::Any, .. }] => true,
@@ -156,11 +158,16 @@ impl Input {
             [EndId { kind: Kind::Any, .. }, end] => !wide[1].contains(&end),
             _ => false,
         };
-        let any = self.rules.iter().filter(|rule| rule.ends == [EndId::ANY; 2]);
-        let any = lists.list(distinct.of(any.map(|rule| (rule.rule, rule.demand))))?;
-        let in_tuples: Vec<Numbered> =
+        let of_both: Vec<Numbered> =
             self.rules.iter().filter(|rule| !in_list(rule)).copied().collect();
-        let (tuples, mut fields) = Tuples::new(&in_tuples, &self.ends, lists, &mut distinct, most)?;
+        let (both, mut fields) = self.both(&of_both, lists, effective, allowed)?;
+        let any: Vec<(u32, u32)> = self
+            .rules
+            .iter()
+            .filter(|rule| rule.ends == [EndId::ANY; 2])
+            .map(|rule| (rule.rule, rule.demand))
+            .collect();
+        let mut any = effective.of(any.into_iter()).to_vec();
         for (at, (ends, field)) in self.ends.iter().zip(&mut fields).enumerate() {
             let mut own = [Kind::Net, Kind::Set].map(|kind| vec![Vec::new(); ends.numbers(kind)]);
             for rule in self.rules.iter().filter(in_list) {
@@ -169,13 +176,50 @@ impl Input {
                     own[number as usize].push((rule.rule, rule.demand));
                 }
             }
-            let mut merger = Merger { lists: &mut *lists, distinct: &mut distinct };
-            let [of_nets, of_sets] = &own;
-            merger.nets(of_nets, ends, field)?;
-            merger.identities(of_sets, ends, field)?;
+            let mut merger = Merger { lists: &mut *lists, effective: &mut *effective };
+            for (kind, own) in [Kind::Net, Kind::Set].into_iter().zip(&own) {
+                if own.iter().all(Vec::is_empty) {
+                    continue;
+                }
+                // Every key has an element of this kind, which may bring these along.
+                let few = any.len() * ends.elements(kind) <= 4 * self.rules.len() + 4096;
+                let base = if few { std::mem::take(&mut any) } else { Vec::new() };
+                match kind {
+                    Kind::Net => merger.nets(base, own, ends, field)?,
+                    _ => merger.identities(&base, own, ends, field)?,
+                }
+            }
         }
-        let in_lists = self.rules.len() - in_tuples.len();
-        Ok(Pruned { any, fields, tuples, in_lists })
+        let any = lists.list(&any)?;
+        let in_lists = self.rules.len() - of_both.len();
+        Ok(ByEnds { any, fields, both, in_lists })
+    }
+
+    /// Rules over both ends, with the records of both fields.
+    fn both(
+        &self,
+        rules: &[Numbered],
+        lists: &mut impl MakeLists,
+        effective: &mut Effective<'_>,
+        allowed: Allowed,
+    ) -> Result<(BothEnds, [Field; 2]), TooMany> {
+        if rules.is_empty() {
+            let fields = self.ends.each_ref().map(|ends| Field::new(ends, Both::Nothing));
+            return Ok((BothEnds::Nothing, fields));
+        }
+        let most = match allowed {
+            Allowed::Tuples(most) => most,
+            Allowed::Crossed => {
+                let all = self.rules.len();
+                let crossed = Crossed::new(rules, all, &self.ends, lists, effective)?;
+                if let Some((crossed, fields)) = crossed {
+                    return Ok((BothEnds::Crossed(crossed), fields));
+                }
+                MOST
+            }
+        };
+        let (tuples, fields) = Tuples::new(rules, &self.ends, lists, effective, most)?;
+        Ok((BothEnds::Tuples(Box::new(tuples)), fields))
     }
 
     /// The ends of a field whose rules over it alone would be copied to so many elements that they
@@ -215,93 +259,60 @@ impl Input {
 type Merged = Rc<Vec<(u32, u32)>>;
 
 /// Merges the lists of ends into those of elements.
-struct Merger<'a, L> {
+struct Merger<'a, 'm, L> {
     lists: &'a mut L,
-    distinct: &'a mut Distinct,
+    effective: &'a mut Effective<'m>,
 }
 
-impl<L: MakeLists> Merger<'_, L> {
-    /// By network: its rules and those of the networks around.
+impl<L: MakeLists> Merger<'_, '_, L> {
+    /// By network: its rules, those of the networks around, and `base`.
     fn nets(
         &mut self,
+        base: Vec<(u32, u32)>,
         own: &[Vec<(u32, u32)>],
         ends: &Ends,
         field: &mut Field,
     ) -> Result<(), TooMany> {
-        if own.iter().all(Vec::is_empty) {
-            return Ok(());
-        }
-        let mut merged: Vec<(Merged, ListId)> = vec![(Rc::default(), ListId::EMPTY); own.len()];
+        let mut merged: Vec<(Merged, ListId)> = Vec::with_capacity(own.len());
+        merged.push((Rc::new(base.clone()), self.lists.list(&base)?));
+        field.set_list(Kind::Net, 0, merged[0].1);
         for net in 1..own.len() {
             let (outer, list) = &merged[ends.around(net as u32) as usize];
-            merged[net] = if own[net].is_empty() {
+            let of_net = if own[net].is_empty() {
                 (Rc::clone(outer), *list)
             } else {
-                let both = [&**outer, &own[net]];
-                let both = self.merge(both.into_iter());
+                let both = self.merge([&**outer, &own[net]].into_iter());
                 let list = self.lists.list(&both)?;
                 (Rc::new(both), list)
             };
-            field.set_list(Kind::Net, net as u32, merged[net].1);
+            field.set_list(Kind::Net, net as u32, of_net.1);
+            merged.push(of_net);
         }
         Ok(())
     }
 
-    /// By identity: the rules of the sets it is in.
+    /// By identity: the rules of the sets it is in, and `base`.
     fn identities(
         &mut self,
+        base: &Vec<(u32, u32)>,
         own: &[Vec<(u32, u32)>],
         ends: &Ends,
         field: &mut Field,
     ) -> Result<(), TooMany> {
-        if own.iter().all(Vec::is_empty) {
-            return Ok(());
-        }
         for identity in 0..ends.elements(Kind::Set) as u32 {
             let sets = ends.members(identity).iter().map(|set| &own[*set as usize]);
-            if sets.clone().all(Vec::is_empty) {
-                continue;
-            }
-            let merged = self.merge(sets);
+            let merged = self.merge([base].into_iter().chain(sets));
             field.set_list(Kind::Set, identity, self.lists.list(&merged)?);
         }
         Ok(())
     }
 
-    /// The rules of some lists in order; of those with equal conditions only the first.
+    /// The rules of some lists in order, less those that earlier ones leave nothing of.
     fn merge<'a>(&mut self, lists: impl Iterator<Item = &'a Vec<(u32, u32)>>) -> Vec<(u32, u32)> {
         let mut all: Vec<(u32, u32)> = lists.flatten().copied().collect();
         // Made of runs that ascend, which the sort takes as they are.
         all.sort();
-        self.distinct.of(all.into_iter()).to_vec()
-    }
-}
-
-/// Drops rules whose transport condition an earlier rule has.
-#[derive(Debug)]
-pub(super) struct Distinct {
-    /// By demand: the last list that has it.
-    last: Vec<u32>,
-    list: u32,
-    rules: Vec<(u32, u32)>,
-}
-
-impl Distinct {
-    /// For so many demands.
-    pub(super) fn new(demands: usize) -> Self {
-        Self { last: vec![0; demands], list: 0, rules: Vec::new() }
-    }
-
-    /// Of rules over the same ends, which ascend, each with its demand: those that can be found.
-    pub(super) fn of(&mut self, rules: impl Iterator<Item = (u32, u32)>) -> &[(u32, u32)] {
-        self.list += 1;
-        self.rules.clear();
-        for rule in rules {
-            if std::mem::replace(&mut self.last[rule.1 as usize], self.list) != self.list {
-                self.rules.push(rule);
-            }
-        }
-        &self.rules
+        self.effective.of(all.into_iter()).to_vec()
     }
 }
 

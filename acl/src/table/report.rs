@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use super::field::Field;
 use super::lists::ListId;
-use super::plan::{ByEnds, Decide, Parts, Pruned};
+use super::plan::{BothEnds, ByEnds, Decide, Parts};
+use super::ranges::Ranges;
 use crate::Rule;
 
 /// What the compiler found in a rule set.
@@ -11,7 +13,9 @@ use crate::Rule;
 pub struct Report {
     /// Rules in the set.
     pub rules: usize,
-    /// The structure chosen for the ends of rules.
+    /// Rules over one end or none, which are in lists of their end.
+    pub in_lists: usize,
+    /// The structure chosen for rules over both ends.
     pub structure: Structure,
     /// Transport classes, if lists are decided by them; else lists are cut by ports.
     pub transport_classes: Option<usize>,
@@ -21,25 +25,27 @@ pub struct Report {
     pub bytes: usize,
 }
 
-/// The structure that maps the ends of a key to rules.
+/// The structure that holds rules over both ends; rules over one end are in lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Structure {
+    /// No rule looks at both ends.
+    OneEnd,
     /// The classes of both fields are crossed.
     Crossed {
         /// Equivalence classes of sources and destinations.
         classes: [usize; 2],
+        /// Distinct lists of their pairs.
+        lists: usize,
     },
-    /// Lists for each end; tuples for rules over both.
-    Pruned {
-        /// Rules over one end or none.
-        in_lists: usize,
-        /// Tuples of the others.
+    /// Pairs of classes in tuples.
+    Tuples {
+        /// How many tuples.
         tuples: usize,
         /// Pairs of equivalence classes over all tuples.
         pairs: usize,
         /// Rules in the largest tuple.
         largest: usize,
-        /// Rules that no structure took; they are tried one by one.
+        /// Rules that no tuple took; they are tried one by one.
         left: usize,
     },
 }
@@ -47,51 +53,49 @@ pub enum Structure {
 impl Report {
     /// Of a table of `rules`, with `bytes` beside its parts.
     pub(super) fn new(parts: &Parts, rules: &[Rule], bytes: usize) -> Self {
-        // A match goes down a trie of four levels; a list takes a row's cell and a rule.
-        const MATCH: usize = 4;
+        // A list takes a row's cell and a rule.
         let (transport_classes, list, of_lists) = match &parts.lists {
             Decide::Rows(classes, rows) => {
                 (Some(rows.classes()), 2, classes.bytes() + rows.bytes())
             }
             Decide::Scans(scans) => (None, scans.longest(), scans.bytes()),
         };
-        let (structure, loads, of_ends) = match &parts.ends {
-            ByEnds::Crossed(crossed) => {
-                let matches = crossed.fields.iter().filter(|field| field.nets.is_some()).count();
-                let classes = crossed.fields.each_ref().map(|field| field.classes);
-                (Structure::Crossed { classes }, MATCH * matches + 4 + list, crossed.bytes())
+        let ByEnds { any, fields, both, in_lists } = &parts.ends;
+        let field = |field: &Field| {
+            let lists = field.has_lists.iter().filter(|has| **has).count();
+            let records = field.has_classes.iter().zip(field.has_lists);
+            let records = records.filter(|(classes, lists)| **classes || *lists).count();
+            field.nets.as_ref().map_or(0, Ranges::loads) + records + list * lists
+        };
+        let (structure, of_both, bytes_of_both) = match both {
+            BothEnds::Nothing => (Structure::OneEnd, 0, 0),
+            BothEnds::Crossed(crossed) => {
+                let (classes, lists) = (crossed.classes, crossed.lists());
+                // Both classes, a block, a cell and the list.
+                (Structure::Crossed { classes, lists }, 5 + list, crossed.bytes())
             }
-            ByEnds::Pruned(pruned) => {
-                let Pruned { any, fields, tuples, in_lists } = &**pruned;
-                let field = |field: &super::field::Field| {
-                    let lists = field.has_lists.iter().filter(|has| **has).count();
-                    let records = field.has_tuples.iter().zip(field.has_lists);
-                    let records = records.filter(|(tuples, lists)| **tuples || *lists).count();
-                    let matches = usize::from(field.nets.is_some());
-                    MATCH * matches + records + list * lists
-                };
-                let any = if *any == ListId::EMPTY { 0 } else { list };
-                // A probe takes both classes, a displacement and a cell.
-                let probes = tuples.count() * (4 + list);
-                let structure = Structure::Pruned {
-                    in_lists: *in_lists,
+            BothEnds::Tuples(tuples) => {
+                let structure = Structure::Tuples {
                     tuples: tuples.count(),
                     pairs: tuples.pairs,
                     largest: tuples.largest,
                     left: tuples.rest.len(),
                 };
-                let loads = fields.iter().map(field).sum::<usize>() + any + probes;
-                let of_fields = fields.iter().map(|field| field.bytes()).sum::<usize>();
-                (structure, loads + tuples.rest.len(), of_fields + tuples.bytes())
+                // A probe takes both classes, a displacement and a cell.
+                let loads = tuples.count() * (4 + list) + tuples.rest.len();
+                (structure, loads, tuples.bytes())
             }
         };
+        let any = if *any == ListId::EMPTY { 0 } else { list };
         let transport = if transport_classes.is_some() { 3 } else { 0 };
+        let of_fields = fields.iter().map(|field| field.bytes()).sum::<usize>();
         Self {
             rules: rules.len(),
+            in_lists: *in_lists,
             structure,
             transport_classes,
-            loads: loads + transport,
-            bytes: bytes + of_lists + of_ends,
+            loads: fields.iter().map(field).sum::<usize>() + any + of_both + transport,
+            bytes: bytes + of_lists + of_fields + bytes_of_both,
         }
     }
 }
@@ -103,19 +107,18 @@ impl fmt::Display for Report {
             Some(classes) => write!(f, "{classes} transport classes")?,
             None => f.write_str("too many transport classes, lists cut by ports")?,
         }
+        write!(f, ", {} rules in lists of one end", self.in_lists)?;
+        let of_both = self.rules - self.in_lists;
         match self.structure {
-            Structure::Crossed { classes: [sources, destinations] } => {
-                write!(f, ", {sources} x {destinations} classes of ends crossed")?;
+            Structure::OneEnd => {}
+            Structure::Crossed { classes: [sources, destinations], lists } => {
+                write!(
+                    f,
+                    ", {of_both} over both: {sources} x {destinations} classes crossed ({lists} lists)"
+                )?;
             }
-            Structure::Pruned { in_lists, tuples, pairs, left, .. } => {
-                write!(f, ", {in_lists} rules in lists of one end")?;
-                if tuples > 0 {
-                    write!(
-                        f,
-                        ", {} in {tuples} tuples ({pairs} pairs of classes)",
-                        self.rules - in_lists
-                    )?;
-                }
+            Structure::Tuples { tuples, pairs, left, .. } => {
+                write!(f, ", {of_both} over both in {tuples} tuples ({pairs} pairs of classes)")?;
                 if left > 0 {
                     write!(f, ", {left} tried one by one")?;
                 }

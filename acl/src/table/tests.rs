@@ -111,7 +111,9 @@ fn worked_example() {
     .into();
     let map = Arc::new(AddressMap::default());
     let crossed = Table::compile(Arc::clone(&rules), &map);
-    assert_eq!(crossed.report().structure, Structure::Crossed { classes: [3, 3] });
+    let structure = Structure::Crossed { classes: [3, 2], lists: 3 };
+    assert_eq!(crossed.report().structure, structure);
+    assert_eq!(crossed.report().in_lists, 2);
     assert_eq!(crossed.report().transport_classes, Some(5));
     let key = Key {
         source: Address::from_v4_bits(0x0a01_0705),
@@ -144,6 +146,53 @@ fn structure_is_that_of_any_order() {
             assert_eq!(table.report().structure, first.report().structure);
             assert_eq!(table.report().loads, first.report().loads);
         }
+    }
+}
+
+/// A set costs no more for its order, and two joined sets no more than both of them.
+#[test]
+fn order_and_joining_cost_no_more() {
+    let map = Arc::new(AddressMap::default());
+    let loads = |rules: Vec<Rule>| {
+        let keys: Vec<Key> = keys_of(&rules).into_iter().step_by(1 + rules.len() / 200).collect();
+        let table = Table::compile(rules.into(), &map);
+        check(&table, &keys);
+        table.report().loads
+    };
+    let stars = |count: u32| -> Vec<Rule> {
+        let host =
+            |number: u32| End::Net(ipnet::Ipv4Net::from(std::net::Ipv4Addr::from(number)).into());
+        let wide = |number: u32| {
+            let net = ipnet::Ipv4Net::new_assert((number << 20).into(), 12 + (number % 5) as u8);
+            End::Net(net.trunc().into())
+        };
+        let end = |number: u32| (host(number.wrapping_mul(0x9e37_79b1)), wide(number % 200));
+        let rule = |number: u32| {
+            let (mut source, mut destination) = end(number);
+            if number.is_multiple_of(2) {
+                std::mem::swap(&mut source, &mut destination);
+            }
+            let port = PortRange::one((number % 50) as u16);
+            Rule::new(Action::Deny, "")
+                .source(source)
+                .destination(destination)
+                .protocol(6)
+                .destination_ports(port)
+        };
+        (0..count).map(rule).collect()
+    };
+    for count in [400, 5000] {
+        let (some, others) = (nested(count, true), stars(count));
+        let in_turns: Vec<Rule> =
+            some.iter().zip(&others).flat_map(|(a, b)| [a.clone(), b.clone()]).collect();
+        let one_by_one: Vec<Rule> = some.iter().chain(&others).cloned().collect();
+        let mut shuffled = in_turns.clone();
+        (0..shuffled.len()).for_each(|at| shuffled.swap(at, at * 7919 % (at + 1)));
+        let both = loads(some) + loads(others);
+        let sorted = loads(one_by_one);
+        assert!(sorted <= 2 * both, "{sorted} of {both}");
+        assert_eq!(loads(in_turns), sorted);
+        assert_eq!(loads(shuffled), sorted);
     }
 }
 

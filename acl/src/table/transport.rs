@@ -5,6 +5,8 @@
 //! ends; the classes of the axes are crossed beforehand, so that a key's class is a few loads from
 //! small arrays (recursive flow classification: Gupta and McKeown, SIGCOMM 1999).
 
+#![allow(unsafe_code)]
+
 use std::collections::HashMap;
 
 use ahash::RandomState;
@@ -74,8 +76,39 @@ type Bits = [u64; MOST / 64];
 #[derive(Debug)]
 pub(super) struct Matching {
     pub(super) by_demand: Vec<Vec<u16>>,
+    /// The same as bits, so many words for each demand.
+    bits: Vec<u64>,
+    words: usize,
     /// Classes there are.
     pub(super) classes: usize,
+}
+
+impl Matching {
+    fn new(by_demand: Vec<Vec<u16>>, classes: usize) -> Self {
+        let words = classes.div_ceil(64);
+        let mut bits = vec![0; words * by_demand.len()];
+        for (bits, classes) in bits.chunks_mut(words).zip(&by_demand) {
+            for class in classes {
+                bits[usize::from(class / 64)] |= 1 << (class % 64);
+            }
+        }
+        Self { by_demand, bits, words, classes }
+    }
+
+    /// Words of a set of classes.
+    pub(super) fn words(&self) -> usize {
+        self.words
+    }
+
+    /// The classes that match a demand.
+    pub(super) fn bits(&self, demand: usize) -> &[u64] {
+        &self.bits[demand * self.words..][..self.words]
+    }
+
+    /// Whether every class matches a demand, but class 0, which matches none.
+    pub(super) fn is_all(&self, demand: usize) -> bool {
+        self.by_demand[demand].len() + 1 >= self.classes
+    }
 }
 
 impl TransportClasses {
@@ -92,7 +125,7 @@ impl TransportClasses {
         for (class, bits) in interner.bits.iter().enumerate() {
             ones(bits).for_each(|demand| by_demand[demand].push(class as u16));
         }
-        Ok((classes, Matching { by_demand, classes: interner.bits.len() }))
+        Ok((classes, Matching::new(by_demand, interner.bits.len())))
     }
 
     /// The class of a key.
@@ -130,7 +163,9 @@ impl TransportClasses {
         if let Some(flags) = &self.flags {
             class = class * self.flag_classes + usize::from(flags[usize::from(key.tcp_flags)]);
         }
-        usize::from(self.cross[class])
+        debug_assert!(class < self.cross.len());
+        // SAFETY: there is a cell for each combination of classes on the axes.
+        usize::from(unsafe { *self.cross.get_unchecked(class) })
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -146,8 +181,13 @@ impl TransportClasses {
 impl Ports {
     #[inline(always)]
     fn class(&self, group: usize, port: u16) -> usize {
-        let page = self.pages_of[group << 8 | usize::from(port >> 8)];
-        usize::from(self.pages[usize::from(page)][usize::from(port & 255)])
+        let at = group << 8 | usize::from(port >> 8);
+        debug_assert!(at < self.pages_of.len());
+        // SAFETY: each group has a number for each of 256 upper halves, each of which is a page's.
+        unsafe {
+            let page = *self.pages_of.get_unchecked(at);
+            self.pages.get_unchecked(usize::from(page))[usize::from(port & 255)].into()
+        }
     }
 
     /// From the classes of each group: first port and class, ascending from port 0.

@@ -16,9 +16,8 @@ use std::collections::HashMap;
 use ahash::RandomState;
 
 use super::ends::{EndId, Ends, Kind};
-use super::field::Field;
-use super::lists::{ListId, MakeLists};
-use super::plan::Distinct;
+use super::field::{Both, Field};
+use super::lists::{Effective, ListId, MakeLists};
 use super::transport::TooMany;
 use hash::Cells;
 pub(super) use merge::MOST;
@@ -58,7 +57,7 @@ impl Tuples {
         rules: &[Numbered],
         ends: &[Ends; 2],
         lists: &mut impl MakeLists,
-        distinct: &mut Distinct,
+        effective: &mut Effective<'_>,
         most: usize,
     ) -> Result<(Self, [Field; 2]), TooMany> {
         let mut pairs: Vec<Pair> = Vec::new();
@@ -83,7 +82,8 @@ impl Tuples {
             |tuple: &Vec<u32>| tuple.iter().map(|pair| pairs[*pair as usize].1).sum::<u32>();
         let largest = merged.iter().map(count).max().unwrap_or(0) as usize;
 
-        let mut fields = [0, 1].map(|field: usize| Field::new(&ends[field], merged.len()));
+        let mut fields =
+            [0, 1].map(|field: usize| Field::new(&ends[field], Both::Tuples(merged.len())));
         let mut best_in = [u32::MAX; u32::BITS as usize];
         let mut kinds_of = [[Kind::Net; 2]; u32::BITS as usize];
         let mut tuple_of = vec![MOST; pairs.len()];
@@ -98,7 +98,7 @@ impl Tuples {
                 let used = merge::used(&pairs, tuple, field, ends);
                 let classes = ends.classes(kind, &used, &mut next[field]);
                 for (element, class) in (0..).zip(&classes.of).filter(|(_, class)| **class != 0) {
-                    fields[field].set_class(kind, element, number, *class);
+                    fields[field].set_class_in(kind, element, number, *class);
                 }
                 classes.covered
             }));
@@ -119,7 +119,7 @@ impl Tuples {
         let mut cells: Vec<(u64, ListId)> = Vec::new();
         for same in entries.chunk_by(|a, b| a.0 == b.0) {
             let rules = same.iter().map(|(_, at)| &rules[*at as usize]);
-            let list = distinct.of(rules.map(|rule| (rule.rule, rule.demand)));
+            let list = effective.of(rules.map(|rule| (rule.rule, rule.demand)));
             cells.push((same[0].0, lists.list(list)?));
         }
         let is_left = |pair: u32| tuple_of[pair as usize] == MOST;
@@ -142,10 +142,6 @@ impl Tuples {
         self.count
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// Whether one of the tuples in `mask` may have a rule before `best`; those that come later
     /// promise less.
     #[inline(always)]
@@ -163,7 +159,7 @@ impl Tuples {
         record: impl Fn(usize, Kind) -> u32,
     ) -> (u64, u32) {
         let tuple = first(mask);
-        let class = |at: usize| fields[at].class(record(at, self.kinds[tuple][at]), tuple);
+        let class = |at: usize| fields[at].class_in(record(at, self.kinds[tuple][at]), tuple);
         let pair = join(class(0), class(1));
         (pair, self.cells.place(pair))
     }

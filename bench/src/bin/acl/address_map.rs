@@ -4,7 +4,7 @@ use acl::{Address, AddressMapBuilder, Block, Identity, PeerSetId};
 use anyhow::ensure;
 
 use crate::clock::now;
-use crate::lookups::time;
+use crate::lookups::{Rounds, time};
 use crate::rulesets::Random;
 
 /// Changes made in one measurement.
@@ -17,8 +17,8 @@ pub(crate) struct MapCosts {
     /// Milliseconds to build.
     pub(crate) build: f64,
     pub(crate) bytes: usize,
-    /// Nanoseconds for a lookup in a vector, best and median round.
-    pub(crate) lookup: (f64, f64),
+    /// Nanoseconds for a lookup in a vector.
+    pub(crate) lookup: Rounds,
     /// Microseconds for an address coming or going, new version included.
     pub(crate) average: f64,
     pub(crate) median: f64,

@@ -7,7 +7,7 @@ use anyhow::ensure;
 
 use crate::clock::now;
 use crate::probe::ExactMatch;
-use crate::rte_acl::{Outcome, RteAcl};
+use crate::rte_acl::RteAcl;
 use crate::rulesets::{Header, peer_sets};
 
 /// Keys in a vector, as in the dataplane.
@@ -16,9 +16,9 @@ const VECTOR: usize = 256;
 /// What was measured of one rule set; lookups in nanoseconds.
 pub(crate) struct Line {
     pub(crate) name: String,
-    pub(crate) theirs: Option<Outcome>,
-    /// Headers to rules, vectors, best round and median round.
-    pub(crate) ours: (f64, f64),
+    pub(crate) theirs: Result<Theirs, String>,
+    /// Headers to rules, vectors.
+    pub(crate) ours: Rounds,
     /// Seconds to build.
     pub(crate) build: f64,
     pub(crate) report: Report,
@@ -29,41 +29,75 @@ pub(crate) struct Line {
     pub(crate) linear: f64,
 }
 
+/// What `rte_acl` made of the set.
+pub(crate) struct Theirs {
+    pub(crate) build: f64,
+    pub(crate) bytes: f64,
+    pub(crate) method: String,
+    pub(crate) lookup: Rounds,
+}
+
 /// The peer-set form.
 pub(crate) struct Sets {
     /// Headers to rules: address map and table.
-    pub(crate) both: (f64, f64),
+    pub(crate) both: Rounds,
     /// Keys that know their identities to rules.
-    pub(crate) table: (f64, f64),
+    pub(crate) table: Rounds,
     pub(crate) report: Report,
+}
+
+/// The rounds of one measurement.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounds {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Rounds {
+    fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        Self { median: times[times.len() / 2], least: times[0], most: times[times.len() - 1] }
+    }
 }
 
 pub(crate) fn measure(
     name: &str,
     rules: Vec<Rule>,
     headers: &[Header],
-    peer: Option<&RteAcl>,
+    peer: Result<&RteAcl, &String>,
     rounds: usize,
 ) -> anyhow::Result<Line> {
     let nothing = Arc::new(AddressMap::default());
     let rules: Arc<[Rule]> = rules.into();
-    let start = now();
-    let table = Table::compile(Arc::clone(&rules), &nothing);
-    let build = (now() - start) * 1e-9;
+    let mut builds = Vec::new();
+    let mut compiled = None;
+    for _ in 0..rounds.min(5) {
+        drop(compiled.take());
+        let start = now();
+        compiled = Some(Table::compile(Arc::clone(&rules), &nothing));
+        builds.push((now() - start) * 1e-9);
+    }
+    let table = compiled.unwrap_or_else(|| Table::compile(Arc::clone(&rules), &nothing));
 
-    // The answers first, and only of engines that agree the time.
-    let theirs = peer.map(|peer| peer.run(&rules, headers, rounds)).transpose()?;
+    // The answers first, and only of engines that agree the time. A peer that fails costs its
+    // columns alone.
+    let mut theirs = peer
+        .map_err(Clone::clone)
+        .and_then(|peer| peer.build(&rules, headers, 2).map_err(|error| format!("{error:#}")));
     let mut winners = vec![0; headers.len()];
     look_up(&table, headers, &mut winners);
-    for (at, header) in headers.iter().enumerate() {
-        let ours = winners[at].wrapping_add(1);
-        let same = theirs.as_ref().is_none_or(|theirs| theirs.winners[at] == ours);
-        ensure!(same, "{name}: {header:?}: acl says {ours}, rte_acl something else");
+    if let Ok(theirs) = &theirs {
+        for (at, header) in headers.iter().enumerate() {
+            let ours = winners[at].wrapping_add(1);
+            let same = theirs.winners[at] == ours;
+            ensure!(same, "{name}: {header:?}: acl says {ours}, rte_acl {}", theirs.winners[at]);
+        }
     }
     // A scan of a large set is slow: fewer headers.
     let some = &headers[..(20_000_000 / rules.len().max(1)).clamp(100, headers.len())];
     let mut scanned = vec![0; some.len()];
-    let (linear, _) = time(1, some.len(), || {
+    let linear = time(1, some.len(), || {
         for (header, winner) in some.iter().zip(&mut scanned) {
             let found = linear::lookup(&rules, &nothing, &header.key());
             *winner = found.map_or(Table::NONE, |at| at as u32);
@@ -71,80 +105,112 @@ pub(crate) fn measure(
     });
     ensure!(scanned == winners[..some.len()], "{name}: the table differs from the linear scan");
 
+    let sets = match name.starts_with("k8s") {
+        true => Some(PeerSetForm::new(name, &rules, headers, &winners)?),
+        false => None,
+    };
+    // Rounds of all engines take turns.
+    let mut times: [Vec<f64>; 4] = Default::default();
     let mut again = vec![0; headers.len()];
-    let ours = time(rounds, headers.len(), || look_up(&table, headers, &mut again));
-    ensure!(again == winners, "{name}: not the same again");
+    for _ in 0..rounds {
+        if let Ok(built) = &mut theirs {
+            match built.round() {
+                Ok(time) => times[0].push(time),
+                Err(error) => theirs = Err(format!("{error:#}")),
+            }
+        }
+        times[1].push(once(headers.len(), || look_up(&table, headers, &mut again)));
+        ensure!(again == winners, "{name}: not the same again");
+        if let Some(sets) = &sets {
+            let both = || look_up_sets(&sets.table, &sets.map, headers, &mut again);
+            times[2].push(once(headers.len(), both));
+            ensure!(again == sets.found, "{name}: not the same again in peer-set form");
+            let table = || sets.table.lookup_vector(&sets.keys, &mut again);
+            times[3].push(once(headers.len(), table));
+            ensure!(again == sets.found, "{name}: not the same without the map");
+        }
+    }
 
     let present = &headers[..rules.len().min(headers.len())];
     let exact = ExactMatch::new(present);
     let asked: Vec<Header> = present.iter().cycle().take(headers.len()).copied().collect();
     let mut found = 0;
-    let (probe, _) = time(rounds, asked.len(), || found = exact.count(&asked));
+    let probe = time(rounds, asked.len(), || found = exact.count(&asked));
     ensure!(found == asked.len(), "{name}: the exact table lost keys");
 
-    let sets = match name.starts_with("k8s") {
-        true => Some(measure_sets(name, &rules, headers, &winners, rounds)?),
-        false => None,
-    };
+    let [theirs_took, ours, both, alone] = times;
     Ok(Line {
         name: name.to_owned(),
-        theirs,
-        ours,
-        build,
+        theirs: theirs.map(|built| Theirs {
+            build: built.build,
+            bytes: built.bytes,
+            method: built.method.clone(),
+            lookup: Rounds::of(theirs_took),
+        }),
+        ours: Rounds::of(ours),
+        build: Rounds::of(builds).median,
         report: table.report(),
-        sets,
-        probe,
-        linear,
+        sets: sets.map(|sets| Sets {
+            both: Rounds::of(both),
+            table: Rounds::of(alone),
+            report: sets.table.report(),
+        }),
+        probe: probe.median,
+        linear: linear.median,
     })
 }
 
-fn measure_sets(
-    name: &str,
-    rules: &[Rule],
-    headers: &[Header],
-    winners: &[u32],
-    rounds: usize,
-) -> anyhow::Result<Sets> {
-    let sets = peer_sets(rules)?;
-    let map = Arc::new(sets.addresses.build());
-    let table = Table::compile(sets.rules.into(), &map);
-    let keys: Vec<Key> = headers
-        .iter()
-        .map(|header| {
-            let key = header.key();
-            Key { source_identity: map.lookup(key.source), ..key }
-        })
-        .collect();
-    let mut found = vec![0; headers.len()];
-    look_up_sets(&table, &map, headers, &mut found);
-    for (at, (found, winner)) in found.iter().zip(winners).enumerate() {
-        // Sets have fewer rules and another order, but match the same headers.
-        let same = (*found == Table::NONE) == (*winner == Table::NONE);
-        ensure!(same, "{name}: {:?} is decided otherwise in peer-set form", headers[at]);
-    }
-    for (key, found) in keys.iter().zip(&found).take(1000) {
-        let expected = linear::lookup(table.rules(), &map, key);
-        ensure!(expected.map_or(Table::NONE, |at| at as u32) == *found, "{name}: {key:?}");
-    }
-    let mut again = vec![0; keys.len()];
-    let both = time(rounds, keys.len(), || look_up_sets(&table, &map, headers, &mut again));
-    ensure!(again == found, "{name}: not the same again");
-    let alone = time(rounds, keys.len(), || table.lookup_vector(&keys, &mut again));
-    ensure!(again == found, "{name}: not the same without the map");
-    Ok(Sets { both, table: alone, report: table.report() })
+/// A set whose peers are sets, and what it finds.
+struct PeerSetForm {
+    map: Arc<AddressMap>,
+    table: Table,
+    /// Keys that know their identities.
+    keys: Vec<Key>,
+    found: Vec<u32>,
 }
 
-/// Best and median time of some rounds, in nanoseconds for each of `count`.
-pub(crate) fn time(rounds: usize, count: usize, mut work: impl FnMut()) -> (f64, f64) {
-    let mut times: Vec<f64> = (0..rounds)
-        .map(|_| {
-            let start = now();
-            work();
-            (now() - start) / count as f64
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    (times[0], times[times.len() / 2])
+impl PeerSetForm {
+    fn new(
+        name: &str,
+        rules: &[Rule],
+        headers: &[Header],
+        winners: &[u32],
+    ) -> anyhow::Result<Self> {
+        let sets = peer_sets(rules)?;
+        let map = Arc::new(sets.addresses.build());
+        let table = Table::compile(sets.rules.into(), &map);
+        let keys: Vec<Key> = headers
+            .iter()
+            .map(|header| {
+                let key = header.key();
+                Key { source_identity: map.lookup(key.source), ..key }
+            })
+            .collect();
+        let mut found = vec![0; headers.len()];
+        look_up_sets(&table, &map, headers, &mut found);
+        for (at, (found, winner)) in found.iter().zip(winners).enumerate() {
+            // Sets have fewer rules and another order, but match the same headers.
+            let same = (*found == Table::NONE) == (*winner == Table::NONE);
+            ensure!(same, "{name}: {:?} is decided otherwise in peer-set form", headers[at]);
+        }
+        for (key, found) in keys.iter().zip(&found).take(1000) {
+            let expected = linear::lookup(table.rules(), &map, key);
+            ensure!(expected.map_or(Table::NONE, |at| at as u32) == *found, "{name}: {key:?}");
+        }
+        Ok(Self { map, table, keys, found })
+    }
+}
+
+/// Nanoseconds for each of `count` in one round.
+fn once(count: usize, work: impl FnOnce()) -> f64 {
+    let start = now();
+    work();
+    (now() - start) / count as f64
+}
+
+/// Some rounds, in nanoseconds for each of `count`.
+pub(crate) fn time(rounds: usize, count: usize, mut work: impl FnMut()) -> Rounds {
+    Rounds::of((0..rounds).map(|_| once(count, &mut work)).collect())
 }
 
 /// Looks headers up vector by vector, keys made on the way as a parser would.

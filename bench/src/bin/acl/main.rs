@@ -2,12 +2,15 @@
 //! headers, on one core. Every engine must name the same winning rule before it is timed.
 //!
 //! ```text
-//! cargo run --release -p bench --bin acl -- RULESETS [NAME...] [--quick] [--out FOLDER]
+//! cargo run --release -p bench --bin acl -- RULESETS [NAME...] [--orders] [--quick] [--out FOLDER]
 //! ```
 //!
 //! RULESETS is a folder of ClassBench filter files, compressed with xz or not; NAMEs pick some
-//! of them. A file that begins with `k8s` is also measured in peer-set form. Prints a report
-//! and writes it to FOLDER as `acl.md`, with `acl.svg` as its picture.
+//! of them. A file that begins with `k8s` is also measured in peer-set form; `--orders` measures
+//! all others reversed, shuffled and joined with the set before, too. Prints a report and writes it
+//! to FOLDER as `acl.md`, with `acl.svg` as its picture.
+//!
+//! Both engines have their memory in huge pages where the kernel grants them.
 
 mod address_map;
 mod clock;
@@ -18,7 +21,9 @@ mod rte_acl;
 mod rulesets;
 
 use std::fmt::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
 
@@ -28,10 +33,12 @@ struct Options {
     names: Vec<String>,
     rounds: usize,
     headers: usize,
+    orders: bool,
     out: Option<PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
+    in_huge_pages()?;
     let options = options()?;
     let scratch = std::env::temp_dir().join(format!("acl-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch)?;
@@ -40,19 +47,34 @@ fn main() -> anyhow::Result<()> {
     result
 }
 
+/// Starts over with an allocator that requests huge pages, as it reads its settings at the start.
+fn in_huge_pages() -> anyhow::Result<()> {
+    const SETTINGS: &str = "GLIBC_TUNABLES";
+    if std::env::var_os(SETTINGS).is_some() {
+        return Ok(());
+    }
+    let error = Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env(SETTINGS, "glibc.malloc.hugetlb=1")
+        .exec();
+    Err(error).context("cannot start over")
+}
+
 fn options() -> anyhow::Result<Options> {
-    const USAGE: &str = "usage: acl RULESETS [NAME...] [--quick] [--out FOLDER]";
+    const USAGE: &str = "usage: acl RULESETS [NAME...] [--orders] [--quick] [--out FOLDER]";
     let mut arguments = std::env::args().skip(1);
     let mut options = Options {
         rulesets: arguments.next().context(USAGE)?.into(),
         names: Vec::new(),
         rounds: 9,
         headers: 1_000_000,
+        orders: false,
         out: None,
     };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => (options.rounds, options.headers) = (3, 100_000),
+            "--orders" => options.orders = true,
             "--out" => options.out = Some(arguments.next().context(USAGE)?.into()),
             name => options.names.push(name.to_owned()),
         }
@@ -61,12 +83,8 @@ fn options() -> anyhow::Result<Options> {
 }
 
 fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
-    let peer = rte_acl::RteAcl::new(scratch);
+    let peer = rte_acl::RteAcl::new(scratch).map_err(|error| format!("{error:#}"));
     let mut text = String::new();
-    if let Err(reason) = &peer {
-        writeln!(text, "rte_acl is not measured: {reason}\n")?;
-    }
-    let peer = peer.ok();
     let mut files: Vec<PathBuf> = match std::fs::read_dir(&options.rulesets) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?,
         Err(error) => {
@@ -77,6 +95,7 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
     };
     files.sort();
     let mut lines = Vec::new();
+    let mut before: Option<(String, Vec<acl::Rule>)> = None;
     for path in files {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let picked = options.names.is_empty() || options.names.contains(&name);
@@ -86,8 +105,21 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
         }
         eprintln!("{name}");
         let rules = rulesets::load(&path)?;
-        let headers = rulesets::headers(&rules, options.headers, name.starts_with("k8s"));
-        lines.push(lookups::measure(&name, rules, &headers, peer.as_ref(), options.rounds)?);
+        let is_kubernetes = name.starts_with("k8s");
+        let mut forms = vec![(name.clone(), rules.clone())];
+        if options.orders && !is_kubernetes {
+            forms.push((format!("{name} reversed"), rules.iter().rev().cloned().collect()));
+            forms.push((format!("{name} shuffled"), rulesets::shuffled(&rules)));
+            if let Some((other, of_other)) = &before {
+                let joined = rulesets::in_turns(&rules, of_other);
+                forms.push((format!("{name} and {other} in turns"), joined));
+            }
+            before = Some((name, rules));
+        }
+        for (name, rules) in forms {
+            let headers = rulesets::headers(&rules, options.headers, is_kubernetes);
+            lines.push(lookups::measure(&name, rules, &headers, peer.as_ref(), options.rounds)?);
+        }
     }
     report::lookups(&mut text, &lines)?;
     report::address_map(&mut text, &address_map::measure(options.rounds)?)?;

@@ -3,7 +3,7 @@
 use std::fmt::{Result, Write};
 
 use crate::address_map::MapCosts;
-use crate::lookups::Line;
+use crate::lookups::{Line, Rounds, Theirs};
 
 /// Millions a second of what takes so many nanoseconds.
 fn rate(nanoseconds: f64) -> f64 {
@@ -12,23 +12,27 @@ fn rate(nanoseconds: f64) -> f64 {
 
 const MIB: f64 = 1_048_576.0;
 
-/// Lookups and builds. Rates are of the best round, the median's in brackets.
+/// Lookups and builds. Rates are of the median round, those of the slowest and the fastest in brackets.
 pub(crate) fn lookups(text: &mut String, lines: &[Line]) -> Result {
     writeln!(text, "## Lookups, million a second on one core\n")?;
     writeln!(
         text,
-        "Best round (median round). *sets* is the peer-set form, address map included; *table* the same with identities known; *probe* one hash probe of the 5-tuple at as many entries.\n"
+        "Median round (slowest–fastest round); rounds of the engines take turns, and ratios are of medians. *sets* is the peer-set form, address map included; *table* the same with identities known; *probe* one hash probe of the 5-tuple at as many entries.\n"
     )?;
     writeln!(
         text,
         "| set | rules | rte_acl | acl | acl : rte | sets | sets : rte | table | probe | linear |"
     )?;
     writeln!(text, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")?;
-    let cell = |(best, median): (f64, f64)| format!("{:.1} ({:.1})", rate(best), rate(median));
+    let cell = |rounds: Rounds| {
+        let [median, most, least] = [rounds.median, rounds.most, rounds.least].map(rate);
+        format!("{median:.1} ({most:.1}–{least:.1})")
+    };
     for line in lines {
-        let theirs = line.theirs.as_ref();
-        let ratio = |ours: f64| {
-            theirs.map_or_else(|| "–".into(), |theirs| format!("{:.2}", theirs.lookup.0 / ours))
+        let theirs = line.theirs.as_ref().ok();
+        let ratio = |ours: Rounds| {
+            let ratio = |theirs: &Theirs| format!("{:.2}", theirs.lookup.median / ours.median);
+            theirs.map_or_else(|| "–".into(), ratio)
         };
         let sets = line.sets.as_ref();
         let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "–".into());
@@ -39,13 +43,18 @@ pub(crate) fn lookups(text: &mut String, lines: &[Line]) -> Result {
             line.report.rules,
             or_dash(theirs.map(|theirs| format!("{} {}", cell(theirs.lookup), theirs.method))),
             cell(line.ours),
-            ratio(line.ours.0),
+            ratio(line.ours),
             or_dash(sets.map(|sets| cell(sets.both))),
-            or_dash(sets.map(|sets| ratio(sets.both.0))),
+            or_dash(sets.map(|sets| ratio(sets.both))),
             or_dash(sets.map(|sets| cell(sets.table))),
             rate(line.probe),
             rate(line.linear),
         )?;
+    }
+    for line in lines {
+        if let Err(reason) = &line.theirs {
+            writeln!(text, "\n{}: rte_acl is not measured: {reason}", line.name)?;
+        }
     }
     writeln!(text, "\n## Build and memory\n")?;
     writeln!(
@@ -57,8 +66,8 @@ pub(crate) fn lookups(text: &mut String, lines: &[Line]) -> Result {
         let report = &line.report;
         let ours = report.bytes as f64;
         let [ms, faster, mib, share] = match &line.theirs {
-            None => ["–"; 4].map(String::from),
-            Some(theirs) => [
+            Err(_) => ["–"; 4].map(String::from),
+            Ok(theirs) => [
                 format!("{:.1}", theirs.build * 1e3),
                 format!("{:.1}", theirs.build / line.build),
                 format!("{:.2}", theirs.bytes / MIB),
@@ -96,11 +105,10 @@ pub(crate) fn address_map(text: &mut String, maps: &[MapCosts]) -> Result {
     for map in maps {
         writeln!(
             text,
-            "| {} | {} | {:.1} ({:.1}) | {:.0} | {:.1} | {:.2} | {:.2} | {:.0} |",
+            "| {} | {} | {:.1} | {:.0} | {:.1} | {:.2} | {:.2} | {:.0} |",
             map.name,
             map.networks,
-            rate(map.lookup.0),
-            rate(map.lookup.1),
+            rate(map.lookup.median),
             map.build,
             map.bytes as f64 / MIB,
             map.average,
@@ -114,9 +122,9 @@ pub(crate) fn address_map(text: &mut String, maps: &[MapCosts]) -> Result {
 /// Lookups as bars: for each set `rte_acl`, this engine, and its peer-set form.
 pub(crate) fn picture(lines: &[Line]) -> String {
     let bars = |line: &Line| {
-        let theirs = line.theirs.as_ref().map(|theirs| theirs.lookup.0);
-        let sets = line.sets.as_ref().map(|sets| sets.both.0);
-        [("#999", theirs), ("#2a6fb0", Some(line.ours.0)), ("#e08a1e", sets)]
+        let theirs = line.theirs.as_ref().ok().map(|theirs| theirs.lookup.median);
+        let sets = line.sets.as_ref().map(|sets| sets.both.median);
+        [("#999", theirs), ("#2a6fb0", Some(line.ours.median)), ("#e08a1e", sets)]
     };
     let most = lines
         .iter()

@@ -1,7 +1,8 @@
 //! DPDK's `rte_acl`, in a process of its own.
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use acl::{End, Rule};
 use anyhow::{Context, bail, ensure};
@@ -15,18 +16,38 @@ pub(crate) struct RteAcl {
     folder: PathBuf,
 }
 
-/// What it said.
-pub(crate) struct Outcome {
+/// What it said of a rule set, ready for rounds of lookups.
+pub(crate) struct Built {
     /// Seconds to build.
     pub(crate) build: f64,
     /// Memory of the built form.
     pub(crate) bytes: f64,
-    /// Nanoseconds for a lookup with the fastest method: best round, median round.
-    pub(crate) lookup: (f64, f64),
     /// The fastest method.
     pub(crate) method: String,
     /// For each header the winning rule from 1, or 0.
     pub(crate) winners: Vec<u32>,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Built {
+    /// Looks all headers up once; nanoseconds for a lookup.
+    pub(crate) fn round(&mut self) -> anyhow::Result<f64> {
+        self.input.write_all(b"\n")?;
+        self.input.flush()?;
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        line.trim().parse().with_context(|| format!("rte_acl said {line:?}"))
+    }
+}
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        // An error means that it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl RteAcl {
@@ -51,42 +72,54 @@ impl RteAcl {
     }
 
     /// Builds `rules` and looks `headers` up, `rounds` times with each method.
-    pub(crate) fn run(
+    pub(crate) fn build(
         &self,
         rules: &[Rule],
         headers: &[Header],
         rounds: usize,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<Built> {
         let path = |name: &str| self.folder.join(name);
         let rules: Vec<u8> = rules.iter().map(rule).collect::<anyhow::Result<Vec<_>>>()?.concat();
         std::fs::write(path("rules"), rules)?;
         let headers: Vec<[u8; 16]> = headers.iter().map(header).collect();
         std::fs::write(path("headers"), headers.concat())?;
-        let output = Command::new(&self.program)
+        let mut child = Command::new(&self.program)
             .args([path("rules"), path("headers"), path("winners")])
             .arg(rounds.to_string())
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        if !output.status.success() {
-            bail!("rte_acl: {}", String::from_utf8_lossy(&output.stderr));
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("rte_acl has no pipes");
+        };
+        let mut output = BufReader::new(output);
+        let mut said = String::new();
+        if output.read_line(&mut said)? == 0 || !said.contains("method=") {
+            let mut why = String::new();
+            if let Some(mut stderr) = child.stderr.take() {
+                stderr.read_to_string(&mut why)?;
+            }
+            let status = child.wait()?;
+            bail!("rte_acl ended with {status}: {}", why.trim());
         }
         let value = |name: &str| {
             let words = said.split_whitespace().filter_map(|word| word.split_once('='));
             let found = words.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value);
             found.with_context(|| format!("rte_acl did not say {name}: {said}"))
         };
-        let method = value("method")?.to_owned();
-        let (best, median) = value(&method)?.split_once('/').context("best/median")?;
         let winners = std::fs::read(path("winners"))?;
-        Ok(Outcome {
+        Ok(Built {
             build: value("build")?.parse()?,
             bytes: value("bytes")?.parse()?,
-            lookup: (best.parse()?, median.parse()?),
+            method: value("method")?.to_owned(),
             winners: winners
                 .chunks_exact(4)
                 .map(|bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
                 .collect(),
-            method,
+            child,
+            input,
+            output,
         })
     }
 }

@@ -48,6 +48,22 @@ impl Random {
     }
 }
 
+/// The rules in an order without a pattern.
+pub(crate) fn shuffled(rules: &[Rule]) -> Vec<Rule> {
+    let mut random = Random(0x0b5e_55ed);
+    let mut rules = rules.to_vec();
+    for at in (1..rules.len()).rev() {
+        rules.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    rules
+}
+
+/// Both sets in one, a rule of each in turn.
+pub(crate) fn in_turns(some: &[Rule], others: &[Rule]) -> Vec<Rule> {
+    let longest = some.len().max(others.len());
+    (0..longest).flat_map(|at| [some.get(at), others.get(at)]).flatten().cloned().collect()
+}
+
 /// Headers for a rule set: for each a rule picked uniformly, then a point inside it picked
 /// uniformly; with `misses`, one in ten is any header instead.
 pub(crate) fn headers(rules: &[Rule], count: usize, misses: bool) -> Vec<Header> {

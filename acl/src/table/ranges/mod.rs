@@ -1,0 +1,287 @@
+//! Addresses to values, by the ranges that networks cut the address space into.
+//!
+//! ```text
+//! networks       10.0.0.0/8 = a     10.1.0.0/16 = b
+//! ranges         ..9.255.255.255    ..10.0.255.255    ..10.1.255.255    ..10.255.255.255    ..end
+//! values         none               a                 b                 a                   none
+//! ```
+//!
+//! A network that ends needs no backtracking: what is behind it is a range of its own. Ranges are
+//! found in a [tree] of cache lines, which takes as many steps for every address: by all of an IPv4
+//! address, by the upper half of an IPv6 address. The lower half is halved in the ranges that end
+//! within one upper half, of which there is one unless networks are longer than /64.
+
+mod tree;
+
+use std::hint::select_unpredictable;
+
+use crate::Address;
+use crate::prefix::{Prefix, mask};
+use crate::simd::VECTOR;
+use tree::Tree;
+
+/// Values by address.
+#[derive(Debug)]
+pub(super) struct Ranges {
+    v4: V4,
+    v6: V6,
+}
+
+/// IPv4 ranges.
+#[derive(Debug)]
+struct V4 {
+    /// Finds how many ranges end before an address.
+    tree: Tree<u32>,
+    values: Box<[u32]>,
+}
+
+/// IPv6 ranges, by the last address of each but the final one.
+#[derive(Debug)]
+struct V6 {
+    /// Finds how many of the distinct upper halves are below that of an address.
+    tree: Tree<u64>,
+    /// By upper half: itself, and the largest one.
+    upper: Box<[u64]>,
+    /// By upper half: how many ranges end before it; and how many there are, twice.
+    first: Box<[u32]>,
+    /// 0, 1 and so on: the tree's values are ranks.
+    ranks: Box<[u32]>,
+    /// The lower halves, in the order of ranges.
+    lower: Box<[u64]>,
+    values: Box<[u32]>,
+}
+
+impl Ranges {
+    /// For networks that each come before those inside, with their values; `none` is the value of
+    /// an address in no network.
+    pub(super) fn new(networks: impl Iterator<Item = (Prefix, u32)> + Clone, none: u32) -> Self {
+        let of_family = |is_v4: bool| {
+            let family = networks.clone().filter(move |(prefix, _)| prefix.is_v4() == is_v4);
+            let (bits, end) =
+                if is_v4 { (u32::MAX.into(), u32::MAX.into()) } else { (u128::MAX, u128::MAX) };
+            ranges(
+                family.map(move |(prefix, value)| {
+                    let first = prefix.first().bits();
+                    (first & bits, (first | !mask(prefix.length())) & bits, value)
+                }),
+                none,
+                end,
+            )
+        };
+        let (ends, values) = of_family(true);
+        let ends: Vec<u32> = ends.into_iter().map(|end| end as u32).collect();
+        let v4 = V4 { tree: Tree::new(&ends), values: values.into() };
+        let (ends, values) = of_family(false);
+        Self { v4, v6: V6::new(&ends, values) }
+    }
+
+    /// The value of an address.
+    #[inline]
+    pub(super) fn find(&self, address: Address) -> u32 {
+        match address.is_v4() {
+            true => self.v4.values[self.v4.tree.rank(address.bits() as u32) as usize],
+            false => self.v6.find(address.bits()),
+        }
+    }
+
+    /// The values of many addresses, [`VECTOR`] at most.
+    #[inline(always)]
+    pub(super) fn find_each(
+        &self,
+        addresses: impl Iterator<Item = Address> + Clone,
+        found: &mut [u32],
+    ) {
+        let mut keys = [0; VECTOR];
+        let keys = &mut keys[..found.len()];
+        let mut beyond_v4 = 0;
+        for (address, key) in addresses.clone().zip(keys.iter_mut()) {
+            *key = address.bits() as u32;
+            beyond_v4 |= address.beyond_v4();
+        }
+        self.v4.tree.look_up(keys, &self.v4.values, found);
+        if beyond_v4 >> 32 != 0 {
+            self.v6.find_each(addresses, found);
+        }
+    }
+
+    /// Cache lines that a search takes at most.
+    pub(super) fn loads(&self) -> usize {
+        self.v4.tree.levels() + 1
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let v6 = &self.v6;
+        self.v4.tree.bytes()
+            + size_of_val(&*self.v4.values)
+            + v6.tree.bytes()
+            + size_of_val(&*v6.upper)
+            + size_of_val(&*v6.first)
+            + size_of_val(&*v6.ranks)
+            + size_of_val(&*v6.lower)
+            + size_of_val(&*v6.values)
+    }
+}
+
+impl V6 {
+    fn new(ends: &[u128], values: Vec<u32>) -> Self {
+        let (mut upper, mut first): (Vec<u64>, Vec<u32>) = (Vec::new(), Vec::new());
+        for (at, end) in (0..).zip(ends) {
+            let half = (end >> 64) as u64;
+            if upper.last() != Some(&half) {
+                upper.push(half);
+                first.push(at);
+            }
+        }
+        // No key is above the largest half: a tree leaves it out.
+        let tree = Tree::new(&upper[..upper.partition_point(|half| *half < u64::MAX)]);
+        let ranks = (0..=upper.len() as u32).collect();
+        if upper.last() != Some(&u64::MAX) {
+            upper.push(u64::MAX);
+            first.push(ends.len() as u32);
+        }
+        first.push(ends.len() as u32);
+        let lower = ends.iter().map(|end| *end as u64).collect();
+        Self { tree, upper: upper.into(), first: first.into(), ranks, lower, values: values.into() }
+    }
+
+    #[inline]
+    fn find(&self, bits: u128) -> u32 {
+        self.within(self.tree.rank((bits >> 64) as u64), bits)
+    }
+
+    /// The value of an address of which so many upper halves are below its own.
+    #[inline(always)]
+    fn within(&self, at: u32, bits: u128) -> u32 {
+        let (at, high, low) = (at as usize, (bits >> 64) as u64, bits as u64);
+        let (first, next) = (self.first[at] as usize, self.first[at + 1] as usize);
+        let same = u32::from(self.upper[at] == high);
+        let inside = match next - first {
+            0 => 0,
+            // So for networks of /64 or less.
+            1 => usize::from(self.lower[first] < low),
+            _ => rank(&self.lower[first..next], low),
+        };
+        self.values[first + inside * same as usize]
+    }
+
+    /// The values of those addresses that are IPv6.
+    #[inline(always)]
+    fn find_each(&self, addresses: impl Iterator<Item = Address> + Clone, found: &mut [u32]) {
+        let (mut keys, mut at) = ([0; VECTOR], [0; VECTOR]);
+        let (keys, at) = (&mut keys[..found.len()], &mut at[..found.len()]);
+        for (address, key) in addresses.clone().zip(keys.iter_mut()) {
+            *key = (address.bits() >> 64) as u64;
+        }
+        self.tree.look_up(keys, &self.ranks, at);
+        for (address, (at, found)) in addresses.zip(at.iter().zip(found)) {
+            let value = self.within(*at, address.bits());
+            *found = select_unpredictable(address.is_v4(), *found, value);
+        }
+    }
+}
+
+/// How many of ascending numbers are below `key`.
+#[inline(always)]
+fn rank(numbers: &[u64], key: u64) -> usize {
+    let (mut first, mut left) = (0, numbers.len());
+    while left > 1 {
+        let half = left / 2;
+        first += select_unpredictable(numbers[first + half - 1] < key, half, 0);
+        left -= half;
+    }
+    first + usize::from(left == 1 && numbers[first] < key)
+}
+
+/// The last address of each range but the final one, and the value of each range. Neighbours
+/// differ. `networks` are first and last address and value, each before those inside.
+fn ranges(
+    networks: impl Iterator<Item = (u128, u128, u32)>,
+    none: u32,
+    end: u128,
+) -> (Vec<u128>, Vec<u32>) {
+    let mut starts = vec![(0, none)];
+    let mut begin = |start: u128, value: u32| {
+        // A later range that begins at the same place replaces the one before.
+        starts.pop_if(|(last, _)| *last == start);
+        if starts.last().is_none_or(|(_, last)| *last != value) {
+            starts.push((start, value));
+        }
+    };
+    // Networks around the current place, outermost first: last address and value.
+    let mut open: Vec<(u128, u32)> = Vec::new();
+    let value_of = |open: &[(u128, u32)]| open.last().map_or(none, |(_, value)| *value);
+    for (first, last, value) in networks {
+        while let Some((last, _)) = open.pop_if(|(last, _)| *last < first) {
+            begin(last + 1, value_of(&open));
+        }
+        begin(first, value);
+        open.push((last, value));
+    }
+    while let Some((last, _)) = open.pop() {
+        if last < end {
+            begin(last + 1, value_of(&open));
+        }
+    }
+    let ends = starts.iter().skip(1).map(|(start, _)| start - 1).collect();
+    (ends, starts.into_iter().map(|(_, value)| value).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::prefix::V4_BITS;
+
+    fn prefix() -> impl Strategy<Value = Prefix> {
+        let v4 = (any::<u32>(), 0_u8..=32).prop_map(|(bits, length)| {
+            let bits = bits & if length % 2 == 0 { 0xc003_01c1 } else { 0xff };
+            Prefix::of(Address::from_v4_bits(bits), V4_BITS + length)
+        });
+        let v6 = (any::<u128>(), 0_u8..=128).prop_map(|(bits, length)| {
+            let bits = bits & (3 << 126 | 3 << 64) | bits & 0x33;
+            Prefix::of(Address::from_bits(1 << 100 | bits), length)
+        });
+        prop_oneof![v4, v6]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn finds_the_innermost_network(
+            few in vec((prefix(), 0_u32..9), 0..12),
+            many in vec((prefix(), 0_u32..2000), 0..1200),
+            use_many in any::<bool>(),
+        ) {
+            let mut networks = if use_many { many } else { few };
+            networks.sort_by_key(|(prefix, _)| prefix.order());
+            networks.dedup_by_key(|(prefix, _)| *prefix);
+            let ranges = Ranges::new(networks.iter().copied(), 7777);
+            let addresses: Vec<Address> = networks
+                .iter()
+                .step_by(1 + networks.len() / 60)
+                .flat_map(|(prefix, _)| {
+                    let first = prefix.first().bits();
+                    let last = first | !mask(prefix.length());
+                    [first.wrapping_sub(1), first, last, last.wrapping_add(1)]
+                })
+                .chain([0, u128::MAX, 0xffff << 32, (0xffff << 32) | 0xffff_ffff])
+                .map(Address::from_bits)
+                .collect();
+            let mut found = vec![0; addresses.len()];
+            for (addresses, found) in addresses.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
+                ranges.find_each(addresses.iter().copied(), found);
+            }
+            for (address, found) in addresses.iter().zip(found) {
+                let host = Prefix::of(*address, 128);
+                let innermost = networks.iter().filter(|(prefix, _)| prefix.covers(host));
+                let innermost = innermost.max_by_key(|(prefix, _)| prefix.length());
+                let expected = innermost.map_or(7777, |(_, value)| *value);
+                prop_assert_eq!(ranges.find(*address), expected, "{}", address);
+                prop_assert_eq!(found, expected, "{}", address);
+            }
+        }
+    }
+}
