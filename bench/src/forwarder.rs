@@ -190,16 +190,16 @@ pub fn own_path() -> Result<String, Box<dyn Error>> {
 /// Runs if the program was started by [`Forwarder::start`]: the switch of a rig, until killed.
 pub fn is_switch(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
     match args {
-        [word, mac_a, mac_b, numbers @ ..] if word == "switch" || word == "offload" => {
-            Some(serve([mac_a, mac_b], numbers, word == "offload"))
+        [word, mac_a, mac_b, idle, rules, entries] if word == "switch" || word == "offload" => {
+            Some(serve([mac_a, mac_b], [idle, rules, entries], word == "offload"))
         }
         _ => None,
     }
 }
 
-fn serve(macs: [&str; 2], numbers: &[String], offloads: bool) -> Result<(), Box<dyn Error>> {
+fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<dyn Error>> {
     let (mac_a, mac_b) = (mac(macs[0])?, mac(macs[1])?);
-    let [idle, more_rules, entries] = numbers else { return Err("three numbers".into()) };
+    let [idle, more_rules, entries] = numbers;
     let (idle, more_rules, entries): (u16, u32, u32) =
         (idle.parse()?, more_rules.parse()?, entries.parse()?);
     let umem_config = UmemConfig { frames: 16384 + u32::from(idle) * 128, hugepages: false };

@@ -2,7 +2,7 @@
 /*
  * Forwards packets of connections that the switch has allowed, without the switch.
  *
- *   pod ── veth ──▶ from_pod ─┬─ entry ─────────▶ rewritten, into the other pod
+ *   pod ── veth ──▶ from_pod ─┬─ entry ─────────▶ rewritten, into the other pod or out of the uplink
  *                             └─ anything else ─▶ punt link ──▶ XDP ──▶ AF_XDP ──▶ the switch
  *   the switch ──▶ punt link ──▶ from_switch ───▶ into the pod that the tag names
  *
@@ -362,6 +362,8 @@ static __always_inline int forward(struct __sk_buff *skb, const struct packet *p
 	__sync_fetch_and_add(&entry->bytes, skb->len);
 	count(COUNTER_FORWARDED, skb->gso_segs ?: 1);
 	count(COUNTER_FORWARDED_BYTES, skb->len);
+	if (entry->on_wire)
+		return bpf_redirect(entry->egress, 0);
 	/* It was addressed to the switch, which the kernel does not know. */
 	bpf_skb_change_type(skb, PACKET_HOST);
 	return bpf_redirect_peer(entry->egress, 0);

@@ -44,13 +44,14 @@ struct flow_entry {
 	/* The entry counts while each of these generations is what it was. */
 	__u32 guards[GUARDS];
 	__u32 generations[GUARDS];
-	/* Number of the host-side interface of the pod that the packets are for. */
+	/* Number of the interface that the packets leave by: the host side of a pod's, or the uplink. */
 	__u32 egress;
 	/* Bytes of the largest IP packet that may leave there; 0 if any may. */
 	__u16 mtu;
 	/* Whether addresses and ports are rewritten to those below. */
 	__u8 translates;
-	__u8 zero;
+	/* Whether they leave on the wire, in place of going into the pod behind the interface. */
+	__u8 on_wire;
 	/* The only source that packets may enter with. */
 	__u8 ingress_mac[6];
 	__u8 destination_mac[6];

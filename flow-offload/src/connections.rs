@@ -32,7 +32,7 @@ pub struct PortUsage {
 
 /// A connection with entries.
 struct Installed {
-    keys: [FlowKey; 2],
+    keys: [Option<FlowKey>; 2],
     guards: [u32; GUARDS],
     generations: [u32; GUARDS],
     /// The initiator's and the responder's.
@@ -169,13 +169,13 @@ impl Connections {
             if self.followed.iter().any(|(_, wanted)| wanted(&connection)) {
                 continue;
             }
-            let keys = made.both.each_ref().map(|(key, _)| *key);
+            let keys = made.keys();
             if self.installed.get(&found.id).is_some_and(|it| it.keys != keys) {
                 self.remove(shared, &found.id);
             }
             // A connection before it, between the same ends, whose end was not seen yet.
-            for key in &keys {
-                if let Some((earlier, _)) = self.keys.get(key).copied()
+            for key in keys.into_iter().flatten() {
+                if let Some((earlier, _)) = self.keys.get(&key).copied()
                     && earlier != found.id
                 {
                     self.remove(shared, &earlier);
@@ -216,7 +216,7 @@ impl Connections {
         for (id, _, made) in wanted {
             // What was counted goes on. (The old entry counts no more: its generations are old.)
             let known = self.installed.get(id);
-            for (key, entry) in &made.both {
+            for (key, entry) in made.both.iter().flatten() {
                 let old = known.and_then(|_| shared.kernel.flow(key)).unwrap_or_default();
                 let Reading { packets, bytes, used_ns } = Reading::of(&old);
                 keys.push(*key);
@@ -225,31 +225,35 @@ impl Connections {
             // Before they are entered: whoever changes a generation after this waits for programs
             // that use them, and whoever has changed it before has made them void.
             if known.is_none() {
-                shared.count(&made.both[0].1.guards, 1);
+                shared.count(&made.guarded().guards, 1);
             }
         }
-        let done = shared.kernel.put_flows(&keys, &values);
-        for (n, (id, tuples, made)) in wanted.iter().enumerate() {
-            let [(forward, entry), (reverse, _)] = &made.both;
-            let keys = [*forward, *reverse];
-            if 2 * n + 2 > done {
+        let mut room = shared.kernel.put_flows(&keys, &values);
+        for (id, tuples, made) in wanted {
+            let (keys, guarded) = (made.keys(), made.guarded());
+            let count = keys.iter().flatten().count();
+            if count > room {
                 // One may have got in.
-                keys.iter().for_each(|key| drop(shared.kernel.remove_flow(key)));
-                shared.count(&entry.guards, -1);
+                room = 0;
+                for key in keys.iter().flatten() {
+                    drop(shared.kernel.remove_flow(key));
+                    self.keys.remove(key);
+                }
+                shared.count(&guarded.guards, -1);
                 self.installed.remove(id);
-                keys.iter().for_each(|key| _ = self.keys.remove(key));
                 shared.refused.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
+            room -= count;
             self.unanswered.remove(id);
             for (direction, key) in keys.iter().enumerate() {
-                self.keys.insert(*key, (*id, direction));
+                key.iter().for_each(|key| _ = self.keys.insert(*key, (*id, direction)));
             }
             let read = self.installed.get(id).map_or_else(Default::default, |known| known.read);
             let installed = Installed {
                 keys,
-                guards: entry.guards,
-                generations: entry.generations,
+                guards: guarded.guards,
+                generations: guarded.generations,
                 ports: made.ports,
                 tuples: *tuples,
                 read,
@@ -262,6 +266,7 @@ impl Connections {
     fn remove(&mut self, shared: &Shared, id: &SessionId) {
         let Some(mut installed) = self.installed.remove(id) else { return };
         for (direction, key) in installed.keys.into_iter().enumerate() {
+            let Some(key) = key else { continue };
             self.keys.remove(&key);
             match shared.kernel.remove_flow(&key) {
                 Ok(Some(last)) => {

@@ -133,6 +133,13 @@ impl Offload {
         Ok(())
     }
 
+    /// Lets packets leave by the uplink's interface, if it is no tunnel.
+    pub fn set_uplink(&self, id: PortId, ifindex: u32) {
+        self.forget(id);
+        lock(&self.shared.connections).forget_port(id);
+        lock(&self.shared.interfaces).insert(id, ifindex);
+    }
+
     /// Takes a port away: whatever its pod sends is dropped from now on, and nothing reaches it.
     pub fn remove_port(&self, id: PortId) {
         self.forget(id);

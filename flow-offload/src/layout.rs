@@ -41,17 +41,17 @@ pub struct FlowEntry {
     pub guards: [u32; GUARDS],
     /// What they were when the switch allowed the connection.
     pub generations: [u32; GUARDS],
-    /// Number of the host-side interface of the pod that the packets are for.
+    /// Number of the interface that the packets leave by: the host side of a pod's, or the uplink.
     pub egress: u32,
     /// Bytes of the largest IP packet that may leave there; 0 if any may.
     pub mtu: u16,
     /// Whether addresses and ports are rewritten to those below.
     pub translates: u8,
-    /// Zero.
-    pub zero: u8,
+    /// Whether they leave on the wire, in place of going into the pod behind the interface.
+    pub on_wire: u8,
     /// The only source that packets may enter with.
     pub ingress_mac: Mac,
-    /// MAC address of the pod that the packets are for.
+    /// MAC address of the pod or the next hop that the packets are for.
     pub destination_mac: Mac,
     /// MAC address that they leave from.
     pub source_mac: Mac,

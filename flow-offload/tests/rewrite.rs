@@ -9,7 +9,8 @@ use dataplane::port::memory::Wire;
 use dataplane::session::{Opening, Owner, Sessions, Timeouts, Tuples};
 use dataplane::wire::{Flow, Mac, SWITCH_MAC, parse, partial_checksum, protocol};
 use dataplane::{
-    AclBinding, Adjacency, Memory, Now, Parts, PortId, PortKind, PortState, Snapshot, Worker,
+    AclBinding, Adjacency, Memory, Now, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot,
+    Underlay, Worker,
 };
 use flow_offload::layout::{FlowEntry, FlowKey};
 use flow_offload::{Kernel, Outcome, entries};
@@ -33,6 +34,8 @@ struct Case {
     masked: Option<(u8, u16)>,
     ports: (u16, u16),
     forward: bool,
+    /// Whether the receiver is on another cluster node, behind the uplink.
+    remote: bool,
     ttl: u8,
     payload: Vec<u8>,
     /// Whether the checksum is left to hardware, is that of another packet, or (UDP) is none.
@@ -61,10 +64,17 @@ fn cases() -> impl Strategy<Value = Case> {
     let payload = prop::collection::vec(any::<u8>(), 0..1200);
     (
         (any::<bool>(), any::<bool>(), other(), other(), (1..=u16::MAX, 1..=u16::MAX)),
-        (any::<bool>(), 2..=255_u8, payload, sums, prop::option::of(100..1400_u32), 0..20_usize),
+        (
+            any::<(bool, bool)>(),
+            2..=255_u8,
+            payload,
+            sums,
+            prop::option::of(100..1400_u32),
+            0..20_usize,
+        ),
     )
         .prop_map(|((v4, is_tcp, service, masked, ports), rest)| {
-            let (forward, ttl, payload, sum, segment, padding) = rest;
+            let ((forward, remote), ttl, payload, sum, segment, padding) = rest;
             Case {
                 v4,
                 is_tcp,
@@ -72,6 +82,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 masked,
                 ports,
                 forward,
+                remote,
                 ttl,
                 payload,
                 sum,
@@ -150,7 +161,24 @@ impl Case {
                 ..PortState::new(format!("default/pod{n}"), PortKind::Pod)
             })
         };
-        Snapshot::new(Parts { generation: 7, ports: vec![pod(1), pod(2)], ..Parts::default() })
+        let parts = Parts { generation: 7, ports: vec![pod(1), pod(2)], ..Parts::default() };
+        if !self.remote {
+            return Snapshot::new(parts);
+        }
+        let mut parts = Parts { underlay: Underlay::Routed, ..parts };
+        let other = usize::from(self.forward);
+        let address = self.address(1, other as u8 + 1);
+        parts.ports[other] = Some(PortState {
+            own_mac: [2, 0, 0, 0, 9, 9],
+            ..PortState::new("uplink", PortKind::Uplink)
+        });
+        parts.routes = Arc::new(Routes::new(vec![Peer {
+            networks: vec![address.into()],
+            endpoint: "192.0.2.2".parse::<IpAddr>().unwrap().into(),
+            next_hop: Some(PODS[other]),
+            ..Peer::default()
+        }]));
+        Snapshot::new(parts)
     }
 }
 
@@ -160,7 +188,7 @@ fn through_the_graph(case: &Case, snapshot: &Snapshot, frame: &[u8]) -> Option<V
     let sessions = Sessions::new(16, 4, Timeouts::default());
     let opening = Opening {
         owner: Owner::port(PortId(0)),
-        adjacency: Adjacency::port(PortId(1)),
+        adjacency: if case.remote { Adjacency::NONE } else { Adjacency::port(PortId(1)) },
         generation: snapshot.generation,
         tcp_flags: 0,
     };
@@ -178,10 +206,14 @@ fn through_the_graph(case: &Case, snapshot: &Snapshot, frame: &[u8]) -> Option<V
     wires[usize::from(case.forward)].receive()
 }
 
-fn of_case(case: &Case, snapshot: &Snapshot) -> [(FlowKey, FlowEntry); 2] {
+/// The entry for packets of the case's direction.
+fn of_case(case: &Case, snapshot: &Snapshot) -> (FlowKey, FlowEntry) {
     // The program is run as if for the loopback interface, by whichever pod.
     let found = entries(snapshot, &case.tuples(), |_| Some(LOOPBACK), |_| 0);
-    found.expect("entries").both.map(|(key, entry)| (key, FlowEntry { mtu: MTU, ..entry }))
+    let both = found.expect("entries").both;
+    assert_eq!(both.iter().flatten().count(), if case.remote { 1 } else { 2 });
+    let (key, entry) = both[usize::from(!case.forward)].expect("an entry");
+    (key, FlowEntry { mtu: MTU, ..entry })
 }
 
 /// Until the end of time.
@@ -196,8 +228,7 @@ fn the_program_makes_of_a_packet_what_the_graph_does() {
     let run = |case: Case| {
         let snapshot = case.snapshot();
         let frame = case.frame();
-        let both = of_case(&case, &snapshot);
-        let (key, entry) = both[usize::from(!case.forward)];
+        let (key, entry) = of_case(&case, &snapshot);
         kernel.put_flows(&[key], &[entry]);
         let segments = case.segment.map(|size| (size, (case.payload.len() as u32).div_ceil(size)));
         let made = kernel.run(LOOPBACK, &frame, segments).unwrap();
@@ -241,13 +272,14 @@ fn what_is_not_plain_goes_to_the_switch() {
             masked: None,
             ports: (4000, 80),
             forward: true,
+            remote: false,
             ttl: 64,
             payload: vec![1; 100],
             sum: Sum::Right,
             segment: None,
             padding: 0,
         };
-        let [(key, entry), _] = of_case(&case, &case.snapshot());
+        let (key, entry) = of_case(&case, &case.snapshot());
         kernel.put_flows(&[key], &[entry]);
         let plain = case.frame();
         let l4 = usize::from(parse(&plain).unwrap().l4);
@@ -321,13 +353,14 @@ fn entries_count_what_they_forward_and_a_full_map_takes_no_more() {
         masked: None,
         ports: (port, 53),
         forward: true,
+        remote: false,
         ttl: 64,
         payload: vec![1; 10],
         sum: Sum::Right,
         segment: None,
         padding: 0,
     };
-    let made = |port| of_case(&case(port), &case(port).snapshot())[0];
+    let made = |port| of_case(&case(port), &case(port).snapshot());
     let (keys, values): (Vec<_>, Vec<_>) = (1..=6).map(made).unzip();
     let entered = kernel.put_flows(&keys, &values);
     assert!(entered < 6, "{entered} entries in a map for four");

@@ -38,6 +38,9 @@ impl ControlLoop {
                 self.shared
                     .set_flow_offload(FlowOffload::On(Arc::clone(&punt.offload), punt.trunk));
                 self.punt = Some(punt);
+                if let Some(uplink) = &self.uplink {
+                    self.set_uplink_of_flow_offload(&uplink.port);
+                }
             }
             Err(why) => {
                 tracing::warn!("flow offload is off: {why}");
@@ -86,6 +89,13 @@ impl ControlLoop {
             return Err(failed(error));
         }
         Ok(PodPort::Open { id, index, mtu, mode: MODE.to_owned(), queues: 0 })
+    }
+
+    /// Lets connections of pods leave by the uplink.
+    pub(super) fn set_uplink_of_flow_offload(&self, port: &PodPort) {
+        if let (Some(punt), PodPort::Open { id, index, .. }) = (&self.punt, port) {
+            punt.offload.set_uplink(*id, *index);
+        }
     }
 
     /// Has entries that a snapshot concerns count no more, before workers decide by it.

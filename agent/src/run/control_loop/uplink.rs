@@ -77,6 +77,7 @@ impl ControlLoop {
             let _ = self.interfaces.release_uplink();
         })?;
         log_port(UPLINK, interface, &port);
+        self.set_uplink_of_flow_offload(&port);
         Ok((port, opened.mac))
     }
 

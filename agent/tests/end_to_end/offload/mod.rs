@@ -4,6 +4,7 @@
 mod checksums;
 mod following;
 mod sharing;
+mod uplink;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
