@@ -80,11 +80,15 @@ impl Fleet {
     }
 
     async fn server(&self, at: usize) -> Server {
+        self.server_with(at, Some(self.leases.clone())).await
+    }
+
+    async fn server_with(&self, at: usize, leases: Option<(Arc<Cluster>, LeaseOptions)>) -> Server {
         let mut options = self.world.server_options();
         options.server_id = NAMES[at].to_owned();
         options.agents = ANY_PORT;
         options.frontend = Frontend::Unix { path: self.socket(at), delete_existing: true };
-        options.leases = Some(self.leases.clone());
+        options.leases = leases;
         let server = Server::start(options).await.unwrap();
         self.addresses.lock().unwrap()[at] = server.agent_address();
         server
@@ -128,6 +132,23 @@ async fn connection(fleet: &Fleet, at: usize, seed: usize) -> Result<(), (bool, 
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |it| it.parse().expect(name))
+}
+
+#[tokio::test]
+async fn a_restarted_server_is_found_before_leases_count_it() {
+    let fleet = Fleet::new().await;
+    let [first, second] = [fleet.server(0).await, fleet.server(1).await];
+    for name in NAMES {
+        soon(has_lease(&fleet.api, name)).await;
+    }
+    let agent = fleet.agent(0);
+    until("both", || agent.servers().len() == 2).await;
+    second.stop(PATIENCE).await;
+    let known = || metric(&agent.metrics(), "agent_known_server_count");
+    until("the count without it", || known() == 1.0).await;
+    let second = fleet.server_with(1, None).await;
+    until("the agent again", || second.agents() == 1 && first.agents() == 1).await;
+    assert_eq!(known(), 1.0, "the leases");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

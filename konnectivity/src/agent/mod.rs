@@ -3,11 +3,12 @@
 //! | file | part |
 //! |---|---|
 //! | `options.rs` | its options |
-//! | `sync.rs` | finding the servers: one connection to each |
+//! | `sync.rs`, `absent.rs` | finding the servers: one connection to each |
 //! | `session.rs` | one connection to one server |
 //! | `dial.rs`, `target.rs` | connections to targets |
 //! | `metrics.rs` | its metrics |
 
+mod absent;
 mod dial;
 mod metrics;
 mod options;
@@ -19,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use absent::Absent;
 use metrics::Metrics;
 pub use options::{Limits, Options, ServerCount};
 use session::Session;
@@ -45,6 +47,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) metrics: Metrics,
     sessions: Mutex<Vec<Arc<Session>>>,
+    absent: Mutex<Absent>,
     draining: AtomicBool,
     /// A session has ended.
     changed: Notify,
@@ -67,6 +70,7 @@ impl Agent {
             options,
             metrics: Metrics::default(),
             sessions: Mutex::default(),
+            absent: Mutex::default(),
             draining: AtomicBool::new(false),
             changed: Notify::new(),
         });
@@ -94,7 +98,7 @@ impl Agent {
         }
     }
 
-    /// What `/metrics` shows.
+    /// The page `/metrics`.
     pub fn metrics(&self) -> String {
         self.shared.metrics.page()
     }

@@ -31,8 +31,6 @@ pub(super) const TICK: Duration = Duration::from_millis(500);
 const CONNECT: Duration = Duration::from_secs(10);
 /// Timeout of a server's greeting, after it verified the token.
 const GREETING: Duration = Duration::from_secs(30);
-/// Interval of reading the leases.
-const LEASES: Duration = Duration::from_secs(10);
 /// For how long dials may arrive that the server sent before it received a drain.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 
@@ -57,24 +55,31 @@ pub(super) async fn run(shared: Arc<Shared>, tls: Reloaded<ClientConfig>) {
         let have = shared.sessions().len();
         let count = counter.count(&shared).await;
         shared.metrics.known_servers.set(i64::try_from(count).unwrap_or(i64::MAX));
+        let expected = expected(&shared);
+        let longer = |wait: Duration| match have < expected {
+            // One that restarts is back soon.
+            true => options.sync_interval,
+            false => (wait * 3 / 2).min(options.sync_interval_cap),
+        };
         let draining = shared.draining.load(Ordering::Relaxed);
-        if !draining && (have < count || options.sync_forever) {
+        if !draining && (have < count.max(expected) || options.sync_forever) {
             match try_all(&shared, &tls, &mut turn, &mut tasks).await {
                 Tried::Connected => {
                     wait = options.sync_interval;
                     // There may be more.
-                    if shared.sessions().len() < counter.count(&shared).await {
+                    let count = counter.count(&shared).await;
+                    if shared.sessions().len() < count.max(expected) {
                         continue;
                     }
                 }
                 Tried::Duplicate(server) => {
                     tracing::debug!("connected with server {server} already");
-                    wait = longer(wait, options.sync_interval_cap);
+                    wait = longer(wait);
                 }
                 Tried::Failed(kind, text) => {
                     tracing::warn!("{}:{}: {text}", options.server_host, options.server_port);
                     shared.metrics.connect_failures.with_label_values(&[kind]).inc();
-                    wait = longer(wait, options.sync_interval_cap);
+                    wait = longer(wait);
                 }
             }
         }
@@ -86,7 +91,7 @@ pub(super) async fn run(shared: Arc<Shared>, tls: Reloaded<ClientConfig>) {
     }
 }
 
-/// How many servers there are.
+/// Determines the number of servers.
 struct Counter {
     count: usize,
     looked: Option<u64>,
@@ -105,7 +110,8 @@ impl Counter {
             }
             ServerCount::Leases(cluster, options) => {
                 let now = http2::millis();
-                let due = self.looked.is_none_or(|at| now - at > LEASES.as_millis() as u64);
+                let interval = shared.options.sync_interval_cap.as_millis() as u64;
+                let due = self.looked.is_none_or(|at| now - at > interval);
                 if due {
                     self.looked = Some(now);
                     match cluster.count(options, |it| shared.metrics.lease_listed(it)).await {
@@ -121,8 +127,9 @@ impl Counter {
     }
 }
 
-fn longer(wait: Duration, most: Duration) -> Duration {
-    (wait * 3 / 2).min(most)
+/// The number of servers before a recent loss.
+fn expected(shared: &Shared) -> usize {
+    shared.absent.lock().unwrap_or_else(PoisonError::into_inner).expected(http2::millis())
 }
 
 /// Up to a tenth more.
@@ -293,9 +300,15 @@ fn add(shared: &Arc<Shared>, session: &Arc<Session>, greeting: Greeting) -> Trie
     Tried::Connected
 }
 
+/// Removes a session; false if it was not there.
 fn forget(shared: &Shared, session: &Arc<Session>) -> bool {
     let mut sessions = shared.sessions.lock().unwrap_or_else(PoisonError::into_inner);
     let before = sessions.len();
     sessions.retain(|it| !Arc::ptr_eq(it, session));
-    sessions.len() < before
+    let gone = sessions.len() < before;
+    if gone {
+        let mut absent = shared.absent.lock().unwrap_or_else(PoisonError::into_inner);
+        absent.lost(before, http2::millis());
+    }
+    gone
 }
