@@ -1,4 +1,4 @@
-//! What makes the headers of a message malformed (section 8).
+//! Checks headers of messages: malformed ones (section 8).
 
 use super::Role;
 use super::hpack::Field;

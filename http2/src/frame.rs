@@ -66,7 +66,7 @@ pub(super) fn put_reset(out: &mut Vec<u8>, stream: u32, code: u32) {
     out.extend_from_slice(&code.to_be_bytes());
 }
 
-/// Appends a header block, in as many frames as the other side's frame size asks for.
+/// Appends a header block, split by the peer's frame size.
 pub(super) fn put_headers(out: &mut Vec<u8>, stream: u32, block: &[u8], end: bool, frame: usize) {
     let mut chunks = block.chunks(frame).peekable();
     let mut kind = kind::HEADERS;

@@ -14,7 +14,7 @@
 //!
 //! | file | part |
 //! |---|---|
-//! | `receive.rs`, `field.rs`, `limits.rs` | frames of the peer: their order, their headers, how many a second |
+//! | `receive/`, `field.rs`, `limits.rs` | frames of the peer: their order, their headers, how many a second |
 //! | `link/` | streams, windows and queues |
 //! | `drive.rs`, `driven.rs` | the task of a connection; state that wakes it |
 //! | `frame.rs`, `hpack/` | encoding |
@@ -44,7 +44,7 @@ pub use receive::{Receiver, Role};
 pub struct Fault {
     /// Error code (section 7).
     pub code: u32,
-    /// What the peer did.
+    /// The fault in words.
     pub text: String,
 }
 

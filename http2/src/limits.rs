@@ -30,7 +30,7 @@ impl Rate {
     }
 }
 
-/// How many frames of each kind a peer may send a second.
+/// Limits the frames of each kind that a peer sends a second.
 #[derive(Debug)]
 pub(crate) struct Limits {
     resets: Rate,

@@ -57,7 +57,7 @@ impl Status {
 pub(crate) enum MessageError {
     #[error("grpc: message of {0} bytes, more than {MOST}")]
     TooLong(usize),
-    #[error("grpc: a compressed message, which nobody offered to read")]
+    #[error("grpc: a compressed message; no compression was offered")]
     Compressed,
     #[error("{0}")]
     Packet(#[from] PacketError),

@@ -94,7 +94,7 @@ impl Cluster {
             "spec": {"token": token, "audiences": [audience]},
         });
         let path = "/apis/authentication.k8s.io/v1/tokenreviews";
-        let answer = self.ask("POST", path, Some(&review)).await?;
+        let answer = self.request("POST", path, Some(&review)).await?;
         let status = &answer["status"];
         if let Some(error) = status["error"].as_str().filter(|error| !error.is_empty()) {
             return Err(format!("lookup failed: {error}"));
@@ -120,7 +120,7 @@ impl Cluster {
         let folder = leases(&options.namespace);
         let path = format!("{folder}/{name}");
         let now = crate::clock::now();
-        let mut lease = match self.ask("GET", &path, None).await {
+        let mut lease = match self.request("GET", &path, None).await {
             Ok(lease) => lease,
             Err(RequestError::Status { code: 404, .. }) => json!({
                 "apiVersion": "coordination.k8s.io/v1",
@@ -137,8 +137,8 @@ impl Cluster {
         lease["spec"]["leaseDurationSeconds"] = json!(LEASE.as_secs());
         lease["spec"]["renewTime"] = json!(now);
         match lease["metadata"]["resourceVersion"].is_string() {
-            true => self.ask("PUT", &path, Some(&lease)).await?,
-            false => self.ask("POST", &folder, Some(&lease)).await?,
+            true => self.request("PUT", &path, Some(&lease)).await?,
+            false => self.request("POST", &folder, Some(&lease)).await?,
         };
         Ok(())
     }
@@ -152,7 +152,7 @@ impl Cluster {
     ) -> Result<(usize, Vec<String>), String> {
         let selector = percent_encoded(&options.selector);
         let path = format!("{}?labelSelector={selector}", leases(&options.namespace));
-        let answer = observed(self.ask("GET", &path, None), observe).await?;
+        let answer = observed(self.request("GET", &path, None), observe).await?;
         let items = answer["items"].as_array().cloned().unwrap_or_default();
         let now = jiff::Timestamp::now();
         let (valid, expired): (Vec<_>, Vec<_>) =
@@ -169,11 +169,11 @@ impl Cluster {
         observe: impl FnOnce(&Answered),
     ) -> Result<(), String> {
         let path = format!("{}/{name}", leases(&options.namespace));
-        observed(self.ask("DELETE", &path, None), observe).await?;
+        observed(self.request("DELETE", &path, None), observe).await?;
         Ok(())
     }
 
-    async fn ask(
+    async fn request(
         &self,
         method: &str,
         path: &str,

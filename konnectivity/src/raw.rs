@@ -125,7 +125,7 @@ impl Raw {
         });
     }
 
-    /// Wakes the reading side, which asks the owner for room again.
+    /// Wakes the reading side, which queries the owner again.
     pub(crate) fn wake(&self) {
         self.state.wake();
     }

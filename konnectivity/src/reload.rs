@@ -25,7 +25,7 @@ struct State<T> {
     compared: u64,
 }
 
-/// What differs between two versions of a file: modification time, inode (a secret's volume
+/// The difference between two versions of a file: modification time, inode (a secret's volume
 /// replaces a link), length.
 type Stamp = (SystemTime, u64, u64);
 
@@ -36,7 +36,7 @@ impl<T> Reloaded<T> {
     /// Loads the value; `what` names it in the log.
     ///
     /// # Errors
-    /// What `load` says.
+    /// The result of `load`.
     pub(crate) fn new(
         what: &'static str,
         files: impl IntoIterator<Item = PathBuf>,

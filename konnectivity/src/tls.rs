@@ -45,7 +45,7 @@ pub enum TlsError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// Certificate and key do not go together, and the like.
@@ -53,7 +53,7 @@ pub enum TlsError {
     Config {
         /// Whose.
         what: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
 }

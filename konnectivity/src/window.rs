@@ -85,7 +85,7 @@ mod tests {
             turns in prop::collection::vec((1_usize..100_000, 0_usize..1 << 21), 1..200),
         ) {
             let mut window = Window::new(most);
-            // Bytes the sender may still send, and those that it has sent and nobody consumed.
+            // Bytes the sender may still send, and those sent and not consumed.
             let (mut credit, mut queue) = (Window::initial(most), 0);
             for (bytes, queued) in turns {
                 queue += std::mem::take(&mut credit);

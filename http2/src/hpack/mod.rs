@@ -44,7 +44,7 @@ pub(crate) enum HpackError {
 const TABLE_BYTES: usize = 4096;
 /// All names and values of a block; a token of a service account is about 1 KiB.
 pub(crate) const MOST_BYTES: usize = 64 * 1024;
-/// What an entry counts besides its name and value (section 4.1).
+/// Overhead of an entry, in bytes (section 4.1).
 const ENTRY_BYTES: usize = 32;
 
 /// Reads header blocks of one connection, in their order.

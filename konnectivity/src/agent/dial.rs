@@ -36,7 +36,7 @@ async fn open(target: &str, rules: Option<&Rules>) -> Result<TcpStream, DialErro
     let mut error = None;
     for address in addresses {
         if let Some(rules) = rules
-            && let Err(text) = rules.ask(address)
+            && let Err(text) = rules.evaluate(address)
         {
             error.get_or_insert(failed("denied_by_rule", text));
             continue;

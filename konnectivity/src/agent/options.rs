@@ -9,7 +9,7 @@ use crate::kubernetes::{Cluster, LeaseOptions};
 use crate::rules::Rules;
 use crate::tls::TlsFiles;
 
-/// How the number of servers is determined.
+/// The source of the number of servers.
 #[derive(Clone, Debug, Default)]
 pub enum ServerCount {
     /// The last server's count.
@@ -75,9 +75,9 @@ pub struct Options {
     pub sync_interval_cap: Duration,
     /// Interval of checks of the connected servers.
     pub probe_interval: Duration,
-    /// Whether to search for more servers when all are connected.
+    /// Searches for more servers when all are connected.
     pub sync_forever: bool,
-    /// How their number is determined.
+    /// The source of their number.
     pub server_count: ServerCount,
     /// Idle time before a ping to a server.
     pub keepalive: Duration,

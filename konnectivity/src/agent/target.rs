@@ -32,7 +32,7 @@ pub(crate) struct Target {
     itself: Weak<Target>,
     /// Bytes of credit from the server.
     credit: AtomicI64,
-    /// What the server may send.
+    /// The server's window.
     window: Mutex<Window>,
     /// The link wakes this target when it has room.
     waiting: AtomicBool,
@@ -139,7 +139,7 @@ impl Target {
     /// Closes the connection if the rules no longer allow it.
     pub(crate) fn recheck(&self, rules: &Rules) {
         if let Some(peer) = self.peer
-            && let Err(why) = rules.ask(peer)
+            && let Err(why) = rules.evaluate(peer)
         {
             tracing::info!("connection {} to {}: {why}", self.number, self.address);
             self.cut(&why);

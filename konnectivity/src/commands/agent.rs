@@ -18,9 +18,9 @@ use super::{LogFlags, OwnFlags, SpareFlags, address, flags, input, kubeconfig, r
 #[command(args_override_self = true, allow_negative_numbers = true)]
 #[command(
     after_help = "The flags are those of apiserver-network-proxy's proxy-agent, whose place it \
-takes: servers need not be told.
+takes: servers stay as they are.
 
-On the first SIGTERM it tells its servers that it wants nothing new and serves what it has; the \
+On the first SIGTERM it drains: its servers send no new dials, and open connections continue; the \
 second ends it.
 
 Example:
@@ -66,14 +66,14 @@ pub struct Args {
     /// Interval of checks of the connected servers
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = flags::duration)]
     probe_interval: Duration,
-    /// Whether to search for more servers when all are connected
+    /// Search for more servers when all are connected
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
     sync_forever: bool,
     /// Which server's count is used: the last one's (default) or the largest (max)
     #[arg(long, value_name = "SOURCE", default_value = "default")]
     server_count_source: String,
-    /// Whether servers are counted by their leases
+    /// Count servers by their leases
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
     count_server_leases: bool,
@@ -84,7 +84,7 @@ pub struct Args {
     #[arg(long, alias = "lease-label", value_name = "SELECTOR")]
     #[arg(default_value = "k8s-app=konnectivity-server")]
     lease_label_selector: String,
-    /// How to reach the Kubernetes API, for leases; empty: as a pod does
+    /// Kubeconfig of the Kubernetes API, for leases; empty: the pod's service account
     #[arg(long, value_name = "FILE", default_value = "")]
     kubeconfig: String,
     /// Port for /healthz, /readyz and /metrics

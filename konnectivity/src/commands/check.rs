@@ -25,7 +25,7 @@ Example of such a file:
 pub(super) struct Args {
     /// The file that kube-apiserver gets with --egress-selector-config-file
     file: PathBuf,
-    /// How to print it
+    /// Output format
     #[arg(short, long, default_value = "text")]
     output: Output,
 }

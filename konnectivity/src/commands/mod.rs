@@ -30,7 +30,7 @@ struct LogFlags {
     /// Verbosity: up to 3 connections of agents and servers, 4 and 5 details, 6 and more everything
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0)]
     verbosity: i32,
-    /// Whether the log goes to standard error; false needs --log-file
+    /// Log to standard error; false needs --log-file
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
     logtostderr: bool,
@@ -163,7 +163,7 @@ struct OwnFlags {
     /// Format of the audit log
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     audit_format: AuditFormat,
-    /// How the log is written: text or json
+    /// Format of the log: text or json
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: Format,
     /// Threads [default: as many as there are cores]

@@ -19,7 +19,7 @@ use super::{LogFlags, OwnFlags, SpareFlags, address, check, flags, input, kubeco
 #[command(allow_negative_numbers = true)]
 #[command(
     after_help = "The flags are those of apiserver-network-proxy's proxy-server, whose place \
-it takes: kube-apiserver and agents need not be told.
+it takes: kube-apiserver and agents stay as they are.
 
 On SIGTERM it takes nothing new and waits for --graceful-shutdown-timeout; the second SIGTERM ends \
 it at once.
@@ -55,7 +55,7 @@ struct Flags {
     /// Unix socket for the API server; needs --server-port 0
     #[arg(long, value_name = "PATH", default_value = "")]
     uds_name: String,
-    /// Whether a socket that is there already is removed
+    /// Remove a socket that is there already
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "true")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
     delete_existing_uds_file: bool,
@@ -104,10 +104,10 @@ struct Flags {
     /// This server's name, unique among its peers [default: made up]
     #[arg(long, value_name = "NAME", env = "PROXY_SERVER_ID", default_value = "")]
     server_id: String,
-    /// How many servers there are
+    /// Number of servers
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     server_count: i64,
-    /// How agents are chosen, in order: default, destHost, defaultRoute
+    /// Strategies of choosing an agent, in order: default, destHost, defaultRoute
     #[arg(long, value_name = "LIST", default_value = "default", value_delimiter = ',')]
     proxy_strategies: Vec<Strategy>,
     /// Namespace of the agents' service account
@@ -119,10 +119,10 @@ struct Flags {
     /// Audience that agents' tokens must be for
     #[arg(long, value_name = "NAME", default_value = "")]
     authentication_audience: String,
-    /// How to reach the Kubernetes API, for tokens and leases; empty: as a pod does
+    /// Kubeconfig of the Kubernetes API, for tokens and leases; empty: the pod's service account
     #[arg(long, value_name = "FILE", default_value = "")]
     kubeconfig: String,
-    /// Whether to hold a lease, and to count and delete those of other servers
+    /// Hold a lease; count those of other servers and delete expired ones
     #[arg(long, num_args = 0..=1, require_equals = true, default_value = "false")]
     #[arg(default_missing_value = "true", value_parser = flags::truth)]
     enable_lease_controller: bool,
@@ -148,7 +148,7 @@ struct Flags {
     #[arg(long, value_name = "VERSION", default_value = "")]
     tls_min_version: String,
 
-    /// Whether agents need neither certificate nor token
+    /// Accept agents without certificate and token
     #[arg(long, help_heading = "Not in the original", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "false", default_missing_value = "true", value_parser = flags::truth)]
     allow_unauthenticated_agents: bool,

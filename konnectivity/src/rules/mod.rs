@@ -58,15 +58,15 @@ impl Rules {
 
     /// Evaluates the rules for a target whose address is written out, in any form that a resolver takes for
     /// an address. A name is left to the agent, which resolves it.
-    pub(crate) fn ask_literal(&self, target: &str) -> Result<(), String> {
+    pub(crate) fn evaluate_literal(&self, target: &str) -> Result<(), String> {
         match literal(target) {
-            Some(address) => self.ask(address),
+            Some(address) => self.evaluate(address),
             None => Ok(()),
         }
     }
 
     /// Evaluates the rules for a target; the error names the rule that denies.
-    pub(crate) fn ask(&self, target: SocketAddr) -> Result<(), String> {
+    pub(crate) fn evaluate(&self, target: SocketAddr) -> Result<(), String> {
         let target = SocketAddr::new(reached(target.ip()), target.port());
         let source = source_towards(target);
         if let Some(file) = &self.file {
@@ -201,14 +201,14 @@ mod tests {
              - {tag: open, local: 127.0.0.1, ports: 80-81, remote: 127.0.0.1, action: allow}\n",
         )
         .unwrap();
-        assert_eq!(rules.ask_literal("127.0.0.1:80"), Ok(()));
-        assert_eq!(rules.ask_literal("10.0.0.1:80"), Ok(()));
+        assert_eq!(rules.evaluate_literal("127.0.0.1:80"), Ok(()));
+        assert_eq!(rules.evaluate_literal("10.0.0.1:80"), Ok(()));
         // The agent evaluates names, which it resolves.
-        assert_eq!(rules.ask_literal("localhost:1"), Ok(()));
-        let denied = rules.ask_literal("127.0.0.1:82").unwrap_err();
+        assert_eq!(rules.evaluate_literal("localhost:1"), Ok(()));
+        let denied = rules.evaluate_literal("127.0.0.1:82").unwrap_err();
         assert!(denied.starts_with("dial tcp 127.0.0.1:82: denied by session rule"), "{denied}");
         assert!(denied.ends_with("[closed]"), "{denied}");
-        assert!(rules.ask_literal("[::ffff:127.0.0.1]:82").is_err());
+        assert!(rules.evaluate_literal("[::ffff:127.0.0.1]:82").is_err());
     }
 
     #[test]
@@ -238,20 +238,20 @@ mod tests {
             "[::ffff:0.0.0.0]:80",
             "[::ffff:127.0.0.1]:80",
         ] {
-            let denied = rules.ask_literal(target).expect_err(target);
+            let denied = rules.evaluate_literal(target).expect_err(target);
             assert!(denied.contains("denied by session rule"), "{target}: {denied}");
         }
         // Not addresses, or others.
         for target in ["256.1.1.1:80", "1.2.3.4.5:80", "a.1:80", "0x:8", "+1:80", "10.1:80"] {
-            let result = rules.ask_literal(target);
+            let result = rules.evaluate_literal(target);
             assert!(result.is_ok() || target == "0x:8", "{target}: {result:?}");
         }
         assert_eq!(literal("10.1:80"), Some(([10, 0, 0, 1], 80).into()));
         assert_eq!(literal("256.1.1.1:80"), None);
         assert_eq!(literal("node1:80"), None);
         // The addresses of a resolved name are evaluated as well.
-        assert!(rules.ask("0.0.0.0:1".parse().unwrap()).is_err());
-        assert!(rules.ask("[::]:1".parse().unwrap()).is_err());
+        assert!(rules.evaluate("0.0.0.0:1".parse().unwrap()).is_err());
+        assert!(rules.evaluate("[::]:1".parse().unwrap()).is_err());
     }
 
     #[test]

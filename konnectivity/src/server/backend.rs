@@ -18,7 +18,7 @@ use http2::Link;
 pub(crate) struct Backend {
     pub(crate) agent: String,
     pub(crate) identifiers: Identifiers,
-    /// Where it came from.
+    /// Its remote address.
     pub(crate) peer: String,
     pub(crate) link: Arc<Link>,
     pub(crate) stream: u32,
@@ -239,8 +239,8 @@ impl Backend {
             table.established.values().filter(|it| it.close_is_late()).cloned().collect();
         drop(table);
         let idle = self.link.idle_for();
-        let asked = oldest.is_some_and(|age| age > Duration::from_secs(1));
-        if idle > limits.probe.min(proxy.options.keepalive) || asked && idle > limits.probe / 4 {
+        let waited = oldest.is_some_and(|age| age > Duration::from_secs(1));
+        if idle > limits.probe.min(proxy.options.keepalive) || waited && idle > limits.probe / 4 {
             self.link.ping();
         }
         for connection in late {

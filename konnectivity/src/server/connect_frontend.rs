@@ -11,7 +11,7 @@ use super::proxy::Proxy;
 use crate::grpc::data_message;
 use crate::raw::{Ended, Owner, Raw, run};
 
-/// A client that asked for a connection.
+/// A client that sent CONNECT.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     pub(crate) raw: Arc<Raw>,
@@ -31,9 +31,9 @@ impl Client {
 
 /// Longest request head.
 const MOST_HEAD: usize = 8 * 1024;
-/// What a client may send before it has its answer.
+/// Limit of bytes that a client sends before its response.
 const MOST_EARLY: usize = 16 * 1024;
-/// What success looks like, to the byte.
+/// The response to a successful dial; clients compare it byte by byte.
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 /// Serves one connection of the API server.

@@ -3,10 +3,11 @@
 //! | file | part |
 //! |---|---|
 //! | `options.rs`, `proxy.rs` | options and shared state |
-//! | `grpc_frontend.rs`, `connect_frontend.rs` | the API server, in either language |
-//! | `agent_port.rs`, `backend.rs`, `backends.rs` | agents: let in, served, chosen |
-//! | `connection.rs` | one proxied connection |
-//! | `metrics.rs` | what a scraper is told |
+//! | `grpc_frontend.rs`, `connect_frontend.rs` | the API server, by either protocol |
+//! | `listen.rs`, `lease.rs` | listeners with TLS or a unix socket; this server's lease |
+//! | `agent_port.rs`, `backend.rs`, `backends.rs` | agents: authentication, their streams, the choice of one |
+//! | `connection/` | one proxied connection |
+//! | `metrics.rs` | its metrics |
 //!
 //! A dial takes the frontend's packet to an agent that the strategies choose; from the answer on
 //! the agent's number stands for the connection, on that agent's stream.
@@ -17,24 +18,19 @@ mod backends;
 mod connect_frontend;
 mod connection;
 mod grpc_frontend;
+mod lease;
+mod listen;
 mod metrics;
 mod options;
 mod proxy;
 
-use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 
 pub(crate) use agent_port::{PATH as AGENT_PATH, SETTINGS as AGENT_SETTINGS, WINDOW};
 pub use options::{Frontend, Limits, Mode, Options, Strategy, TokenAuth};
@@ -42,8 +38,8 @@ use proxy::Proxy;
 
 use telemetry::{Page, Pages};
 
-use crate::reload::Reloaded;
-use crate::{accept, tls};
+use crate::tls;
+use listen::{accept_tls, accept_unix, listen, listen_unix, serve_frontend};
 
 /// A running server. Dropping it ends it at once.
 #[derive(Debug)]
@@ -110,7 +106,7 @@ impl Server {
         tasks.spawn(accept_tls(Arc::clone(&proxy), "agent", listener, agent_tls, serve));
         tasks.spawn(look_after(Arc::clone(&proxy)));
         if proxy.options.leases.is_some() {
-            tasks.spawn(keep_lease(Arc::clone(&proxy)));
+            tasks.spawn(lease::keep(Arc::clone(&proxy)));
         }
         Ok(Self { proxy, tasks, agents, frontend, socket, health: Vec::new() })
     }
@@ -159,7 +155,7 @@ impl Server {
         self.proxy.backends.count()
     }
 
-    /// What `/metrics` shows.
+    /// The page `/metrics`.
     pub fn metrics(&self) -> String {
         self.proxy.page()
     }
@@ -173,7 +169,7 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         if let Some((cluster, leases)) = &self.proxy.options.leases {
-            let name = lease_name(&self.proxy.options.server_id);
+            let name = lease::name(&self.proxy.options.server_id);
             if let Err(error) = cluster.remove(leases, &name, |_| ()).await {
                 tracing::warn!("lease {name}: {error}");
             }
@@ -212,175 +208,12 @@ pub(crate) fn serve_pages(
     server.map_err(|error| StartError::Failed(format!("listen for health at {address}: {error}")))
 }
 
-async fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, StartError> {
-    let listener = TcpListener::bind(address).await;
-    listener.map_err(|error| StartError::Failed(format!("listen for {what} at {address}: {error}")))
-}
-
-fn listen_unix(path: &Path, delete_existing: bool) -> Result<UnixListener, StartError> {
-    let failed =
-        |error: &dyn fmt::Display| StartError::Failed(format!("{}: {error}", path.display()));
-    if let Ok(found) = std::fs::symlink_metadata(path) {
-        if !delete_existing {
-            return Err(failed(&"there is a file already (see --delete-existing-uds-file)"));
-        }
-        if !found.file_type().is_socket() {
-            return Err(failed(&"this is no socket; it is not removed"));
-        }
-        std::fs::remove_file(path).map_err(|error| failed(&error))?;
-    }
-    bind_unix(path).map_err(|error| failed(&error))
-}
-
-/// Mode of the frontend's socket: its owner and group may connect, whatever the umask says.
-const SOCKET_MODE: u32 = 0o660;
-
-/// Binds a unix socket that never has more permissions than [`SOCKET_MODE`].
-fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before it has a path: the file gets this mode, less what the umask takes.
-    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(SOCKET_MODE))?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
-    rustix::net::listen(&socket, 1024)?;
-    UnixListener::from_std(socket.into())
-}
-
-async fn serve_frontend<I>(proxy: &Arc<Proxy>, io: I, who: String) -> std::io::Result<()>
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send,
-{
-    match proxy.options.mode {
-        Mode::Grpc => grpc_frontend::serve(proxy, io, who).await,
-        Mode::HttpConnect => connect_frontend::serve(proxy, io, who).await,
-    }
-}
-
-async fn accept_unix(proxy: Arc<Proxy>, listener: UnixListener) {
-    // A set, so that the end of this task ends its connections.
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            stream = accept::unix(&listener) => {
-                if proxy.stopping.load(Ordering::Relaxed) {
-                    continue;
-                }
-                let proxy = Arc::clone(&proxy);
-                connections.spawn(async move {
-                    let who = unix_peer(&stream);
-                    if let Err(error) = serve_frontend(&proxy, stream, who).await {
-                        tracing::debug!("frontend: {error}");
-                    }
-                });
-            }
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
-fn unix_peer(stream: &UnixStream) -> String {
-    match stream.peer_cred() {
-        Ok(peer) => match peer.pid() {
-            Some(pid) => format!("uid {} pid {pid}", peer.uid()),
-            None => format!("uid {}", peer.uid()),
-        },
-        Err(_) => "unix socket".to_owned(),
-    }
-}
-
-type Stream = tokio_rustls::server::TlsStream<TcpStream>;
-
-async fn accept_tls<F, R>(
-    proxy: Arc<Proxy>,
-    port: &'static str,
-    listener: TcpListener,
-    tls: Reloaded<ServerConfig>,
-    serve: F,
-) where
-    F: Fn(Arc<Proxy>, Stream, String) -> R + Copy + Send + 'static,
-    R: Future<Output = std::io::Result<()>> + Send,
-{
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            stream = accept::tcp(&listener) => {
-                if proxy.stopping.load(Ordering::Relaxed) {
-                    continue;
-                }
-                let (proxy, acceptor) = (Arc::clone(&proxy), TlsAcceptor::from(tls.current()));
-                connections.spawn(async move {
-                    let peer = stream.peer_addr().map_or_else(|_| "?".to_owned(), accept::name);
-                    let shaken =
-                        tokio::time::timeout(proxy.options.limits.handshake, acceptor.accept(stream));
-                    let shaken = match shaken.await {
-                        Ok(Ok(stream)) => Ok(stream),
-                        Ok(Err(error)) => Err(tls::refusal("the peer", &error)
-                            .unwrap_or_else(|| error.to_string())),
-                        Err(_) => Err("no handshake in time".to_owned()),
-                    };
-                    let stream = match shaken {
-                        Ok(stream) => stream,
-                        Err(error) => {
-                            proxy.metrics.tls_failures.with_label_values(&[port]).inc();
-                            return tracing::warn!("{port} {peer}: TLS: {error}");
-                        }
-                    };
-                    let certificate = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
-                    let name = certificate.and_then(|it| tls::common_name(it));
-                    let who = match name {
-                        Some(name) => format!("CN={name} {peer}"),
-                        None => peer,
-                    };
-                    if let Err(error) = serve(proxy, stream, who.clone()).await {
-                        tracing::debug!("{who}: {error}");
-                    }
-                });
-            }
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
 async fn look_after(proxy: Arc<Proxy>) {
     let mut ticks = tokio::time::interval(TICK);
     loop {
         ticks.tick().await;
         for backend in proxy.backends.all() {
             backend.tick(&proxy);
-        }
-    }
-}
-
-/// The name of a server's lease.
-fn lease_name(server_id: &str) -> String {
-    format!("konnectivity-proxy-server-{server_id}")
-}
-
-/// Renews this server's lease, deletes expired ones, and counts the others.
-async fn keep_lease(proxy: Arc<Proxy>) {
-    let Some((cluster, options)) = proxy.options.leases.clone() else { return };
-    let server = &proxy.options.server_id;
-    let name = lease_name(server);
-    let mut ticks = tokio::time::interval(crate::kubernetes::RENEWAL);
-    loop {
-        ticks.tick().await;
-        if let Err(error) = cluster.renew(&options, &name, server).await {
-            tracing::warn!("lease {name}: {error}");
-        }
-        match cluster.count(&options, |it| proxy.metrics.lease_listed(it)).await {
-            Err(error) => tracing::warn!("leases: {error}"),
-            Ok((valid, expired)) => {
-                proxy.set_server_count(valid.max(1));
-                for lease in expired {
-                    let observe = |it: &_| proxy.metrics.lease_deleted(it);
-                    match cluster.remove(&options, &lease, observe).await {
-                        Ok(()) => proxy.metrics.culled_leases.inc(),
-                        Err(error) => tracing::warn!("lease {lease}: {error}"),
-                    }
-                }
-            }
         }
     }
 }

@@ -27,7 +27,7 @@ pub enum Frontend {
     Unix {
         /// Its path.
         path: PathBuf,
-        /// Whether a file that is there already is removed.
+        /// Removes a file that is there already.
         delete_existing: bool,
     },
     /// TLS, with client certificates from the authority in the files.
@@ -39,7 +39,7 @@ pub enum Frontend {
     },
 }
 
-/// How an agent is chosen.
+/// A strategy of choosing an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
     /// Any.
@@ -133,23 +133,23 @@ impl Default for Limits {
 pub struct Options {
     /// Protocol of the API server's connections.
     pub mode: Mode,
-    /// Where.
+    /// The listener.
     pub frontend: Frontend,
-    /// Where agents come.
+    /// Address of the listener for agents.
     pub agents: SocketAddr,
     /// With which certificate; `ca` set: they need one too.
     pub agent_files: TlsFiles,
-    /// What TLS may be on both.
+    /// Versions and ciphers of TLS on both.
     pub tls: TlsPolicy,
-    /// Whether agents must show tokens.
+    /// Verification of agents' tokens, if they must show them.
     pub tokens: Option<TokenAuth>,
     /// This server's name, unique among its peers.
     pub server_id: String,
-    /// How many servers there are.
+    /// The number of servers.
     pub server_count: usize,
-    /// Whether it holds a lease and counts those of others.
+    /// Leases to hold and to count, if any.
     pub leases: Option<(Arc<Cluster>, LeaseOptions)>,
-    /// How an agent is chosen, in order; never empty.
+    /// Strategies of choosing an agent, in order; never empty.
     pub strategies: Vec<Strategy>,
     /// Pings to agents that have been silent for this long.
     pub keepalive: Duration,

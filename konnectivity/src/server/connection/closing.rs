@@ -93,9 +93,9 @@ impl Connection {
                 }
                 Sink::Raw(client) => client.raw.finish(),
             }
-            let asked = state.closing.is_some();
+            let requested = state.closing.is_some();
             let why = match error {
-                "" if asked => "closed by client",
+                "" if requested => "closed by client",
                 "" => "closed by target",
                 error => error,
             };

@@ -8,12 +8,13 @@
 //! Locks: the state's before a link's; never with a backend's table.
 
 mod closing;
+mod to_agent;
+mod to_frontend;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -21,7 +22,7 @@ use super::backend::Backend;
 use super::connect_frontend::Client;
 use super::proxy::Proxy;
 use crate::audit::Record;
-use crate::grpc::{Status, message, trailers};
+use crate::grpc::message;
 use crate::packet::Packet;
 use crate::window::Window;
 use http2::{Link, millis};
@@ -82,7 +83,7 @@ struct State {
     held: usize,
     /// Credit from the agent, in bytes.
     credit: i64,
-    /// What the agent may send.
+    /// The agent's window.
     window: Window,
     /// The link's driver wakes this connection when it has room.
     waiting: bool,
@@ -106,11 +107,6 @@ enum Phase {
     Closing,
     Closed,
 }
-
-/// Bytes queued for the agent at which the frontend's window stays closed.
-const QUEUE: usize = 64 * 1024;
-/// What one connection may queue before others get their turn.
-const QUANTUM: usize = 64 * 1024;
 
 impl Connection {
     /// Dials `target` through an agent. A failure is counted and audited, and returned.
@@ -152,7 +148,9 @@ impl Connection {
         wanted: i64,
     ) -> Result<Arc<Self>, Failure> {
         if let Some(rules) = &proxy.options.rules {
-            rules.ask_literal(target).map_err(|text| Failure { reason: "denied_by_rule", text })?;
+            rules
+                .evaluate_literal(target)
+                .map_err(|text| Failure { reason: "denied_by_rule", text })?;
         }
         let backend = proxy.backends.choose(target).ok_or_else(Failure::no_agent)?;
         backend.begin(proxy.options.limits.pending_dials, wanted, |dial| {
@@ -266,198 +264,5 @@ impl Connection {
         }
         self.release(&mut state);
         self.audit(&state, "dial failed: the agent gave it up");
-    }
-
-    /// Bytes from the frontend, as a message with `count` bytes of content. They count against
-    /// its window until they are on their way.
-    pub(crate) fn submit(self: &Arc<Self>, raw: Bytes, count: usize) {
-        let mut state = self.lock();
-        if state.phase != Phase::Established || state.closing.is_some() {
-            return;
-        }
-        state.to_target += count as u64;
-        state.queued += raw.len();
-        state.queue.push_back(raw);
-        self.pump(&mut state);
-    }
-
-    /// Returns whether the frontend may send more now; if not, it is woken later.
-    pub(crate) fn has_room(&self) -> bool {
-        self.lock().queued < QUEUE
-    }
-
-    /// Returns bytes to the frontend's window when there is room.
-    pub(crate) fn hold(&self, bytes: usize) {
-        let mut state = self.lock();
-        state.held += bytes;
-        if state.queued < QUEUE || state.phase != Phase::Established {
-            self.release(&mut state);
-        }
-    }
-
-    fn release(&self, state: &mut State) {
-        let held = std::mem::take(&mut state.held);
-        match &self.sink {
-            Sink::Stream(link, stream) => link.release(*stream, held),
-            Sink::Raw(client) => client.raw.wake(),
-        }
-    }
-
-    /// Moves messages to the agent's link, within its credit and room.
-    fn pump(self: &Arc<Self>, state: &mut State) {
-        let link = &self.backend.link;
-        let mut sent = 0;
-        let had = state.queued;
-        while !state.queue.is_empty() && !state.waiting {
-            if self.backend.window.is_some() && state.credit <= 0 {
-                break;
-            }
-            let waker = Waker::from(Arc::clone(self));
-            let room = match sent < QUANTUM {
-                true => link.has_room(&waker),
-                false => link.has_room_after_others(&waker),
-            };
-            if !room {
-                state.waiting = true;
-                break;
-            }
-            if sent >= QUANTUM {
-                sent = 0;
-            }
-            let Some(raw) = state.queue.pop_front() else { break };
-            sent += raw.len();
-            state.queued -= raw.len();
-            state.credit -= raw.len() as i64;
-            self.proxy.metrics.to_agent.count_data();
-            self.proxy.metrics.bytes_to_agent.inc_by(raw.len() as u64);
-            link.send(self.backend.stream, raw);
-        }
-        if state.queue.is_empty() {
-            state.queue = VecDeque::new();
-            if state.closing.is_some() && !state.close_sent {
-                state.close_sent = true;
-                self.request_close(state.half_closed);
-            }
-        }
-        if state.queued < QUEUE && (state.held > 0 || had >= QUEUE) {
-            self.release(state);
-        }
-    }
-
-    /// Adds credit from the agent.
-    pub(crate) fn credit(self: &Arc<Self>, bytes: i64) {
-        let mut state = self.lock();
-        state.credit = state.credit.saturating_add(bytes.max(0)).min(i64::from(u32::MAX));
-        self.pump(&mut state);
-    }
-
-    /// Queues bytes from the agent; returns true if the frontend's queue exceeds its limit.
-    pub(crate) fn deliver(&self, raw: Bytes, bytes: Bytes) -> bool {
-        let begin = Instant::now();
-        let mut state = self.lock();
-        if state.phase != Phase::Established {
-            return false;
-        }
-        let metrics = &self.proxy.metrics;
-        state.from_target += bytes.len() as u64;
-        if state.half_closed {
-            state.closing = Some(millis());
-        }
-        metrics.bytes_from_agent.inc_by(bytes.len() as u64);
-        let count = raw.len();
-        let queued = match &self.sink {
-            Sink::Stream(link, stream) => {
-                metrics.to_client.count_data();
-                link.send(*stream, raw)
-            }
-            Sink::Raw(client) => {
-                // What is not queued needs no room.
-                self.grant(&mut state, count - bytes.len(), client.raw.queued());
-                client.raw.push(bytes)
-            }
-        };
-        let queued = queued.unwrap_or_default();
-        if queued <= count {
-            state.taken = millis();
-        }
-        drop(state);
-        metrics.frontend_write.observe(begin.elapsed().as_secs_f64());
-        queued > self.limit()
-    }
-
-    /// Limit of the frontend's queue: the agent may exceed its window by one packet.
-    fn limit(&self) -> usize {
-        let limit = self.proxy.options.limits.connection_bytes;
-        if self.backend.window.is_some() { limit * 2 } else { limit }
-    }
-
-    /// Bytes that wait for the frontend.
-    fn queued(&self) -> usize {
-        match &self.sink {
-            Sink::Stream(link, stream) => link.queued(*stream),
-            Sink::Raw(client) => client.raw.queued(),
-        }
-    }
-
-    /// Returns whether the frontend has caught up enough for reading the agent's link again.
-    pub(crate) fn has_caught_up(&self) -> bool {
-        self.queued() <= self.limit() / 2 || self.lock().phase != Phase::Established
-    }
-
-    /// Closes the connection if its reader has taken nothing for too long; returns whether it did.
-    pub(crate) fn cut_if_stalled(self: &Arc<Self>) -> bool {
-        let stalled = Duration::from_millis(millis().saturating_sub(self.lock().taken));
-        let limits = &self.proxy.options.limits;
-        if stalled < limits.slow_reader {
-            return false;
-        }
-        let why = format!(
-            "connection {} to {}: its reader took nothing for {:.1} s while {} bytes waited",
-            self.number(),
-            self.target,
-            stalled.as_secs_f64(),
-            limits.connection_bytes,
-        );
-        tracing::warn!("{why}");
-        self.proxy.metrics.slow_readers.inc();
-        match &self.sink {
-            Sink::Stream(link, stream) => {
-                link.cut(*stream, trailers(Status::ResourceExhausted, &why, false));
-            }
-            Sink::Raw(client) => client.raw.cut(),
-        }
-        self.part(&why, true);
-        true
-    }
-
-    /// The frontend took bytes out of its queue.
-    pub(crate) fn drained(&self, bytes: usize) {
-        let mut state = self.lock();
-        state.taken = millis();
-        self.grant(&mut state, bytes, self.queued());
-        drop(state);
-        if self.backend.blocked.load(Ordering::Relaxed) {
-            self.backend.link.wake();
-        }
-    }
-
-    /// Sends the agent credit for `bytes` that the frontend has taken, while `queued` still wait.
-    fn grant(&self, state: &mut State, bytes: usize, queued: usize) {
-        if self.backend.window.is_none() || state.phase != Phase::Established {
-            return;
-        }
-        if let Some(credit) = state.window.consume(bytes, queued) {
-            let bytes = i64::try_from(credit).unwrap_or(i64::MAX);
-            let packet = Packet::Credit { connection: self.number(), bytes };
-            self.backend.send(&self.proxy, &packet);
-        }
-    }
-}
-
-impl Wake for Connection {
-    fn wake(self: Arc<Self>) {
-        let mut state = self.lock();
-        state.waiting = false;
-        self.pump(&mut state);
     }
 }
