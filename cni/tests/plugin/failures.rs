@@ -91,7 +91,7 @@ fn no_address_is_left() {
 }
 
 /// A call with an IPAM plugin made of a shell script.
-fn with_plugin(node: &mut Node, script: &str, pod: &Namespace) -> Called {
+pub(crate) fn with_plugin(node: &mut Node, script: &str, pod: &Namespace) -> Called {
     let program = node.folder.path().join("odd");
     std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,9 +1,10 @@
-//! CHECK, GC, STATUS, VERSION, and input that is none.
+//! CHECK, GC, STATUS, VERSION, privileges, and input that is none.
 
 use local_api::ErrorKind;
 use serde_json::{Value, json};
 use testkit::Namespace;
 
+use crate::failures::with_plugin;
 use crate::node::Node;
 use crate::requires_a_node;
 use crate::stand_in::Manner;
@@ -174,4 +175,24 @@ fn input_that_is_none_is_an_error_object() {
         assert_eq!(error["code"], code, "{error}");
         assert!(error["msg"].as_str().unwrap().contains(text), "{error}");
     }
+}
+
+#[test]
+fn plugins_have_few_privileges() {
+    requires_a_node!();
+    let mut node = Node::new("few");
+    let pod = Namespace::new("fewpod");
+    let _stand_in = node.stand_in(Manner::Serves);
+    let status = node.folder.path().join("status");
+    let script = format!("cat /proc/self/status > {}; exit 1", status.display());
+    with_plugin(&mut node, &script, &pod).err(5);
+    let status = std::fs::read_to_string(status).unwrap();
+    let field = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or_else(|| panic!("no {name} in\n{status}")).trim().to_owned()
+    };
+    // NET_ADMIN is 12, SYS_ADMIN 21 (linux/capability.h).
+    let both = format!("{:016x}", 1 << 12 | 1 << 21);
+    assert_eq!([field("CapEff"), field("CapPrm"), field("CapBnd")], [(); 3].map(|()| both.clone()));
+    assert_eq!(field("NoNewPrivs"), "1");
 }
