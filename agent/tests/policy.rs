@@ -120,7 +120,7 @@ fn test_ends_with_what_its_cases_come_to() {
     ]);
     let (code, out, _) = folder.run("test --manifests shop.yaml good.yaml");
     assert_eq!(code, 0, "{out}");
-    assert!(out.ends_with("1 cases, 0 failed\n"), "{out}");
+    assert!(out.ends_with("1 case, 0 failed\n"), "{out}");
     let (code, out, _) = folder.run("test --manifests shop.yaml good.yaml bad.yaml -o json");
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(code, 1);

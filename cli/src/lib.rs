@@ -3,12 +3,16 @@
 //! Every command ends with 0 (done), [`NO`] (the answer is no) or [`UNUSABLE`] (the input cannot
 //! be used, which is also the exit code of wrong arguments).
 
+mod span;
+
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde::Deserialize;
+
+pub use span::Span;
 
 /// Exit code: the command did its work, and the answer is no.
 pub const NO: u8 = 1;

@@ -1,6 +1,7 @@
 //! The client side.
 
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -37,7 +38,13 @@ pub enum ClientError {
         /// The socket tried.
         socket: PathBuf,
     },
-    /// The socket cannot be used: no permission, not a socket.
+    /// The path leads to something else.
+    #[error("{}: is no socket", socket.display())]
+    NotASocket {
+        /// The path tried.
+        socket: PathBuf,
+    },
+    /// The socket cannot be used: no permission, for example.
     #[error("connect to podgate (socket {}): {cause}", socket.display())]
     Connect {
         /// The socket tried.
@@ -66,6 +73,11 @@ pub enum ClientError {
     Refused(#[from] ApiError),
 }
 
+/// Whether a path leads to a socket; an answer that cannot be had counts as yes.
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |found| found.file_type().is_socket())
+}
+
 impl Client {
     /// Connects. `timeout` bounds this and, from its own start, every call.
     ///
@@ -88,6 +100,9 @@ impl Client {
             }
             Ok(Err(error)) => Err(match error.kind() {
                 io::ErrorKind::NotFound => ClientError::NoSocket { socket },
+                io::ErrorKind::ConnectionRefused if !is_socket(&socket) => {
+                    ClientError::NotASocket { socket }
+                }
                 io::ErrorKind::ConnectionRefused => ClientError::NotRunning { socket },
                 _ => ClientError::Connect { socket, cause: error },
             }),

@@ -25,9 +25,10 @@ use control::api_server::Access;
 use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
+pub use cli::Span;
 pub use network::Network;
 pub use options::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, Options, RxMode};
-pub use text::{Cores, OnOff, PortSpan, Span};
+pub use text::{Cores, OnOff, PortSpan};
 
 use local_api::DEFAULT_SOCKET;
 
@@ -44,6 +45,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Where HTTP is answered.
     pub listen: SocketAddr,
+    /// Whether HTTP also serves the page for browsers.
+    pub web_page: bool,
     /// Folder for the state that outlives the process.
     pub state_dir: PathBuf,
     /// Cores that workers are pinned to, in order.
@@ -69,6 +72,8 @@ pub struct Config {
     pub sessions: u32,
     /// How long sessions live without a packet.
     pub timeouts: Timeouts,
+    /// Whether packets and bytes of sessions are counted.
+    pub session_accounting: bool,
     /// Timeout of attaching a pod.
     pub attach_timeout: Duration,
     /// Whether there is a host port.
@@ -230,6 +235,7 @@ impl Config {
             listen: options
                 .listen
                 .unwrap_or_else(|| DEFAULT_LISTEN.parse().expect("a socket address")),
+            web_page: options.web_page == Some(OnOff::On),
             state_dir: options.state_dir.unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
             cores,
             workers,
@@ -246,6 +252,7 @@ impl Config {
             max_ports,
             sessions,
             timeouts,
+            session_accounting: options.session_accounting == Some(OnOff::On),
             attach_timeout,
             host_port: enforcer == Enforcer::AfXdp && options.host_port != Some(OnOff::Off),
             node_addresses: options.node_addresses,
@@ -276,6 +283,7 @@ impl Config {
             ("kubeconfig", self.api_server.iter().map(Access::to_string).collect()),
             ("socket", self.socket.display().to_string()),
             ("listen", self.listen.to_string()),
+            ("web-page", on_off(self.web_page)),
             ("state-dir", self.state_dir.display().to_string()),
             ("cores", Cores(self.cores.clone()).to_string()),
             ("workers", self.workers.to_string()),
@@ -292,6 +300,7 @@ impl Config {
             ("udp-timeout", Span(self.timeouts.udp).to_string()),
             ("other-timeout", Span(self.timeouts.other).to_string()),
             ("unanswered-timeout", Span(self.timeouts.opening).to_string()),
+            ("session-accounting", on_off(self.session_accounting)),
             ("attach-timeout", Span(self.attach_timeout).to_string()),
             ("host-port", on_off(self.host_port)),
             ("node-addresses", list(self.node_addresses.iter().map(IpAddr::to_string).collect())),

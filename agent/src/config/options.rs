@@ -11,8 +11,8 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::text::{Cores, OnOff, PortSpan, Span};
-use cli::Underlay;
+use super::text::{Cores, OnOff, PortSpan};
+use cli::{Span, Underlay};
 
 /// The options as given; `None` and empty lists are unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
@@ -40,6 +40,11 @@ pub struct Options {
     /// Address for /healthz, /readyz and /metrics [default: 127.0.0.1:9470]
     #[arg(long, env = "PODGATE_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
+
+    /// Whether the address of /metrics also has a page for browsers: what policies allow, live
+    /// connections and traced packets, read-only [default: off]
+    #[arg(long, env = "PODGATE_WEB_PAGE", value_name = "on|off")]
+    pub web_page: Option<OnOff>,
 
     /// Folder for state that outlives the process: attached pods, and the last objects received
     /// from the API server [default: /run/podgate]
@@ -110,6 +115,11 @@ pub struct Options {
     /// protocol before the first answer [default: 30s]
     #[arg(long, env = "PODGATE_UNANSWERED_TIMEOUT", value_name = "TIME")]
     pub unanswered_timeout: Option<Span>,
+
+    /// Whether packets and bytes of each session are counted, for `podgate show sessions`
+    /// [default: off]
+    #[arg(long, env = "PODGATE_SESSION_ACCOUNTING", value_name = "on|off")]
+    pub session_accounting: Option<OnOff>,
 
     /// How long attaching a pod waits for its object and tables [default: 25s]
     #[arg(long, env = "PODGATE_ATTACH_TIMEOUT", value_name = "TIME")]
@@ -270,6 +280,7 @@ impl Options {
             kubeconfig: self.kubeconfig.or(file.kubeconfig),
             socket: self.socket.or(file.socket),
             listen: self.listen.or(file.listen),
+            web_page: self.web_page.or(file.web_page),
             state_dir: self.state_dir.or(file.state_dir),
             cores: self.cores.or(file.cores),
             workers: self.workers.or(file.workers),
@@ -286,6 +297,7 @@ impl Options {
             udp_timeout: self.udp_timeout.or(file.udp_timeout),
             other_timeout: self.other_timeout.or(file.other_timeout),
             unanswered_timeout: self.unanswered_timeout.or(file.unanswered_timeout),
+            session_accounting: self.session_accounting.or(file.session_accounting),
             attach_timeout: self.attach_timeout.or(file.attach_timeout),
             host_port: self.host_port.or(file.host_port),
             node_addresses: first(self.node_addresses, file.node_addresses),

@@ -57,6 +57,8 @@ fn a_file_may_say_everything() {
         udp-timeout: 20s
         other-timeout: 10s
         unanswered-timeout: 5s
+        session-accounting: on
+        web-page: on
         attach-timeout: 3s
         host-port: off
         node-addresses: [192.0.2.1, '2001:db8::1']
@@ -83,6 +85,7 @@ fn a_file_may_say_everything() {
         "kubeconfig=",
         "socket=/tmp/s",
         "listen=[::1]:9000",
+        "web-page=on",
         "state-dir=/tmp/state",
         "cores=0,1",
         "workers=2",
@@ -99,6 +102,7 @@ fn a_file_may_say_everything() {
         "udp-timeout=20s",
         "other-timeout=10s",
         "unanswered-timeout=5s",
+        "session-accounting=on",
         "attach-timeout=3s",
         "host-port=off",
         "node-addresses=192.0.2.1,2001:db8::1",

@@ -66,10 +66,7 @@ pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
             each(value.map_err(|error| {
                 let position =
                     error.location().map(|it| Position { line: it.line(), column: it.column() });
-                let at = position
-                    .map(|it| format!(" (line {}, column {})", it.line, it.column))
-                    .unwrap_or_default();
-                (format!("is no YAML: {}{at}", yaml_problem(&error)), position)
+                (format!("is no YAML: {}", yaml_problem(&error)), position)
             }));
             if failed {
                 break;
@@ -90,7 +87,11 @@ fn locate(faults: &mut [Fault], text: &[u8]) {
         let Some(document) = fault.document else { continue };
         fault.position = positions.find(document, &fault.fault.field);
         if let Some((_, inner)) = fault.fault.field.rsplit_once(WITHIN) {
-            fault.fault.field = inner.to_owned();
+            // An item that is no object has no other name than its path.
+            fault.fault.field = match fault.object {
+                Some(_) => inner.to_owned(),
+                None => fault.fault.field.replace(WITHIN, ": ").trim_end_matches(": ").to_owned(),
+            };
         }
     }
 }
@@ -98,10 +99,10 @@ fn locate(faults: &mut [Fault], text: &[u8]) {
 /// Between the path of a list's item and the field of the object that it is.
 pub(super) const WITHIN: char = '\u{1f}';
 
-/// Describes a syntax error without the library's own terms.
-fn yaml_problem(error: &serde_saphyr::Error) -> String {
+/// Describes a syntax error of YAML with its place, without the library's own terms.
+pub fn yaml_problem(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
-    match error.without_snippet() {
+    let problem = match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key:?} is given twice"),
         Error::DuplicateMappingKey { .. } => "a key is given twice".into(),
         Error::Eof { .. } => "it ends too early".into(),
@@ -113,7 +114,9 @@ fn yaml_problem(error: &serde_saphyr::Error) -> String {
         Error::IOError { .. } => "it is not UTF-8".into(),
         Error::Message { msg, .. } => one_line(msg),
         _ => "it is not well-formed".into(),
-    }
+    };
+    let at = error.location().map(|it| format!(" (line {}, column {})", it.line(), it.column()));
+    problem + &at.unwrap_or_default()
 }
 
 pub(super) fn options(bytes: usize) -> serde_saphyr::Options {
@@ -316,6 +319,14 @@ mod tests {
         assert_eq!(names(&content), ["Pod default/a"]);
         assert_eq!(faults(&content), Vec::<String>::new());
         assert_eq!(content.skipped, BTreeMap::from([("no object".to_owned(), 2)]));
+    }
+
+    #[test]
+    fn an_item_that_is_no_object_is_named_by_its_place() {
+        let content = yaml("apiVersion: v1\nkind: List\nitems:\n- {metadata: {name: a}}\n");
+        let said = faults(&content);
+        assert!(said[0].starts_with("f.yaml: document 1: items[0]: kind: missing"), "{said:?}");
+        assert_eq!(content.faults[0].position.map(|it| it.line), Some(4));
     }
 
     #[test]

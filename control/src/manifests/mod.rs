@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+pub use documents::yaml_problem;
 pub use source::Source;
 pub use watcher::Watcher;
 

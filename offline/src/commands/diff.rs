@@ -167,7 +167,7 @@ fn json(differences: &[Difference]) -> String {
     let all = json!({
         "opened": list(Change::Opened),
         "closed": list(Change::Closed),
-        "other-rule": list(Change::OtherRule),
+        "other_rule": list(Change::OtherRule),
     });
     format!("{all}\n")
 }

@@ -2,15 +2,18 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
+use local_api::{Client, ClientError, DEFAULT_SOCKET, ObserveFilters, Request};
 use observe::verdicts::Event;
 
 use crate::input::{Manifests, name};
 use crate::policy::flows;
 use crate::probe::report;
-use cli::UNUSABLE;
+use cli::{Span, UNUSABLE};
 
 /// The objects that a command is about.
 #[derive(Debug, clap::Args)]
@@ -39,14 +42,96 @@ pub(super) fn load(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Manifest
     Ok(manifests)
 }
 
-/// Reads verdicts of `podgate observe -o json`; `-` is standard input.
-pub(super) fn observed(file: &Path) -> Result<Vec<Event>, Vec<String>> {
-    let mut text = String::new();
-    let read = match file.as_os_str() == "-" {
-        true => io::stdin().lock().read_to_string(&mut text).map(drop),
-        false => fs::read_to_string(file).map(|found| text = found),
-    };
-    read.map_err(|error| vec![format!("{}: cannot be read: {error}", name(file))])?;
+/// Reads a file; `-` is standard input.
+pub(super) fn read(file: &Path) -> io::Result<Vec<u8>> {
+    if file.as_os_str() != "-" {
+        return fs::read(file);
+    }
+    let mut text = Vec::new();
+    io::stdin().lock().read_to_end(&mut text).map(|_| text)
+}
+
+/// Verdicts that were observed: files, or the running switch's own.
+#[derive(Debug, clap::Args)]
+pub(super) struct Observed {
+    /// Verdicts of `podgate observe -o json`: a file, - for stdin, live for those that the running
+    /// switch remembers; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(super) observed: Vec<PathBuf>,
+    /// With `--observed live`: also the verdicts of this time to come
+    #[arg(long = "for", value_name = "TIME", requires = "observed")]
+    time: Option<Span>,
+    /// Unix socket of the running switch
+    #[arg(long, env = "PODGATE_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+}
+
+/// Stands for the running switch.
+const LIVE: &str = "live";
+/// Timeout of the switch's answers that come at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Observed {
+    /// Reads all verdicts.
+    pub(super) fn load(&self) -> Result<Vec<Event>, Vec<String>> {
+        let is_live = |file: &&PathBuf| file.as_os_str() == LIVE && !file.exists();
+        if self.time.is_some() && !self.observed.iter().any(|file| is_live(&file)) {
+            return Err(vec!["--for: goes with --observed live".into()]);
+        }
+        let mut events = Vec::new();
+        for file in &self.observed {
+            events.extend(match is_live(&file) {
+                true => self.live().map_err(|problem| vec![problem])?,
+                false => of_file(file)?,
+            });
+        }
+        Ok(events)
+    }
+
+    /// What the running switch remembers, and decides in the time to come.
+    fn live(&self) -> Result<Vec<Event>, String> {
+        let said = |error: ClientError| error.to_string();
+        let client = Client::connect(&self.socket, PATIENCE).map_err(said)?;
+        let handle = client.handle().map_err(|error| error.to_string())?;
+        if let Some(time) = self.time {
+            std::thread::spawn(move || {
+                std::thread::sleep(time.0);
+                // The end of the connection ends the stream below.
+                let _ = handle.shutdown(Shutdown::Both);
+            });
+        }
+        let filters = ObserveFilters {
+            last: u32::MAX,
+            follow: self.time.is_some(),
+            ..ObserveFilters::default()
+        };
+        let mut events = Vec::new();
+        for answer in client.stream(&Request::Observe(filters)).map_err(said)? {
+            let value = match answer {
+                Ok(value) => value,
+                Err(error @ ClientError::Refused(_)) => return Err(said(error)),
+                // A switch that ends has decided nothing more.
+                Err(_) => break,
+            };
+            match serde_json::from_value(value.clone()) {
+                Ok(event) => events.push(event),
+                Err(_) => match value["lost"].as_u64() {
+                    Some(lost) => {
+                        eprintln!("podgate: {lost} verdicts came too fast and do not count")
+                    }
+                    None => return Err(format!("podgate's answer is no verdict: {value}")),
+                },
+            }
+        }
+        Ok(events)
+    }
+}
+
+fn of_file(file: &Path) -> Result<Vec<Event>, Vec<String>> {
+    let text = read(file).and_then(|text| {
+        String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    });
+    let text = text.map_err(|error| vec![format!("{}: cannot be read: {error}", name(file))])?;
     let named = |faults: Vec<String>| -> Vec<String> {
         faults.into_iter().map(|fault| format!("{}: {fault}", name(file))).collect()
     };

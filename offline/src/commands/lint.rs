@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::input::refuse;
-use super::written;
+use super::{counted, written};
 use crate::policy::lint::{Finding, INVALID, lint};
 use crate::probe::report::plain;
 use cli::{NO, UNUSABLE, fail};
@@ -59,8 +59,9 @@ impl Lint {
         let mut lines: String = findings.iter().map(|it| line(it) + "\n").collect();
         let invalid = findings.iter().filter(|it| it.code == INVALID).count();
         if self.output == Format::Text {
-            let warnings = findings.len() - invalid;
-            let _ = writeln!(lines, "{warnings} warnings, {invalid} errors");
+            let (warnings, errors) = (findings.len() - invalid, invalid);
+            let (warnings, errors) = (counted(warnings, "warning"), counted(errors, "error"));
+            let _ = writeln!(lines, "{warnings}, {errors}");
         }
         let mut out = io::stdout().lock();
         match written(out.write_all(lines.as_bytes()).and_then(|()| out.flush())) {

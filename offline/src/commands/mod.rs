@@ -13,6 +13,11 @@ pub mod replay;
 mod suggest;
 mod test;
 
+/// A number with what it counts: `1 warning`, `2 warnings`.
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// A reader that closes the pipe is no failure and changes no verdict.
 fn written(result: std::io::Result<()>) -> std::io::Result<()> {
     match result {

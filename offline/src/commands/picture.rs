@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::input::{Input, observed, refuse};
+use super::input::{Input, Observed, refuse};
 use super::written;
 use crate::policy::flows::flows;
 use crate::policy::picture::{Options, picture};
@@ -20,10 +20,9 @@ Examples:
   podgate policy picture --manifests deploy/ -o svg > policies.svg
   podgate policy picture --manifests deploy/ -o html -f policies.html
   podgate policy picture --manifests deploy/ --collapse '*' -o dot | dot -Tpdf > overview.pdf
-  podgate observe --last 10000 -o json > seen.json
-  podgate policy picture --manifests deploy/ --observed seen.json -o html -f policies.html
+  podgate policy picture --manifests deploy/ --observed live -o html -f policies.html
 
-Workloads are nodes, grouped by namespace; the ports of a node are where edges end. Between two ends
+What was observed and denied is drawn in red. Workloads are nodes, grouped by namespace; the ports of a node are where edges end. Between two ends
 that no policy selects everything is allowed, and no edge is drawn.
 
 Ends with 0, or 2 if the input cannot be used.")]
@@ -45,9 +44,8 @@ pub(super) struct Draw {
     /// Draw this namespace as one node, * for each; may be repeated
     #[arg(long, value_name = "NAMESPACE")]
     collapse: Vec<String>,
-    /// Verdicts of `podgate observe -o json`, - for stdin; what was denied is drawn in red
-    #[arg(long, value_name = "FILE")]
-    observed: Option<PathBuf>,
+    #[command(flatten)]
+    observed: Observed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -87,7 +85,7 @@ impl Draw {
             return Err(vec!["--port: ICMP has no ports".into()]);
         }
         let manifests = self.input.load()?;
-        let events = self.observed.as_deref().map(observed).transpose()?.unwrap_or_default();
+        let events = self.observed.load()?;
         let options = Options {
             // A port without a protocol is that of TCP, as in the other commands.
             protocol: self.protocol.or(self.port.map(|_| Protocol::Tcp)),

@@ -1,11 +1,10 @@
 //! `podgate policy`: questions about policies, answered from manifests.
 
-use std::fs;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::input::{Input, refuse};
+use super::input::{Input, read, refuse};
 use super::{diff, explain, lint, picture, suggest, test, written};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
@@ -187,14 +186,8 @@ impl Probe {
 }
 
 fn read_cases(file: &Path) -> Result<Vec<Case>, Vec<String>> {
-    let text = match is_stdin(file) {
-        true => {
-            let mut text = Vec::new();
-            io::stdin().lock().read_to_end(&mut text).map(|_| text)
-        }
-        false => fs::read(file),
-    };
-    let text = text.map_err(|error| vec![named(file, &format!("cannot be read: {error}"))])?;
+    let text =
+        read(file).map_err(|error| vec![named(file, &format!("cannot be read: {error}"))])?;
     cases::read(&text).map_err(|faults| faults.iter().map(|fault| named(file, fault)).collect())
 }
 

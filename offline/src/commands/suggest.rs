@@ -1,12 +1,11 @@
 //! `podgate policy suggest`: policies out of observed connections.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{Input, observed, refuse};
+use super::input::{Input, Observed, refuse};
 use super::written;
 use crate::policy::flows::{Flow, flows};
 use crate::policy::suggest::{Directions, Suggestion, in_words, suggest};
@@ -18,7 +17,8 @@ use cli::{NO, UNUSABLE, fail};
 Examples:
   podgate observe --last 10000 -o json > seen.json
   podgate policy suggest --manifests deploy/ --observed seen.json > policies.yaml
-  timeout 1h podgate observe --follow -o json | podgate policy suggest --manifests deploy/ --observed -
+  podgate policy suggest --manifests deploy/ --observed live --for 1h > policies.yaml
+  podgate policy suggest --kubeconfig ~/.kube/config --observed live
 
 Each namespace with observed traffic is closed, and each workload with connections gets a policy
 that allows these. NetworkPolicies of the manifests are left aside. The probe opens every observed
@@ -28,9 +28,8 @@ Ends with 0; 1 if a connection that was forwarded would be denied; 2 if the inpu
 pub(super) struct Suggest {
     #[command(flatten)]
     input: Input,
-    /// Verdicts of `podgate observe -o json`, - for stdin; may be repeated
-    #[arg(long, value_name = "FILE", required = true)]
-    observed: Vec<PathBuf>,
+    #[command(flatten)]
+    observed: Observed,
     /// The directions that the policies restrict
     #[arg(long, value_enum, default_value = "both")]
     directions: Directions,
@@ -70,11 +69,11 @@ impl Suggest {
     }
 
     fn suggestion(&self) -> Result<Suggestion, Vec<String>> {
-        let manifests = self.input.load()?;
-        let mut events = Vec::new();
-        for file in &self.observed {
-            events.extend(observed(file)?);
+        if self.observed.observed.is_empty() {
+            return Err(vec!["--observed: which verdicts? A file, - or live".into()]);
         }
+        let manifests = self.input.load()?;
+        let events = self.observed.load()?;
         let flows = flows(&manifests, &events);
         if flows.is_empty() {
             return Err(vec!["no connection was observed that policies are about".into()]);

@@ -1,15 +1,14 @@
 //! `podgate policy test`: cases with selectors, for pipelines.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{Input, refuse};
-use super::written;
+use super::input::{Input, read, refuse};
+use super::{counted, written};
 use crate::policy::run::{Outcome, Runner};
 use crate::policy::suite::Suite;
 use crate::policy::xml;
@@ -34,7 +33,7 @@ Ends with 0 if all cases hold, 1 if one does not, 2 if the input cannot be used.
 pub(super) struct Test {
     #[command(flatten)]
     input: Input,
-    /// File of cases, YAML or JSON
+    /// File of cases, YAML or JSON; - for stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Words, or a form for other tools
@@ -82,7 +81,7 @@ impl Test {
         let (mut suites, mut faults) = (Vec::new(), Vec::new());
         for file in &self.files {
             let name = crate::input::name(file);
-            let read = fs::read(file).map_err(|error| vec![format!("cannot be read: {error}")]);
+            let read = read(file).map_err(|error| vec![format!("cannot be read: {error}")]);
             match read.and_then(|text| Suite::read(&text)) {
                 Ok(suite) => suites.push((name, suite)),
                 Err(found) => faults.extend(found.iter().map(|fault| format!("{name}: {fault}"))),
@@ -128,13 +127,15 @@ fn text(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {
         let Outcome { name, file, line, connections, .. } = outcome;
+        let connections = counted(*connections, "connection");
         let verdict = if outcome.holds() { "ok    " } else { "FAILED" };
-        let _ = writeln!(text, "{verdict}  {name}  ({file}:{line}, {connections} connections)");
+        let _ = writeln!(text, "{verdict}  {name}  ({file}:{line}, {connections})");
         for failure in failures(outcome) {
             let _ = writeln!(text, "          {failure}");
         }
     }
-    let _ = writeln!(text, "{} cases, {} failed", outcomes.len(), failed(outcomes));
+    let cases = counted(outcomes.len(), "case");
+    let _ = writeln!(text, "{cases}, {} failed", failed(outcomes));
     text
 }
 
@@ -209,7 +210,8 @@ fn github(outcomes: &[Outcome]) -> String {
         let message = data(&failures(outcome).join("\n"));
         let _ = writeln!(text, "::error file={file},line={line},title={name}::{message}");
     }
-    let _ = writeln!(text, "{} cases, {} failed", outcomes.len(), failed(outcomes));
+    let cases = counted(outcomes.len(), "case");
+    let _ = writeln!(text, "{cases}, {} failed", failed(outcomes));
     text
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use control::manifests::yaml_problem;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -113,7 +114,7 @@ pub fn documents(text: &[u8]) -> Result<Vec<Located>, String> {
         match document {
             Ok(document) => documents.push(document),
             Err(error) => {
-                return Err(error.to_string().split_whitespace().collect::<Vec<_>>().join(" "));
+                return Err(format!("is no YAML: {}", yaml_problem(&error)));
             }
         }
     }

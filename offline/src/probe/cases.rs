@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use control::manifests::yaml_problem;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -83,9 +84,7 @@ fn yaml(text: &[u8]) -> Result<Vec<Document>, String> {
         match document {
             Ok(Document::Other(Value::Null)) => {}
             Ok(document) => documents.push(document),
-            Err(error) => {
-                return Err(error.to_string().split_whitespace().collect::<Vec<_>>().join(" "));
-            }
+            Err(error) => return Err(yaml_problem(&error)),
         }
     }
     Ok(documents)
