@@ -297,7 +297,7 @@ fn answer(request: Request, shared: &Shared) -> Answer {
         Request::Status => Answer::result(&Status::of(status)),
         Request::Show(wanted) => {
             let events = lock(&shared.events).clone();
-            match show(status, &events, &wanted.what, wanted.pod.as_deref()) {
+            match show(status, &events, &wanted) {
                 Ok(table) => Answer::Result(table),
                 Err(error) => error.into(),
             }

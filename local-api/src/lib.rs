@@ -8,7 +8,7 @@
 //! ← {"result":{"generation":7}}
 //! → {"method":"check-pod","params":{"container_id":"c1","interface":"eth0"}}
 //! ← {"error":{"kind":"not-found","message":"no pod is attached as c1/eth0"}}
-//! → {"method":"observe","params":{"verdict":"dropped"}}
+//! → {"method":"observe","params":{"verdict":"drop"}}
 //! ← {"result":{…}}
 //! ← {"result":{…}}                            … until either side closes
 //! ```

@@ -155,22 +155,32 @@ fn is_false(value: &bool) -> bool {
 
 /// The verdict about a packet or connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// It was forwarded.
+    #[serde(rename = "forward", alias = "forwarded")]
     Forwarded,
     /// It was dropped.
+    #[serde(rename = "drop", alias = "dropped")]
     Dropped,
 }
 
 /// Asks for one table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Show {
     /// Name of the table; the switch lists the names it knows when it meets another one.
     pub what: String,
     /// The pod, for tables that can be limited to one: `ns/pod`, or `pod` in namespace `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
+    /// Conditions that rows meet, such as `to=shop/db` or `bytes>1000`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filters: Vec<String>,
+    /// The column to sort by: numbers from the largest on, text in its order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sort: Option<String>,
+    /// Rows at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
 }
 
 /// A trace: filter and number of packets.
@@ -336,7 +346,13 @@ mod tests {
             Request::Status,
             Request::Ready,
             Request::Observe(filters),
-            Request::Show(Show { what: "session-rules".into(), pod: Some("x/a".into()) }),
+            Request::Show(Show {
+                what: "session-rules".into(),
+                pod: Some("x/a".into()),
+                filters: vec!["action=deny".into()],
+                sort: Some("pod".into()),
+                limit: Some(7),
+            }),
             Request::TraceAdd(TraceAdd { count: 50, filter: "in=default/web".into() }),
             Request::TraceShow,
             Request::TraceClear,

@@ -26,7 +26,7 @@ allowed before are not.
 When the switch ends, --follow waits for the next one (an upgrade takes seconds), and says so.
 
 Examples:
-  podgate observe --follow --verdict dropped --to-pod default/db
+  podgate observe --follow --verdict drop --to-pod default/db
   podgate observe --since 10m --namespace shop --policy shop/db -o json
   podgate observe --follow --not --reason no-policy
 
@@ -128,8 +128,10 @@ pub struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum VerdictArg {
     /// It went on
+    #[value(name = "forward", alias = "forwarded")]
     Forwarded,
     /// It ended in the switch
+    #[value(name = "drop", alias = "dropped")]
     Dropped,
 }
 
@@ -215,7 +217,7 @@ fn stream(
             continue;
         }
         match (colour && args.output == Output::Text, &value["verdict"]) {
-            (true, verdict) => print_coloured(verdict == "dropped", value)?,
+            (true, verdict) => print_coloured(verdict == "drop", value)?,
             (false, _) => print_line::<Event>(value, args.output)?,
         }
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::call::{Socket, refused};
 use super::view;
-use crate::run::{TABLES, Table};
+use crate::run::{Condition, Selection, TABLES, Table};
 use cli::{NO, UNUSABLE, fail};
 use cli::{Output, print};
 use local_api::{Request, Show};
@@ -24,9 +24,18 @@ pub struct Args {
     #[arg(value_name = "POD")]
     pod: Option<String>,
 
-    /// Only rows with this value in this column; may be repeated
-    #[arg(long = "filter", value_name = "COLUMN=VALUE", value_parser = filter)]
-    filters: Vec<(String, String)>,
+    /// Only rows that meet this condition: COLUMN=VALUE, also with !=, >, <, >= and <=; VALUE may end in
+    /// *, or be a network; may be repeated
+    #[arg(long = "filter", value_name = "COLUMN=VALUE", value_parser = condition)]
+    filters: Vec<String>,
+
+    /// Sort by this column: numbers from the largest on, text in its order
+    #[arg(long, value_name = "COLUMN")]
+    sort: Option<String>,
+
+    /// Rows shown at most [default: 10000]
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
 
     /// Counters since this view began; a new view begins now
     #[arg(long, value_name = "NAME", value_parser = view::name)]
@@ -48,14 +57,25 @@ fn after_help() -> String {
     let tables: Vec<String> =
         TABLES.iter().map(|(name, meaning)| format!("  {name:15}{meaning}")).collect();
     format!(
-        "What there is:\n{}\n\nExamples:\n  podgate show runtime\n  podgate show session-rules default/db -o json\n  podgate show sessions --filter to=default/db --filter state=established\n  podgate show errors --view mine --reset",
+        "What there is:\n{}\n\nExamples:\n  podgate show runtime\n  podgate show session-rules default/db -o json\n  podgate show sessions --filter to=default/db --filter state=established\n  podgate show sessions --filter 'from=shop/*' --sort bytes --limit 20\n  podgate show errors --view mine --reset",
         tables.join("\n")
     )
 }
 
 /// Requests the table and writes it to stdout.
 pub fn run(args: &Args) -> ExitCode {
-    let request = Request::Show(Show { what: args.what.clone(), pod: args.pod.clone() });
+    // A view compares whole tables, so its rows are chosen afterwards.
+    let request = match args.view {
+        Some(_) => Show { what: args.what.clone(), pod: args.pod.clone(), ..Show::default() },
+        None => Show {
+            what: args.what.clone(),
+            pod: args.pod.clone(),
+            filters: args.filters.clone(),
+            sort: args.sort.clone(),
+            limit: args.limit,
+        },
+    };
+    let request = Request::Show(request);
     let value = match args.socket.connect().and_then(|mut podgate| podgate.call(&request)) {
         Ok(value) => value,
         Err(error) => return refused(&error),
@@ -75,21 +95,20 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// Writes the selected rows.
 fn show(args: &Args, mut table: Table, output: Output) -> ExitCode {
-    if let Some(view) = &args.view
-        && let Err(problem) = view::since(view, &args.what, args.reset, &mut table)
-    {
-        return fail(NO, problem);
-    }
-    for (column, value) in &args.filters {
-        let Some(at) = table.columns.iter().position(|it| it == column) else {
-            let known = table.columns.join(", ");
-            let problem = format!("--filter {column}: no such column; there are {known}");
-            return fail(UNUSABLE, problem);
+    if let Some(view) = &args.view {
+        if let Err(problem) = view::since(view, &args.what, args.reset, &mut table) {
+            return fail(NO, problem);
+        }
+        let limit = args.limit.map_or(usize::MAX, |limit| limit as usize);
+        let selection = Selection::new(&args.filters, args.sort.as_deref(), limit);
+        table = match selection.and_then(|selection| table.select(&selection)) {
+            Ok(table) => table,
+            Err(problem) => return fail(UNUSABLE, problem),
         };
-        table.rows.retain(|row| match &row[at] {
-            Value::String(text) => text == value,
-            other => serde_json::to_string(other).is_ok_and(|text| text == *value),
-        });
+    }
+    if table.left_out > 0 {
+        let shown = table.rows.len();
+        eprintln!("podgate: {} more rows; --limit {shown} is in force", table.left_out);
     }
     match output {
         Output::Text => print(&table.to_string()),
@@ -97,8 +116,6 @@ fn show(args: &Args, mut table: Table, output: Output) -> ExitCode {
     }
 }
 
-fn filter(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').filter(|(column, _)| !column.is_empty());
-    let pair = pair.map(|(column, value)| (column.to_owned(), value.to_owned()));
-    pair.ok_or_else(|| "is not COLUMN=VALUE".to_owned())
+fn condition(text: &str) -> Result<String, String> {
+    Condition::parse(text).map(|_| text.to_owned())
 }

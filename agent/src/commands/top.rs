@@ -317,7 +317,7 @@ fn sample(client: &mut Client) -> Result<Sample, ClientError> {
     let at = Instant::now();
     let status = serde_json::from_value(status).map_err(broken)?;
     let mut table = |what: &str| -> Result<Table, ClientError> {
-        let request = Request::Show(Show { what: what.to_owned(), pod: None });
+        let request = Request::Show(Show { what: what.to_owned(), ..Show::default() });
         serde_json::from_value(client.call(&request)?).map_err(broken)
     };
     let (errors, sessions) = (table("errors")?, table("sessions")?);
@@ -331,8 +331,7 @@ fn sample(client: &mut Client) -> Result<Sample, ClientError> {
 
 /// The text of a cell, empty where there is no such column.
 fn cell(table: &Table, row: &[Value], column: &str) -> String {
-    let at = table.columns.iter().position(|it| it == column);
-    match at.and_then(|at| row.get(at)) {
+    match table.column(column).and_then(|at| row.get(at)) {
         Some(Value::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None => String::new(),
@@ -350,7 +349,7 @@ fn peers(sessions: &Table) -> Vec<Peers> {
             let name = cell(sessions, row, name);
             if name.is_empty() { cell(sessions, row, address) } else { name }
         };
-        *counts.entry((end("from", "from-address"), end("to", "to-address"))).or_default() += 1;
+        *counts.entry((end("from", "from_address"), end("to", "to_address"))).or_default() += 1;
     }
     let mut peers: Vec<Peers> =
         counts.into_iter().map(|((from, to), sessions)| Peers { from, to, sessions }).collect();

@@ -15,7 +15,7 @@ use crate::run::Table;
 const COUNTERS: [&str; 9] =
     ["packets", "vectors", "clocks", "rx", "tx", "refused", "missed", "received", "sent"];
 const RATIOS: [(&str, &str, &str); 2] =
-    [("packets/vector", "packets", "vectors"), ("clocks/packet", "clocks", "packets")];
+    [("packets_per_vector", "packets", "vectors"), ("clocks_per_packet", "clocks", "packets")];
 
 /// Reads the name of a view.
 ///
@@ -35,7 +35,9 @@ pub(super) fn name(text: &str) -> Result<String, String> {
 /// # Errors
 /// When the view cannot be read or kept.
 pub(super) fn since(view: &str, what: &str, reset: bool, table: &mut Table) -> Result<(), String> {
-    let has_counters = table.columns.iter().any(|it| COUNTERS.contains(&it.as_str()));
+    // A session's counters go on as long as it does.
+    let has_counters =
+        what != "sessions" && table.columns.iter().any(|it| COUNTERS.contains(&it.as_str()));
     if !has_counters {
         return Err(format!("--view: the table {what} has no counters"));
     }
@@ -108,7 +110,7 @@ mod tests {
 
     fn table(packets: u64, clocks: u64) -> Table {
         Table {
-            columns: ["worker", "node", "packets", "clocks", "clocks/packet"]
+            columns: ["worker", "node", "packets", "clocks", "clocks_per_packet"]
                 .map(str::to_owned)
                 .into(),
             rows: vec![

@@ -42,6 +42,7 @@ mod shared_status;
 mod show;
 mod source;
 mod status;
+mod table;
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -69,10 +70,11 @@ pub use kernel::{
 };
 pub(crate) use session_rules::Follower;
 pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
+pub use show::TABLES;
 pub(crate) use show::show;
-pub use show::{TABLES, Table};
 pub use source::{Restored, SourceInfo, WatchInfo, WatchState};
 pub use status::{FlowOffloadStatus, PartStatus, PortStatus, SourceStatus, Status, WatchStatus};
+pub use table::{Condition, Selection, Table};
 
 /// Why the switch did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -225,6 +227,7 @@ fn start_workers(
     broker: &Arc<EventBroker>,
 ) -> Result<Switch, StartError> {
     let file = config.state_dir.join("sessions");
+    let session_accounting = config.session_accounting;
     let config = switch::Config {
         workers: config.workers,
         cores: config.cores.clone(),
@@ -238,6 +241,7 @@ fn start_workers(
         tracing::warn!("connections will not outlive this process: {}: {error}", file.display());
         Sessions::new(config.sessions, config.ports, config.timeouts)
     });
+    sessions.count_packets(session_accounting);
     Switch::start_over(&config, sessions, memory, frames, |worker| broker.inspector(worker))
         .map_err(|error| StartError::Failed(format!("start the workers: {error}")))
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use session_rules::{Action, Change, End, Installed, Ports, Rule, Scope, Tags, Transport, changes};
 
 use super::Event;
-use super::show::Table;
+use super::table::Table;
 use local_api::{ApiError, ErrorKind, SessionRule, SessionRuleStep};
 
 /// Maximum of rules shown.
@@ -117,8 +117,8 @@ fn in_table(rules: &SessionRules) -> Result<Table, ApiError> {
         "transport",
         "local",
         "remote",
-        "remote-port",
-        "local-port",
+        "remote_port",
+        "local_port",
         "action",
     ]);
     for (pod, rule) in rules.of_pods() {

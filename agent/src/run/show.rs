@@ -1,29 +1,20 @@
 //! The switch's tables, for `podgate show`.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::Sender;
 
 use acl::{Action, End, PortRange, Rule};
 use dataplane::graph::{self, Node};
+use dataplane::session::{Found, Tuples};
 use dataplane::{AclBinding, Outcome, PortKind, Snapshot};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::shared_status::SharedStatus;
+use super::table::{Selection, Table};
 use super::{Event, session_rules, status};
-use local_api::{ApiError, ErrorKind};
+use local_api::{ApiError, ErrorKind, Show};
 use observe::verdicts::protocol_name;
-
-/// A table of names and values, the answer to `show`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Table {
-    /// Names of the columns.
-    pub columns: Vec<String>,
-    /// Rows with a value for each column.
-    pub rows: Vec<Vec<Value>>,
-}
 
 /// The tables and their descriptions.
 pub const TABLES: [(&str, &str); 8] = [
@@ -37,30 +28,47 @@ pub const TABLES: [(&str, &str); 8] = [
     ("config", "options and their values"),
 ];
 
-/// Maximum of sessions shown.
-const MOST_SESSIONS: usize = 10_000;
+/// Maximum of rows shown, unless the request sets another.
+const MOST_ROWS: usize = 10_000;
 
 /// Builds a table. Data of the control loop is requested from it through `events`.
 ///
 /// # Errors
-/// Of kind `not-found`, with the valid names; `bad-request` if the table takes no pod.
+/// Of kind `not-found`, with the valid names; `bad-request` if the table takes no pod, or if a filter
+/// cannot be used.
 pub(crate) fn show(
+    shared: &SharedStatus,
+    events: &Sender<Event>,
+    wanted: &Show,
+) -> Result<Value, ApiError> {
+    let Show { what, pod, filters, sort, limit } = wanted;
+    let bad = |text: String| ApiError::new(ErrorKind::BadRequest, text);
+    if let (Some(_), true) = (pod, what != "session-rules") {
+        return Err(bad(format!("'{}' is not shown for one pod", what.escape_debug())));
+    }
+    let limit = limit.map_or(MOST_ROWS, |limit| limit as usize);
+    let selection = Selection::new(filters, sort.as_deref(), limit).map_err(bad)?;
+    let table = match what.as_str() {
+        "sessions" => sessions(shared, &selection).map_err(bad)?,
+        "graph" => return Ok(Value::String(graph::draw())),
+        _ => whole(shared, events, what, pod.as_deref())?.select(&selection).map_err(bad)?,
+    };
+    serde_json::to_value(table)
+        .map_err(|error| ApiError::new(ErrorKind::Internal, error.to_string()))
+}
+
+/// A table of which all rows are built.
+fn whole(
     shared: &SharedStatus,
     events: &Sender<Event>,
     what: &str,
     pod: Option<&str>,
-) -> Result<Value, ApiError> {
-    if let (Some(_), true) = (pod, what != "session-rules") {
-        let text = format!("'{}' is not shown for one pod", what.escape_debug());
-        return Err(ApiError::new(ErrorKind::BadRequest, text));
-    }
-    let table = match what {
+) -> Result<Table, ApiError> {
+    Ok(match what {
         "session-rules" => session_rules::table(events, pod)?,
         "ports" => status::port_table(&status::ports(shared)),
         "runtime" => runtime(shared),
         "errors" => errors(shared),
-        "sessions" => sessions(shared),
-        "graph" => return Ok(Value::String(graph::draw())),
         "tables" => tables(&shared.state().snapshot),
         "config" => config(shared),
         other => {
@@ -70,9 +78,7 @@ pub(crate) fn show(
                 format!("no '{}' to show; there are {}", other.escape_debug(), names.join(", "));
             return Err(ApiError::new(ErrorKind::NotFound, text));
         }
-    };
-    serde_json::to_value(table)
-        .map_err(|error| ApiError::new(ErrorKind::Internal, error.to_string()))
+    })
 }
 
 fn runtime(shared: &SharedStatus) -> Table {
@@ -82,8 +88,8 @@ fn runtime(shared: &SharedStatus) -> Table {
         "vectors",
         "packets",
         "clocks",
-        "packets/vector",
-        "clocks/packet",
+        "packets_per_vector",
+        "clocks_per_packet",
     ]);
     for (worker, counters) in shared.switch.counters().enumerate() {
         for node in Node::ALL {
@@ -125,7 +131,31 @@ fn errors(shared: &SharedStatus) -> Table {
     table
 }
 
-fn sessions(shared: &SharedStatus) -> Table {
+/// Columns of the sessions. The ends are those that policies decide about; seconds count from now, and
+/// packets and bytes have values where they are counted.
+const SESSION_COLUMNS: [&str; 19] = [
+    "protocol",
+    "from",
+    "from_address",
+    "from_port",
+    "to",
+    "to_address",
+    "to_port",
+    "state",
+    "current",
+    "service",
+    "seen_from",
+    "age_s",
+    "idle_s",
+    "expires_s",
+    "packets",
+    "bytes",
+    "offloaded",
+    "kernel_packets",
+    "kernel_bytes",
+];
+
+fn sessions(shared: &SharedStatus, selection: &Selection) -> Result<Table, String> {
     let snapshot = &shared.state().snapshot;
     let names: HashMap<IpAddr, String> = snapshot
         .ports()
@@ -135,37 +165,23 @@ fn sessions(shared: &SharedStatus) -> Table {
         })
         .collect();
     let name = |address: IpAddr| names.get(&address).cloned().unwrap_or_default();
-    let mut table = Table::new(&[
-        "protocol",
-        "from",
-        "from-address",
-        "from-port",
-        "to",
-        "to-address",
-        "to-port",
-        "state",
-        "current",
-        "service",
-        "seen-from",
-        "offloaded",
-        "kernel-packets",
-        "kernel-bytes",
-    ]);
+    let (sessions, now_s) = (shared.switch.sessions(), shared.switch.now().seconds());
+    let counts = sessions.counts_packets();
     let flow_offload = shared.flow_offload();
     let by_kernel = flow_offload.running().map(|it| it.of_sessions()).unwrap_or_default();
-    for (found, tuples) in shared.switch.sessions().iter().take(MOST_SESSIONS) {
+    let row = |(found, tuples): (Found, Tuples)| -> Vec<Value> {
         let flow = tuples.policy_flow();
         let (initiator, responder) = (&tuples.initiator, &tuples.responder);
         let (source, destination) = (flow.source.to_ip(), flow.destination.to_ip());
-        let is_tcp = flow.protocol == dataplane::wire::protocol::TCP;
-        let state = match (is_tcp, found.state().is_established(), found.state().is_over()) {
-            (false, ..) => "",
-            (true, true, _) => "established",
-            (true, _, true) => "over",
-            _ => "transient",
-        };
-        let (packets, bytes) = by_kernel.get(&found.id).copied().unwrap_or_default();
-        table.add(vec![
+        let usage = sessions.usage(&found);
+        let (kernel_packets, kernel_bytes) = by_kernel.get(&found.id).copied().unwrap_or_default();
+        let service = other_end(
+            initiator.destination,
+            initiator.destination_port,
+            destination,
+            flow.destination_port,
+        );
+        vec![
             protocol_name(flow.protocol).into(),
             name(source).into(),
             source.to_string().into(),
@@ -173,22 +189,21 @@ fn sessions(shared: &SharedStatus) -> Table {
             name(destination).into(),
             destination.to_string().into(),
             flow.destination_port.into(),
-            state.into(),
+            found.state().name(flow.protocol).into(),
             found.is_of(snapshot.generation).into(),
-            other_end(
-                initiator.destination,
-                initiator.destination_port,
-                destination,
-                flow.destination_port,
-            )
-            .into(),
+            service.into(),
             other_end(responder.source, responder.source_port, source, flow.source_port).into(),
+            usage.created_s.map(|created| now_s.saturating_sub(created)).into(),
+            now_s.saturating_sub(found.last_seen()).into(),
+            sessions.expires_in_s(&found, now_s).into(),
+            counts.then_some(usage.packets).into(),
+            counts.then_some(usage.bytes).into(),
             by_kernel.contains_key(&found.id).into(),
-            packets.into(),
-            bytes.into(),
-        ]);
-    }
-    table
+            kernel_packets.into(),
+            kernel_bytes.into(),
+        ]
+    };
+    selection.of(&SESSION_COLUMNS, sessions.iter().map(row))
 }
 
 /// Formats an end as `address:port` if it differs from the one already shown.
@@ -216,13 +231,11 @@ fn tables(snapshot: &Snapshot) -> Table {
             };
             match binding {
                 AclBinding::Closed => row(Value::Null, "deny", "everything".into(), "closed"),
-                AclBinding::Open => {
-                    row(Value::Null, "permit", "everything".into(), "default-allow")
-                }
+                AclBinding::Open => row(Value::Null, "allow", "everything".into(), "default-allow"),
                 AclBinding::Table(rules) => {
                     for (n, rule) in rules.rules().iter().enumerate() {
                         let action = match rule.action {
-                            Action::Permit => "permit",
+                            Action::Permit => "allow",
                             Action::Deny => "deny",
                             Action::Pass => "pass",
                         };
@@ -273,74 +286,9 @@ fn in_words(rule: &Rule, snapshot: &Snapshot) -> String {
 fn config(shared: &SharedStatus) -> Table {
     let mut table = Table::new(&["option", "value"]);
     for (name, value) in shared.config.describe() {
-        table.add(vec![name.into(), value.into()]);
+        // Numbers are numbers; `on` and `1d` are text.
+        let value = value.parse::<u64>().map_or_else(|_| value.into(), Value::from);
+        table.add(vec![name.into(), value]);
     }
     table
-}
-
-impl Table {
-    pub(super) fn new(columns: &[&str]) -> Self {
-        Self { columns: columns.iter().map(|name| (*name).to_owned()).collect(), rows: Vec::new() }
-    }
-
-    pub(super) fn add(&mut self, row: Vec<Value>) {
-        debug_assert_eq!(row.len(), self.columns.len());
-        self.rows.push(row);
-    }
-
-    /// The rows as objects, one a line.
-    pub fn lines(&self) -> impl Iterator<Item = String> {
-        self.rows.iter().map(|row| {
-            let fields: Vec<String> = self
-                .columns
-                .iter()
-                .zip(row)
-                .map(|(name, value)| format!("{}:{value}", Value::String(name.clone())))
-                .collect();
-            format!("{{{}}}", fields.join(","))
-        })
-    }
-}
-
-impl fmt::Display for Table {
-    /// Aligned columns, their names in capitals.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |value: &Value| match value {
-            Value::Null => "-".to_owned(),
-            Value::String(text) if text.is_empty() => "-".to_owned(),
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        let head: Vec<String> = self.columns.iter().map(|name| name.to_uppercase()).collect();
-        let rows: Vec<Vec<String>> =
-            self.rows.iter().map(|row| row.iter().map(text).collect()).collect();
-        let lines = || std::iter::once(&head).chain(&rows);
-        let mut widths = vec![0; head.len()];
-        for line in lines() {
-            for (width, cell) in widths.iter_mut().zip(line) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        for line in lines() {
-            let cells: Vec<String> =
-                line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-            writeln!(f, "{}", cells.join("  ").trim_end())?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tables_for_people_and_for_scripts() {
-        let mut table = Table::new(&["name", "n"]);
-        table.add(vec!["a \"b\"".into(), 1.into()]);
-        table.add(vec![Value::Null, 10.into()]);
-        assert_eq!(table.to_string(), "NAME   N\na \"b\"  1\n-      10\n");
-        let lines: Vec<String> = table.lines().collect();
-        assert_eq!(lines, [r#"{"name":"a \"b\"","n":1}"#, r#"{"name":null,"n":10}"#]);
-    }
 }

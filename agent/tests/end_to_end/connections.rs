@@ -92,6 +92,6 @@ fn what_happened_can_be_read() {
     assert!(node.metric("podgate_packets_total{reason=\"session\",verdict=\"forward\"}") >= 1.0);
     let opened = node.verdicts(&["--from-pod", "default/a", "--to-pod", "default/b"]);
     assert_eq!(opened.len(), 1, "{opened:?}");
-    assert_eq!(opened[0]["verdict"], "forwarded");
+    assert_eq!(opened[0]["verdict"], "forward");
     assert_eq!(opened[0]["by"][0], "default-allow");
 }

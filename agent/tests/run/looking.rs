@@ -202,7 +202,7 @@ fn packets_are_followed_from_node_to_node() {
     let nodes: Vec<&str> = line.trace.iter().map(|decision| &*decision.node).collect();
     assert_eq!(nodes, ["parse", "anti-spoofing", "session", "policy"]);
     let (parse, policy) = (&line.trace[0].fields, &line.trace[3].fields);
-    assert_eq!((&parse["source"], &parse["destination-port"]), (&WEB.into(), &6379.into()));
+    assert_eq!((&parse["source"], &parse["destination_port"]), (&WEB.into(), &6379.into()));
     assert_eq!(policy["ingress"]["permits"], false);
     assert_eq!(policy["by"][0], "default-deny of NetworkPolicy default/db");
     assert_eq!(policy["outcome"], "policy-denied");

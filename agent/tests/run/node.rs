@@ -223,7 +223,8 @@ impl Node {
 
     /// The same, of one pod.
     pub(crate) fn show_of(&self, what: &str, pod: Option<&str>) -> Result<String, ClientError> {
-        let show = Show { what: what.to_owned(), pod: pod.map(str::to_owned) };
+        let pod = pod.map(str::to_owned);
+        let show = Show { what: what.to_owned(), pod, ..Show::default() };
         let value = self.client().call(&Request::Show(show))?;
         Ok(match value {
             serde_json::Value::String(text) => text,

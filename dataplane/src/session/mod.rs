@@ -133,6 +133,19 @@ impl State {
         self.0 & (Self::ACK | Self::FIN_FORWARD | Self::FIN_REVERSE | Self::RST) == 0
     }
 
+    /// Its name: `half-open`, `established`, `closing` (one end has closed) or `ended` for TCP, else
+    /// `unanswered` or `answered`.
+    pub fn name(self, protocol: u8) -> &'static str {
+        match protocol {
+            protocol::TCP if self.is_established() => "established",
+            protocol::TCP if self.is_over() => "ended",
+            protocol::TCP if self.is_opening() => "half-open",
+            protocol::TCP => "closing",
+            _ if self.is_answered() => "answered",
+            _ => "unanswered",
+        }
+    }
+
     /// TCP: both ends have closed, so the initiator may reuse the ports.
     #[inline]
     pub fn is_over(self) -> bool {

@@ -47,6 +47,11 @@ impl Store {
 
     /// What was followed so far, in the order of time, and how many packets are wanted.
     pub fn lines(&self, switch: &Switch) -> (Vec<Line>, u32) {
+        self.newest(switch, usize::MAX)
+    }
+
+    /// The same of the last packets, `most` of them.
+    pub fn newest(&self, switch: &Switch, most: usize) -> (Vec<Line>, u32) {
         let mut inner = self.lock();
         let Inner { tracing, wanted, traces } = &mut *inner;
         if let Some(tracing) = tracing {
@@ -59,7 +64,7 @@ impl Store {
             let ago = now.0.saturating_sub(at);
             wall.checked_sub(ago).map(utc)
         };
-        let lines = traces.iter().zip(1..);
+        let lines = traces.iter().zip(1..).skip(traces.len().saturating_sub(most));
         (lines.map(|(trace, n)| Line::new(n, time(trace.at.0), trace)).collect(), *wanted)
     }
 

@@ -97,7 +97,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
         }
         Finding::Rewrite { to, ttl, exit } => rewrite(step, to.as_ref(), *ttl, exit, &mut fields),
         Finding::IcmpError { sent } => {
-            fields.insert("told".into(), (*sent).into());
+            fields.insert("sent".into(), (*sent).into());
             match sent {
                 true => "its sender gets an ICMP error".to_owned(),
                 false => "its sender gets no ICMP error: its rate is limited, or it has no address"
@@ -107,7 +107,7 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
         Finding::Encapsulate { exit, to } => {
             let name = exit.as_ref().map(|exit| exit_name(exit, &mut fields)).unwrap_or_default();
             let to = to.map(|to| to.to_ip().to_string());
-            fields.insert("tunnel-to".into(), to.clone().into());
+            fields.insert("tunnel_to".into(), to.clone().into());
             format!("into the tunnel to {} by {name}", to.as_deref().unwrap_or("nowhere"))
         }
     };
@@ -166,7 +166,7 @@ fn without_role(headers: &Headers, fields: &mut Fields) -> String {
     };
     fields.insert("kind".into(), kind.into());
     if headers.vlan_tags > 0 {
-        fields.insert("vlan-tags".into(), headers.vlan_tags.into());
+        fields.insert("vlan_tags".into(), headers.vlan_tags.into());
     }
     if !matches!(headers.kind, Kind::Ipv4 | Kind::Ipv6) {
         return kind.to_owned();
@@ -178,13 +178,13 @@ fn without_role(headers: &Headers, fields: &mut Fields) -> String {
     fields.insert("ttl".into(), headers.ttl.into());
     let mut says = format!("{}, ttl {}", ends(flow), headers.ttl);
     if has_ports(flow) && !matches!(headers.fragment, Fragment::Later(_)) {
-        fields.insert("source-port".into(), flow.source_port.into());
-        fields.insert("destination-port".into(), flow.destination_port.into());
+        fields.insert("source_port".into(), flow.source_port.into());
+        fields.insert("destination_port".into(), flow.destination_port.into());
     }
     let mut add = |text: String| write!(says, ", {text}").expect("a string grows");
     if flow.protocol == protocol::TCP && headers.tcp_flags != 0 {
         let flags = flag_names(headers.tcp_flags);
-        fields.insert("tcp-flags".into(), flags.clone().into());
+        fields.insert("tcp_flags".into(), flags.clone().into());
         add(flags);
     }
     match headers.fragment {
@@ -216,18 +216,13 @@ fn security(kind: Option<PortKind>, step: &Step, fields: &mut Fields) -> String 
 
 fn session(seen: &SessionInfo, fields: &mut Fields) -> String {
     let is_tcp = seen.tuples.initiator.protocol == protocol::TCP;
-    let state = match (is_tcp, seen.state.is_established(), seen.state.is_over()) {
-        (false, ..) => "",
-        (true, true, _) => "established ",
-        (true, _, true) => "ended ",
-        _ => "half-open ",
-    };
+    let state = seen.state.name(seen.tuples.initiator.protocol);
     let side = if seen.forward { "initiator" } else { "responder" };
-    fields.insert("sent-by".into(), side.into());
-    if is_tcp {
-        fields.insert("state".into(), state.trim().into());
-    }
+    fields.insert("sent_by".into(), side.into());
+    fields.insert("state".into(), state.into());
     fields.insert("current".into(), seen.current.into());
+    // Whether the responder has answered says nothing about a datagram.
+    let state = if is_tcp { format!("{state} ") } else { String::new() };
     let mut says = format!("{state}connection, sent by its {side}");
     if seen.tuples.is_translated() {
         let (initiator, responder) = (ends(&seen.tuples.initiator), ends(&seen.tuples.responder));
@@ -256,7 +251,7 @@ fn evaluation_words(evaluation: &Evaluation, fields: &mut Fields) -> String {
         };
         says.push(format!("{} {direction}: {why}", result.pod));
     }
-    fields.insert("judged".into(), ends(&evaluation.flow).into());
+    fields.insert("evaluated".into(), ends(&evaluation.flow).into());
     fields.insert("by".into(), evaluation.by.iter().map(|origin| &**origin).collect());
     if says.is_empty() {
         says.push(evaluation.outcome.meaning().trim_end_matches('.').to_owned());
@@ -268,7 +263,7 @@ fn acl_result(result: &AclResult) -> Value {
     let (number, origin) = result.rule.clone().unzip();
     json!({
         "pod": &*result.pod,
-        "gate": result.binding.name(),
+        "binding": result.binding.name(),
         "permits": result.permits,
         "rule": number,
         "by": origin.as_deref(),

@@ -141,7 +141,7 @@ pub(crate) mod tests {
     fn field_names_are_fixed() {
         let line = serde_json::to_string(&denied()).unwrap();
         let expected = concat!(
-            r#"{"time":"2026-11-21T02:25:35.123Z","node":"node-a","verdict":"dropped","#,
+            r#"{"time":"2026-11-21T02:25:35.123Z","node":"node-a","verdict":"drop","#,
             r#""reason":"policy-denied","by":["default-deny of NetworkPolicy default/db"],"#,
             r#""from":{"pod":"default/frontend","ip":"10.1.0.3","port":41000},"#,
             r#""to":{"pod":"default/db","ip":"10.1.0.2","port":6379},"protocol":"TCP","#,

@@ -120,7 +120,7 @@ fn of_the_switch(args: &Args, parts: &mut Parts) -> Option<String> {
     }
     let mut listen = None;
     for (what, _) in TABLES {
-        let request = Request::Show(Show { what: what.to_owned(), pod: None });
+        let request = Request::Show(Show { what: what.to_owned(), ..Show::default() });
         let answer = switch.call(&request).map_err(|error| error.to_string());
         let text = answer.and_then(|answer| match answer {
             Value::String(text) => Ok(text),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{KernelStatus, PartStatus, PortStatus, PrivilegeStatus, Status};
 use crate::run::control_loop::NFTABLES;
-use crate::run::show::Table;
+use crate::run::table::Table;
 use observe::time::uptime;
 
 impl fmt::Display for Status {
