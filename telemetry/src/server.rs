@@ -15,7 +15,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{
+    ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -30,19 +32,37 @@ pub trait Pages: Send + Sync + 'static {
     fn page(&self, path: &str, query: &str) -> Option<Page>;
 }
 
-/// Status code and text of an answer.
+/// Status code, text and media type of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// HTTP status code.
     pub code: u16,
-    /// The body, plain text.
+    /// The body.
     pub text: String,
+    /// The body's media type.
+    pub kind: &'static str,
 }
 
+const PLAIN: &str = "text/plain; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+/// What a page may load and run: its own styles and scripts, answers of this server.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
 impl Page {
-    /// A page with this code and text.
+    /// A page of plain text with this code.
     pub fn new(code: u16, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self { code, text: text.into(), kind: PLAIN }
+    }
+
+    /// A page for browsers, which may load nothing from elsewhere.
+    pub fn html(code: u16, text: impl Into<String>) -> Self {
+        Self { kind: HTML, ..Self::new(code, text) }
+    }
+
+    /// An answer for scripts.
+    pub fn json(text: impl Into<String>) -> Self {
+        Self { kind: "application/json", ..Self::new(200, text) }
     }
 }
 
@@ -160,8 +180,13 @@ fn answer(pages: &dyn Pages, request: &Request<Incoming>) -> Response<Full<Bytes
         StatusCode::from_u16(page.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = match path {
         "/metrics" => "text/plain; version=0.0.4; charset=utf-8",
-        _ => "text/plain; charset=utf-8",
+        _ => page.kind,
     };
+    if page.kind == HTML {
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    }
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     if !read {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));

@@ -1,19 +1,33 @@
-//! `/healthz`, `/readyz` and `/metrics` of the switch.
+//! `/healthz`, `/readyz` and `/metrics` of the switch, and where it is wanted the page for browsers.
 
 mod metrics;
+mod page;
 
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use telemetry::{Page, Pages};
 
-use crate::run::SharedStatus;
+use crate::run::{Event, SharedStatus};
+use page::LivePage;
 
 /// The pages about a switch.
-pub(crate) struct Health(pub(crate) Arc<SharedStatus>);
+pub(crate) struct SwitchPages {
+    shared: Arc<SharedStatus>,
+    live: Option<LivePage>,
+}
 
-impl Pages for Health {
+impl SwitchPages {
+    /// Of the switch whose control loop receives `events`.
+    pub(crate) fn new(shared: &Arc<SharedStatus>, events: &Sender<Event>) -> Self {
+        let live = || LivePage::new(Arc::clone(shared), events.clone());
+        Self { shared: Arc::clone(shared), live: shared.config.web_page.then(live) }
+    }
+}
+
+impl Pages for SwitchPages {
     fn page(&self, path: &str, _query: &str) -> Option<Page> {
-        let shared = &self.0;
+        let shared = &self.shared;
         let unhealthy =
             || Some(shared.unhealthy_reasons().join("\n")).filter(|text| !text.is_empty());
         let answer = |fault: Option<String>| match fault {
@@ -24,8 +38,11 @@ impl Pages for Health {
             "/healthz" => Some(answer(unhealthy())),
             "/readyz" => Some(answer(unhealthy().or_else(|| shared.unready().map(str::to_owned)))),
             "/metrics" => Some(Page::new(200, metrics::text(shared))),
-            "/" => Some(Page::new(200, "/healthz\n/readyz\n/metrics\n")),
-            _ => None,
+            "/" => {
+                let page = if self.live.is_some() { "/page\n" } else { "" };
+                Some(Page::new(200, format!("/healthz\n/readyz\n/metrics\n{page}")))
+            }
+            path => self.live.as_ref()?.page(path),
         }
     }
 }

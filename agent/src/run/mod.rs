@@ -34,6 +34,7 @@ mod control_loop;
 mod durations;
 mod input;
 mod kernel;
+mod pairs;
 mod pods;
 mod recent;
 mod records;
@@ -53,7 +54,7 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use control::{PodKey, SessionRules};
+use control::{Object, PodKey, SessionRules};
 use dataplane::session::Sessions;
 use dataplane::switch;
 use dataplane::wire::Mac;
@@ -68,6 +69,7 @@ pub use input::Input;
 pub use kernel::{
     HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink, WithoutPorts,
 };
+pub(crate) use pairs::{PairOfEnds, pairs_of_ends};
 pub(crate) use session_rules::Follower;
 pub use shared_status::{FlowOffload, LostPort, PortInfo, SharedStatus, State};
 pub use show::TABLES;
@@ -97,6 +99,8 @@ pub(crate) enum Event {
     Request(Request, Sender<Answer>),
     /// A request for the session rules of a pod, or of all; the requesting thread computes them.
     SessionRules(Option<PodKey>, Sender<Option<SessionRules>>),
+    /// A request for all objects that policies are made of.
+    Objects(Sender<Vec<Object>>),
     /// An event of the kernel's interfaces.
     Interface(InterfaceEvent),
     /// The host port was made or verified; the MAC address of the kernel's end.
@@ -154,8 +158,9 @@ pub fn start(
     let broker = EventBroker::new(&config.node_name, config.workers);
     let switch = start_workers(&config, memory, frames, &broker)?;
     let shared = Arc::new(SharedStatus::new(config, Arc::new(switch), Arc::clone(&broker)));
-    let http = telemetry::Server::start(listener, Arc::new(http::Health(Arc::clone(&shared))))
-        .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
+    let http =
+        telemetry::Server::start(listener, Arc::new(http::SwitchPages::new(&shared, &events)))
+            .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
     let channel = (events.clone(), received);
     let mut control_loop =
         control_loop::ControlLoop::new(Arc::clone(&shared), interfaces, source, channel)?;

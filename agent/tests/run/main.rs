@@ -3,9 +3,11 @@
 
 mod api_server;
 mod attach;
+mod commands;
 mod kernel;
 mod looking;
 mod node;
+mod page;
 mod services;
 mod trouble;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -90,6 +90,11 @@ impl NodeFiles {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.0.path().join("podgate.sock")
+    }
+
+    /// The folder of manifests.
+    pub(crate) fn manifests(&self) -> String {
+        self.0.path().join("manifests").display().to_string()
     }
 
     pub(crate) fn manifest(&self, name: &str, text: &str) {
@@ -243,6 +248,11 @@ impl Node {
             found.is_some()
         });
         found.unwrap()
+    }
+
+    /// Where HTTP is answered.
+    pub(crate) fn http_address(&self) -> SocketAddr {
+        self.running.http_address()
     }
 
     /// Status code and body of what is answered to a request with this first line.

@@ -129,6 +129,13 @@ impl EventBroker {
         })
     }
 
+    /// The pod that has an address.
+    pub fn pod_at(&self, address: IpAddr) -> Option<Arc<str>> {
+        let here = lock(&self.names).get(&address).cloned();
+        let cluster = || self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+        here.or_else(|| cluster().get(&address).cloned())
+    }
+
     /// Addresses of the pod with this name, `ns/pod`.
     pub fn addresses_of(&self, pod: &str) -> Vec<IpAddr> {
         let here = Arc::clone(&lock(&self.names));

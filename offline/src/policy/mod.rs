@@ -5,7 +5,7 @@
 //! - [`explain`] and `closest`: why a connection may be opened or not,
 //! - [`lint`]: mistakes in manifests; `labels` holds selectors against pods,
 //! - [`flows`]: connections that were observed,
-//! - [`picture`]: what policies allow, drawn,
+//! - [`picture`]: what policies allow, drawn; [`live`]: the same of a running switch,
 //! - [`suggest`]: policies out of observed connections,
 //! - [`matrix`]: decisions about pairs of addresses, many at a time.
 
@@ -15,6 +15,7 @@ pub mod explain;
 pub mod flows;
 mod labels;
 pub mod lint;
+pub mod live;
 pub mod matrix;
 pub mod picture;
 pub mod run;

@@ -243,6 +243,8 @@ impl ControlLoop {
                         // The client may have disconnected.
                         let _ = reply.send(is_known.then(source));
                     }
+                    // The thread that asked may have ended.
+                    Event::Objects(reply) => drop(reply.send(self.control.objects().collect())),
                     Event::Interface(event) => {
                         self.follows_addresses |=
                             matches!(event, InterfaceEvent::Routes | InterfaceEvent::Missed);

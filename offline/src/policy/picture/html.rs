@@ -4,6 +4,9 @@
 //! alone expanded, and everything. The title of a namespace leads to the drawing where it is
 //! expanded, or collapsed again. This works without scripts; one of a few lines marks the edges of
 //! the node under the pointer.
+//!
+//! The page of a running switch has tables and a script beside, which asks the switch for what it
+//! decides and draws that over the picture (`live.js`).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,19 +29,51 @@ g.onmouseleave = () => { svg.classList.remove('marked'); edges.forEach(e => e.cl
 
 /// A picture of more nodes is shown collapsed at first.
 const MOST: usize = 40;
+/// The page of a switch has the overview alone, where there are more nodes.
+const MOST_LIVE: usize = 300;
+
+const LIVE_STYLE: &str = "\
+.live{fill:none;pointer-events:stroke}.live.forward{stroke:#16a34a}.live.drop{stroke:#dc2626}\
+.live.traced{stroke:#2563eb;stroke-linecap:round;opacity:.3}\
+tbody tr.drop td{color:#dc2626}tbody tr.chosen td{background:#dbeafe}tr[tabindex]{cursor:pointer}\
+.columns{display:flex;gap:48px;flex-wrap:wrap;align-items:start}ol{flex:1 1 320px;margin:0}li.drop b{color:#dc2626}li.forward b{color:#16a34a}";
+const LIVE_STATE: &str = include_str!("live.html");
+const LIVE_TABLES: &str = include_str!("tables.html");
+const LIVE_SCRIPT: &str = include_str!("live.js");
 
 impl Picture {
     /// As a page.
     pub fn html(&self) -> String {
+        self.page(None)
+    }
+
+    /// As the page of a running switch, which asks it for what it decides; `drawing` is the picture's
+    /// number, by which the page knows that there is a later one.
+    pub fn live_html(&self, drawing: u64) -> String {
+        self.page(Some(drawing))
+    }
+
+    fn page(&self, live: Option<u64>) -> String {
         let namespaces = self.namespaces();
+        let is_overview = live.is_some() && self.nodes.len() > MOST_LIVE;
+        let (style, drawing) = match live {
+            Some(drawing) => (LIVE_STYLE, format!(" data-drawing=\"{drawing}\"")),
+            None => ("", String::new()),
+        };
         let mut text = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <title>What policies allow</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-             <h1>What policies allow</h1>\n<nav><a href=\"#overview\">Overview</a>\
-             <a href=\"#everything\">Everything</a>"
+             <title>What policies allow</title>\n<style>{STYLE}{style}</style>\n</head>\n\
+             <body{drawing}>\n<h1>What policies allow</h1>\n"
         );
-        for space in &namespaces {
-            let _ = write!(text, "<a href=\"#ns-{0}\">{0}</a>", xml(space));
+        if live.is_some() {
+            text += LIVE_STATE;
+        }
+        text += "<nav><a href=\"#overview\">Overview</a>";
+        if !is_overview {
+            text += "<a href=\"#everything\">Everything</a>";
+            for space in &namespaces {
+                let _ = write!(text, "<a href=\"#ns-{0}\">{0}</a>", xml(space));
+            }
         }
         text += "</nav>\n";
         let is_small = self.nodes.len() <= MOST;
@@ -47,20 +82,27 @@ impl Picture {
             let link = |space: &str| match expanded.contains(space) {
                 _ if space.is_empty() => None,
                 true => Some("#overview".to_owned()),
+                false if is_overview => None,
                 false => Some(format!("#ns-{space}")),
             };
             let drawing = self.collapsed(&rest).drawn(prefix, &link);
             let class = if is_first { " class=\"first\"" } else { "" };
             let _ = writeln!(text, "<section id=\"{}\"{class}>\n{drawing}</section>", xml(id));
         };
-        section("everything", "e", is_small, &namespaces);
+        if !is_overview {
+            section("everything", "e", is_small, &namespaces);
+        }
         section("overview", "o", !is_small, &BTreeSet::new());
-        for (n, space) in namespaces.iter().enumerate() {
+        for (n, space) in namespaces.iter().enumerate().filter(|_| !is_overview) {
             let alone = BTreeSet::from([space.clone()]);
             section(&format!("ns-{space}"), &format!("n{n}-"), false, &alone);
         }
+        if live.is_some() {
+            text += LIVE_TABLES;
+        }
         self.tables(&mut text);
-        let _ = writeln!(text, "<script>{SCRIPT}</script>\n</body>\n</html>");
+        let script = if live.is_some() { LIVE_SCRIPT } else { "" };
+        let _ = writeln!(text, "<script>{SCRIPT}\n{script}</script>\n</body>\n</html>");
         text
     }
 

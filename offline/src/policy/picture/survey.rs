@@ -15,6 +15,9 @@ use crate::policy::matrix::{self, Matrix};
 use crate::probe::Protocol;
 use crate::probe::complete::complete;
 
+/// The node of addresses that no policy names.
+pub const INTERNET: &str = "internet";
+
 /// What a picture shows.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -24,6 +27,8 @@ pub struct Options {
     pub port: Option<u16>,
     /// Connections that were observed; of these the denied ones are drawn.
     pub observed: Vec<Flow>,
+    /// Whether the internet is drawn also where nothing leads to it.
+    pub with_internet: bool,
 }
 
 /// One end of connections.
@@ -59,7 +64,7 @@ pub fn picture(mut manifests: Manifests, options: &Options) -> Result<Picture, S
         })
         .collect();
     picture.add_edges(denied, true);
-    picture.leave_out_idle();
+    picture.leave_out_idle(options.with_internet);
     Ok(picture)
 }
 
@@ -250,7 +255,7 @@ fn summarize(
 fn most_of_outside(nodes: &mut Vec<Node>, outside: &BTreeSet<usize>, ends: &mut BTreeSet<usize>) {
     const MOST_LEFT_OUT: usize = 3;
     let within = outside.iter().filter(|it| ends.contains(it)).count();
-    let has_internet = outside.iter().any(|it| ends.contains(it) && nodes[*it].name == "internet");
+    let has_internet = outside.iter().any(|it| ends.contains(it) && nodes[*it].name == INTERNET);
     let left_out: Vec<&str> =
         outside.iter().filter(|it| !ends.contains(it)).map(|it| &*nodes[*it].name).collect();
     if !has_internet || within < 2 || left_out.len() > MOST_LEFT_OUT {
@@ -284,7 +289,7 @@ fn node_of(nodes: &mut Vec<Node>, nets: &[IpNet], party: &Party) -> usize {
         Party::Address(address) => {
             let around = nets.iter().filter(|net| net.prefix_len() > 0 && net.contains(address));
             let net = around.max_by_key(|net| net.prefix_len());
-            let name = net.map_or_else(|| "internet".to_owned(), ToString::to_string);
+            let name = net.map_or_else(|| INTERNET.to_owned(), ToString::to_string);
             (name, String::new(), NodeKind::Outside)
         }
     };
@@ -306,11 +311,16 @@ impl Picture {
     }
 
     /// Leaves out networks that nothing connects to, and puts nodes in order.
-    fn leave_out_idle(&mut self) {
+    fn leave_out_idle(&mut self, with_internet: bool) {
         let used: BTreeSet<usize> =
             self.edges.iter().flat_map(|edge| [edge.from, edge.to]).collect();
         let mut order: Vec<usize> = (0..self.nodes.len())
-            .filter(|n| self.nodes[*n].kind != NodeKind::Outside || used.contains(n))
+            .filter(|n| {
+                let node = &self.nodes[*n];
+                node.kind != NodeKind::Outside
+                    || used.contains(n)
+                    || with_internet && node.name == INTERNET
+            })
             .collect();
         order.sort_by(|a, b| {
             let key = |n: &usize| (&self.nodes[*n].group, &self.nodes[*n].name);

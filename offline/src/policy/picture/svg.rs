@@ -107,8 +107,9 @@ impl Picture {
         let label = node.label();
         let _ = writeln!(
             text,
-            "<g data-node=\"{}\"><title>{}</title>{}",
+            "<g data-node=\"{}\"{}><title>{}</title>{}",
             item.node,
+            node.place().map_or_else(String::new, |it| format!(" data-name=\"{}\"", xml(&it))),
             xml(&format!("{}/{label}", super::title(&node.group))),
             rect(item.frame, class, 4)
         );
