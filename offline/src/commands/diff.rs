@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{load, refuse};
+use super::input::{load, refuse, stdin_once};
 use super::written;
 use crate::input::Manifests;
 use crate::policy::diff::{Change, Difference, compare};
@@ -72,6 +72,9 @@ enum Format {
 impl Diff {
     /// Runs the command.
     pub(super) fn run(&self) -> ExitCode {
+        if let Err(faults) = stdin_once([&self.old, &self.new]) {
+            return refuse(faults);
+        }
         let (old, new) = match (self.read(&self.old), self.read(&self.new)) {
             (Ok(old), Ok(new)) => (old, new),
             (old, new) => return refuse([old.err(), new.err()].into_iter().flatten().flatten()),

@@ -27,10 +27,26 @@ pub(super) struct Input {
 }
 
 impl Input {
+    /// Refuses standard input for manifests and for one of `files` too.
+    pub(super) fn take_stdin_once<'a>(
+        &'a self,
+        files: impl IntoIterator<Item = &'a PathBuf>,
+    ) -> Result<(), Vec<String>> {
+        stdin_once(self.manifests.iter().chain(files))
+    }
+
     /// Reads the objects, with a warning about what is left out.
     pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
         load(&self.manifests, self.kubeconfig.as_deref())
     }
+}
+
+/// Refuses paths of which more than one is standard input.
+pub(super) fn stdin_once<'a>(
+    paths: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), Vec<String>> {
+    let count = paths.into_iter().filter(|path| path.as_os_str() == "-").count();
+    if count > 1 { Err(vec!["stdin: can be read once".into()]) } else { Ok(()) }
 }
 
 /// Reads manifests, on top of a live cluster where there is one.

@@ -84,6 +84,7 @@ impl Draw {
         if self.protocol == Some(Protocol::Icmp) && self.port.is_some() {
             return Err(vec!["--port: ICMP has no ports".into()]);
         }
+        self.input.take_stdin_once(&self.observed.observed)?;
         let manifests = self.input.load()?;
         let events = self.observed.load()?;
         let options = Options {
@@ -91,6 +92,7 @@ impl Draw {
             protocol: self.protocol.or(self.port.map(|_| Protocol::Tcp)),
             port: self.port,
             observed: flows(&manifests, &events).into_iter().collect(),
+            with_internet: false,
         };
         let mut drawn = picture(manifests, &options).map_err(|problem| vec![problem])?;
         let known = drawn.namespaces();

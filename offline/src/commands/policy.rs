@@ -118,6 +118,9 @@ pub fn run(args: &Args) -> ExitCode {
 
 impl Probe {
     fn run(&self, out: &mut impl Write) -> io::Result<ExitCode> {
+        if let Err(faults) = self.input.take_stdin_once(&self.cases) {
+            return Ok(refuse(faults));
+        }
         let objects = self.input.load();
         let cases = self.cases.as_deref().map(read_cases).transpose();
         let (objects, cases) = match (objects, cases) {

@@ -72,6 +72,7 @@ impl Suggest {
         if self.observed.observed.is_empty() {
             return Err(vec!["--observed: which verdicts? A file, - or live".into()]);
         }
+        self.input.take_stdin_once(&self.observed.observed)?;
         let manifests = self.input.load()?;
         let events = self.observed.load()?;
         let flows = flows(&manifests, &events);

@@ -78,6 +78,7 @@ impl Test {
     }
 
     fn outcomes(&self) -> Result<Vec<Outcome>, Vec<String>> {
+        self.input.take_stdin_once(&self.files)?;
         let (mut suites, mut faults) = (Vec::new(), Vec::new());
         for file in &self.files {
             let name = crate::input::name(file);

@@ -6,13 +6,13 @@
 //!   [`UNSCHEDULED_HOST`]: a pod's own cluster node is always let in, and nothing says that they
 //!   would share one.
 //! - A cluster node that pods mention exists. One without addresses has those of the
-//!   host-network pods on it, else one from [`NODE_NETWORKS`].
+//!   host-network pods on it, else one from `NODE_NETWORKS`.
 //! - A pod without addresses has one out of every pod network of its cluster node, else one
-//!   from [`POD_NETWORKS`]: private addresses, as pods have in practice, so that a policy for
+//!   from `POD_NETWORKS`: private addresses, as pods have in practice, so that a policy for
 //!   "everything but private networks" means what it means there. Such a pod is of the
 //!   families that the other pods are of, or IPv4 where there is none.
 //! - A service that the API server would give a cluster address has one from
-//!   [`SERVICE_NETWORKS`].
+//!   `SERVICE_NETWORKS`.
 //! - A service with a selector and no endpoint slice has the pods that it selects as endpoints.
 //! - An endpoint without `nodeName` is on the cluster node of the pod that has its address.
 //!
@@ -28,25 +28,13 @@ use control::model::{Labels, Node, Pod};
 use ipnet::IpNet;
 
 use super::endpoints;
+use super::pool::Pool;
 use crate::input::Manifests;
 
 /// The cluster node of pods that are on none; no cluster node can have this name.
 pub const UNSCHEDULED: &str = "(unscheduled)";
 /// The same for pods on the host network.
 pub const UNSCHEDULED_HOST: &str = "(unscheduled, host network)";
-
-/// Networks that invented pod addresses come from: the first of the wanted family that no
-/// cluster node's pod networks touch. The first is what many installers begin with.
-pub const POD_NETWORKS: [&str; 5] =
-    ["10.244.0.0/16", "172.30.0.0/16", "100.64.0.0/10", "fd00:10:244::/64", "fd00:10:245::/64"];
-
-/// Networks that invented cluster node addresses come from.
-pub const NODE_NETWORKS: [&str; 4] =
-    ["172.18.0.0/16", "192.168.0.0/16", "fc00:f853:ccd::/64", "fc00:f853:cce::/64"];
-
-/// Networks that invented cluster addresses of services come from.
-pub const SERVICE_NETWORKS: [&str; 4] =
-    ["10.96.0.0/16", "172.31.0.0/16", "fd00:10:96::/112", "fd00:10:97::/112"];
 
 /// Fills in cluster nodes, addresses and endpoints; `mentioned` are addresses that cases name.
 ///
@@ -189,94 +177,6 @@ fn pods(objects: &[Object]) -> impl Iterator<Item = &Pod> {
         Object::Pod(pod) => Some(pod),
         _ => None,
     })
-}
-
-/// Addresses that are free.
-struct Pool {
-    taken: HashSet<IpAddr>,
-    /// Those of [`POD_NETWORKS`] that are apart from all pod networks of cluster nodes, where
-    /// addresses are looked for.
-    for_pods: Vec<IpNet>,
-    /// The same of [`NODE_NETWORKS`].
-    for_nodes: Vec<IpNet>,
-    /// The same of [`SERVICE_NETWORKS`].
-    for_services: Vec<IpNet>,
-    /// Addresses of each network that were looked at.
-    tried: HashMap<IpNet, u128>,
-}
-
-impl Pool {
-    fn new(objects: &[Object], mentioned: impl IntoIterator<Item = IpAddr>) -> Self {
-        let mut taken: HashSet<IpAddr> = mentioned.into_iter().collect();
-        let mut pod_networks = Vec::new();
-        for object in objects {
-            match object {
-                Object::Pod(pod) => taken.extend(&pod.addresses),
-                Object::Node(node) => {
-                    taken.extend(&node.addresses);
-                    pod_networks.extend(&node.pod_cidrs);
-                }
-                Object::Service(service) => {
-                    taken.extend(&service.cluster_ips);
-                    taken.extend(&service.external_ips);
-                    taken.extend(&service.load_balancer_ips);
-                }
-                Object::EndpointSlice(slice) => {
-                    taken.extend(slice.endpoints.iter().flat_map(|it| &it.addresses));
-                }
-                _ => {}
-            }
-        }
-        let touch = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
-        let apart = |networks: &[&str]| {
-            let networks = networks.iter().filter_map(|text| text.parse::<IpNet>().ok());
-            networks.filter(|net| !pod_networks.iter().any(|other| touch(net, other))).collect()
-        };
-        let (for_pods, for_nodes) = (apart(&POD_NETWORKS), apart(&NODE_NETWORKS));
-        let for_services = apart(&SERVICE_NETWORKS);
-        Self { taken, for_pods, for_nodes, for_services, tried: HashMap::new() }
-    }
-
-    /// An address of this family for a pod.
-    fn for_pod(&mut self, v4: bool) -> Option<IpAddr> {
-        let networks = self.for_pods.clone();
-        networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
-    }
-
-    /// An address of this family for a cluster node.
-    fn for_node(&mut self, v4: bool) -> Option<IpAddr> {
-        let networks = self.for_nodes.clone();
-        networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
-    }
-
-    /// An address of this family for a service.
-    fn for_service(&mut self, v4: bool) -> Option<IpAddr> {
-        let networks = self.for_services.clone();
-        networks.iter().filter(|net| net.addr().is_ipv4() == v4).find_map(|net| self.within(net))
-    }
-
-    /// An address out of this network, from its third on: the first stands for the network
-    /// itself and the second is where gateways are.
-    fn within(&mut self, net: &IpNet) -> Option<IpAddr> {
-        let tried = self.tried.entry(*net).or_insert(2);
-        loop {
-            let address = match net.network() {
-                IpAddr::V4(first) => {
-                    let bits = u32::from(first).checked_add(u32::try_from(*tried).ok()?)?;
-                    IpAddr::V4(bits.into())
-                }
-                IpAddr::V6(first) => IpAddr::V6(u128::from(first).checked_add(*tried)?.into()),
-            };
-            let is_last = address.is_ipv4() && address == net.broadcast();
-            if !net.contains(&address) || is_last {
-                return None;
-            }
-            *tried += 1;
-            if self.taken.insert(address) {
-                return Some(address);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ranks::ranks;
 use super::{NodeKind, Picture, title};
 
 /// Width of a letter.
@@ -287,8 +288,10 @@ fn items(picture: &Picture) -> (Vec<Item>, Vec<Link>, Groups) {
         _ => Side::Middle,
     };
     let mut pins: BTreeMap<(usize, Side), BTreeSet<(bool, &super::Ports)>> = BTreeMap::new();
+    let used: BTreeSet<usize> =
+        picture.edges.iter().flat_map(|edge| [edge.from, edge.to]).collect();
     for (n, node) in picture.nodes.iter().enumerate() {
-        if node.kind != NodeKind::Outside {
+        if node.kind != NodeKind::Outside || !used.contains(&n) {
             pins.entry((n, side(n, true))).or_default();
         }
     }
@@ -349,62 +352,4 @@ fn group_ranks(groups: &[(Side, String)], links: &[(usize, usize)]) -> Vec<usize
         };
     }
     ranks
-}
-
-/// The length of the longest way to each node, without the links against the order.
-fn ranks(count: usize, links: &[(usize, usize)]) -> Vec<usize> {
-    let order = order(count, links);
-    let place: BTreeMap<usize, usize> = order.iter().enumerate().map(|(at, n)| (*n, at)).collect();
-    let mut ranks = vec![0; count];
-    for n in order {
-        for (_, to) in links.iter().filter(|(from, to)| *from == n && place[to] > place[from]) {
-            ranks[*to] = ranks[*to].max(ranks[n] + 1);
-        }
-    }
-    ranks
-}
-
-/// An order that few links run against: nodes without outgoing links go last, those without
-/// incoming ones first, else the one with the most outgoing over incoming links.
-fn order(count: usize, links: &[(usize, usize)]) -> Vec<usize> {
-    let (mut first, mut last) = (Vec::new(), Vec::new());
-    let mut left: BTreeSet<usize> = (0..count).collect();
-    while !left.is_empty() {
-        let balance = |n: usize| {
-            let among =
-                links.iter().filter(|(a, b)| a != b && left.contains(a) && left.contains(b));
-            among.fold((0, 0), |(outgoing, incoming), (a, b)| {
-                (outgoing + usize::from(*a == n), incoming + usize::from(*b == n))
-            })
-        };
-        let balances: Vec<(usize, (usize, usize))> =
-            left.iter().map(|n| (*n, balance(*n))).collect();
-        if let Some((n, _)) =
-            balances.iter().find(|(_, (out, incoming))| *out == 0 && *incoming > 0)
-        {
-            last.push(*n);
-            left.remove(n);
-            continue;
-        }
-        let most = balances.iter().max_by_key(|(n, (out, incoming))| {
-            (*incoming == 0, *out as i64 - *incoming as i64, std::cmp::Reverse(*n))
-        });
-        let Some((n, _)) = most else { break };
-        first.push(*n);
-        left.remove(n);
-    }
-    first.extend(last.into_iter().rev());
-    first
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_follow_the_longest_way_and_cut_circles() {
-        assert_eq!(ranks(4, &[(0, 1), (1, 2), (0, 2)]), [0, 1, 2, 0]);
-        assert_eq!(ranks(3, &[(0, 1), (1, 2), (2, 1)]), [0, 1, 2]);
-        assert_eq!(ranks(2, &[(0, 1), (1, 0)]), [0, 1]);
-    }
 }

@@ -12,6 +12,7 @@
 mod collapse;
 mod html;
 mod layout;
+mod ranks;
 mod route;
 mod survey;
 mod svg;
@@ -19,7 +20,7 @@ mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use survey::{Options, picture};
+pub use survey::{INTERNET, Options, picture};
 
 use crate::probe::Protocol;
 
@@ -138,6 +139,17 @@ impl Node {
             NodeKind::Collapsed { workloads, .. } => {
                 format!("{} ({workloads} workloads)", self.name)
             }
+        }
+    }
+
+    /// What it stands for, as connections name their ends: `NS/WORKLOAD`, `NS/*`, a network,
+    /// `internet` or `node/NAME`.
+    pub fn place(&self) -> Option<String> {
+        match self.kind {
+            NodeKind::Workload { .. } => Some(format!("{}/{}", self.group, self.name)),
+            NodeKind::Collapsed { .. } => Some(format!("{}/*", self.name)),
+            NodeKind::Outside => Some(self.name.clone()),
+            NodeKind::WholeNamespace | NodeKind::WholeCluster => None,
         }
     }
 

@@ -1,0 +1,120 @@
+//! Rules that never decide, since others come first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use acl::{End, Rule, Table};
+use control::model::{Namespaces, Peer, PolicyRule, PortSpec, Verdict};
+use control::{Control, Object, Scope};
+
+use super::Findings;
+use crate::policy::labels::Cluster;
+use crate::policy::matrix;
+
+impl Findings<'_> {
+    /// Rules that earlier ones leave nothing to, in every table that they are in.
+    pub(super) fn rules(&mut self, objects: Vec<Object>) {
+        let expected = deciding_rules(&objects);
+        let mut control = Control::new(Scope::All);
+        control.resync(objects);
+        control.commit();
+        let view = control.view();
+        let mut tables: HashMap<*const Table, Arc<Table>> = HashMap::new();
+        for key in view.pods.keys() {
+            let of_pod = matrix::tables(&view, key);
+            tables.extend(of_pod.into_iter().flatten().map(|table| (Arc::as_ptr(&table), table)));
+        }
+        // By origin: the rule that decides instead, as long as one does everywhere.
+        let mut before: BTreeMap<Arc<str>, Option<(Arc<str>, bool)>> = BTreeMap::new();
+        for table in tables.values().filter(|table| table.rules().len() <= MOST_RULES) {
+            for (n, rule) in table.rules().iter().enumerate() {
+                let earlier = table.rules()[..n].iter();
+                let mut earlier = earlier.filter(|it| it.origin != rule.origin);
+                let cover = earlier.find(|it| covers(it, rule));
+                let cover = cover.map(|it| (Arc::clone(&it.origin), it.action == rule.action));
+                let known = before.entry(Arc::clone(&rule.origin)).or_insert_with(|| cover.clone());
+                if cover.is_none() {
+                    *known = None;
+                }
+            }
+        }
+        // A rule that matches what an earlier one does is in no table at all.
+        for (origin, code) in expected.into_iter().filter(|(it, _)| !before.contains_key(it)) {
+            let Some((object, field)) = origin.rsplit_once(' ') else { continue };
+            let message = "never decides: an earlier rule matches the same connections".to_owned();
+            self.add_to(object, &format!("spec.{field}"), code, message);
+        }
+        for (origin, cover) in before {
+            let (Some((other, same)), Some((object, field))) = (cover, origin.rsplit_once(' '))
+            else {
+                continue;
+            };
+            if !field.ends_with(']') {
+                continue;
+            }
+            let (code, what) = match same {
+                true => ("redundant-rule", "says the same"),
+                false => ("shadowed-rule", "says otherwise"),
+            };
+            let message = format!("never decides: {other} comes first and {what}");
+            self.add_to(object, &format!("spec.{field}"), code, message);
+        }
+    }
+}
+
+/// Tables of more rules are not compared rule by rule.
+const MOST_RULES: usize = 2_000;
+
+/// Origins of the rules that tables should hold: those of policies that select a pod and whose
+/// ports are numbers; each with the code of its absence.
+fn deciding_rules(objects: &[Object]) -> Vec<(Arc<str>, &'static str)> {
+    let cluster = Cluster::new(objects);
+    let is_plain = |rule: &PolicyRule| {
+        let by_name = rule.ports.iter().flatten().any(|it| matches!(it.port, PortSpec::Name(_)));
+        let by_server = rule.peers.iter().flatten().any(|it| matches!(it, Peer::ApiServer));
+        !by_name && !by_server
+    };
+    let mut found = Vec::new();
+    for object in objects {
+        match object {
+            Object::NetworkPolicy(policy) => {
+                let own = Namespaces::Own(Arc::clone(&policy.key.namespace));
+                if cluster.select(&own, &policy.selector).next().is_some() {
+                    let rules = policy.ingress.iter().chain(&policy.egress).flatten();
+                    let plain = rules.filter(|rule| is_plain(rule));
+                    found.extend(plain.map(|rule| (Arc::clone(&rule.origin), "redundant-rule")));
+                }
+            }
+            Object::ClusterNetworkPolicy(policy) => {
+                let selected = Namespaces::Selected(policy.namespaces.clone());
+                if cluster.select(&selected, &policy.pods).next().is_some() {
+                    let rules = policy.ingress.iter().chain(&policy.egress);
+                    // Where a rule passes, others decide.
+                    let plain =
+                        rules.filter(|it| it.verdict != Verdict::Pass && is_plain(&it.rule));
+                    found.extend(plain.map(|it| (Arc::clone(&it.rule.origin), "shadowed-rule")));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether every connection that `rule` matches is matched by `other`.
+fn covers(other: &Rule, rule: &Rule) -> bool {
+    let end = |other: &End, rule: &End| match (other, rule) {
+        (End::Any, _) => true,
+        (End::Net(wide), End::Net(net)) => wide.contains(net),
+        (other, rule) => other == rule,
+    };
+    let ports = |other: acl::PortRange, rule: acl::PortRange| {
+        other.first <= rule.first && rule.last <= other.last
+    };
+    end(&other.source, &rule.source)
+        && end(&other.destination, &rule.destination)
+        && (other.protocol.is_none() || other.protocol == rule.protocol)
+        && ports(other.source_ports, rule.source_ports)
+        && ports(other.destination_ports, rule.destination_ports)
+        && (other.tcp_flags == acl::TcpFlags::ANY || other.tcp_flags == rule.tcp_flags)
+}
