@@ -48,13 +48,17 @@ impl Folder {
         Self(folder)
     }
 
-    /// The exit code, and what was printed on stdout and stderr.
+    /// The exit code, and what was printed on stdout and stderr; standard input is `shop.yaml`.
     fn run(&self, arguments: &str) -> (i32, String, String) {
+        self.run_on("shop.yaml", arguments)
+    }
+
+    fn run_on(&self, stdin: &str, arguments: &str) -> (i32, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_podgate"))
             .arg("policy")
             .args(arguments.split_whitespace())
             .current_dir(self.0.path())
-            .stdin(fs::File::open(self.0.path().join("shop.yaml")).unwrap())
+            .stdin(fs::File::open(self.0.path().join(stdin)).unwrap())
             .stderr(Stdio::piped())
             .output()
             .unwrap();
@@ -174,6 +178,133 @@ fn lint_fails_only_where_it_is_strict_or_nothing_can_be_read() {
     let (code, out, errors) = folder.run("lint broken.yaml");
     assert_eq!((code, out.as_str()), (2, ""), "{errors}");
     assert!(errors.contains("broken.yaml"), "{errors}");
+}
+
+/// A verdict of `podgate observe -o json`.
+const SEEN: &str = r#"{"time":"2026-11-21T02:25:35Z","node":"n","verdict":"forward","reason":"policy-allowed","from":{"pod":"shop/web","ip":"10.1.0.3","port":4100},"to":{"pod":"shop/db","ip":"10.1.0.2","port":5432},"protocol":"TCP"}
+"#;
+
+#[test]
+fn every_command_reads_manifests_from_standard_input_as_from_a_file() {
+    let case = "- {from: shop/web, to: shop/db, protocol: TCP, port: 5432, expect: allow}\n";
+    let folder = Folder::new(&[("shop.yaml", SHOP), ("cases.yaml", case), ("seen.json", SEEN)]);
+    for arguments in [
+        "probe --manifests FILE --port 5432 -o json",
+        "probe --manifests FILE --cases cases.yaml",
+        "explain shop/web shop/db --port 5432 --manifests FILE",
+        "walkthrough shop/db --manifests FILE",
+        "test --manifests FILE cases.yaml",
+        "lint FILE --strict",
+        "diff FILE shop.yaml",
+        "diff shop.yaml FILE",
+        "picture --manifests FILE -o svg",
+        "suggest --manifests FILE --observed seen.json",
+    ] {
+        let of_file = folder.run(&arguments.replace("FILE", "shop.yaml"));
+        assert_eq!(of_file.0, 0, "{arguments}: {of_file:?}");
+        assert_eq!(folder.run(&arguments.replace("FILE", "-")), of_file, "{arguments}");
+    }
+    // What else is read from there, alone.
+    assert_eq!(folder.run_on("cases.yaml", "test --manifests shop.yaml -").0, 0);
+    assert_eq!(folder.run_on("cases.yaml", "probe --manifests shop.yaml --cases -").0, 0);
+    assert_eq!(folder.run_on("seen.json", "suggest --manifests shop.yaml --observed -").0, 0);
+    for both in [
+        "test --manifests - -",
+        "probe --manifests - --cases -",
+        "suggest --manifests - --observed -",
+        "diff - -",
+    ] {
+        let (code, _, errors) = folder.run(both);
+        assert_eq!((code, errors.as_str()), (2, "podgate: stdin: can be read once\n"), "{both}");
+    }
+}
+
+#[test]
+fn lint_names_places_of_standard_input_and_says_nothing_of_libraries() {
+    let folder = Folder::new(&[
+        ("mistake.yaml", &SHOP.replace("app: web}}}]", "app: wbe}}}]")),
+        ("twice.yaml", "kind: Pod\napiVersion: v1\nkind: Pod\n"),
+        ("alias.yaml", "kind: *nothing\n"),
+        ("open.yaml", "kind: [\n"),
+    ]);
+    let (code, out, _) = folder.run_on("mistake.yaml", "lint - --strict");
+    assert_eq!(code, 1);
+    assert!(
+        out.starts_with("stdin:23:12: warning: NetworkPolicy shop/db: the peer selects"),
+        "{out}"
+    );
+    assert!(out.ends_with("1 warning, 0 errors\n"), "{out}");
+    for (file, says) in [
+        ("twice.yaml", "is no YAML: \"kind\" is given twice (line 3, column 1)"),
+        ("alias.yaml", "is no YAML: an alias refers to no anchor (line 1, column 7)"),
+        ("open.yaml", "is no YAML: "),
+    ] {
+        for arguments in ["lint -", "probe --manifests -", "test --manifests mistake.yaml -"] {
+            let (code, _, errors) = folder.run_on(file, arguments);
+            assert_eq!(code, 2, "{arguments} {file}: {errors}");
+            assert!(errors.contains(says), "{arguments} {file}: {errors}");
+            for word in ["Options", "DuplicateKeyPolicy", "saphyr", "Error"] {
+                assert!(!errors.contains(word), "{arguments} {file}: {errors}");
+            }
+        }
+    }
+}
+
+/// Names of fields in lower case, joined by `_`.
+fn assert_spelling(value: &Value, at: &str) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let is_fine =
+                    name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+                assert!(is_fine, "{at}: {name}");
+                assert_spelling(value, &format!("{at}.{name}"));
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|it| assert_spelling(it, at)),
+        _ => {}
+    }
+}
+
+#[test]
+fn fields_of_json_are_spelt_alike() {
+    let mistake = SHOP.replace("ports: [{port: 5432}]\n", "ports: [{port: 5432}, {port: sql}]\n");
+    let case = "- {from: shop/web, to: shop/db, protocol: TCP, port: 5432, expect: allow}\n";
+    let folder = Folder::new(&[
+        ("shop.yaml", SHOP),
+        ("mistake.yaml", &mistake),
+        ("cases.yaml", case),
+        ("seen.json", SEEN),
+    ]);
+    for arguments in [
+        "probe --manifests shop.yaml --port 5432",
+        "probe --manifests shop.yaml --cases cases.yaml",
+        "explain shop/web service/shop/db --port 5432 --manifests shop.yaml",
+        "walkthrough shop/db --manifests mistake.yaml",
+        "test --manifests shop.yaml cases.yaml",
+        "lint mistake.yaml",
+        "diff shop.yaml mistake.yaml",
+    ] {
+        let (_, out, errors) = folder.run(&format!("{arguments} -o json"));
+        assert!(!out.is_empty(), "{arguments}: {errors}");
+        for line in out.lines() {
+            assert_spelling(&serde_json::from_str(line).unwrap(), arguments);
+        }
+    }
+    // Policies are Kubernetes' own objects; the rest is ours.
+    let (_, out, _) = folder.run("suggest --manifests shop.yaml --observed seen.json -o json");
+    let mut suggested: Value = serde_json::from_str(&out).unwrap();
+    assert!(suggested["policies"].take().is_array());
+    assert_spelling(&suggested, "suggest");
+}
+
+#[test]
+fn help_of_probe_names_cluster_wide_policies() {
+    let folder = Folder::new(&[("shop.yaml", SHOP)]);
+    for flag in ["-h", "--help"] {
+        let (_, help, _) = folder.run(&format!("probe {flag}"));
+        assert!(help.contains("clusternetworkpolicy,clusteregressfirewall"), "{help}");
+    }
 }
 
 /// Runs a command line of a pipeline in a repository, with this build's `podgate` first in PATH.

@@ -67,8 +67,11 @@ fn nobody_listens() {
     drop(UnixListener::bind(&socket).unwrap());
     assert!(matches!(ask(&socket, LONG), Err(ClientError::NotRunning { .. })));
 
-    let file = folder.path().join("file").join("socket");
-    std::fs::write(folder.path().join("file"), "").unwrap();
+    let plain = folder.path().join("file");
+    std::fs::write(&plain, "").unwrap();
+    let error = ask(&plain, LONG).unwrap_err();
+    assert_eq!(error.to_string(), format!("{}: is no socket", plain.display()));
+    let file = plain.join("socket");
     let error = ask(&file, LONG).unwrap_err();
     assert!(matches!(error, ClientError::Connect { .. }), "{error}");
     assert!(error.to_string().contains(&file.display().to_string()), "{error}");

@@ -117,6 +117,7 @@ mod tests {
                 vec![json!(0), json!("parse"), json!(packets), json!(clocks), json!(9.9)],
                 vec![json!(1), json!("parse"), json!(7), json!(7), json!(1.0)],
             ],
+            left_out: 0,
         }
     }
 

@@ -42,8 +42,11 @@ fn edges_are_what_policies_allow_and_open_workloads_are_marked() {
 
 #[test]
 fn a_port_alone_is_drawn_alone() {
-    let only =
-        |protocol, port| Options { protocol: Some(protocol), port: Some(port), observed: vec![] };
+    let only = |protocol, port| Options {
+        protocol: Some(protocol),
+        port: Some(port),
+        ..Options::default()
+    };
     assert_eq!(
         edges(&draw(&shop(), &only(Protocol::Tcp, 5432))),
         ["shop/backend -> shop/db: TCP 5432"]

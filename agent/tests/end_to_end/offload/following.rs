@@ -25,12 +25,12 @@ fn session(node: &ClusterNode, connection: &TcpStream) -> Value {
     let port = connection.local_addr().unwrap().port();
     let lines = node.podgate(&["show", "sessions", "-o", "json"]);
     let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let mut sessions = lines.filter(|it| it["from-port"] == port && it["to-port"] == 6379);
+    let mut sessions = lines.filter(|it| it["from_port"] == port && it["to_port"] == 6379);
     sessions.next().expect("a session")
 }
 
 fn packets(node: &ClusterNode, connection: &TcpStream) -> u64 {
-    session(node, connection)["kernel-packets"].as_u64().unwrap()
+    session(node, connection)["kernel_packets"].as_u64().unwrap()
 }
 
 /// Asks until so many questions are answered; every packet of them by the kernel, or none.
