@@ -10,7 +10,7 @@ use ipnet::IpNet;
 /// What each term is called, and what it takes.
 const TERMS: &str = "in, out, from, to, address, protocol, port, verdict, reason";
 
-/// Reads terms, `NAME=VALUE`, separated by blanks or commas; `addresses` tells those of a pod.
+/// Reads terms, `NAME=VALUE`, separated by blanks or commas; `addresses` returns those of a pod.
 ///
 /// # Errors
 /// Names the term.

@@ -202,7 +202,7 @@ pub fn misspelt_kind(version: &str, kind: &str) -> Option<&'static str> {
     near.map(Kind::name)
 }
 
-/// What tells objects apart: kind, namespace and name.
+/// The identity of an object: kind, namespace and name.
 fn identity(value: &Value) -> (String, String, String) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &value["metadata"];

@@ -78,7 +78,7 @@ impl Staged {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("podgate-input-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        // It must be new: nobody else may have prepared it.
+        // It must be new: another user may not have prepared it.
         let made = fs::create_dir(&folder);
         made.map_err(|error| format!("{}: {error}", folder.display()))?;
         self.folder = Some(folder.clone());

@@ -1,7 +1,8 @@
 //! Connections that `podgate observe -o json` saw.
 //!
-//! A connection to a service is one to the workloads behind it, on their port. Pods are known by their workloads. A pod that the manifests do not have, since they hold its
-//! Deployment or another workload, is known by its name: `web-5d4f-x` belongs to `web`.
+//! A connection to a service is one to the workloads behind it, on their port. Pods are known by
+//! their workloads. A pod that the manifests do not have, since they hold its Deployment or another
+//! workload, is known by its name: `web-5d4f-x` belongs to `web`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

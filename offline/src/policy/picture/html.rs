@@ -5,8 +5,8 @@
 //! expanded, or collapsed again. This works without scripts; one of a few lines marks the edges of
 //! the node under the pointer.
 //!
-//! The page of a running switch has tables and a script beside, which asks the switch for what it
-//! decides and draws that over the picture (`live.js`).
+//! The page of a running switch adds tables, and a script (`live.js`) that fetches the switch's
+//! verdicts and draws them over the picture.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ impl Picture {
         self.page(None)
     }
 
-    /// As the page of a running switch, which asks it for what it decides; `drawing` is the picture's
+    /// As the page of a running switch, which fetches its verdicts; `drawing` is the picture's
     /// number, by which the page knows that there is a later one.
     pub fn live_html(&self, drawing: u64) -> String {
         self.page(Some(drawing))
