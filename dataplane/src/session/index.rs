@@ -5,6 +5,7 @@
 //! | 0–15 | eight tags, 16 bits of a hash each; 0 where the slot is free or just being filled |
 //! | 16–47 | eight numbers of records, plus one; 0 where the slot is free |
 //! | 48–55 | whether it was once too full for a session of its own |
+//! | 56–63 | whether a session of its own is just being created |
 //!
 //! A slot only names candidates; the record itself is verified. So a stale tag is harmless.
 
@@ -25,10 +26,11 @@ const PROBES: usize = 8;
 
 #[repr(align(64))]
 struct Bucket {
-    /// The tag of slot `2 * lane + word`.
+    /// The tag of slot `4 * word + lane`.
     tags: [AtomicU64; 2],
     records: [AtomicU32; SLOTS],
     overflowed: AtomicU64,
+    locked: AtomicU64,
 }
 
 // SAFETY: atomic integers only, 64 bytes of them.
@@ -79,6 +81,17 @@ impl Index {
                 })
             })
         })
+    }
+
+    /// Locks out creators of sessions with either of these hashes. (The bucket is in the cache: it
+    /// was looked up, and it is written next. A lock elsewhere would not be.)
+    pub(super) fn lock(&self, one: u64, other: u64) -> (Lock<'_>, Option<Lock<'_>>) {
+        let [one, other] = [one, other].map(|hash| self.first_bucket(hash));
+        // Always in the same order, so that two creators never wait for each other.
+        let (first, second) =
+            if std::ptr::from_ref(one) <= other { (one, other) } else { (other, one) };
+        let guard = first.lock();
+        (guard, (!std::ptr::eq(first, second)).then(|| second.lock()))
     }
 
     /// Enters a record under this hash; returns `false` if its buckets are full.
@@ -157,34 +170,54 @@ impl Bucket {
     /// others may not be.
     #[inline]
     fn matches(&self, tag: u64) -> u64 {
-        let zero_lanes = |word: u64| word.wrapping_sub(LANES) & !word & (LANES << 15);
-        let wanted = tag * LANES;
-        let in_word = |n: usize| zero_lanes(self.tags[n].load(Ordering::Acquire) ^ wanted);
-        in_word(0) >> 15 | in_word(1) >> 14
+        let word = |n: usize| self.tags[n].load(Ordering::Acquire);
+        cpu::equal_lanes([word(0), word(1)], tag as u16)
     }
 
     /// The number that stands in the first of the slots.
     #[inline]
     fn record(&self, matches: u64) -> u32 {
-        let lowest = matches.trailing_zeros();
-        let slot = lowest >> 3 | lowest & 1;
-        self.records[slot as usize % SLOTS].load(Ordering::Acquire)
+        let slot = cpu::first_lane(matches);
+        self.records[slot % SLOTS].load(Ordering::Acquire)
     }
 
     #[inline]
     fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire) != 0
     }
+
+    #[inline]
+    fn lock(&self) -> Lock<'_> {
+        let mut attempts = 0_u32;
+        while self.locked.swap(1, Ordering::Acquire) != 0 {
+            // Held for as long as one session takes, unless the holder was interrupted.
+            attempts += 1;
+            if attempts.is_multiple_of(64) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        Lock(self)
+    }
+}
+
+/// No other thread creates a session of this bucket while this exists.
+pub(super) struct Lock<'a>(&'a Bucket);
+
+impl Drop for Lock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.locked.store(0, Ordering::Release);
+    }
 }
 
 /// One lane of 16 bits.
 const LANE: u64 = 0xffff;
-/// The lowest bit of each lane.
-const LANES: u64 = 0x0001_0001_0001_0001;
 
 /// The place of a slot's tag: the word, and bits to shift by.
 fn place(slot: usize) -> (usize, usize) {
-    (slot % 2, slot / 2 * 16)
+    (slot / 4, slot % 4 * 16)
 }
 
 /// Never 0, so that no hash matches an empty slot.

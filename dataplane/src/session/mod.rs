@@ -154,25 +154,42 @@ impl State {
     }
 }
 
-impl Timeouts {
-    /// Seconds that a session may be idle.
-    #[inline]
-    pub(crate) fn seconds(&self, protocol: u8, state: State) -> u32 {
-        let answered = match protocol {
-            protocol::TCP if state.is_established() => return seconds(self.tcp_established),
-            protocol::TCP => self.tcp_transient,
-            protocol::UDP => self.udp,
-            _ => self.other,
-        };
-        let is_opening = match protocol {
-            protocol::TCP => state.is_opening(),
-            _ => state.0 & State::ANSWERED == 0,
-        };
-        seconds(if is_opening { self.opening.min(answered) } else { answered })
+/// [`Timeouts`] in seconds, as packets need them.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    tcp_established: u32,
+    tcp_transient: u32,
+    udp: u32,
+    other: u32,
+    opening: u32,
+}
+
+impl From<Timeouts> for Limits {
+    fn from(timeouts: Timeouts) -> Self {
+        Self {
+            tcp_established: seconds(timeouts.tcp_established),
+            tcp_transient: seconds(timeouts.tcp_transient),
+            udp: seconds(timeouts.udp),
+            other: seconds(timeouts.other),
+            opening: seconds(timeouts.opening),
+        }
     }
 }
 
-#[inline]
+impl Limits {
+    /// Seconds that a session may be idle.
+    #[inline]
+    fn of(&self, protocol: u8, state: State) -> u32 {
+        let (answered, is_opening) = match protocol {
+            protocol::UDP => (self.udp, !state.is_answered()),
+            protocol::TCP if state.is_established() => (self.tcp_established, false),
+            protocol::TCP => (self.tcp_transient, state.is_opening()),
+            _ => (self.other, !state.is_answered()),
+        };
+        if is_opening { self.opening.min(answered) } else { answered }
+    }
+}
+
 fn seconds(timeout: Duration) -> u32 {
     timeout.as_secs().min(u64::from(u32::MAX)) as u32
 }

@@ -28,7 +28,7 @@ impl Sessions {
         let forward = seen.words.direction_of(&Words::of(flow))?;
         let state = State(seen.life as u8);
         let after = state.after(flow.protocol, tcp_flags, forward);
-        let most_s = self.timeouts().seconds(flow.protocol, state);
+        let most_s = self.limits().of(flow.protocol, state);
         let adjacency = Adjacency((seen.forwarding >> if forward { 16 } else { 0 }) as u16);
         let is_idle = now_s.saturating_sub((seen.life >> 32) as u32) > most_s;
         let is_of_generation = (seen.forwarding >> 32) as u32 == generation as u32;

@@ -21,6 +21,9 @@ pub(super) unsafe trait Cells: Sync {}
 // SAFETY: an atomic integer.
 unsafe impl Cells for AtomicU64 {}
 
+/// Bytes of a huge page, of the kind that the kernel forms by itself.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// A mapping of memory.
 pub(super) struct Region {
     base: NonNull<u8>,
@@ -43,14 +46,44 @@ impl Region {
         Ok(Self::new(base.cast(), length))
     }
 
-    /// The first `length` bytes of a file, shared with later mappings of it.
+    /// The first `length` bytes of a file, shared with later mappings of it; in line with huge
+    /// pages, so that [`Self::collapse`] can form them.
     pub(super) fn of_file(file: &File, length: usize) -> io::Result<Arc<Self>> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as above. The file is extended before, and its folder is locked, so that no
-        // process truncates it.
-        let base =
-            unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, file, 0)? };
+        let room = length + HUGE_PAGE;
+        // SAFETY: a new mapping at an address that the kernel chooses, and nothing uses it.
+        let room_base = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), flags)?
+        };
+        let skipped = room_base.cast::<u8>().align_offset(HUGE_PAGE);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: inside of the mapping just made, which is ours to replace; what is left around is
+        // unmapped once. The file is extended before, and its folder is locked, so that no process
+        // truncates it.
+        let base = unsafe {
+            let base = room_base.cast::<u8>().add(skipped);
+            let mapped = mmap(base.cast(), length, access, flags, file, 0);
+            let end = length.next_multiple_of(rustix::param::page_size());
+            let (front, back) =
+                if mapped.is_ok() { (skipped, skipped + end) } else { (room, room) };
+            if front > 0 {
+                let _ = munmap(room_base, front);
+            }
+            if back < room {
+                let _ = munmap(room_base.cast::<u8>().add(back).cast(), room - back);
+            }
+            mapped?
+        };
         Ok(Self::new(base.cast(), length))
+    }
+
+    /// Has the kernel put the pages of a file in memory (tmpfs) together into huge ones, whatever
+    /// the system's settings for such files are (Linux 6.1). Where it cannot, nothing changes.
+    pub(super) fn collapse(&self) {
+        // SAFETY: our own mapping, whose content stays.
+        let _ =
+            unsafe { libc::madvise(self.base.as_ptr().cast(), self.length, libc::MADV_COLLAPSE) };
     }
 
     fn new(base: *mut u8, length: usize) -> Arc<Self> {

@@ -63,8 +63,10 @@ impl Store {
             return Err(error.into());
         }
         let region = Region::of_file(&file, length)?;
+        let populated = Array::new(&region, HEADER, capacity).populate();
+        region.collapse();
         Ok(Self {
-            records: Array::new(&region, HEADER, capacity).populate(),
+            records: populated,
             translations: Array::new(&region, HEADER + records, capacity),
             accounts: Array::new(&region, without_accounts, capacity),
         })

@@ -179,8 +179,8 @@ impl Record {
         for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([forwarding])) {
             word.store(value, Ordering::Relaxed);
         }
-        // An exchange, which comes after any note about the session before.
-        self.words[LIFE].swap(life, Ordering::Relaxed);
+        // A note about the session before either is older, or finds the new session's tag.
+        self.words[LIFE].store(life, Ordering::Relaxed);
         translate.into_iter().for_each(|translate| translate());
         self.words[SEQUENCE].store(sequence, Ordering::Release);
         sequence
@@ -228,6 +228,10 @@ impl Record {
 
     /// Changes the owner from `from` to `to`; `true` for the one caller that did it.
     pub(super) fn change_owner(&self, sequence: u64, from: Owner, to: Owner) -> bool {
+        // Nearly always it has its owner, and need not be held.
+        if self.words[ENDS].load(Ordering::Relaxed) as u16 != from.0 {
+            return false;
+        }
         let Some(held) = self.hold(sequence) else { return false };
         let word = &held.record.words[ENDS];
         let ends = word.load(Ordering::Relaxed);

@@ -9,11 +9,11 @@ use std::sync::atomic::AtomicUsize;
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, yield_now};
 
 /// Threads beyond this number share lists.
-const LISTS: usize = 64;
+pub(super) const LISTS: usize = 64;
 /// Records that a thread takes at a time out of those never used.
 const BATCH: u32 = 64;
 /// Times that all lists are searched for a record that must be there.
-const ATTEMPTS: u32 = if cfg!(podgate_loom) { 3 } else { 1000 };
+const ATTEMPTS: u32 = if cfg!(podgate_loom) { 3 } else { 100 };
 
 /// A line of its own for each list, so that threads do not disturb each other.
 #[derive(Default)]
@@ -46,17 +46,21 @@ impl FreeRecords {
         self.lists[own()].lock().extend(returned);
     }
 
-    /// A record, if there is one.
+    /// This thread's list.
+    #[inline]
+    pub(super) fn own(&self) -> Own<'_> {
+        let number = own();
+        Own { number, records: self.lists[number].lock() }
+    }
+
+    /// A record of another list, or one never used, if there is one. The caller's own list is not
+    /// locked.
     ///
     /// After a [reservation](super::quota) there is one: while another thread moves records from
     /// list to list this searches again.
-    pub(super) fn take(&self) -> Option<u32> {
-        self.take_for(own())
-    }
-
-    /// Gives a record back.
-    pub(super) fn put(&self, record: u32) {
-        self.lists[own()].lock().push(record);
+    #[cold]
+    pub(super) fn find(&self) -> Option<u32> {
+        self.find_for(own())
     }
 
     /// Records below this number may have been used.
@@ -64,11 +68,7 @@ impl FreeRecords {
         self.fresh.load(Ordering::Acquire)
     }
 
-    fn take_for(&self, own: usize) -> Option<u32> {
-        let record = self.lists[own].lock().pop();
-        if record.is_some() {
-            return record;
-        }
+    fn find_for(&self, own: usize) -> Option<u32> {
         for _ in 0..ATTEMPTS {
             if let Some(record) = self.take_fresh(own).or_else(|| self.take_of_others(own)) {
                 return Some(record);
@@ -103,7 +103,40 @@ impl FreeRecords {
     }
 }
 
+/// A thread's own list, locked.
+pub(super) struct Own<'a> {
+    number: usize,
+    records: MutexGuard<'a, Vec<u32>>,
+}
+
+impl Own<'_> {
+    /// The number of the list; below [`LISTS`].
+    #[inline]
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// A record, if the list has one.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.records.pop()
+    }
+
+    /// The record that is taken so many times later.
+    #[inline]
+    pub(super) fn later(&self, times: usize) -> Option<u32> {
+        self.records.len().checked_sub(times).map(|place| self.records[place])
+    }
+
+    /// Gives a record back.
+    #[inline]
+    pub(super) fn put(&mut self, record: u32) {
+        self.records.push(record);
+    }
+}
+
 /// The number of this thread's list.
+#[inline]
 fn own() -> usize {
     thread_local! {
         static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -129,12 +162,16 @@ mod models {
             let free = FreeRecords { capacity: 2, lists, fresh: AtomicU32::new(0) };
             let free = Arc::new(free);
             let other = Arc::clone(&free);
+            let take = |free: &FreeRecords, own: usize| {
+                let record = free.lists[own].lock().pop();
+                record.or_else(|| free.find_for(own)).expect("one for each")
+            };
             let thread = loom::thread::spawn(move || {
-                let record = other.take_for(1).expect("one for each");
+                let record = take(&other, 1);
                 other.lists[1].lock().push(record);
-                other.take_for(1).expect("one for each")
+                take(&other, 1)
             });
-            let one = free.take_for(0).expect("one for each");
+            let one = take(&free, 0);
             let two = thread.join().unwrap();
             assert_ne!(one, two);
         });
@@ -148,8 +185,12 @@ mod tests {
     #[test]
     fn no_record_is_given_twice_and_none_is_lost() {
         let free = FreeRecords::new(1000);
+        let take_one = || {
+            let record = free.own().take();
+            record.or_else(|| free.find())
+        };
         let taken: Vec<u32> = std::thread::scope(|scope| {
-            let take = || std::iter::from_fn(|| free.take()).take(250).collect::<Vec<_>>();
+            let take = || std::iter::from_fn(take_one).take(250).collect::<Vec<_>>();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
@@ -158,11 +199,11 @@ mod tests {
             records
         };
         assert_eq!(sorted(taken.clone()), (0..1000).collect::<Vec<_>>());
-        assert_eq!(free.take(), None);
-        taken.into_iter().for_each(|record| free.put(record));
+        assert_eq!(take_one(), None);
+        taken.into_iter().for_each(|record| free.own().put(record));
         // Whoever gave them back, another thread finds them.
         let again = std::thread::scope(|scope| {
-            let take = || std::iter::from_fn(|| free.take()).take(1000).collect::<Vec<_>>();
+            let take = || std::iter::from_fn(take_one).take(1000).collect::<Vec<_>>();
             scope.spawn(take).join().unwrap()
         });
         assert_eq!(sorted(again), (0..1000).collect::<Vec<_>>());

@@ -4,7 +4,7 @@ use super::{Guess, Sessions, TupleOrigin};
 use crate::cpu;
 use crate::session::index::NOTHING;
 use crate::session::record::{Record, Seen, Words};
-use crate::session::{Found, Timeouts};
+use crate::session::{Found, Limits};
 use crate::wire::Flow;
 
 impl Sessions {
@@ -31,8 +31,8 @@ impl Sessions {
     }
 
     #[inline]
-    pub(in crate::session) fn timeouts(&self) -> &Timeouts {
-        &self.timeouts
+    pub(in crate::session) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// The live session that `flow` belongs to.

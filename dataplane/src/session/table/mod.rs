@@ -8,8 +8,8 @@ mod quota;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use departed::Departed;
 use free::FreeRecords;
@@ -25,13 +25,14 @@ use super::region::Array;
 use super::store::Store;
 use super::translation::Translation;
 use super::usage::Account;
-use super::{Found, SessionId, State, Timeouts, Tuples, Usage};
+use super::{Found, Limits, SessionId, State, Timeouts, Tuples, Usage};
+use crate::cpu;
 use crate::services::Affinities;
 use crate::wire::Flow;
 use crate::{Adjacency, PortId};
 
-/// Number of locks that session creation is striped over.
-const STRIPES: usize = 1024;
+/// A free record is prefetched so many sessions before it is filled.
+const AHEAD: usize = 4;
 
 /// Why a session was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +82,10 @@ pub struct Sessions {
     /// Whether packets and bytes of sessions are counted.
     counts: AtomicBool,
     index: Index,
-    stripes: Box<[Mutex<()>]>,
     free: FreeRecords,
     quotas: Quotas,
     departed: Departed,
-    timeouts: Timeouts,
+    limits: Limits,
     hash: FlowHash,
     affinities: Affinities,
 }
@@ -129,11 +129,10 @@ impl Sessions {
             accounts,
             counts: AtomicBool::new(false),
             index: Index::new(capacity)?,
-            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             free: FreeRecords::new(capacity as u32),
             quotas: Quotas::new(capacity as u32, ports),
             departed: Departed::default(),
-            timeouts,
+            limits: timeouts.into(),
             hash: FlowHash::new(),
             affinities: Affinities::default(),
         })
@@ -155,7 +154,7 @@ impl Sessions {
             let placed = self.index.insert(self.hash(&tuples.responder), index)
                 && (!seen.is_translated()
                     || self.index.insert(self.hash(&tuples.initiator), index));
-            self.quotas.take_up(Owner::NONE);
+            self.quotas.take_up(&self.free.own(), Owner::NONE);
             if !placed {
                 self.close(seen.found(index, true).id);
             }
@@ -222,6 +221,13 @@ impl Sessions {
         self.hash.of(flow)
     }
 
+    /// The same for a flow that is known to be of IPv4.
+    #[inline]
+    pub(crate) fn hash_v4(&self, flow: &Flow) -> u64 {
+        debug_assert!(flow.source.is_v4() && flow.destination.is_v4());
+        self.hash.of_v4(flow)
+    }
+
     /// Both tuples of a session, if it still is there.
     pub fn tuples(&self, found: &Found) -> Option<Tuples> {
         let record = &self.records[found.id.index as usize];
@@ -244,7 +250,7 @@ impl Sessions {
         let responder_hash = self.hash(&tuples.responder);
         let translated = tuples.is_translated();
         let initiator_hash = if translated { self.hash(&tuples.initiator) } else { responder_hash };
-        let _guards = self.lock(responder_hash, initiator_hash);
+        let _locks = self.index.lock(responder_hash, initiator_hash);
         let (initiator, responder) = (Words::of(&tuples.initiator), Words::of(&tuples.responder));
         let shows = |index, seen: &Seen| self.is_any(index, seen, &responder);
         let is_taken = self.search_live(responder_hash, now_s, shows).is_some();
@@ -259,11 +265,7 @@ impl Sessions {
         if is_taken {
             return Err(Refusal::Taken);
         }
-        self.quotas.reserve(opening.owner)?;
-        let Some(index) = self.free.take() else {
-            self.quotas.release(opening.owner);
-            return Err(Refusal::Full);
-        };
+        let index = self.reserve(opening.owner)?;
         let forwarding = forwarding_word(opening.generation, opening.adjacency, Adjacency::NONE);
         let life =
             (now_s, State::default().after(tuples.responder.protocol, opening.tcp_flags, true));
@@ -288,6 +290,22 @@ impl Sessions {
             }
         }
         if placed { Ok(Opened::New(id)) } else { Err(Refusal::Full) }
+    }
+
+    /// A free record, counted as the owner's.
+    #[inline]
+    fn reserve(&self, owner: Owner) -> Result<u32, Refusal> {
+        let mut own = self.free.own();
+        self.quotas.reserve(&own, owner)?;
+        let record = own.take();
+        if let Some(record) = own.later(AHEAD).and_then(|n| self.records.get(n as usize)) {
+            cpu::prefetch(record);
+        }
+        drop(own);
+        record.or_else(|| self.free.find()).ok_or_else(|| {
+            self.quotas.release(&self.free.own(), owner);
+            Refusal::Full
+        })
     }
 
     /// Records a packet of the session.
@@ -358,7 +376,7 @@ impl Sessions {
     pub fn claim(&self, found: &Found, owner: Owner) {
         let record = &self.records[found.id.index as usize];
         if record.change_owner(found.id.sequence, Owner::NONE, owner) {
-            self.quotas.change(Owner::NONE, owner);
+            self.quotas.change(&self.free.own(), Owner::NONE, owner);
         }
     }
 
@@ -419,16 +437,6 @@ impl Sessions {
         Tuples { initiator, return_mac: translation.return_mac(), ..tuples }
     }
 
-    /// Locks out creators of sessions with the same hashes.
-    fn lock(&self, one: u64, other: u64) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
-        // Nothing under the lock can panic half-way, so poisoning is ignored.
-        let lock = |n: usize| self.stripes[n].lock().unwrap_or_else(PoisonError::into_inner);
-        let (one, other) = (one as usize % STRIPES, other as usize % STRIPES);
-        // Always in the same order, so that two makers never wait for each other.
-        let first = lock(one.min(other));
-        (first, (one != other).then(|| lock(one.max(other))))
-    }
-
     fn close(&self, id: SessionId) {
         let record = &self.records[id.index as usize];
         if !record.close(id.sequence) {
@@ -441,15 +449,15 @@ impl Sessions {
         if seen.is_translated() {
             self.index.remove(self.hash(&tuples.initiator), id.index);
         }
-        // First, so that a reservation always finds a record.
-        self.free.put(id.index);
-        self.quotas.release(seen.owner());
+        let mut own = self.free.own();
+        own.put(id.index);
+        self.quotas.release(&own, seen.owner());
     }
 
     #[inline]
     fn is_idle(&self, found: &Found, now_s: u32) -> bool {
         let idle_s = now_s.saturating_sub(found.last_seen());
-        idle_s > self.timeouts.seconds(found.protocol, found.state())
+        idle_s > self.limits.of(found.protocol, found.state())
     }
 }
 

@@ -10,12 +10,17 @@
 //! or a network outside of the cluster, has one of a fixed number of remote owners, chosen by a keyed
 //! hash. Of the common half a remote owner has at most as much as is left free there: however many of
 //! them want all of it, some of it stays for the next.
+//!
+//! Each thread counts what it opens and ends by itself, so that threads do not take cache lines from
+//! each other; the sum over the threads is what is used. It is formed only for a table that is
+//! filling up: while less than a quarter is used, nobody can have reached a bound.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use acl::Address;
 
 use super::Refusal;
+use super::free::{LISTS, Own};
 use crate::PortId;
 
 /// Whose quota a session counts against.
@@ -53,26 +58,47 @@ pub(super) fn remote_sender(address: Address, is_in_cluster: bool) -> Address {
 /// Sessions in use, by owner.
 pub(super) struct Quotas {
     capacity: u32,
-    used: AtomicU32,
-    ports: Box<[AtomicU32]>,
-    remote: Box<[AtomicU32]>,
-    nobodys: AtomicU32,
+    ports: usize,
+    remote: usize,
     port_guarantee: AtomicU32,
     remote_guarantee: AtomicU32,
+    /// What threads count, by the numbers of their lists of records.
+    threads: Box<[Counts]>,
+    /// Threads from this number on count nothing.
+    counting: AtomicUsize,
+    /// Sessions in use, but for what threads have not reported.
+    reported: AtomicI32,
 }
+
+/// One thread's part of the counts; it is below zero where the thread ends sessions that another one
+/// opened. Written by the holder of the thread's list.
+#[repr(align(64))]
+struct Counts {
+    unreported: AtomicI32,
+    /// By owner: ports, remote owners, nobody.
+    owners: Box<[AtomicI32]>,
+}
+
+/// A thread reports this difference at once.
+const MOST_UNREPORTED: i32 = 32;
 
 impl Quotas {
     pub(super) fn new(capacity: u32, ports: u16) -> Self {
-        let counters = |count: u32| (0..count).map(|_| AtomicU32::new(0)).collect();
-        let remote = (capacity / 8 / LEAST_GUARANTEE).clamp(1, MOST_REMOTE);
+        let (ports, remote) =
+            (ports.max(1).into(), (capacity / 8 / LEAST_GUARANTEE).clamp(1, MOST_REMOTE) as usize);
+        let counts = |_| Counts {
+            unreported: AtomicI32::new(0),
+            owners: (0..=ports + remote).map(|_| AtomicI32::new(0)).collect(),
+        };
         Self {
             capacity,
-            used: AtomicU32::new(0),
-            ports: counters(u32::from(ports.max(1))),
-            remote: counters(remote),
-            nobodys: AtomicU32::new(0),
+            ports,
+            remote,
             port_guarantee: AtomicU32::new(capacity),
             remote_guarantee: AtomicU32::new(capacity),
+            threads: (0..LISTS).map(counts).collect(),
+            counting: AtomicUsize::new(0),
+            reported: AtomicI32::new(0),
         }
     }
 
@@ -84,75 +110,119 @@ impl Quotas {
         };
         let each = (for_ports / ports.clamp(1, self.capacity as usize) as u32).max(1);
         self.port_guarantee.store(each, Ordering::Relaxed);
-        self.remote_guarantee.store(for_remote / self.remote.len() as u32, Ordering::Relaxed);
+        self.remote_guarantee.store(for_remote / self.remote as u32, Ordering::Relaxed);
     }
 
     /// The remote owner of a sender with this hash: of two, the one with fewer sessions. A sender is
     /// refused for the sake of others only if both of its owners are also theirs.
     pub(super) fn remote_owner(&self, hash: u64) -> Owner {
-        let choice = |hash: u64| (hash % self.remote.len() as u64) as u16;
-        let used = |n: &u16| self.remote[usize::from(*n)].load(Ordering::Relaxed);
+        let choice = |hash: u64| Owner(REMOTE | (hash % self.remote as u64) as u16);
         let choices = [choice(hash & 0xffff_ffff), choice(hash >> 32)];
-        Owner(REMOTE | choices.into_iter().min_by_key(used).unwrap_or_default())
+        choices.into_iter().min_by_key(|owner| self.used_by(*owner)).unwrap_or(Owner::NONE)
     }
 
     /// Counts one more session of an owner, if it may have one.
-    pub(super) fn reserve(&self, owner: Owner) -> Result<(), Refusal> {
-        let used = self.used.fetch_add(1, Ordering::Relaxed);
-        let own = self.of(owner).fetch_add(1, Ordering::Relaxed);
+    #[inline]
+    pub(super) fn reserve(&self, own: &Own<'_>, owner: Owner) -> Result<(), Refusal> {
+        let unreported = MOST_UNREPORTED * self.counting.load(Ordering::Relaxed) as i32;
+        let at_most = self.reported.load(Ordering::Relaxed) + unreported;
+        if i64::from(at_most) >= i64::from(self.capacity / 4) {
+            self.check(owner)?;
+        }
+        self.count(own, owner, 1);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn check(&self, owner: Owner) -> Result<(), Refusal> {
+        let used = self.used();
         let common = (self.capacity / 2).saturating_sub(used);
         let (guarantee, most) = match self.is_remote(owner) {
             true => (&self.remote_guarantee, common),
             false if common > 0 => (&self.port_guarantee, u32::MAX),
             false => (&self.port_guarantee, 0),
         };
-        let refusal = match guarantee.load(Ordering::Relaxed).max(most) {
-            _ if used >= self.capacity => Refusal::Full,
-            most if own >= most => Refusal::Quota,
-            _ => return Ok(()),
-        };
-        self.release(owner);
-        Err(refusal)
+        match guarantee.load(Ordering::Relaxed).max(most) {
+            _ if used >= self.capacity => Err(Refusal::Full),
+            most if self.used_by(owner) >= most => Err(Refusal::Quota),
+            _ => Ok(()),
+        }
     }
 
     /// Counts a session that is there already.
-    pub(super) fn take_up(&self, owner: Owner) {
-        self.used.fetch_add(1, Ordering::Relaxed);
-        self.of(owner).fetch_add(1, Ordering::Relaxed);
+    pub(super) fn take_up(&self, own: &Own<'_>, owner: Owner) {
+        self.count(own, owner, 1);
     }
 
     /// Counts one session less.
-    pub(super) fn release(&self, owner: Owner) {
-        self.used.fetch_sub(1, Ordering::Relaxed);
-        self.of(owner).fetch_sub(1, Ordering::Relaxed);
+    #[inline]
+    pub(super) fn release(&self, own: &Own<'_>, owner: Owner) {
+        self.count(own, owner, -1);
     }
 
     /// Counts a session as another owner's.
-    pub(super) fn change(&self, from: Owner, to: Owner) {
-        self.of(to).fetch_add(1, Ordering::Relaxed);
-        self.of(from).fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn change(&self, own: &Own<'_>, from: Owner, to: Owner) {
+        self.count(own, to, 1);
+        self.count(own, from, -1);
     }
 
     pub(super) fn used(&self) -> u32 {
-        self.used.load(Ordering::Relaxed)
+        let unreported = self.counting().iter().map(|it| it.unreported.load(Ordering::Relaxed));
+        (self.reported.load(Ordering::Relaxed) + unreported.sum::<i32>()).max(0) as u32
     }
 
     pub(super) fn used_by(&self, owner: Owner) -> u32 {
-        self.of(owner).load(Ordering::Relaxed)
+        self.sum(self.place(owner))
     }
 
     pub(super) fn used_by_remote(&self) -> u32 {
-        self.remote.iter().map(|used| used.load(Ordering::Relaxed)).sum()
+        (self.ports..self.ports + self.remote).map(|place| self.sum(place)).sum()
     }
 
+    fn sum(&self, place: usize) -> u32 {
+        let counts = self.counting().iter().map(|it| it.owners[place].load(Ordering::Relaxed));
+        counts.sum::<i32>().max(0) as u32
+    }
+
+    fn counting(&self) -> &[Counts] {
+        &self.threads[..self.counting.load(Ordering::Acquire)]
+    }
+
+    #[inline]
+    fn count(&self, own: &Own<'_>, owner: Owner, by: i32) {
+        let number = own.number();
+        if number >= self.counting.load(Ordering::Relaxed) {
+            self.counting.fetch_max(number + 1, Ordering::AcqRel);
+        }
+        let Counts { unreported, owners } = &self.threads[number];
+        // The list is locked, so nobody else writes these counts.
+        let add = |counter: &AtomicI32| {
+            let sum = counter.load(Ordering::Relaxed) + by;
+            counter.store(sum, Ordering::Relaxed);
+            sum
+        };
+        add(&owners[self.place(owner)]);
+        let sum = add(unreported);
+        if sum.abs() >= MOST_UNREPORTED {
+            self.reported.fetch_add(sum, Ordering::Relaxed);
+            unreported.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
     fn is_remote(&self, owner: Owner) -> bool {
-        owner.0 & REMOTE != 0 && usize::from(owner.0 & !REMOTE) < self.remote.len()
+        owner.0 & REMOTE != 0 && usize::from(owner.0 & !REMOTE) < self.remote
     }
 
-    fn of(&self, owner: Owner) -> &AtomicU32 {
+    /// The place of an owner among the counters.
+    #[inline]
+    fn place(&self, owner: Owner) -> usize {
         let n = usize::from(owner.0 & !REMOTE);
-        let counters = if owner.0 & REMOTE == 0 { &self.ports } else { &self.remote };
-        counters.get(n).unwrap_or(&self.nobodys)
+        match owner.0 & REMOTE {
+            0 if n < self.ports => n,
+            REMOTE if n < self.remote => self.ports + n,
+            _ => self.ports + self.remote,
+        }
     }
 }
 
@@ -176,7 +246,7 @@ mod tests {
                 quotas.divide(ports, has_uplink);
                 let of_ports = quotas.port_guarantee.load(Ordering::Relaxed) * ports as u32;
                 let each = quotas.remote_guarantee.load(Ordering::Relaxed);
-                let sum = of_ports + each * quotas.remote.len() as u32;
+                let sum = of_ports + each * quotas.remote as u32;
                 assert!(sum <= (capacity / 2).max(ports as u32), "{capacity}, {ports}: {sum}");
             }
         }

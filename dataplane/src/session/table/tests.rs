@@ -383,7 +383,11 @@ fn a_session_without_a_place_gives_its_record_back_once() {
     });
     assert_eq!(opened, 0);
     assert_eq!((sessions.used(), sessions.used_by(PortId(0))), (0, 0));
-    let mut free: Vec<u32> = std::iter::from_fn(|| sessions.free.take()).collect();
+    let mut free: Vec<u32> = std::iter::from_fn(|| {
+        let record = sessions.free.own().take();
+        record.or_else(|| sessions.free.find())
+    })
+    .collect();
     free.sort_unstable();
     assert_eq!(free, (0..64).collect::<Vec<_>>());
 }
