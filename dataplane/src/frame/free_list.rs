@@ -6,13 +6,19 @@ use crossbeam_queue::ArrayQueue;
 
 use super::{Frame, Memory};
 
-/// Frames moved between a worker's own list and the shared one at a time.
+/// Frames moved from the shared list to a worker's own one at a time.
 const BATCH: usize = 64;
+/// Most frames that a worker keeps: those of some vectors, so that a vector's frames are still in
+/// the processor's cache when the next one takes them.
+const MOST_KEPT: usize = 1024;
 
 /// A worker's free frames, backed by a list that all workers share.
 pub struct FreeList {
     memory: Arc<Memory>,
+    /// The last one freed is taken first.
     own: Vec<Frame>,
+    /// Frames in `own` from which on half of them go to the shared list.
+    most: usize,
     shared: Arc<ArrayQueue<Frame>>,
 }
 
@@ -23,23 +29,41 @@ impl FreeList {
         for frame in frames {
             shared.push(frame).expect("room for every frame");
         }
-        let (memory, own) = (Arc::clone(memory), Vec::with_capacity(4 * BATCH));
-        Self { memory, own, shared: Arc::new(shared) }
+        Self::over(memory, Arc::new(shared))
     }
 
     /// A list for another worker over the same frames.
     pub fn share(&self) -> Self {
-        let (memory, own) = (Arc::clone(&self.memory), Vec::with_capacity(4 * BATCH));
-        Self { memory, own, shared: Arc::clone(&self.shared) }
+        Self::over(&self.memory, Arc::clone(&self.shared))
+    }
+
+    fn over(memory: &Arc<Memory>, shared: Arc<ArrayQueue<Frame>>) -> Self {
+        let most = (shared.capacity() / 16).clamp(4 * BATCH, MOST_KEPT);
+        Self { memory: Arc::clone(memory), own: Vec::with_capacity(most), most, shared }
     }
 
     /// A free frame, if there is one.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         if self.own.is_empty() {
-            self.own.extend(std::iter::from_fn(|| self.shared.pop()).take(BATCH));
+            self.refill(BATCH);
         }
         self.own.pop()
+    }
+
+    /// Appends up to `count` free frames to `frames`.
+    #[inline]
+    pub fn take_many(&mut self, count: usize, frames: &mut Vec<Frame>) {
+        if self.own.len() < count {
+            self.refill(count.max(BATCH));
+        }
+        let from = self.own.len().saturating_sub(count);
+        frames.extend(self.own.drain(from..));
+    }
+
+    #[cold]
+    fn refill(&mut self, count: usize) {
+        self.own.extend(std::iter::from_fn(|| self.shared.pop()).take(count));
     }
 
     /// Frees a frame and all further frames of its packet.
@@ -49,11 +73,32 @@ impl FreeList {
             self.memory.detach(&mut frame, |other| self.own.push(other));
         }
         self.own.push(frame);
-        if self.own.len() >= 4 * BATCH {
-            for frame in self.own.drain(2 * BATCH..) {
-                // The shared list has room for every frame there is.
-                let _ = self.shared.push(frame);
-            }
+        if self.own.len() >= self.most {
+            self.share_surplus();
+        }
+    }
+
+    /// Frees all of these.
+    #[inline]
+    pub fn put_all(&mut self, frames: &mut Vec<Frame>) {
+        if frames.iter().any(|frame| frame.others > 0) {
+            frames.drain(..).for_each(|frame| self.put(frame));
+            return;
+        }
+        self.own.append(frames);
+        if self.own.len() >= self.most {
+            self.share_surplus();
+        }
+    }
+
+    /// Moves the frames that have been free for longest to the shared list: the others are in the
+    /// cache.
+    #[cold]
+    fn share_surplus(&mut self) {
+        let surplus = self.own.len() - self.most / 2;
+        for frame in self.own.drain(..surplus) {
+            // The shared list has room for every frame there is.
+            let _ = self.shared.push(frame);
         }
     }
 

@@ -54,6 +54,23 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A handle on nothing, which no memory opens.
+    pub(crate) const NONE: Self = Self {
+        index: u32::MAX,
+        start: 0,
+        length: 0,
+        total: 0,
+        memory: 0,
+        others: 0,
+        partial_checksum: None,
+    };
+
+    /// Takes the handle out of its place.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::NONE)
+    }
+
     /// The number of the frame within its memory.
     #[inline]
     pub fn index(&self) -> u32 {

@@ -46,6 +46,10 @@ pub trait Inspect: Send {
 
 /// Frames received from one port before the next is polled.
 const BURST: usize = 64;
+/// A port that had nothing for so many rounds is silent: a busy worker polls it every few rounds
+/// only. There may be hundreds of them.
+const UNTIL_SILENT: u32 = 64;
+const SILENT_EVERY: u32 = 4;
 /// Interval of reading the ports' statistics.
 const STATISTICS: Duration = Duration::from_secs(1);
 /// Sessions checked for idleness at a time, and the interval: a sweep over a million takes three
@@ -75,6 +79,9 @@ pub struct Worker {
     sweep_at: u32,
     sweep_due: Now,
     first_slot: usize,
+    rounds: u32,
+    /// Whether the last round had a burst of packets.
+    is_busy: bool,
     statistics_due: Now,
 }
 
@@ -114,6 +121,8 @@ impl Worker {
             sweep_at: 0,
             sweep_due: Now::default(),
             first_slot: 0,
+            rounds: 0,
+            is_busy: false,
             statistics_due: Now::default(),
         }
     }
@@ -174,12 +183,18 @@ impl Worker {
             self.run_vector(now);
         }
         let ports = self.slots.len();
-        for n in 0..ports {
-            // Each round starts at another port, so that a busy one does not starve the others.
-            handled += self.serve((self.first_slot + n) % ports.max(1), now);
+        self.first_slot = if self.first_slot + 1 < ports { self.first_slot + 1 } else { 0 };
+        self.rounds = self.rounds.wrapping_add(1);
+        // Each round starts at another port, so that a busy one does not starve the others.
+        for n in (self.first_slot..ports).chain(0..self.first_slot) {
+            let is_due =
+                !self.is_busy || self.rounds.wrapping_add(n as u32).is_multiple_of(SILENT_EVERY);
+            if is_due || self.slots.at(n).is_none_or(|slot| slot.silent < UNTIL_SILENT) {
+                handled += self.serve(n, now);
+            }
         }
-        self.first_slot = if ports == 0 { 0 } else { (self.first_slot + 1) % ports };
         self.run_vector(now);
+        self.is_busy = handled >= BURST;
         if now >= self.sweep_due {
             self.sweep_due = Now(now.0 + SWEEP_EVERY);
             self.sweep_at = self.sessions.sweep(self.sweep_at, SWEEP, now.seconds());
@@ -198,7 +213,7 @@ impl Worker {
     }
 
     fn serve(&mut self, slot: usize, now: Now) -> usize {
-        let Some(Slot { id, port, counters, is_part, is_trunk, captures, .. }) =
+        let Some(Slot { id, port, counters, is_part, is_trunk, captures, silent, .. }) =
             self.slots.at(slot)
         else {
             return 0;
@@ -210,12 +225,16 @@ impl Worker {
         }
         let (id, is_part, is_trunk) = (*id, *is_part, *is_trunk);
         let count = self.frames.len();
+        *silent = if count > 0 { 0 } else { silent.saturating_add(1) };
         if count > 0 {
             counters.received.add(count as u64);
             counters.received_bytes.add(self.frames.iter().map(|frame| frame.len() as u64).sum());
         }
         if is_part {
             self.hand_fragments_on(id);
+        }
+        if !is_trunk {
+            self.packets.extend(self.frames.drain(..).map(|frame| Packet::new(frame, id)));
         }
         for mut frame in self.frames.drain(..) {
             match self.slots.ingress(id, is_trunk, &mut frame, &self.memory) {

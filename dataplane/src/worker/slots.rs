@@ -22,6 +22,8 @@ pub(super) struct Slot {
     pub(super) is_trunk: bool,
     /// Captures of the port's packets.
     pub(super) captures: Vec<Arc<LiveCapture>>,
+    /// Rounds without a frame from it.
+    pub(super) silent: u32,
     epoch: u32,
     accepts_partial_checksums: bool,
 }
@@ -94,6 +96,7 @@ impl Slots {
             is_part,
             is_trunk: false,
             captures: Vec::new(),
+            silent: 0,
             epoch,
             accepts_partial_checksums,
         });
@@ -177,8 +180,21 @@ impl Slots {
         Ok(())
     }
 
+    /// The place of a port that is served here and is no trunk's member; for
+    /// [`Self::leave_at`].
+    #[inline]
+    pub(super) fn place_of(&self, id: PortId) -> Option<usize> {
+        self.place(id).filter(|place| self.slots[*place].id == id)
+    }
+
+    /// Has a frame leave by the port at a place with this vector.
+    #[inline]
+    pub(super) fn leave_at(&mut self, place: usize, frame: Frame, memory: &Memory) {
+        self.slots[place].leave(frame, memory);
+    }
+
     pub(super) fn remove(&mut self, id: PortId) -> Option<Slot> {
-        let place = self.place(id).filter(|place| self.slots[*place].id == id)?;
+        let place = self.place_of(id)?;
         let slot = self.slots.swap_remove(place);
         self.note_places();
         Some(slot)

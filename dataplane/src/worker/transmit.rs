@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::port::{Buffers, MOST_FRAMES};
-use crate::{Frame, Now, Outcome};
+use crate::{Frame, Now, Outcome, Packet, PortId};
 
 impl Worker {
     /// Passes the packets of a vector to their ports, or frees their frames.
@@ -16,20 +16,36 @@ impl Worker {
             }
         }
         let mut packets = std::mem::take(&mut self.packets);
-        for packet in packets.drain(..) {
-            if !packet.leaves() {
-                match packet.outcome {
-                    Some(_) => self.free.put(packet.frame),
-                    None => self.graph.hold(packet, now),
+        // Packets of a vector often leave by one port.
+        let (mut port, mut place) = (PortId::NONE, None);
+        for packet in &mut packets {
+            if packet.leaves() {
+                let frame = packet.frame.take();
+                if packet.out_port != port {
+                    port = packet.out_port;
+                    place = self.slots.place_of(port);
                 }
-                continue;
-            }
-            let left = self.slots.leave(packet.out_port, packet.frame, &self.memory);
-            if let Err(frame) = left {
-                self.hand_over(frame, packet.out_port);
+                match place {
+                    Some(place) => self.slots.leave_at(place, frame, &self.memory),
+                    None => self.leave_elsewhere(frame, port),
+                }
+            } else if packet.outcome.is_some() {
+                self.free.put(packet.frame.take());
+            } else {
+                let none = Packet::new(Frame::NONE, PortId::NONE);
+                self.graph.hold(std::mem::replace(packet, none), now);
             }
         }
+        // Their frames are elsewhere now.
+        packets.clear();
         self.packets = packets;
+    }
+
+    /// Passes a frame to the trunk of its port, or to another worker.
+    fn leave_elsewhere(&mut self, frame: Frame, port: PortId) {
+        if let Err(frame) = self.slots.leave(port, frame, &self.memory) {
+            self.hand_over(frame, port);
+        }
     }
 
     /// Counts packets that are no longer held, and frees their frames.
