@@ -43,7 +43,7 @@ fn join(context: &mut Context<'_>, packet: &mut Packet, known: &Found) -> Next {
     }
 }
 
-/// Source ports to try before a connection is refused.
+/// Other source ports to try before a connection is refused.
 const ATTEMPTS: usize = 32;
 
 /// Creates the session, with another source port if its reply tuple is taken. Returns the session
@@ -61,30 +61,55 @@ fn open(
         generation: context.snapshot.generation,
         tcp_flags: packet.headers.tcp_flags,
     };
-    let own = context.snapshot.is_own_node(tuples.responder.source)
-        && tuples.responder.source != tuples.initiator.source;
+    let own = tuples.responder.source != tuples.initiator.source
+        && context.snapshot.is_own_node(tuples.responder.source);
     // A pod's connection must not use a port of the kernel's own dynamic range.
+    if !own && let Some(done) = try_open(context, packet, tuples, &opening) {
+        return done;
+    }
+    open_elsewhere(context, packet, tuples, &opening, own)
+}
+
+/// The same with other source ports.
+#[cold]
+fn open_elsewhere(
+    context: &Context<'_>,
+    packet: &Packet,
+    tuples: &mut Tuples,
+    opening: &Opening,
+    own: bool,
+) -> Result<Option<Found>, Outcome> {
     let wanted = tuples.responder;
-    let first = (!own).then_some(wanted.source_port);
-    let others = other_ports(context, &wanted, own.then_some(owner), packet.hash);
-    for port in first.into_iter().chain(others).take(ATTEMPTS) {
+    let ports = other_ports(context, &wanted, own.then_some(opening.owner), packet.hash);
+    for port in ports.take(ATTEMPTS) {
         tuples.responder = Flow { source_port: port, ..wanted };
-        match context.sessions.open(tuples, &opening, context.now.seconds()) {
-            Ok(Opened::New(id)) => {
-                context.count(id, packet);
-                return Ok(None);
-            }
-            // A reply does not open a connection.
-            Ok(Opened::Known(found)) if found.translated && !found.forward => {
-                return Err(Outcome::NoSession);
-            }
-            Ok(Opened::Known(found)) => return Ok(Some(found)),
-            Err(Refusal::Full) => return Err(Outcome::SessionTableFull),
-            Err(Refusal::Quota) => return Err(Outcome::SessionQuota),
-            Err(Refusal::Taken) => {}
+        if let Some(done) = try_open(context, packet, tuples, opening) {
+            return done;
         }
     }
     Err(Outcome::NoTranslationPort)
+}
+
+/// Creates the session with these tuples; `None` if the reply tuple is taken.
+#[inline]
+fn try_open(
+    context: &Context<'_>,
+    packet: &Packet,
+    tuples: &Tuples,
+    opening: &Opening,
+) -> Option<Result<Option<Found>, Outcome>> {
+    Some(match context.sessions.open(tuples, opening, context.now.seconds()) {
+        Ok(Opened::New(id)) => {
+            context.count(id, packet);
+            Ok(None)
+        }
+        // A reply does not open a connection.
+        Ok(Opened::Known(found)) if found.translated && !found.forward => Err(Outcome::NoSession),
+        Ok(Opened::Known(found)) => Ok(Some(found)),
+        Err(Refusal::Full) => Err(Outcome::SessionTableFull),
+        Err(Refusal::Quota) => Err(Outcome::SessionQuota),
+        Err(Refusal::Taken) => return None,
+    })
 }
 
 /// The owner whose quota a connection counts against.

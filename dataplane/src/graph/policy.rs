@@ -63,8 +63,11 @@ fn add<'a>(
     }
     if exempt.is_none() {
         batch.push(flow, initiator, responder);
-        let forms = policy::forms(snapshot, flow, initiator.is_some(), responder.is_some());
-        forms.skip(1).for_each(|flow| batch.push_form(&flow));
+        // Only an end that is no pod here may be a cluster node.
+        if initiator.is_some() != responder.is_some() {
+            policy::further_forms(snapshot, flow, initiator.is_some(), responder.is_some())
+                .for_each(|flow| batch.push_form(&flow));
+        }
     }
     packet.adjacency = adjacency;
     match exempt {

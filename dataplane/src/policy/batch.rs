@@ -28,6 +28,29 @@ struct Entry<'a> {
     is_further_form: bool,
 }
 
+/// The decisions about a batch.
+pub(crate) struct Decisions<'b, 'a> {
+    left: std::slice::Iter<'b, Entry<'a>>,
+}
+
+impl Iterator for Decisions<'_, '_> {
+    type Item = Decision;
+
+    #[inline]
+    fn next(&mut self) -> Option<Decision> {
+        let mut decision = self.left.next()?.decision();
+        while let [form, ..] = self.left.as_slice()
+            && form.is_further_form
+        {
+            if decision.outcome == Outcome::PolicyAllowed && form.refused.is_some() {
+                decision = form.decision();
+            }
+            self.left.next();
+        }
+        Some(decision)
+    }
+}
+
 /// Scratch lists of the table lookups.
 #[derive(Debug, Default)]
 struct Lists {
@@ -94,22 +117,13 @@ impl<'a> PolicyBatch<'a> {
     /// Classifies the batch; returns one decision a connection, in order. Every form of a
     /// connection must be permitted.
     #[inline]
-    pub(crate) fn evaluate(&mut self, snapshot: &Snapshot) -> impl Iterator<Item = Decision> {
+    pub(crate) fn evaluate(&mut self, snapshot: &Snapshot) -> Decisions<'_, 'a> {
         self.identify(snapshot);
         for end in 0..2 {
             self.evaluate_bindings(end);
             self.lookup_tables(end);
         }
-        let mut entries = self.entries.iter().peekable();
-        std::iter::from_fn(move || {
-            let mut decision = entries.next()?.decision();
-            while let Some(form) = entries.next_if(|entry| entry.is_further_form) {
-                if decision.outcome == Outcome::PolicyAllowed && form.refused.is_some() {
-                    decision = form.decision();
-                }
-            }
-            Some(decision)
-        })
+        Decisions { left: self.entries.iter() }
     }
 
     /// Adds the identities that any of the tables matches on.
@@ -218,7 +232,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{evaluate, exempt, forms};
+    use crate::policy::{evaluate, exempt, further_forms};
     use crate::{Parts, PortKind};
 
     /// Pods 10.1.0.0 to 10.1.0.7 here, others elsewhere; 10.1.0.100 is the cluster node.
@@ -296,8 +310,8 @@ mod tests {
                     Some(outcome) => prop_assert_eq!(evaluate(&snapshot, &flow).outcome, outcome),
                     None => {
                         entries.push(&flow, initiator, responder);
-                        let forms = forms(&snapshot, &flow, initiator.is_some(), responder.is_some());
-                        forms.skip(1).for_each(|form| entries.push_form(&form));
+                        further_forms(&snapshot, &flow, initiator.is_some(), responder.is_some())
+                            .for_each(|form| entries.push_form(&form));
                         expected.push(evaluate(&snapshot, &flow));
                     }
                 }

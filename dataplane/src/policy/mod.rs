@@ -14,7 +14,7 @@ use acl::Key;
 pub(crate) use batch::PolicyBatch;
 
 use crate::wire::{Flow, protocol};
-use crate::{AclBinding, Outcome, PortId, Snapshot};
+use crate::{AclBinding, Outcome, PortId, PortState, Snapshot};
 
 /// The decision about one connection, with the rules that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,53 +49,60 @@ pub fn evaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
     evaluate_deciding(snapshot, flow).0
 }
 
-/// Returns the form of the connection that decided; see [`forms`].
+/// Returns the form of the connection that decided; see [`further_forms`].
 pub(crate) fn deciding(snapshot: &Snapshot, flow: &Flow) -> Flow {
     evaluate_deciding(snapshot, flow).1
 }
 
 fn evaluate_deciding(snapshot: &Snapshot, flow: &Flow) -> (Decision, Flow) {
     let [initiator, responder] =
-        [flow.source, flow.destination].map(|address| snapshot.pod_of(address).is_some());
-    let mut forms = forms(snapshot, flow, initiator, responder).map(|flow| {
-        let decision = evaluate_form(snapshot, &flow);
-        (decision, flow)
-    });
-    let first = forms.next().unwrap_or_else(|| (evaluate_form(snapshot, flow), *flow));
-    let is_refused =
-        |(decision, _): &(Decision, Flow)| decision.outcome.verdict() == crate::Verdict::Drop;
-    if is_refused(&first) { first } else { forms.find(is_refused).unwrap_or(first) }
+        [flow.source, flow.destination].map(|address| snapshot.pod_of(address));
+    let id = |pod: Option<(PortId, _)>| pod.map(|(id, _)| id);
+    if let Some(outcome) = exempt(snapshot, flow, id(initiator), id(responder)) {
+        return (Decision { outcome, by: Deciders::default() }, *flow);
+    }
+    let first = evaluate_form(snapshot, flow, initiator, responder);
+    if first.outcome == Outcome::PolicyAllowed {
+        for form in further_forms(snapshot, flow, initiator.is_some(), responder.is_some()) {
+            let decision = evaluate_form(snapshot, &form, initiator, responder);
+            if decision.outcome != Outcome::PolicyAllowed {
+                return (decision, form);
+            }
+        }
+    }
+    (first, *flow)
 }
 
-/// Returns the forms of a connection: its tuple, and the same with every other address of a cluster
-/// node that is one of its ends. All must be permitted.
+/// Returns the further forms of a connection: its tuple with every other address of the cluster
+/// node that is one of its ends. They must be permitted too.
 #[inline]
-pub(crate) fn forms(
+pub(crate) fn further_forms(
     snapshot: &Snapshot,
     flow: &Flow,
     initiator: bool,
     responder: bool,
 ) -> impl Iterator<Item = Flow> {
     let flow = *flow;
-    let named = |address, asks: bool| {
-        let named = asks.then(|| snapshot.policy_addresses(address));
-        named.into_iter().flatten()
-    };
     // `from_pod` matches the destination, `to_pod` the source.
-    let destinations = named(flow.destination, initiator && !responder);
-    let sources = named(flow.source, responder && !initiator);
-    let to = destinations.map(move |destination| Flow { destination, ..flow });
-    let from = sources.map(move |source| Flow { source, ..flow });
-    std::iter::once(flow).chain(to).chain(from)
+    let asked = match (initiator, responder) {
+        (true, false) => Some(flow.destination),
+        (false, true) => Some(flow.source),
+        _ => None,
+    };
+    let others = asked.map(|address| snapshot.policy_addresses(address));
+    others.into_iter().flatten().map(move |other| match initiator {
+        true => Flow { destination: other, ..flow },
+        false => Flow { source: other, ..flow },
+    })
 }
 
-fn evaluate_form(snapshot: &Snapshot, flow: &Flow) -> Decision {
-    let (initiator, responder) = (snapshot.pod_of(flow.source), snapshot.pod_of(flow.destination));
+fn evaluate_form(
+    snapshot: &Snapshot,
+    flow: &Flow,
+    initiator: Option<(PortId, &PortState)>,
+    responder: Option<(PortId, &PortState)>,
+) -> Decision {
     let mut by = Deciders::default();
-    let id = |(id, _)| id;
-    if let Some(outcome) = exempt(snapshot, flow, initiator.map(id), responder.map(id)) {
-        return Decision { outcome, by };
-    }
     if let Some((id, port)) = initiator {
         let (refused, rule) = evaluate_binding(snapshot, &port.from_pod, flow);
         by.from_pod = rule.map(|rule| RuleAt { port: id, rule });
