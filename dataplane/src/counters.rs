@@ -88,6 +88,14 @@ impl Counters {
         self.outcomes[outcome as usize].add(1);
     }
 
+    /// Counts so many packets with this outcome, if there is one.
+    #[inline]
+    pub(crate) fn count_many(&self, outcome: Option<Outcome>, times: u64) {
+        if let Some(outcome) = outcome {
+            self.outcomes[outcome as usize].add(times);
+        }
+    }
+
     #[inline]
     pub(crate) fn count_node(&self, node: Node, packets: usize, clocks: u64) {
         let counters = &self.nodes[node as usize];

@@ -1,7 +1,7 @@
 //! A packet in the graph.
 
 use crate::session::Guess;
-use crate::wire::Headers;
+use crate::wire::{Headers, MacWord};
 use crate::{Adjacency, Deciders, Frame, Outcome, PortId, Verdict};
 
 /// Packets that travel the graph together.
@@ -30,6 +30,8 @@ pub struct Packet {
     pub hash: u64,
     /// The most likely record of its session.
     pub(crate) guess: Guess,
+    /// Source of the frame that came in.
+    pub(crate) source_mac: MacWord,
     /// The parsed headers.
     pub headers: Headers,
     /// The rules that decided about its connection, if it was evaluated.
@@ -54,6 +56,7 @@ impl Packet {
             outcome: None,
             hash: 0,
             guess: Guess::default(),
+            source_mac: MacWord::default(),
             headers: Headers::default(),
             by: Deciders::default(),
         }

@@ -14,8 +14,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let source = packet.headers.flow.source;
     match port.kind {
         PortKind::Pod => {
-            let frame = context.memory.bytes(&packet.frame);
-            if port.mac.is_some_and(|mac| frame[6..12] != mac) {
+            if port.mac.is_some_and(|mac| packet.source_mac != mac.into()) {
                 return Next::End(Outcome::SpoofedMac);
             }
             if !port.addresses.contains(&source) {

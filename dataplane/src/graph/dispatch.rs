@@ -182,41 +182,39 @@ impl Graph {
                     until = at + 1;
                 }
                 let work = Work { node, from: at, until, counters };
+                macro_rules! each {
+                    ($module:ident, usually to $usual:ident) => {
+                        work.each::<false>(
+                            lists,
+                            packets,
+                            &mut context,
+                            Node::$usual,
+                            $module::step,
+                        )
+                    };
+                    ($module:ident reads frames, usually to $usual:ident) => {
+                        work.each::<true>(lists, packets, &mut context, Node::$usual, $module::step)
+                    };
+                }
                 match node {
-                    Node::Parse => work.each::<true>(lists, packets, &mut context, parse::step),
-                    Node::Neighbour => {
-                        work.each::<false>(lists, packets, &mut context, neighbour::step)
-                    }
-                    Node::AntiSpoofing => {
-                        work.each::<false>(lists, packets, &mut context, anti_spoofing::step)
-                    }
-                    Node::Decapsulate => {
-                        work.each::<false>(lists, packets, &mut context, decapsulate::step);
-                    }
-                    Node::Session => {
-                        work.each::<false>(lists, packets, &mut context, session::step)
-                    }
-                    Node::Service => {
-                        work.each::<false>(lists, packets, &mut context, service::step)
-                    }
+                    Node::Parse => each!(parse reads frames, usually to AntiSpoofing),
+                    Node::Neighbour => each!(neighbour, usually to Hold),
+                    Node::AntiSpoofing => each!(anti_spoofing, usually to Session),
+                    Node::Decapsulate => each!(decapsulate, usually to Session),
+                    Node::Session => each!(session, usually to Rewrite),
+                    Node::Service => each!(service, usually to Policy),
                     Node::Policy => {
                         let items = &lists[node as usize].items[at..until];
                         policy::classify(&mut context, packets, items);
-                        work.each::<false>(lists, packets, &mut context, policy::step);
+                        each!(policy, usually to Open);
                     }
-                    Node::Open => work.each::<false>(lists, packets, &mut context, open::step),
-                    Node::Reassembly => {
-                        work.each::<false>(lists, packets, &mut context, reassembly::step)
-                    }
+                    Node::Open => each!(open, usually to Rewrite),
+                    Node::Reassembly => each!(reassembly, usually to Rewrite),
                     // The caller holds them.
                     Node::Hold => {}
-                    Node::Rewrite => work.each::<true>(lists, packets, &mut context, rewrite::step),
-                    Node::IcmpError => {
-                        work.each::<false>(lists, packets, &mut context, icmp_error::step)
-                    }
-                    Node::Encapsulate => {
-                        work.each::<false>(lists, packets, &mut context, encapsulate::step);
-                    }
+                    Node::Rewrite => each!(rewrite reads frames, usually to Encapsulate),
+                    Node::IcmpError => each!(icmp_error, usually to Encapsulate),
+                    Node::Encapsulate => each!(encapsulate, usually to Hold),
                 }
                 if let Some(tracer) = &mut follower {
                     let index = lists[node as usize].items[at];
@@ -251,32 +249,46 @@ struct Work<'a> {
 const AHEAD: usize = 6;
 
 impl Work<'_> {
-    /// Runs `step` for each packet: one loop instance for each node.
+    /// Runs `step` for each packet: one loop instance for each node. Most packets go to `usual`, or
+    /// end as the one before did.
     #[inline(always)]
     fn each<'c, const READS_FRAMES: bool>(
         &self,
         lists: &mut [List; NODES],
         packets: &mut [Packet],
         context: &mut Context<'c>,
+        usual: Node,
         step: impl Fn(&mut Context<'c>, &mut Packet) -> Next,
     ) {
         let items = lists[self.node as usize].items;
         let items = &items[self.from..self.until];
+        let mut queued = lists[usual as usize].length;
+        let (mut last, mut times) = (None, 0);
         for (n, &index) in items.iter().enumerate() {
             if READS_FRAMES && let Some(ahead) = items.get(n + AHEAD) {
                 context.memory.prefetch(&packets[usize::from(*ahead)].frame);
             }
             let packet = &mut packets[usize::from(index)];
             match step(context, packet) {
+                Next::Node(next) if next == usual => {
+                    lists[usual as usize].items[queued % VECTOR] = index;
+                    queued += 1;
+                }
                 Next::Node(next) => {
                     debug_assert!(self.node.next().contains(&next));
                     lists[next as usize].push(index);
                 }
                 Next::End(outcome) => {
                     packet.outcome = Some(outcome);
-                    self.counters.count(outcome);
+                    if last != Some(outcome) {
+                        self.counters.count_many(last, times);
+                        (last, times) = (Some(outcome), 0);
+                    }
+                    times += 1;
                 }
             }
         }
+        self.counters.count_many(last, times);
+        lists[usual as usize].length = queued;
     }
 }

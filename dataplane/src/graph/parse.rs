@@ -2,10 +2,25 @@
 
 use super::{Context, Next, Node, session};
 use crate::packet::Packet;
-use crate::wire::{self, Headers, Kind};
+use crate::wire::{self, Headers, Kind, MacWord};
 
 #[inline]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    if let Some(addresses) = frame.first_chunk() {
+        packet.source_mac = MacWord::source_of(addresses);
+    }
+    if wire::parse_plain_v4(frame, length, &mut packet.headers) {
+        packet.hash = context.sessions.hash_v4(&packet.headers.flow);
+        context.sessions.prefetch(packet.hash);
+        return Next::Node(Node::AntiSpoofing);
+    }
+    step_any(context, packet)
+}
+
+/// The same for packets of every kind.
+#[inline(never)]
+fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
     match wire::parse_into(frame, length, &mut packet.headers) {
         Err(outcome) => {

@@ -61,7 +61,7 @@ pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
 /// nothing wrong. `false` leaves it to the general parser, which names the fault (a test compares
 /// the two).
 #[inline]
-pub(super) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers) -> bool {
+pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers) -> bool {
     const L3: usize = super::ETHERNET;
     const L4: usize = L3 + V4_HEADER;
     const LEAST_SEGMENT: usize = 8;

@@ -26,6 +26,27 @@ use crate::Outcome;
 /// A MAC address, in the order of the wire.
 pub type Mac = [u8; 6];
 
+/// A MAC address as one number, to be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct MacWord(u64);
+
+impl MacWord {
+    /// The source of a frame, from the two addresses it starts with.
+    #[inline]
+    pub fn source_of(addresses: &[u8; 12]) -> Self {
+        let [.., a, b, c, d, e, f, g, h] = *addresses;
+        // The first two bytes are the destination's last.
+        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]) << 16)
+    }
+}
+
+impl From<Mac> for MacWord {
+    #[inline]
+    fn from([a, b, c, d, e, f]: Mac) -> Self {
+        Self(u64::from_be_bytes([a, b, c, d, e, f, 0, 0]))
+    }
+}
+
 /// The switch's own MAC address on every port: locally administered, "podgt".
 pub const SWITCH_MAC: Mac = [0x02, b'p', b'o', b'd', b'g', b't'];
 
@@ -189,6 +210,8 @@ pub fn parse_prefix(prefix: &[u8], length: usize) -> Result<Headers, Outcome> {
     let mut headers = Headers::default();
     parse_into(prefix, length, &mut headers).map(|()| headers)
 }
+
+pub(crate) use ip::parse_plain_v4;
 
 /// The same for a packet of `length` bytes whose first frame this is, written into `headers`. On an
 /// error `headers` holds the fields read so far.

@@ -17,8 +17,19 @@ const TCP_FIELD: usize = 16;
 pub fn find(packet: &[u8], headers: &Headers) -> Option<PartialChecksum> {
     let field = field(headers)?;
     let at = usize::from(headers.l4) + field;
-    let pseudo = pseudo_of(packet, headers);
-    let stated = u16::from_be_bytes([packet[at], packet[at + 1]]);
+    let pseudo = match headers.kind {
+        // Two words of 32 bits fold to the same sum as four of 16.
+        Kind::Ipv4 => {
+            let low = |address: acl::Address| address.bits() as u64 & 0xffff_ffff;
+            low(headers.flow.source)
+                + low(headers.flow.destination)
+                + u64::from(headers.flow.protocol)
+                + headers.payload() as u64
+        }
+        _ => pseudo_of(packet, headers),
+    };
+    let stated: [u8; 2] = packet[at..at + 2].try_into().expect("two bytes");
+    let stated = u16::from_be_bytes(stated);
     // One's complement numbers are equal if they are modulo 0xffff; the exact comparison is made
     // only where that is so.
     let may_be = (pseudo + u64::from(!stated)).is_multiple_of(0xffff);
@@ -70,19 +81,12 @@ fn field(headers: &Headers) -> Option<usize> {
 }
 
 /// The sum of a packet's pseudo header.
-#[inline]
+#[inline(never)]
 fn pseudo_of(packet: &[u8], headers: &Headers) -> u64 {
     let l3 = usize::from(headers.l3);
-    match headers.kind {
-        Kind::Ipv4 => {
-            // Two words of 32 bits fold to the same sum as four of 16.
-            let addresses: [u8; 8] = packet[l3 + 12..l3 + 20].try_into().expect("eight bytes");
-            let both = u64::from_be_bytes(addresses);
-            (both >> 32)
-                + (both & 0xffff_ffff)
-                + u64::from(headers.flow.protocol)
-                + headers.payload() as u64
-        }
-        _ => pseudo(&packet[l3 + 8..l3 + 40], headers.flow.protocol, headers.payload()),
-    }
+    let addresses = match headers.kind {
+        Kind::Ipv4 => &packet[l3 + 12..l3 + 20],
+        _ => &packet[l3 + 8..l3 + 40],
+    };
+    pseudo(addresses, headers.flow.protocol, headers.payload())
 }
