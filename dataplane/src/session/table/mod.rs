@@ -361,7 +361,7 @@ impl Sessions {
     /// Seconds until the session ends if no packet comes.
     pub fn expires_in_s(&self, found: &Found, now_s: u32) -> u32 {
         let idle_s = now_s.saturating_sub(found.last_seen());
-        self.timeouts.seconds(found.protocol, found.state()).saturating_sub(idle_s)
+        self.limits.of(found.protocol, found.state()).saturating_sub(idle_s)
     }
 
     /// Stamps the session with the generation that re-evaluated it, and the adjacency of the
