@@ -38,7 +38,8 @@ impl FreeList {
     }
 
     fn over(memory: &Arc<Memory>, shared: Arc<ArrayQueue<Frame>>) -> Self {
-        let most = (shared.capacity() / 16).clamp(4 * BATCH, MOST_KEPT);
+        // Many workers must not keep all of them.
+        let most = (shared.capacity() / 64).clamp(5 * BATCH, MOST_KEPT);
         Self { memory: Arc::clone(memory), own: Vec::with_capacity(most), most, shared }
     }
 
