@@ -1,295 +1,271 @@
 //! The graph alone, over memory: clocks and packets per second on one core.
 //!
 //! ```text
-//! cargo run --release -p bench --bin graph
+//! cargo run --release -p bench --bin graph [-- --sessions 1000,16000000 --pods 100]
 //! ```
 //!
-//! 64-byte UDP frames between two pods behind a policy of 1,000 rules, in vectors of 256, flows
-//! in random order. Clocks are the TSC's, of all nodes together, without the making of frames.
+//! Packets as short as their kind allows between pods behind a policy of 1,000 rules, in vectors of
+//! 256, connections in random order. Sessions are in a file in memory, as `podgate run` keeps them.
+//! The cases take turns. A figure is the median over the vectors of a round, which leaves out those
+//! that the operating system interrupted; clocks are the TSC's, of all nodes together. The making of
+//! packets is left out.
 //!
 //! What is refused makes no session, so that the policy node stands alone: by a rule of a port, or
 //! by a rule of a port and a peer set of eight addresses, which packets come from by the uplink.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+#[path = "../../../dataplane/benches/traffic/mod.rs"]
+mod traffic;
 
-use acl::{Action, AddressMapBuilder, Block, End, PeerSetId, PortRange, Rule, Table};
-use bench::{Samples, print_table};
-use dataplane::graph::Node;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use acl::Action;
+use bench::{Samples, SessionFile, print_table};
+use clap::Parser;
+use dataplane::graph::{NODES, Node};
 use dataplane::session::{Sessions, Timeouts};
-use dataplane::wire::checksum;
-use dataplane::{
-    AclBinding, Counters, Graph, Memory, Now, Outcome, Packet, Parts, PortId, PortKind, PortState,
-    Snapshot, VECTOR,
-};
+use dataplane::{Counters, Frame, Graph, Memory, Now, Outcome, Packet, Snapshot, VECTOR};
 use fastrand::Rng;
+use traffic::{Kind, Rules, Traffic};
+
+#[derive(Parser)]
+struct Args {
+    /// Sessions that plain packets are of
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 100_000, 1_000_000])]
+    sessions: Vec<u32>,
+    /// Pods, half of them clients
+    #[arg(long, default_value_t = 100)]
+    pods: u32,
+    /// Rounds in which the cases take turns
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Vectors of a case in a round
+    #[arg(long, default_value_t = 2000)]
+    vectors: usize,
+    /// Only cases whose names contain this
+    #[arg(long, default_value = "")]
+    only: String,
+}
 
 /// Connections are visited in an order no prefetcher guesses, the same in every run.
 const SEED: u64 = 0x5eed;
-const ROUNDS: usize = 7;
-const VECTORS: usize = 4000;
-const CLIENT: u32 = 0x0a01_0002;
-const SERVER: u32 = 0x0a01_0003;
-/// The first address of pods elsewhere.
-const ELSEWHERE: u32 = 0x0a02_0000;
-
-fn main() {
-    let mut rows = Vec::new();
-    for sessions in [1_000, 100_000, 1_000_000] {
-        rows.push(established(sessions));
-    }
-    rows.push(judged_again());
-    rows.push(opening(1000));
-    for rules in
-        [Rules::Ports(1000), Rules::Ports(10_000), Rules::Peers(1000), Rules::Peers(10_000)]
-    {
-        rows.push(refused(rules));
-    }
-    println!();
-    let mut head = vec!["case", "Mpps", "clocks a packet"];
-    head.extend(NODES.map(Node::name));
-    print_table(&head, &rows);
-}
-
-const NODES: [Node; 6] =
+/// Columns of nodes; the others are in the last one.
+const SHOWN: [Node; 6] =
     [Node::Parse, Node::AntiSpoofing, Node::Session, Node::Policy, Node::Open, Node::Rewrite];
+/// Beside plain UDP between pods.
+const OTHERS: [(&str, Kind); 6] = [
+    ("TCP", Kind::Tcp),
+    ("IPv6", Kind::Ipv6),
+    ("ClusterIP", Kind::ClusterIp),
+    ("VXLAN out", Kind::TunnelOut),
+    ("VXLAN in", Kind::TunnelIn),
+    ("uplink", Kind::Uplink),
+];
+/// Sessions of the cases that are about something else.
+const FEW: u32 = 1_000;
 
-/// What decides about connections to the server.
-#[derive(Clone, Copy)]
-enum Rules {
-    /// A rule for each of its ports.
-    Ports(u16),
-    /// A rule for each pair of a peer set and one of ten ports.
-    Peers(u16),
-}
-
-/// Ports that the rules of a peer set are about, and addresses in a set.
-const PORTS: u16 = 10;
-const PEERS: u16 = 8;
-
-/// Ends of a connection, but for the server's address.
-#[derive(Clone, Copy)]
-struct Ends {
-    client: u32,
-    client_port: u16,
-    server_port: u16,
-}
-
-fn established(count: u32) -> Vec<String> {
-    let rules = 1000;
-    let mut rig = Rig::new(2 * count, Rules::Ports(rules), Action::Permit);
-    rig.run((0..count).map(|n| ends(n, rules)), Outcome::PolicyAllowed);
-    let mut rng = Rng::with_seed(SEED);
-    let name = format!("{count} established sessions");
-    measure(&name, &mut rig, Outcome::Session, VECTORS, || ends(rng.u32(..count), rules))
-}
-
-/// Every vector is of a new generation.
-fn judged_again() -> Vec<String> {
-    let (count, rules) = (1000, 1000);
-    let mut rig = Rig::new(2 * count, Rules::Ports(rules), Action::Permit);
-    rig.run((0..count).map(|n| ends(n, rules)), Outcome::PolicyAllowed);
-    rig.swaps = true;
-    let mut rng = Rng::with_seed(SEED);
-    let name = format!("{count} sessions, re-evaluated");
-    measure(&name, &mut rig, Outcome::Session, VECTORS / 4, || ends(rng.u32(..count), rules))
-}
-
-fn opening(rules: u16) -> Vec<String> {
-    let mut rig = Rig::new(16 << 20, Rules::Ports(rules), Action::Permit);
-    let mut next = 0;
-    let name = format!("new sessions, {rules} rules");
-    measure(&name, &mut rig, Outcome::PolicyAllowed, VECTORS / 4, || {
-        next += 1;
-        ends(next, rules)
-    })
-}
-
-fn refused(rules: Rules) -> Vec<String> {
-    let mut rig = Rig::new(16, rules, Action::Deny);
-    let mut rng = Rng::with_seed(SEED);
-    let name = match rules {
-        Rules::Ports(count) => format!("refused, {count} rules of ports"),
-        Rules::Peers(count) => format!("refused, {count} rules of peer sets"),
-    };
-    measure(&name, &mut rig, Outcome::PolicyDenied, VECTORS, || {
-        let n = rng.u32(..);
-        match rules {
-            Rules::Ports(rules) => {
-                Ends { server_port: 1 + (n >> 16) as u16 % rules, ..ends(n, rules) }
-            }
-            Rules::Peers(rules) => {
-                let client = ELSEWHERE + (n >> 8) % u32::from(rules / PORTS * PEERS);
-                Ends { client, client_port: 4000, server_port: 1 + n as u16 % PORTS }
-            }
+fn main() -> Result<(), Box<dyn Error>> {
+    let args = Args::parse();
+    let few = Finds::Established(FEW);
+    let mut cases: Vec<(String, Kind, Rules, Finds)> = Vec::new();
+    let mut add = |name: String, kind, rules, finds| cases.push((name, kind, rules, finds));
+    for count in &args.sessions {
+        let name = format!("{count} established sessions");
+        add(name, Kind::Udp, Rules::Ports(1000), Finds::Established(*count));
+    }
+    for (name, kind) in OTHERS {
+        // A service has a port for each rule, and all servers behind each.
+        let rules = if kind == Kind::ClusterIp { 10 } else { 1000 };
+        add(format!("{name}, {FEW} sessions"), kind, Rules::Ports(rules), few);
+    }
+    let again = Finds::Reevaluated(FEW);
+    add(format!("{FEW} sessions, re-evaluated"), Kind::Udp, Rules::Ports(1000), again);
+    add("new sessions, 1000 rules".to_owned(), Kind::Udp, Rules::Ports(1000), Finds::New);
+    for count in [1000, 10_000] {
+        let (ports, peers) = (Rules::Ports(count), Rules::Peers(count));
+        add(format!("refused, {count} rules of ports"), Kind::Udp, ports, Finds::Refused);
+        add(format!("refused, {count} rules of peer sets"), Kind::Udp, peers, Finds::Refused);
+    }
+    cases.retain(|(name, ..)| name.contains(&args.only));
+    let mut rigs = Vec::new();
+    for (name, kind, rules, finds) in cases {
+        eprint!("\r\x1b[Kpreparing: {name} ");
+        let vectors = args.vectors * (args.rounds + 1);
+        rigs.push(Rig::new(name, Traffic::new(kind, rules, args.pods), finds, vectors)?);
+    }
+    // The first round warms caches and predictors.
+    for round in 0..=args.rounds {
+        for rig in &mut rigs {
+            eprint!("\r\x1b[Kround {round} of {}: {} ", args.rounds, rig.name);
+            rig.measure(args.vectors, round > 0);
         }
-    })
-}
-
-fn measure(
-    name: &str,
-    rig: &mut Rig,
-    outcome: Outcome,
-    vectors: usize,
-    mut next: impl FnMut() -> Ends,
-) -> Vec<String> {
-    let (mut rate, mut clocks) = (Samples::default(), Samples::default());
-    let mut nodes = NODES.map(|_| Samples::default());
-    for round in 0..=ROUNDS {
-        let before = rig.clocks();
-        let mut spent = Duration::ZERO;
-        for _ in 0..vectors {
-            spent += rig.run((0..VECTOR).map(|_| next()), outcome);
-        }
-        let packets = (vectors * VECTOR) as f64;
-        // The first round warms caches and predictors.
-        if round > 0 {
-            rate.add(packets / spent.as_secs_f64() / 1e6);
-            let after = rig.clocks();
-            let each: Vec<f64> = std::iter::zip(before, after)
-                .map(|(before, after)| (after - before) as f64 / packets)
-                .collect();
-            clocks.add(each.iter().sum());
-            std::iter::zip(&mut nodes, each).for_each(|(samples, clocks)| samples.add(clocks));
-        }
-        eprint!("\r{name}: round {round} of {ROUNDS} ");
     }
     eprintln!();
-    let mut row = vec![name.to_owned(), rate.to_string(), clocks.to_string()];
-    row.extend(nodes.iter().map(|samples| format!("{:.1}", samples.median())));
-    row
+    let plain = rigs.first().map_or(0.0, |rig| rig.clocks.median());
+    let mut head = vec!["case", "Mpps", "clocks a packet", "of the first row"];
+    head.extend(SHOWN.map(Node::name));
+    head.push("others");
+    print_table(&head, &rigs.iter().map(|rig| rig.row(plain)).collect::<Vec<_>>());
+    Ok(())
 }
 
-/// The `n`th connection of the client to a server of so many ports.
-fn ends(n: u32, ports: u16) -> Ends {
-    let (client_port, server_port) = (1 + n % 60_000, 1 + n / 60_000 % u32::from(ports));
-    Ends { client: CLIENT, client_port: client_port as u16, server_port: server_port as u16 }
+/// What packets find.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finds {
+    /// So many sessions.
+    Established(u32),
+    /// The same, and every vector is of a new generation.
+    Reevaluated(u32),
+    New,
+    Refused,
 }
 
 struct Rig {
+    name: String,
+    traffic: Traffic,
+    finds: Finds,
     graph: Graph,
     memory: Arc<Memory>,
     sessions: Arc<Sessions>,
+    _file: SessionFile,
     snapshot: Snapshot,
     counters: Counters,
+    frames: Vec<Frame>,
     packets: Vec<Packet>,
-    frame: Vec<u8>,
-    /// Whether each vector meets a new snapshot.
-    swaps: bool,
+    rng: Rng,
+    /// Connections opened so far.
+    opened: u32,
+    rate: Samples,
+    clocks: Samples,
+    nodes: [Samples; SHOWN.len() + 1],
 }
 
 impl Rig {
-    fn new(sessions: u32, rules: Rules, action: Action) -> Self {
+    fn new(
+        name: String,
+        traffic: Traffic,
+        finds: Finds,
+        vectors: usize,
+    ) -> Result<Self, Box<dyn Error>> {
         let (memory, frames) = Memory::heap(2048, VECTOR as u32);
-        let in_port = match rules {
-            Rules::Ports(_) => PortId(0),
-            Rules::Peers(_) => PortId(2),
+        let count = match finds {
+            Finds::Established(count) | Finds::Reevaluated(count) => count,
+            Finds::New => (vectors * VECTOR).try_into()?,
+            Finds::Refused => 1024,
         };
-        let packets = frames.into_iter().map(|frame| Packet::new(frame, in_port)).collect();
-        Self {
+        let (file, sessions) =
+            SessionFile::sessions(2 * count, traffic.ports(), Timeouts::default())?;
+        let action = if finds == Finds::Refused { Action::Deny } else { Action::Permit };
+        let mut rig = Self {
+            name,
+            snapshot: traffic.snapshot(action),
+            traffic,
+            finds,
             graph: Graph::default(),
             memory,
-            sessions: Sessions::new(sessions, 2, Timeouts::default()),
-            snapshot: snapshot(rules, action),
+            sessions,
+            _file: file,
             counters: Counters::default(),
-            packets,
-            swaps: false,
-            frame: testkit::packet::udp("10.1.0.2:1", "10.1.0.3:1").payload(&[0; 22]).build(),
+            frames,
+            packets: Vec::with_capacity(VECTOR),
+            rng: Rng::with_seed(SEED),
+            opened: 0,
+            rate: Samples::new(),
+            clocks: Samples::new(),
+            nodes: std::array::from_fn(|_| Samples::new()),
+        };
+        if let Finds::Established(count) | Finds::Reevaluated(count) = finds {
+            while rig.opened < count {
+                rig.run(Outcome::PolicyAllowed, |rig| {
+                    rig.opened += 1;
+                    (rig.opened <= count).then(|| (rig.opened - 1, true))
+                });
+            }
+        }
+        Ok(rig)
+    }
+
+    /// Clocks that each node has taken.
+    fn clocks(&self) -> [u64; NODES] {
+        Node::ALL.map(|node| self.counters.node(node).clocks.value())
+    }
+
+    /// Sends vectors through the graph.
+    fn measure(&mut self, vectors: usize, counts: bool) {
+        let (mut seconds, mut clocks) = (Samples::new(), Samples::new());
+        let mut nodes: [Samples; SHOWN.len() + 1] = std::array::from_fn(|_| Samples::new());
+        for _ in 0..vectors {
+            let before = self.clocks();
+            let spent = match self.finds {
+                Finds::Established(count) | Finds::Reevaluated(count) => {
+                    self.snapshot.generation +=
+                        u64::from(matches!(self.finds, Finds::Reevaluated(_)));
+                    self.run(Outcome::Session, |rig| Some((rig.rng.u32(..count), false)))
+                }
+                Finds::New => self.run(Outcome::PolicyAllowed, |rig| {
+                    rig.opened += 1;
+                    Some((rig.opened, true))
+                }),
+                Finds::Refused => {
+                    self.run(Outcome::PolicyDenied, |rig| Some((rig.rng.u32(..), true)))
+                }
+            };
+            seconds.push(spent / VECTOR as f64);
+            let after = self.clocks();
+            let each = |node: Node| {
+                let node = node as usize;
+                (after[node] - before[node]) as f64 / VECTOR as f64
+            };
+            let (mut all, mut others) = (0.0, 0.0);
+            for node in Node::ALL {
+                all += each(node);
+                match SHOWN.iter().position(|it| *it == node) {
+                    Some(column) => nodes[column].push(each(node)),
+                    None => others += each(node),
+                }
+            }
+            nodes[SHOWN.len()].push(others);
+            clocks.push(all);
+        }
+        if counts {
+            self.rate.add(1e-6 / seconds.sorted().median());
+            self.clocks.add(clocks.sorted().median());
+            for (samples, round) in self.nodes.iter_mut().zip(nodes) {
+                samples.add(round.sorted().median());
+            }
         }
     }
 
-    fn clocks(&self) -> [u64; NODES.len()] {
-        NODES.map(|node| self.counters.node(node).clocks.value())
-    }
-
-    /// Runs flows through the graph, in vectors; returns the time spent in it.
-    fn run(&mut self, flows: impl Iterator<Item = Ends>, outcome: Outcome) -> Duration {
-        let mut spent = Duration::ZERO;
-        let mut flows = flows.peekable();
-        while flows.peek().is_some() {
-            let mut count = 0;
-            for (packet, ends) in self.packets.iter_mut().zip(flows.by_ref()) {
-                set_ends(&mut self.frame, ends);
-                assert!(self.memory.fill(&mut packet.frame, &self.frame));
-                packet.outcome = None;
-                packet.out_port = PortId::NONE;
-                count += 1;
-                if count == VECTOR {
-                    break;
-                }
-            }
-            self.snapshot.generation += u64::from(self.swaps);
-            let packets = &mut self.packets[..count];
-            let started = Instant::now();
-            let Self { graph, memory, sessions, snapshot, counters, .. } = self;
-            graph.run(packets, snapshot, memory, sessions, counters, Now::default());
-            spent += started.elapsed();
-            assert!(
-                packets.iter().all(|packet| packet.outcome == Some(outcome)),
-                "every packet should end as {outcome}; one ended as {:?}",
-                packets[0].outcome
-            );
+    /// Runs a vector of the connections that `next` numbers (and whether the packet opens its
+    /// connection) through the graph; returns the seconds spent in it.
+    fn run(
+        &mut self,
+        outcome: Outcome,
+        mut next: impl FnMut(&mut Self) -> Option<(u32, bool)>,
+    ) -> f64 {
+        while let Some(frame) = self.frames.pop() {
+            let Some((n, opens)) = next(self) else {
+                self.frames.push(frame);
+                break;
+            };
+            self.packets.push(self.traffic.packet(&self.memory, frame, n, opens));
+        }
+        let Self { graph, packets, memory, sessions, snapshot, counters, .. } = self;
+        let started = Instant::now();
+        graph.run(packets, snapshot, memory, sessions, counters, Now::default());
+        let spent = started.elapsed().as_secs_f64();
+        for packet in packets.drain(..) {
+            assert_eq!(packet.outcome, Some(outcome), "{}", self.name);
+            self.frames.push(packet.frame);
         }
         spent
     }
-}
 
-fn set_ends(frame: &mut [u8], ends: Ends) {
-    let client = ends.client.to_be_bytes();
-    if frame[26..30] != client {
-        let sum = u16::from_be_bytes([frame[24], frame[25]]);
-        let sum = checksum::replace(sum, &frame[26..30], &client);
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
-        frame[26..30].copy_from_slice(&client);
+    fn row(&self, plain: f64) -> Vec<String> {
+        let mut row = vec![self.name.clone(), self.rate.to_string(), self.clocks.to_string()];
+        row.push(format!("{:.2}", self.clocks.median() / plain));
+        row.extend(self.nodes.iter().map(|samples| format!("{:.1}", samples.median())));
+        row
     }
-    frame[34..36].copy_from_slice(&ends.client_port.to_be_bytes());
-    frame[36..38].copy_from_slice(&ends.server_port.to_be_bytes());
-}
-
-fn snapshot(rules: Rules, action: Action) -> Snapshot {
-    let mut sets = AddressMapBuilder::default();
-    let rule = |port: u16, source: End| {
-        Rule::new(action, format!("port {port}"))
-            .source(source)
-            .protocol(17)
-            .destination_ports(PortRange::one(port))
-    };
-    let mut list: Vec<Rule> = match rules {
-        Rules::Ports(count) => {
-            let clients = End::Net("10.1.0.0/24".parse().expect("a network"));
-            (1..=count).map(|port| rule(port, clients)).collect()
-        }
-        Rules::Peers(count) => (0..count)
-            .map(|n| {
-                let set = u32::from(n / PORTS);
-                let first = ELSEWHERE + set * u32::from(PEERS);
-                let net = (first..first + u32::from(PEERS))
-                    .map(|address| acl::Address::from_v4_bits(address).to_ip().into());
-                if n % PORTS == 0 {
-                    sets.add(PeerSetId(set), net.map(|net| Block { net, except: vec![] }));
-                }
-                rule(1 + n % PORTS, End::Set(PeerSetId(set)))
-            })
-            .collect(),
-    };
-    list.push(Rule::new(Action::Deny, "the rest"));
-    let map = Arc::new(sets.build());
-    let table = Arc::new(Table::compile(list.into(), &map));
-    let pod = |name: &str, address: u32, to_pod| {
-        let addresses = vec![acl::Address::from_v4_bits(address)];
-        let from_pod = AclBinding::Open;
-        Some(PortState {
-            addresses,
-            to_pod,
-            from_pod,
-            mtu: 1500,
-            ..PortState::new(name, PortKind::Pod)
-        })
-    };
-    let ports = vec![
-        pod("default/client", CLIENT, AclBinding::Open),
-        pod("default/server", SERVER, AclBinding::Table(table)),
-        Some(PortState { mtu: 1500, ..PortState::new("uplink", PortKind::Uplink) }),
-    ];
-    Snapshot::new(Parts { generation: 1, ports, addresses: map, ..Parts::default() })
 }

@@ -5,12 +5,12 @@
 //! ```
 //!
 //! Whole workers, each pinned to a core, with their loop, free frames and counters; 64-byte UDP
-//! over memory. Every port has as many queues as there are workers, each with packets without
+//! over memory, sessions in a file in memory, as `podgate run` keeps them. Every port has as many queues as there are workers, each with packets without
 //! end, so that all workers share ports, the session table and the policy's table, and nothing else.
 //!
 //! A figure is what all workers do in a second, and (per core) what one does in a second that the
 //! operating system really gave it: on a machine with other work the second is the one to compare,
-//! and what the last column does. The making of packets counts too.
+//! and what the last column does. The making of packets is left out of both.
 
 mod picture;
 mod traffic;
@@ -33,6 +33,9 @@ struct Args {
     /// Rounds in which the cases take turns
     #[arg(long, default_value_t = 5, value_name = "N")]
     rounds: usize,
+    /// Sessions that packets are of
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 100_000, 1_000_000])]
+    sessions: Vec<u32>,
     /// Milliseconds that are measured in a round
     #[arg(long, default_value_t = 500, value_name = "MS")]
     time: u64,
@@ -41,7 +44,6 @@ struct Args {
     out: Option<PathBuf>,
 }
 
-const SESSIONS: [u32; 3] = [1_000, 100_000, 1_000_000];
 const RULES: [u32; 5] = [1, 100, 1_000, 10_000, 100_000];
 /// Room for what is opened in one round.
 const NEW_SESSIONS: u32 = 8_000_000;
@@ -69,7 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let most = args.workers.unwrap_or(cores).max(1);
     let workers: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n <= most).collect();
-    let mut cases = cases(workers.len());
+    let mut cases = cases(&args.sessions, workers.len());
     let before = load()?;
     for round in 0..args.rounds.max(1) {
         for case in &mut cases {
@@ -106,7 +108,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn cases(columns: usize) -> Vec<Case> {
+fn cases(sessions: &[u32], columns: usize) -> Vec<Case> {
     let case = |name: String, kind| Case {
         name,
         kind,
@@ -114,8 +116,9 @@ fn cases(columns: usize) -> Vec<Case> {
         per_core: vec![Samples::new(); columns],
     };
     let established = |way: Way, words: &'static str| {
-        SESSIONS
-            .map(move |n| (format!("{} sessions{words}", thousands(n)), Kind::Established(n, way)))
+        let case =
+            move |n| (format!("{} sessions{words}", thousands(n)), Kind::Established(n, way));
+        sessions.iter().copied().map(case)
     };
     let sessions = established(Way::Straight, "")
         .into_iter()
@@ -170,16 +173,19 @@ fn measure(kind: Kind, workers: usize, time: Duration) -> Result<(f64, f64), Box
             rig
         }
     };
-    let (began, packets, spent) = (Instant::now(), rig.packets(), rig.worker_time()?);
+    let (began, packets) = (Instant::now(), rig.packets());
+    let (spent, making) = (rig.worker_time()?, rig.making_time());
     let opens = matches!(kind, Kind::Opening(_));
     while began.elapsed() < time && !(opens && rig.sessions() > NEW_SESSIONS / 10 * 8) {
         thread::sleep(Duration::from_millis(2));
     }
     let elapsed = began.elapsed();
     let (packets, spent) = (rig.packets() - packets, rig.worker_time()? - spent);
+    let making = rig.making_time() - making;
     rig.check()?;
     let millions = packets as f64 / 1e6;
-    Ok((millions / elapsed.as_secs_f64(), millions / spent.as_secs_f64()))
+    let each = elapsed.saturating_sub(making / workers as u32);
+    Ok((millions / each.as_secs_f64(), millions / spent.saturating_sub(making).as_secs_f64()))
 }
 
 /// Processes that run or want to, over the last minute.

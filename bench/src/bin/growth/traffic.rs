@@ -7,12 +7,14 @@ use std::error::Error;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use acl::{Action, AddressMap, End, PortRange, Rule, Table};
+use bench::SessionFile;
 use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
+use dataplane::wire::Mac;
 use dataplane::{
     AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
     Verdict,
@@ -48,7 +50,16 @@ pub(crate) enum Way {
 /// A running switch.
 pub(crate) struct Rig {
     switch: Switch,
-    phase: Arc<AtomicU8>,
+    shared: Arc<Shared>,
+    _file: SessionFile,
+}
+
+/// What all queues share.
+#[derive(Default)]
+struct Shared {
+    phase: AtomicU8,
+    /// Nanoseconds spent on the making of packets.
+    making: AtomicU64,
 }
 
 impl Rig {
@@ -70,12 +81,14 @@ impl Rig {
             ..Config::default()
         };
         let (memory, frames) = Memory::heap(2048, FRAMES * workers as u32);
-        let switch = Switch::start(&config, &memory, frames, |_| None)?;
-        let phase = Arc::new(AtomicU8::new(WAIT));
+        let (file, sessions) =
+            SessionFile::sessions(config.sessions, config.ports, config.timeouts)?;
+        let switch = Switch::start_over(&config, sessions, &memory, frames, |_| None)?;
+        let shared = Arc::new(Shared::default());
         let share = (flows > 0).then(|| flows / PAIRS / workers as u32);
         let queue = |client, n: usize, sends| -> Box<dyn Port> {
             let flows = Flows { client, queue: n as u32, queues: workers as u32, rules };
-            Box::new(Queue::new(flows, share, sends, &phase))
+            Box::new(Queue::new(flows, share, sends, &shared))
         };
         for port in 0..PAIRS {
             let asks = (0..workers).map(|n| queue(port, n, Sends::Questions));
@@ -98,13 +111,18 @@ impl Rig {
         if !switch.wait_in_force(1, Duration::from_secs(10)) {
             return Err("the workers do not answer".into());
         }
-        phase.store(BEGIN, Ordering::Relaxed);
-        Ok(Self { switch, phase })
+        shared.phase.store(BEGIN, Ordering::Relaxed);
+        Ok(Self { switch, shared, _file: file })
     }
 
     /// From now on there are packets without end.
     pub(crate) fn run(&self) {
-        self.phase.store(RUN, Ordering::Relaxed);
+        self.shared.phase.store(RUN, Ordering::Relaxed);
+    }
+
+    /// How long the workers have made packets, together.
+    pub(crate) fn making_time(&self) -> Duration {
+        Duration::from_nanos(self.shared.making.load(Ordering::Relaxed))
     }
 
     pub(crate) fn sessions(&self) -> u32 {
@@ -179,6 +197,14 @@ fn server_address(server: u32) -> u32 {
     Ipv4Addr::new(10, 2, server as u8, 1).into()
 }
 
+fn client_mac(client: u32) -> Mac {
+    [2, 0, 0, 0, 1, client as u8]
+}
+
+fn server_mac(server: u32) -> Mac {
+    [2, 0, 0, 0, 2, server as u8]
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sends {
     Questions,
@@ -195,12 +221,17 @@ struct Queue {
     /// Flows that have had their first packet.
     begun: u32,
     rng: Rng,
-    phase: Arc<AtomicU8>,
+    shared: Arc<Shared>,
     frame: Vec<u8>,
+    /// What making the last burst took.
+    usual: Duration,
 }
 
+/// Making a burst takes longer only if the operating system interrupted it.
+const INTERRUPTED: Duration = Duration::from_micros(20);
+
 impl Queue {
-    fn new(flows: Flows, share: Option<u32>, sends: Sends, phase: &Arc<AtomicU8>) -> Self {
+    fn new(flows: Flows, share: Option<u32>, sends: Sends, shared: &Arc<Shared>) -> Self {
         let seed = u64::from(flows.client * 64 + flows.queue + 1);
         let packet = testkit::packet::udp("10.1.0.1:1", "10.2.0.1:1");
         Self {
@@ -209,8 +240,9 @@ impl Queue {
             sends,
             begun: 0,
             rng: Rng::with_seed(seed),
-            phase: Arc::clone(phase),
+            shared: Arc::clone(shared),
             frame: packet.payload(&[0; 22]).build(),
+            usual: Duration::ZERO,
         }
     }
 
@@ -234,6 +266,11 @@ impl Queue {
             Sends::Answers => (server, client),
             _ => (client, server),
         };
+        let sender = match self.sends {
+            Sends::Answers => server_mac(self.flows.client),
+            _ => client_mac(self.flows.client),
+        };
+        self.frame[6..12].copy_from_slice(&sender);
         let header = &mut self.frame[14..38];
         header[10..12].fill(0);
         header[12..16].copy_from_slice(&from.0.to_be_bytes());
@@ -255,25 +292,34 @@ impl Port for Queue {
         most: usize,
         frames: &mut Vec<Frame>,
     ) -> Result<(), PortGone> {
-        let phase = self.phase.load(Ordering::Relaxed);
+        let phase = self.shared.phase.load(Ordering::Relaxed);
         if self.sends == Sends::Nothing || phase == WAIT {
             return Ok(());
         }
-        for _ in 0..most {
-            let Some(mut frame) = buffers.free.take() else { break };
-            let Some(n) = self.next(phase == RUN) else {
-                buffers.free.put(frame);
-                break;
-            };
+        let first = frames.len();
+        buffers.free.take_many(most, frames);
+        let started = Instant::now();
+        let mut made = first;
+        while made < frames.len()
+            && let Some(n) = self.next(phase == RUN)
+        {
             self.write(n);
-            buffers.memory.fill(&mut frame, &self.frame);
-            frames.push(frame);
+            buffers.memory.fill(&mut frames[made], &self.frame);
+            made += 1;
         }
+        let mut spent = started.elapsed();
+        if spent < INTERRUPTED {
+            self.usual = spent;
+        } else {
+            spent = self.usual;
+        }
+        self.shared.making.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);
+        frames.drain(made..).for_each(|frame| buffers.free.put(frame));
         Ok(())
     }
 
     fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
-        frames.drain(..).for_each(|frame| buffers.free.put(frame));
+        buffers.free.put_all(frames);
         Ok(())
     }
 
@@ -293,16 +339,22 @@ fn snapshot(rules: u32) -> Snapshot {
     let mut list: Vec<Rule> = (0..rules).map(permit).collect();
     list.push(Rule::new(Action::Deny, "the rest"));
     let table = AclBinding::Table(Arc::new(Table::compile(list.into(), &map)));
-    let pod = |name: String, addresses: Vec<u32>, to_pod: &AclBinding| {
-        let addresses = addresses.into_iter().map(acl::Address::from_v4_bits).collect();
-        let (to_pod, from_pod) = (to_pod.clone(), AclBinding::Open);
-        Some(PortState { addresses, to_pod, from_pod, ..PortState::new(&*name, PortKind::Pod) })
+    let pod = |name: String, mac: Mac, addresses: Vec<u32>, to_pod: &AclBinding| {
+        Some(PortState {
+            addresses: addresses.into_iter().map(acl::Address::from_v4_bits).collect(),
+            to_pod: to_pod.clone(),
+            from_pod: AclBinding::Open,
+            mac: Some(mac),
+            mtu: 1500,
+            ..PortState::new(&*name, PortKind::Pod)
+        })
     };
     let client = |n| {
         let addresses = (0..ADDRESSES).map(|address| client_address(n, address)).collect();
-        pod(format!("default/client{n}"), addresses, &AclBinding::Open)
+        pod(format!("default/client{n}"), client_mac(n), addresses, &AclBinding::Open)
     };
-    let server = |n| pod(format!("default/server{n}"), vec![server_address(n)], &table);
+    let server =
+        |n| pod(format!("default/server{n}"), server_mac(n), vec![server_address(n)], &table);
     let ports = (0..PAIRS).map(client).chain((0..PAIRS).map(server)).collect();
     Snapshot::new(Parts { generation: 1, ports, addresses: map, ..Parts::default() })
 }
