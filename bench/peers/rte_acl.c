@@ -95,12 +95,27 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Huge pages for all that DPDK allocates: what is not touched yet becomes one at the first touch. */
+/* Huge pages for all that DPDK allocates, if the kernel grants them to shared memory: what is not
+ * touched yet becomes one at the first touch. */
 static int in_huge_pages(const struct rte_memseg_list *list, void *unused)
 {
 	(void)unused;
 	madvise(list->base_va, list->len, MADV_HUGEPAGE);
 	return 0;
+}
+
+/* Bytes in huge pages. */
+static size_t huge(void)
+{
+	size_t kib = 0, value;
+	char line[256];
+	FILE *file = fopen("/proc/self/smaps_rollup", "r");
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "ShmemPmdMapped: %zu", &value) == 1 || sscanf(line, "AnonHugePages: %zu", &value) == 1)
+			kib += value;
+	if (file)
+		fclose(file);
+	return kib * 1024;
 }
 
 /* Nanoseconds for a lookup in one round. */
@@ -120,7 +135,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: rte_acl RULES HEADERS WINNERS ROUNDS\n");
 		return 2;
 	}
-	char *eal[] = {"rte_acl", "--no-huge", "--in-memory", "--no-pci", "--no-shconf", "--no-telemetry",
+	char *eal[] = {"rte_acl", "--no-huge", "--no-pci", "--no-shconf", "--no-telemetry",
 		       "-m", "6144", "--log-level", "error", "--force-max-simd-bitwidth", "512"};
 	if (rte_eal_init(sizeof(eal) / sizeof(*eal), eal) < 0) {
 		fprintf(stderr, "rte_acl: cannot start DPDK\n");
@@ -205,7 +220,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "rte_acl: cannot write %s\n", argv[3]);
 		return 1;
 	}
-	printf(" method=%s\n", methods[fastest].name);
+	printf(" huge=%zu method=%s\n", huge(), methods[fastest].name);
 	fflush(stdout);
 	for (int c = getchar(); c != EOF; c = getchar()) {
 		printf("%.4f\n", round_of(ctx, data, winners, count));

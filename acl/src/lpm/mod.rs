@@ -52,15 +52,12 @@ impl Lpm {
             Some(v4) => {
                 let mut keys = [0; VECTOR];
                 let keys = &mut keys[..found.len()];
-                let begin = v4.begin();
-                let pairs = keys.iter_mut().zip(found.iter_mut());
                 beyond_v4 = 0;
-                for (address, (key, found)) in addresses.clone().zip(pairs) {
+                for (address, key) in addresses.clone().zip(keys.iter_mut()) {
                     *key = address.bits() as u32;
-                    *found = begin(*key);
                     beyond_v4 |= address.beyond_v4();
                 }
-                v4.finish(keys, found);
+                v4.lookup_each(keys, found);
             }
             None => found.fill(0),
         }

@@ -8,7 +8,8 @@
 //!
 //! Most pairs have no rule: blocks of 32 destinations are held once, and all empty ones are one.
 //!
-//! Elements that the same rules fit are of one class. Rules over one end or none are not among them:
+//! Elements that the same rules fit are of one class. A few rules over wide networks at both ends would
+//! be in most pairs, so the widest have a layer of pairs of their own, with classes of their own. Rules over one end or none are not among them:
 //! they would make most lists of pairs differ, and are found by lists of their own end.
 //!
 //! Compiling takes time by what rules cover, not by pairs: for each class of source its rules are
@@ -31,16 +32,26 @@ use super::tuples::Numbered;
 /// Lists by pair of classes.
 #[derive(Debug)]
 pub(super) struct Crossed {
+    /// That with the most rules first; each rule is in one.
+    pub(super) layers: Vec<Layer>,
+    /// How rules name both ends.
+    pub(super) kinds: [Kind; 2],
+}
+
+/// Some rules by pair of classes.
+#[derive(Debug)]
+pub(super) struct Layer {
     /// By class of source and block of destinations: a number in `blocks`.
     index: Box<[u32]>,
     /// By pair: a number in `lists`.
     blocks: Box<[Block]>,
     lists: Box<[ListId]>,
-    /// How rules name both ends.
-    pub(super) kinds: [Kind; 2],
     /// Classes of sources and destinations.
     pub(super) classes: [usize; 2],
 }
+
+/// Most layers.
+const LAYERS: usize = 4;
 
 /// Destinations in a block, which is a cache line.
 const BLOCK: usize = 32;
@@ -49,11 +60,20 @@ const BLOCK: usize = 32;
 #[repr(align(64))]
 struct Block([u16; BLOCK]);
 
-/// Words of the index that are granted to so many rules, and rules in pairs.
-fn room(rules: usize) -> usize {
-    (1 << 16) + 48 * rules
+/// What is granted to each layer of a table of so many rules.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Words of its index.
+    index: usize,
+    /// Rules over all its pairs, which is what it takes to make.
+    entries: usize,
 }
-const ENTRIES: usize = 8;
+
+impl Room {
+    fn new(rules: usize) -> Self {
+        Self { index: (1 << 16) + 96 * rules, entries: (1 << 16) + 32 * rules }
+    }
+}
 
 /// Words that lists may take while they are made.
 const MOST_WORDS: usize = 1 << 22;
@@ -75,19 +95,103 @@ impl Crossed {
         {
             return Ok(None);
         }
-        let room = room(all);
-        let sides = [0, 1].map(|at: usize| Side::new(rules, at, &ends[at], kinds[at], room));
-        let [Some(sources), Some(destinations)] = &sides else { return Ok(None) };
+        let room = Room::new(all);
+        let mut parts = Vec::new();
+        let mut left = rules.to_vec();
+        while !left.is_empty() {
+            if parts.len() == LAYERS {
+                return Ok(None);
+            }
+            let Some((part, wide)) = narrow(left, ends, kinds, room) else { return Ok(None) };
+            parts.push(part);
+            left = wide;
+        }
+        let mut fields = ends.each_ref().map(|ends| Field::new(ends, Both::Layers(parts.len())));
+        let mut layers = Vec::new();
+        for (at, (rules, sides)) in parts.iter().enumerate() {
+            let Some(layer) = Layer::new(rules, sides, lists, effective)? else { return Ok(None) };
+            let scales = [layer.per_source() as u32, 1];
+            for ((field, side), (kind, scale)) in
+                fields.iter_mut().zip(sides).zip(kinds.into_iter().zip(scales))
+            {
+                for (element, class) in (0..).zip(&side.of) {
+                    field.set_class(kind, element, at, class * scale);
+                }
+            }
+            layers.push(layer);
+        }
+        Ok(Some((Self { layers, kinds }, fields)))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let bytes = |layer: &Layer| {
+            size_of_val(&*layer.index)
+                + size_of_val(&*layer.blocks)
+                + size_of_val(&*layer.lists)
+                + size_of::<Layer>()
+        };
+        self.layers.iter().map(bytes).sum()
+    }
+}
+
+/// Rules of one layer, which ascend, with the classes of both fields.
+type Part = (Vec<Numbered>, [Side; 2]);
+
+/// Of these rules as many as have room in one layer, those over fewest pairs, and the rest.
+fn narrow(
+    rules: Vec<Numbered>,
+    ends: &[Ends; 2],
+    kinds: [Kind; 2],
+    room: Room,
+) -> Option<(Part, Vec<Numbered>)> {
+    let side = |rules: &[Numbered], at: usize| {
+        Side::new(rules, at, &ends[at], kinds[at], 8 * room.entries)
+    };
+    let (mut few, mut wide) = (rules, Vec::new());
+    loop {
+        let sides = [side(&few, 0)?, side(&few, 1)?];
+        let [sources, destinations] = sides.each_ref().map(|side| side.classes_of(few.len()));
+        let pairs = |at: usize| sources[at].len() * destinations[at].len();
+        let mut total: usize = (0..few.len()).map(pairs).sum();
+        let index = sides[0].rules.len() * sides[1].rules.len().div_ceil(BLOCK);
+        if total <= room.entries && index <= room.index {
+            wide.sort_unstable_by_key(|rule: &Numbered| rule.rule);
+            return Some(((few, sides), wide));
+        }
+        // By what does not depend on the order of rules; those over the same ends stay together.
+        let mut by_pairs: Vec<usize> = (0..few.len()).collect();
+        by_pairs.sort_unstable_by_key(|at| (pairs(*at), few[*at].ends));
+        let mut is_wide = vec![false; few.len()];
+        // An index that is too large has too many classes on both sides, of which wide rules make few.
+        let least = if index > room.index { few.len() / 4 } else { 0 };
+        let (mut taken, mut last) = (0, None);
+        while let Some(at) = by_pairs
+            .pop_if(|at| total > room.entries || taken < least || last == Some(few[*at].ends))
+        {
+            total -= pairs(at);
+            (is_wide[at], last) = (true, Some(few[at].ends));
+            taken += 1;
+        }
+        if by_pairs.is_empty() {
+            return None;
+        }
+        let mut is_wide = is_wide.into_iter();
+        let (taken, rest) = few.into_iter().partition(|_| is_wide.next() == Some(true));
+        wide.extend::<Vec<Numbered>>(taken);
+        few = rest;
+    }
+}
+
+impl Layer {
+    fn new(
+        rules: &[Numbered],
+        [sources, destinations]: &[Side; 2],
+        lists: &mut impl MakeLists,
+        effective: &mut Effective<'_>,
+    ) -> Result<Option<Self>, TooMany> {
         let classes = [sources.rules.len(), destinations.rules.len()];
         let per_source = classes[1].div_ceil(BLOCK);
         let covers = destinations.classes_of(rules.len());
-        let of_source = |rules: &Rc<[u32]>| -> usize {
-            rules.iter().map(|rule| covers[*rule as usize].len()).sum()
-        };
-        let entries: usize = sources.rules.iter().map(of_source).sum();
-        if classes[0] * per_source > room || entries > ENTRIES * room {
-            return Ok(None);
-        }
         let mut paths = Paths::new(effective.matching());
         let mut index = vec![0; classes[0] * per_source];
         let mut blocks = vec![Block([0; BLOCK])];
@@ -121,7 +225,7 @@ impl Crossed {
                     *cell = match numbers[*path as usize] {
                         Some(number) => number,
                         None => {
-                            let fresh = u16::try_from(made.len()).map_err(|_| TooMany)?;
+                            let Ok(fresh) = u16::try_from(made.len()) else { return Ok(None) };
                             let rules =
                                 paths.rules(*path).into_iter().map(|at| &rules[at as usize]);
                             let list = effective.of(rules.map(|rule| (rule.rule, rule.demand)));
@@ -136,19 +240,12 @@ impl Crossed {
                 });
             }
         }
-        let mut scale = per_source as u32;
-        let mut at = 0;
-        let fields = [sources, destinations].map(|side| {
-            let mut field = Field::new(&ends[at], Both::Class);
-            for (element, class) in (0..).zip(&side.of) {
-                field.set_class(kinds[at], element, class * scale);
-            }
-            (scale, at) = (1, 1);
-            field
-        });
-        let crossed =
-            Self { index: index.into(), blocks: blocks.into(), lists: made.into(), kinds, classes };
-        Ok(Some((crossed, fields)))
+        Ok(Some(Self { index: index.into(), blocks: blocks.into(), lists: made.into(), classes }))
+    }
+
+    /// Blocks for each class of source.
+    fn per_source(&self) -> usize {
+        self.classes[1].div_ceil(BLOCK)
     }
 
     /// The list of a pair of classes, that of the source times the number of blocks.
@@ -168,10 +265,6 @@ impl Crossed {
     /// Lists of pairs.
     pub(super) fn lists(&self) -> usize {
         self.lists.len()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.index) + size_of_val(&*self.blocks) + size_of_val(&*self.lists)
     }
 }
 

@@ -1,13 +1,13 @@
 //! One field of the rules, source or destination: what is known of each element.
 //!
 //! An element has a record: the list of rules over one end that it matches, and for rules over both
-//! ends its class, or the tuples that hold rules which fit it and its class in each of these. All of
+//! ends its class in each layer of pairs, or the tuples that hold rules which fit it and its class in each of these. All of
 //! it includes what the networks around an element, or the sets an identity is in, bring along, so
 //! one search by address or one identity is sufficient.
 //!
 //! ```text
 //! record:  list (2 words)
-//!          list (2 words) | class
+//!          list (2 words) | class in layer 0 | class in layer 1 ...
 //!          list (2 words) | mask of tuples | class in tuple 0 | class in tuple 1 ...
 //! ```
 
@@ -42,13 +42,13 @@ pub(super) struct Field {
 pub(super) enum Both {
     /// Nothing: there are none.
     Nothing,
-    /// A class.
-    Class,
+    /// A class in each of so many layers.
+    Layers(usize),
     /// A mask of tuples and a class in each of so many.
     Tuples(usize),
 }
 
-/// Word of a record that holds the class, or the mask of tuples.
+/// Word of a record that holds the class in the first layer, or the mask of tuples.
 const CLASS: u32 = 2;
 const MASK: u32 = 2;
 /// Word of the class in the first tuple.
@@ -59,7 +59,7 @@ impl Field {
     pub(super) fn new(ends: &Ends, both: Both) -> Self {
         let stride = match both {
             Both::Nothing => CLASS,
-            Both::Class => CLASS + 1,
+            Both::Layers(layers) => CLASS + layers as u32,
             Both::Tuples(tuples) => CLASSES + tuples as u32,
         };
         let [of_nets, of_identities] =
@@ -116,10 +116,10 @@ impl Field {
         self.has_lists[kind as usize] |= list != ListId::EMPTY;
     }
 
-    /// Notes the class of an element, if there are no tuples.
-    pub(super) fn set_class(&mut self, kind: Kind, element: u32, class: u32) {
+    /// Notes the class of an element in a layer.
+    pub(super) fn set_class(&mut self, kind: Kind, element: u32, layer: usize, class: u32) {
         let at = self.record(kind, element) as usize;
-        self.records[at + CLASS as usize] = class;
+        self.records[at + CLASS as usize + layer] = class;
         self.has_classes[kind as usize] = true;
     }
 
@@ -150,11 +150,11 @@ impl Field {
         self.word(record + MASK)
     }
 
-    /// The class of an element, if there are no tuples.
+    /// The class of an element in a layer.
     #[inline(always)]
-    pub(super) fn class(&self, record: u32) -> u32 {
-        debug_assert!(self.stride == CLASS + 1);
-        self.word(record + CLASS)
+    pub(super) fn class(&self, record: u32, layer: usize) -> u32 {
+        debug_assert!((layer as u32) < self.stride - CLASS);
+        self.word(record + CLASS + layer as u32)
     }
 
     /// The class of an element in a tuple.

@@ -1,6 +1,7 @@
 //! Lookups: of one key, and of vectors step by step.
 
 use super::Table;
+use super::crossed::Crossed;
 use super::ends::Kind;
 use super::field::Field;
 use super::lists::{ListId, Lists, NONE};
@@ -109,8 +110,15 @@ impl ByEnds {
         match &self.both {
             BothEnds::Nothing => best,
             BothEnds::Crossed(crossed) => {
-                let of = |at: usize| self.fields[at].class(records[at][crossed.kinds[at] as usize]);
-                best.min(lists.first(crossed.list(of(0), of(1)), class, key, best))
+                for (number, layer) in crossed.layers.iter().enumerate() {
+                    let of = |at: usize| {
+                        let record = records[at][crossed.kinds[at] as usize];
+                        self.fields[at].class(record, number)
+                    };
+                    let list = layer.list(of(0), of(1));
+                    best = best.min(lists.first(list, class, key, best));
+                }
+                best
             }
             BothEnds::Tuples(tuples) => {
                 let mut mask = u32::MAX;
@@ -172,6 +180,10 @@ impl ByEnds {
             }
         }
         self.decide_any(keys, classes, best, lists);
+        if let BothEnds::Crossed(crossed) = &self.both {
+            let record = |place: usize, at: usize, _: Kind| records[at][place];
+            self.decide_layers(crossed, 1, keys, classes, record, best, lists);
+        }
         if let BothEnds::Tuples(tuples) = &self.both {
             let mut masks = [0; VECTOR];
             let [source, destination] = &self.fields;
@@ -206,6 +218,10 @@ impl ByEnds {
         lists: impl Lists,
     ) {
         let [source, destination] = &self.fields;
+        let first = match &self.both {
+            BothEnds::Crossed(crossed) if CROSSED => crossed.layers.first(),
+            _ => None,
+        };
         let records = records[0].iter().zip(&records[1]);
         for (((key, class), best), records) in keys.iter().zip(classes).zip(best).zip(records) {
             let mut found = NONE;
@@ -215,11 +231,35 @@ impl ByEnds {
             if DESTINATION {
                 found = found.min(lists.first(destination.list(*records.1), *class, key, found));
             }
-            if CROSSED && let BothEnds::Crossed(crossed) = &self.both {
-                let pair = (source.class(*records.0), destination.class(*records.1));
-                found = found.min(lists.first(crossed.list(pair.0, pair.1), *class, key, found));
+            if let Some(layer) = first {
+                let pair = (source.class(*records.0, 0), destination.class(*records.1, 0));
+                found = found.min(lists.first(layer.list(pair.0, pair.1), *class, key, found));
             }
             *best = found;
+        }
+    }
+
+    /// The first rule among those found and the layers of pairs from `from` on.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "the state of a vector's lookup")]
+    fn decide_layers(
+        &self,
+        crossed: &Crossed,
+        from: usize,
+        keys: &[Key],
+        classes: &[u16],
+        record: impl Fn(usize, usize, Kind) -> u32,
+        best: &mut [u32],
+        lists: impl Lists,
+    ) {
+        for (number, layer) in crossed.layers.iter().enumerate().skip(from) {
+            for (place, ((key, class), best)) in
+                keys.iter().zip(classes).zip(best.iter_mut()).enumerate()
+            {
+                let of =
+                    |at: usize| self.fields[at].class(record(place, at, crossed.kinds[at]), number);
+                *best = (*best).min(lists.first(layer.list(of(0), of(1)), *class, key, *best));
+            }
         }
     }
 
@@ -255,13 +295,7 @@ impl ByEnds {
         match &self.both {
             BothEnds::Nothing => {}
             BothEnds::Crossed(crossed) => {
-                for (place, ((key, class), best)) in keys.iter().zip(classes).zip(best).enumerate()
-                {
-                    let of =
-                        |at: usize| self.fields[at].class(record(place, at, crossed.kinds[at]));
-                    *best =
-                        (*best).min(lists.first(crossed.list(of(0), of(1)), *class, key, *best));
-                }
+                self.decide_layers(crossed, 0, keys, classes, record, best, lists);
             }
             BothEnds::Tuples(tuples) => {
                 for (place, mask) in masks.iter_mut().enumerate().take(keys.len()) {

@@ -76,7 +76,10 @@ enum Allowed {
 /// Compiles these rules.
 pub(super) fn compile(rules: &[Rule], addresses: &AddressMap) -> Parts {
     let input = Input::new(rules, addresses);
-    input.by_class(Allowed::Crossed).unwrap_or_else(|| input.by_cuts(Allowed::Crossed))
+    input
+        .by_class(Allowed::Crossed)
+        .or_else(|| input.by_class(Allowed::Tuples(MOST)))
+        .unwrap_or_else(|| input.by_cuts(Allowed::Crossed))
 }
 
 /// Every structure that can hold these rules, be it chosen for them or not.
@@ -136,10 +139,6 @@ impl Input {
         let mut scans = ScansBuilder::new(&self.demands);
         let mut effective = Effective::new(None, self.demands.len());
         let ends = self.build(&mut scans, &mut effective, allowed);
-        let ends = ends.or_else(|TooMany| {
-            // More lists of pairs than a cell can name.
-            self.build(&mut scans, &mut effective, Allowed::Tuples(MOST))
-        });
         let ends = ends.unwrap_or_else(|TooMany| unreachable!("cuts have no limit"));
         Parts { lists: Decide::Scans(scans.finish()), ends }
     }

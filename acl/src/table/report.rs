@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::crossed::Layer;
 use super::field::Field;
 use super::lists::ListId;
 use super::plan::{BothEnds, ByEnds, Decide, Parts};
@@ -32,9 +33,11 @@ pub enum Structure {
     OneEnd,
     /// The classes of both fields are crossed.
     Crossed {
-        /// Equivalence classes of sources and destinations.
+        /// Layers of pairs; each rule is in one.
+        layers: usize,
+        /// Equivalence classes of sources and destinations, in the layer that has most rules.
         classes: [usize; 2],
-        /// Distinct lists of their pairs.
+        /// Distinct lists of pairs, over all layers.
         lists: usize,
     },
     /// Pairs of classes in tuples.
@@ -70,9 +73,12 @@ impl Report {
         let (structure, of_both, bytes_of_both) = match both {
             BothEnds::Nothing => (Structure::OneEnd, 0, 0),
             BothEnds::Crossed(crossed) => {
-                let (classes, lists) = (crossed.classes, crossed.lists());
-                // Both classes, a block, a cell and the list.
-                (Structure::Crossed { classes, lists }, 5 + list, crossed.bytes())
+                let layers = crossed.layers.len();
+                let classes = crossed.layers.first().map_or([0; 2], |layer| layer.classes);
+                let lists = crossed.layers.iter().map(Layer::lists).sum();
+                // In a layer both classes, a block, a cell and the list.
+                let structure = Structure::Crossed { layers, classes, lists };
+                (structure, layers * (5 + list), crossed.bytes())
             }
             BothEnds::Tuples(tuples) => {
                 let structure = Structure::Tuples {
@@ -111,11 +117,12 @@ impl fmt::Display for Report {
         let of_both = self.rules - self.in_lists;
         match self.structure {
             Structure::OneEnd => {}
-            Structure::Crossed { classes: [sources, destinations], lists } => {
-                write!(
-                    f,
-                    ", {of_both} over both: {sources} x {destinations} classes crossed ({lists} lists)"
-                )?;
+            Structure::Crossed { layers, classes: [sources, destinations], lists } => {
+                write!(f, ", {of_both} over both: {sources} x {destinations} classes crossed")?;
+                if layers > 1 {
+                    write!(f, " and {} layers of wider rules", layers - 1)?;
+                }
+                write!(f, " ({lists} lists)")?;
             }
             Structure::Tuples { tuples, pairs, left, .. } => {
                 write!(f, ", {of_both} over both in {tuples} tuples ({pairs} pairs of classes)")?;

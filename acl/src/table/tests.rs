@@ -111,7 +111,7 @@ fn worked_example() {
     .into();
     let map = Arc::new(AddressMap::default());
     let crossed = Table::compile(Arc::clone(&rules), &map);
-    let structure = Structure::Crossed { classes: [3, 2], lists: 3 };
+    let structure = Structure::Crossed { layers: 1, classes: [3, 2], lists: 3 };
     assert_eq!(crossed.report().structure, structure);
     assert_eq!(crossed.report().in_lists, 2);
     assert_eq!(crossed.report().transport_classes, Some(5));
@@ -129,6 +129,17 @@ fn worked_example() {
     }
 }
 
+/// The structure without the number of distinct lists: which rules others leave nothing of depends
+/// on their order.
+fn but_lists(table: &Table) -> Structure {
+    match table.report().structure {
+        Structure::Crossed { layers, classes, .. } => {
+            Structure::Crossed { layers, classes, lists: 0 }
+        }
+        other => other,
+    }
+}
+
 #[test]
 fn structure_is_that_of_any_order() {
     for (count, v4) in [(300, true), (300, false), (4000, true), (4000, false)] {
@@ -143,7 +154,7 @@ fn structure_is_that_of_any_order() {
         for rules in [reversed, shuffled] {
             let table = Table::compile(rules.into(), &map);
             check(&table, keys);
-            assert_eq!(table.report().structure, first.report().structure);
+            assert_eq!(but_lists(&table), but_lists(&first));
             assert_eq!(table.report().loads, first.report().loads);
         }
     }

@@ -55,35 +55,43 @@ impl V4 {
         if value == 0 { self.default } else { value }
     }
 
-    /// The value of an address's /16, which [`finish`](Self::finish) goes on from.
+    /// Looks up many addresses, no more than [`VECTOR`].
     #[inline(always)]
-    pub(super) fn begin(&self) -> impl Fn(u32) -> u32 + '_ {
-        let (view, root) = (self.version.view(), self.root);
-        move |key| begin(view, root, key)
-    }
-
-    /// Looks up many addresses, no more than [`VECTOR`], in place of what they [begin](Self::begin)
-    /// with.
-    #[inline(always)]
-    pub(super) fn finish(&self, keys: &[u32], found: &mut [u32]) {
-        let view = self.version.view();
-        if descend_each(view, keys, found) & RANGES != 0 {
-            // Written always and kept if counted: nothing depends on guessing a branch right.
-            let mut places = [0_u16; VECTOR];
-            let mut count = 0;
-            for (place, found) in found.iter().enumerate() {
-                places[count % VECTOR] = place as u16;
-                count += usize::from(found & RANGES != 0);
-            }
-            for place in &places[..count] {
-                let place = usize::from(*place);
-                found[place] = in_ranges(view, found[place], keys[place]);
-            }
+    pub(super) fn lookup_each(&self, keys: &[u32], found: &mut [u32]) {
+        {
+            #[cfg(target_arch = "x86_64")]
+            let (keys, found) = gather::look_up(self, keys, found);
+            self.descend_each(keys, found);
         }
         if self.default != 0 {
             for found in found {
                 *found = if *found == 0 { self.default } else { *found };
             }
+        }
+    }
+
+    /// The same without the default.
+    #[inline(always)]
+    fn descend_each(&self, keys: &[u32], found: &mut [u32]) {
+        let view = self.version.view();
+        let mut any = 0;
+        for (key, found) in keys.iter().zip(found.iter_mut()) {
+            *found = descend(view, *key, begin(view, self.root, *key));
+            any |= *found;
+        }
+        if any & RANGES == 0 {
+            return;
+        }
+        // Written always and kept if counted: nothing depends on guessing a branch right.
+        let mut places = [0_u16; VECTOR];
+        let mut count = 0;
+        for (place, found) in found.iter().enumerate() {
+            places[count % VECTOR] = place as u16;
+            count += usize::from(found & RANGES != 0);
+        }
+        for place in &places[..count] {
+            let place = usize::from(*place);
+            found[place] = in_ranges(view, found[place], keys[place]);
         }
     }
 
@@ -110,19 +118,6 @@ fn descend(view: View<'_>, key: u32, value: u32) -> u32 {
         select_unpredictable(inner, next, value)
     };
     step(step(value, key >> 8 & 255), key & 255)
-}
-
-/// The same for many; returns the values ORed together.
-#[inline(always)]
-fn descend_each(view: View<'_>, keys: &[u32], values: &mut [u32]) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    let (any, keys, values) = gather::descend_each(view, keys, values);
-    #[cfg(not(target_arch = "x86_64"))]
-    let any = 0;
-    keys.iter().zip(values).fold(any, |any, (key, value)| {
-        *value = descend(view, *key, *value);
-        any | *value
-    })
 }
 
 /// The word for one part of the block that a value names.

@@ -33,6 +33,7 @@ pub(crate) struct Line {
 pub(crate) struct Theirs {
     pub(crate) build: f64,
     pub(crate) bytes: f64,
+    pub(crate) huge: bool,
     pub(crate) method: String,
     pub(crate) lookup: Rounds,
 }
@@ -144,6 +145,7 @@ pub(crate) fn measure(
         theirs: theirs.map(|built| Theirs {
             build: built.build,
             bytes: built.bytes,
+            huge: built.huge,
             method: built.method.clone(),
             lookup: Rounds::of(theirs_took),
         }),

@@ -10,7 +10,8 @@
 //! all others reversed, shuffled and joined with the set before, too. Prints a report and writes it
 //! to FOLDER as `acl.md`, with `acl.svg` as its picture.
 //!
-//! Both engines have their memory in huge pages where the kernel grants them.
+//! Both engines have their memory in huge pages where the kernel grants them. For DPDK's memory, which
+//! is shared, root sets `shmem_enabled` to `advise` for as long as the program runs.
 
 mod address_map;
 mod clock;
@@ -37,12 +38,21 @@ struct Options {
     out: Option<PathBuf>,
 }
 
+/// The kernel's setting for huge pages in shared memory; the one in force is in brackets.
+const SHARED_MEMORY: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
 fn main() -> anyhow::Result<()> {
     in_huge_pages()?;
     let options = options()?;
     let scratch = std::env::temp_dir().join(format!("acl-bench-{}", std::process::id()));
     std::fs::create_dir_all(&scratch)?;
+    let before = std::fs::read_to_string(SHARED_MEMORY).unwrap_or_default();
+    // Others than root cannot; the report states what was granted.
+    let _ = std::fs::write(SHARED_MEMORY, "advise");
     let result = run(&options, &scratch);
+    if let Some(before) = before.split(['[', ']']).nth(1) {
+        let _ = std::fs::write(SHARED_MEMORY, before);
+    }
     std::fs::remove_dir_all(&scratch)?;
     result
 }

@@ -51,6 +51,9 @@ pub(crate) fn lookups(text: &mut String, lines: &[Line]) -> Result {
             rate(line.linear),
         )?;
     }
+    if lines.iter().any(|line| line.theirs.as_ref().is_ok_and(|theirs| !theirs.huge)) {
+        writeln!(text, "\nThe kernel granted rte_acl no huge pages.")?;
+    }
     for line in lines {
         if let Err(reason) = &line.theirs {
             writeln!(text, "\n{}: rte_acl is not measured: {reason}", line.name)?;

@@ -22,6 +22,8 @@ pub(crate) struct Built {
     pub(crate) build: f64,
     /// Memory of the built form.
     pub(crate) bytes: f64,
+    /// Whether its memory is in huge pages.
+    pub(crate) huge: bool,
     /// The fastest method.
     pub(crate) method: String,
     /// For each header the winning rule from 1, or 0.
@@ -112,6 +114,7 @@ impl RteAcl {
         Ok(Built {
             build: value("build")?.parse()?,
             bytes: value("bytes")?.parse()?,
+            huge: value("huge")?.parse::<u64>()? > 0,
             method: value("method")?.to_owned(),
             winners: winners
                 .chunks_exact(4)
