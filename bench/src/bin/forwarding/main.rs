@@ -45,7 +45,7 @@ fn main() -> Result<()> {
         ["usual"] => usual(None),
         ["usual", congestion] => usual(Some(congestion)),
         ["large"] => large(None),
-        ["offload"] => offload::compare(ROUNDS, None),
+        ["offload"] => offload::compare(offload::ROUNDS, None),
         ["offload", rounds] => offload::compare(rounds.parse()?, None),
         ["offload", rounds, picture] => offload::compare(rounds.parse()?, Some(picture)),
         ["large", congestion] => large(Some(congestion)),

@@ -17,6 +17,8 @@ use super::Result;
 pub(crate) use ends::run as run_end;
 use measure::{Connection, direct_round_trips, requests, round_trips, small_datagrams, stream};
 
+/// Rounds, where nothing else is said: about two minutes each.
+pub(crate) const ROUNDS: usize = 3;
 /// The receiver's address.
 const RECEIVER: &str = "10.88.0.3";
 /// Pods whose memory is measured, and those that are attached at once.
