@@ -12,7 +12,9 @@ use local_api::{AttachPod, Client};
 use testkit::{Namespace, TempDir};
 
 use crate::forwarder::own_path;
-use crate::rig::PATIENCE;
+
+/// How long hundreds of pods may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -76,8 +76,8 @@ struct {
 } shares SEC(".maps");
 
 /*
- * What the switch's workers write: how often each queue of the punt link was empty, and behind that
- * how many frames of each port they have taken.
+ * What the switch writes: the round of each queue of the punt link, and behind that how many frames
+ * of each port its workers have taken.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -372,8 +372,9 @@ static __always_inline int forward(struct __sk_buff *skb, const struct packet *p
 /*
  * Whether a port may put one more frame on the punt link. All ports share its rings. A port that
  * floods fills its share and no more until the switch takes frames of it, so that there is room
- * for the others. Frames that were lost on the way count until the queue is empty, which begins a
- * new round. Two processors may count one frame too few, which changes nothing.
+ * for the others. Frames that were lost on the way count until the next round, which begins a
+ * moment after the queue was empty. Two processors may count one frame too few, which changes
+ * nothing.
  */
 static __always_inline int has_room(const struct port *port)
 {

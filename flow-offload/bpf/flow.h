@@ -15,7 +15,7 @@
 /* Queues of the punt link. */
 #define QUEUES 256
 /* Frames of one port that may be on the punt link at a time. */
-#define SHARE 256
+#define SHARE 512
 /* Guards of an entry. */
 #define GUARDS 3
 /* Places of generations: one that never changes, that of services, those of ports. */

@@ -127,7 +127,7 @@ impl Kernel {
         Box::new(PuntQueue { port, queue, progress: Arc::clone(&self.progress) })
     }
 
-    /// Lets every pod send its share once more, whatever is on the punt link.
+    /// Gives back to pods the shares of frames that were lost on the punt link.
     pub(crate) fn renew_shares(&self) {
         self.progress.begin_rounds();
     }

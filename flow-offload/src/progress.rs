@@ -1,5 +1,4 @@
-//! What workers have taken of the punt link: frames of each port, and how often each queue was
-//! empty. A port may have only so many frames on the link (`has_room` in `bpf/flow.bpf.c`), so that
+//! What workers have taken of the punt link: frames of each port, and whether a queue was empty. A port may have only so many frames on the link (`has_room` in `bpf/flow.bpf.c`), so that
 //! one that floods leaves room for the others.
 
 #![allow(unsafe_code, reason = "maps a map of the kernel into memory")]
@@ -8,7 +7,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use dataplane::Frame;
 use dataplane::port::{Buffers, Port, PortGone, Tag};
@@ -22,7 +21,11 @@ const PLACES: usize = QUEUES + PORTS as usize;
 const LENGTH: usize = PLACES * STRIDE;
 
 /// The map of rounds and frames, in memory.
-pub(crate) struct Progress(NonNull<u8>);
+pub(crate) struct Progress {
+    base: NonNull<u8>,
+    /// Queues that were empty since the last round.
+    empty: [AtomicBool; QUEUES],
+}
 
 // SAFETY: the memory is reached through atomics alone.
 unsafe impl Send for Progress {}
@@ -39,7 +42,8 @@ impl Progress {
         };
         let mapped = if base == libc::MAP_FAILED { None } else { NonNull::new(base.cast()) };
         let failed = || Error::new("map the counters of the punt link", io::Error::last_os_error());
-        mapped.map(|base| Arc::new(Self(base))).ok_or_else(failed)
+        let empty = [const { AtomicBool::new(false) }; QUEUES];
+        mapped.map(|base| Arc::new(Self { base, empty })).ok_or_else(failed)
     }
 
     /// Adds one to a value.
@@ -47,27 +51,31 @@ impl Progress {
     fn advance(&self, place: usize) {
         if place < PLACES {
             // SAFETY: inside the mapping, which lives as long as `self`, and in line.
-            let value = unsafe { self.0.add(place * STRIDE).cast::<AtomicU32>().as_ref() };
+            let value = unsafe { self.base.add(place * STRIDE).cast::<AtomicU32>().as_ref() };
             value.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Begins a new round of all queues. Whoever calls this a few times a second frees ports all of
-    /// whose frames were lost before a worker saw one.
+    /// Begins a new round of the queues that were empty since the last one: frames that were counted
+    /// and not taken are lost. Called a few times a second, since a queue may be empty while there
+    /// are frames in front of it.
     pub(crate) fn begin_rounds(&self) {
-        (0..QUEUES).for_each(|queue| self.advance(queue));
+        for (queue, empty) in self.empty.iter().enumerate() {
+            if empty.swap(false, Ordering::Relaxed) {
+                self.advance(queue);
+            }
+        }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         // SAFETY: mapped in `of`, unmapped once.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), LENGTH) };
+        unsafe { libc::munmap(self.base.as_ptr().cast(), LENGTH) };
     }
 }
 
-/// A queue of the punt link. Counts the frames of each port, and begins a new round whenever it is
-/// empty.
+/// A queue of the punt link. Counts the frames of each port, and notes when it is empty.
 pub(crate) struct PuntQueue {
     pub(crate) port: Box<dyn Port>,
     pub(crate) queue: usize,
@@ -90,8 +98,10 @@ impl Port for PuntQueue {
                 self.progress.advance(QUEUES + usize::from(port.0));
             }
         }
-        if (1..most).contains(&taken.len()) {
-            self.progress.advance(self.queue);
+        if taken.len() < most
+            && let Some(empty) = self.progress.empty.get(self.queue)
+        {
+            empty.store(true, Ordering::Relaxed);
         }
         received
     }
