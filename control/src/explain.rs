@@ -39,7 +39,7 @@ pub struct Reach {
     pub selects_nothing: bool,
     /// Protocol and ports, such as `TCP 80-90` or `everything`.
     pub ports: String,
-    /// Where the rule comes from.
+    /// The rule's origin.
     pub by: Arc<str>,
 }
 

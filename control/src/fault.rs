@@ -66,10 +66,10 @@ pub struct Fault {
     pub file: Option<PathBuf>,
     /// The document in the file, from 1.
     pub document: Option<usize>,
-    /// Where in the file the field stands, or what is around it; `None` if the file could not be
-    /// parsed so far.
+    /// Position in the file of the field or of the innermost part around it; `None` if the file
+    /// cannot be parsed.
     pub position: Option<Position>,
-    /// The object, if it could be told which one it is.
+    /// The object, if its name is known.
     pub object: Option<ObjectRef>,
     /// The field and the problem.
     pub fault: FieldFault,

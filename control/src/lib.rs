@@ -3,8 +3,8 @@
 //! ```text
 //!  api_server ─┐
 //!              ├─► objects ─► cache ─► processor ─► configurator ─► renderers ─► publish
-//!  manifests ──┘   (parse)             who is      basic rules      tables,      one View,
-//!                                      affected                     session      swapped
+//!  manifests ──┘   (parse)             affected    basic rules      tables,      one View,
+//!                                      pods                         session      swapped
 //!                                                                   rules        whole
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! | source | [`api_server`], [`manifests`]; [`state`] for a start without either |
 //! | parsing, which is validating | [`objects`] to [`model`] |
 //! | cache | `cache/mod.rs` |
-//! | processor: whom a change affects, before and after it | `control.rs`, `membership/` |
+//! | processor: the pods that a change affects, before and after it | `control.rs`, `membership/` |
 //! | configurator: policies to basic rules, tiers, port names | `configurator.rs` |
 //! | renderer cache: equal rules share a table | `tables.rs` |
 //! | renderers | `render.rs`, `session_rules.rs` |
@@ -51,7 +51,7 @@ pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault, Position};
 pub use file::{open_regular, read_regular};
 pub use membership::{Members, PeerSets};
-pub use objects::{Kind, Object, ObjectRef};
+pub use model::{Kind, Object, ObjectRef, PodKey};
 pub use services::{ServiceEndpoint, ServiceView};
 pub use session_rules::SessionRules;
-pub use view::{ClusterNode, HostFirewall, PodAcl, PodKey, PodView, View};
+pub use view::{ClusterNode, HostFirewall, PodAcl, PodView, View};

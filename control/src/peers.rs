@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, Selector};
 
-/// What a peer set holds.
+/// The content of a peer set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum PeerSet {
     /// The addresses of pods.
@@ -23,7 +23,7 @@ pub(crate) enum PeerSet {
     FaultyNodes,
     /// A network less its exceptions.
     Block(IpNet, Vec<IpNet>),
-    /// What is in all of these, none of which is a `Block` alone or an `All`; sorted.
+    /// The intersection of these, none of which is a `Block` alone or an `All`; sorted.
     All(Vec<PeerSet>),
 }
 
@@ -102,8 +102,8 @@ impl PeerSet {
             Peer::Nodes(selector) => Self::Nodes(selector.clone()),
             // Replaced by addresses before; without them it matches nothing.
             Peer::ApiServer => {
-                let nobody = IpNet::from(IpAddr::from([0; 4]));
-                Self::Block(nobody, vec![nobody])
+                let any = IpNet::from(IpAddr::from([0; 4]));
+                Self::Block(any, vec![any])
             }
         }
     }
@@ -163,7 +163,7 @@ impl PeerSet {
             })
     }
 
-    /// What is in both; `None` if nothing ever can be.
+    /// Returns the intersection; `None` if it is always empty.
     pub(crate) fn and(&self, other: &Self) -> Option<Self> {
         let mut parts: Vec<Self> = Vec::new();
         let mut block: Option<(IpNet, Vec<IpNet>)> = None;

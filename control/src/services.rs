@@ -139,7 +139,7 @@ fn readiness(endpoint: &Endpoint) -> Option<bool> {
     }
 }
 
-/// Where a service's port leads at the endpoints of a slice: the slice's port of the same name
+/// The port of a service at the endpoints of a slice: the slice's port of the same name
 /// and protocol. A slice without any ports leaves it to the service.
 fn slice_target(slice: &EndpointSlice, port: &ServicePort) -> Option<TargetPort> {
     if slice.ports.is_empty() {

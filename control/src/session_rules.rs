@@ -20,10 +20,8 @@ use ahash::RandomState;
 use ipnet::IpNet;
 use session_rules as session;
 
+use crate::membership::Nets;
 use crate::{Control, PodAcl, PodKey, PodView};
-
-/// The networks of a peer set, each with its exceptions.
-pub(crate) type Nets = Vec<(IpNet, Vec<IpNet>)>;
 
 /// Verdicts and deciding policies by port; disjoint, sorted and without gaps.
 type Answers = Vec<(session::Ports, bool, Arc<str>)>;
@@ -110,7 +108,7 @@ fn rule(
     session::Rule { scope, transport, local, remote, action, tag }
 }
 
-/// Where an ordered list decides otherwise than it does for the network around.
+/// Finds networks for which an ordered list decides otherwise than for the network around.
 fn acl(rules: &[Rule], nets: &HashMap<PeerSetId, Nets, RandomState>) -> Vec<Found> {
     let ends: Vec<End> = rules.iter().map(peer).collect();
     let mut members: BTreeMap<IpNet, BTreeSet<PeerSetId>> = BTreeMap::new();
@@ -240,9 +238,4 @@ fn difference(own: &Answers, outer: &Answers) -> Answers {
         }
     }
     found
-}
-
-/// One address as a network without exceptions.
-pub(crate) fn host(address: IpAddr) -> (IpNet, Vec<IpNet>) {
-    (IpNet::from(address), Vec::new())
 }

@@ -14,14 +14,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
 
-use serde::Serialize;
-
-use crate::model::{
-    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
-    NetworkPolicy, Node, Pod, Service,
-};
+use crate::cache::StoredObject;
 use crate::{Control, Object, open_regular};
 
 const HEAD: &str = "podgate-state 1";
@@ -30,20 +24,6 @@ const HEAD: &str = "podgate-state 1";
 /// so taking it is quick.
 #[derive(Debug)]
 pub struct ObjectSnapshot(Vec<StoredObject>);
-
-/// An [`Object`], shared; reads and writes the same.
-#[derive(Debug, Serialize)]
-pub(crate) enum StoredObject {
-    Namespace(Namespace),
-    Pod(Arc<Pod>),
-    Node(Arc<Node>),
-    Service(Arc<Service>),
-    EndpointSlice(Arc<EndpointSlice>),
-    NetworkPolicy(Arc<NetworkPolicy>),
-    ClusterNetworkPolicy(Arc<ClusterNetworkPolicy>),
-    ClusterEgressFirewall(Arc<ClusterEgressFirewall>),
-    ClusterHostFirewall(Arc<ClusterHostFirewall>),
-}
 
 impl ObjectSnapshot {
     /// Takes a snapshot of the objects in `control`.

@@ -87,12 +87,12 @@ impl Tables {
         again
     }
 
-    /// How often a table has been compiled so far.
+    /// Number of compilations so far.
     pub(crate) fn compiled(&self) -> u64 {
         self.compiled
     }
 
-    /// How many tables there are.
+    /// Number of tables.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

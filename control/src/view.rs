@@ -1,32 +1,15 @@
 //! The pipeline's output: one immutable [`View`] per change.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::{AddressMap, Rule, Table};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 
 use crate::membership::PeerSets;
-use crate::model::Key;
+use crate::model::{Key, PodKey};
 use crate::services::ServiceView;
-
-/// Namespace and name of a pod; printed as `ns/pod`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct PodKey {
-    /// The pod's namespace.
-    pub namespace: Arc<str>,
-    /// The pod's name.
-    pub name: Arc<str>,
-}
-
-impl fmt::Display for PodKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
 
 /// The ACL of one direction of a pod.
 #[derive(Clone, Debug)]
@@ -90,7 +73,7 @@ pub struct View {
     pub pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,
     /// All cluster nodes.
     pub nodes: Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>>,
-    /// What every peer set holds; empty unless [`Control::list_peer_sets`](crate::Control::list_peer_sets)
+    /// The content of every peer set; empty unless [`Control::list_peer_sets`](crate::Control::list_peer_sets)
     /// was called.
     pub peer_sets: Arc<PeerSets>,
     /// The host firewalls that select this cluster node, by name.

@@ -3,7 +3,7 @@
 //! The first cluster node with something to write acquires it and renews it while it runs. The
 //! others read it only when a status differs from theirs, so a cluster in which all agree causes one
 //! request for each renewal. A lease counts as expired when it was unchanged for its duration by the
-//! clock of the one who reads it: clocks of cluster nodes need not agree.
+//! clock of its reader: clocks of cluster nodes need not agree.
 
 use std::time::{Duration, Instant};
 

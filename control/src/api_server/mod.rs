@@ -56,7 +56,7 @@ use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};
 /// Objects with what is wrong with them.
 type Found = BTreeMap<ObjectRef, (Object, Vec<FieldFault>)>;
 
-/// What the API server's watches report.
+/// An event of the API server's watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// All objects of a kind, after a list, and what is wrong with them.
@@ -111,7 +111,7 @@ pub struct Pace {
     pub outage: Duration,
     /// Interval of discovery for a kind that is not installed.
     pub absent: Duration,
-    /// How long the objects of a kind stay in force after it is uninstalled.
+    /// Time that the objects of a kind stay in force after it is uninstalled.
     pub hold: Duration,
 }
 

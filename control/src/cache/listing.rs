@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::Cache;
+use super::{Cache, StoredObject};
 use crate::model::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
     NetworkPolicy, Node, Pod, Service,
 };
-use crate::state::StoredObject;
 use crate::{Kind, Object, ObjectRef};
 
 impl Cache {

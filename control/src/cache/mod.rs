@@ -12,6 +12,9 @@
 mod bound;
 mod listing;
 mod store;
+mod stored;
+
+pub(crate) use stored::StoredObject;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;

@@ -17,11 +17,10 @@ use ahash::RandomState;
 
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
-use crate::membership::{Membership, NameId};
+use crate::membership::{Membership, NameId, Nets};
 use crate::model::{Direction, EndpointSlice, Pod, Service};
 use crate::render::{self, TrackedNames};
 use crate::services;
-use crate::session_rules::Nets;
 use crate::tables::Tables;
 use crate::{Kind, Object, ObjectRef, PodKey, View};
 
@@ -73,7 +72,7 @@ pub(crate) struct Acl {
 pub struct Figures {
     /// Distinct tables in force.
     pub tables: usize,
-    /// How often a table has been compiled since the start.
+    /// Number of compilations of tables since the start.
     pub compiled: u64,
 }
 
@@ -255,7 +254,7 @@ impl Control {
         self.cache.objects()
     }
 
-    /// How many objects of each kind are known; kinds without any are left out.
+    /// Number of known objects by kind; kinds without any are left out.
     pub fn counts(&self) -> BTreeMap<Kind, usize> {
         self.cache.counts()
     }

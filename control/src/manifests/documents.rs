@@ -12,9 +12,9 @@ use serde_json::Value;
 use super::Adapt;
 use super::positions::Positions;
 use crate::objects::{self, Read};
-use crate::{Fault, FieldFault, Object, Position};
+use crate::{Fault, FieldFault, Object, ObjectRef, Position};
 
-/// What one file holds.
+/// The content of one file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     pub(super) objects: Vec<(Object, usize)>,
@@ -137,7 +137,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Where a value stands.
+/// The position of a value.
 struct Place<'a> {
     file: &'a Path,
     /// The document, from 1.
@@ -147,7 +147,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn fault(&self, object: Option<objects::ObjectRef>, mut fault: FieldFault) -> Fault {
+    fn fault(&self, object: Option<ObjectRef>, mut fault: FieldFault) -> Fault {
         if !self.within.is_empty() {
             // Removed once its position is known.
             fault.field = format!("{}{WITHIN}{}", self.within, fault.field);

@@ -36,7 +36,7 @@ pub struct Loaded {
     pub objects: Vec<Object>,
     /// Documents of other kinds, by kind.
     pub skipped: BTreeMap<String, usize>,
-    /// What was wrong.
+    /// The faults.
     pub faults: Vec<Fault>,
 }
 

@@ -1,4 +1,4 @@
-//! Where in a file a field stands. The file is parsed a second time, and only if it has faults.
+//! Finds the position of a field in a file. The file is parsed a second time, and only if it has faults.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl Positions {
         Self(documents.map_while(Result::ok).collect())
     }
 
-    /// Where `field` of a document (from 1) stands, or the innermost part around it that is there.
+    /// Returns the position of `field` of a document (from 1), or of the innermost part around it.
     pub(super) fn find(&self, document: usize, field: &str) -> Option<Position> {
         let mut at = self.0.get(document.checked_sub(1)?)?;
         let mut rest = field;

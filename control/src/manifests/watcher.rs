@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_millis(5);
 pub struct Watcher {
     stop: Arc<AtomicBool>,
     /// A watch that exists only to be removed: its removal wakes the thread.
-    bell: (Watches, WatchDescriptor),
+    wakeup: (Watches, WatchDescriptor),
     thread: Option<JoinHandle<()>>,
 }
 
@@ -55,14 +55,14 @@ impl Watcher {
         let thread = thread::Builder::new()
             .name("manifests".into())
             .spawn(move || run(inotify, folders, &stopped, changed))?;
-        Ok(Self { stop, bell: (watches, descriptor), thread: Some(thread) })
+        Ok(Self { stop, wakeup: (watches, descriptor), thread: Some(thread) })
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        let (watches, descriptor) = &mut self.bell;
+        let (watches, descriptor) = &mut self.wakeup;
         let woken = watches.remove(descriptor.clone()).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use acl::PeerSetId;
 use ipnet::IpNet;
 
-/// What one peer set holds right now.
+/// The current content of one peer set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Members {
     /// Addresses of pods or cluster nodes, each with the number of objects that hold it.

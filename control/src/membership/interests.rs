@@ -55,7 +55,7 @@ pub(super) struct Interests {
     anywhere: Vec<Interest>,
     /// Grows with each change of `anywhere`.
     epoch: u64,
-    /// What covers a namespace, with the epoch it was worked out in.
+    /// The sets that cover a namespace, with the epoch of their computation.
     covering: HashMap<Arc<str>, (u64, Arc<[Interest]>), RandomState>,
 }
 

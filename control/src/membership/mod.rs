@@ -14,6 +14,7 @@
 mod content;
 mod interests;
 mod names;
+mod nets;
 mod nodes;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -29,12 +30,13 @@ use crate::PodKey;
 use crate::cache::Cache;
 use crate::model::{Labels, Pod};
 use crate::peers::PeerSet;
-use crate::session_rules::{Nets, host};
 use content::Content;
 pub use content::{Members, PeerSets};
 use interests::{Interest, Interests};
 use names::Numbers;
 pub(crate) use names::{NameId, NameOf};
+pub(crate) use nets::Nets;
+use nets::host;
 
 /// Peer sets, port names and the addresses behind them.
 #[derive(Debug, Default)]
@@ -58,7 +60,7 @@ pub(crate) struct Membership {
     /// Addresses that changed, with the sets the editor still has for them.
     dirty: HashMap<IpAddr, Sets, RandomState>,
     editor: AddressMapEditor,
-    /// What every set holds; only where a renderer writes sets out.
+    /// The content of every set; only where a renderer writes sets out.
     content: Option<Content>,
     /// The editor differs from the last version.
     edited: bool,
@@ -130,7 +132,7 @@ impl Membership {
         }
     }
 
-    /// What a set stands for.
+    /// Returns the meaning of a set.
     pub(crate) fn meaning(&self, id: PeerSetId) -> Option<&PeerSet> {
         self.sets.get(&id).map(|entry| &*entry.it)
     }
@@ -313,7 +315,7 @@ impl Membership {
         let mut content = Content::default();
         self.sets.iter().for_each(|(id, entry)| content.add(*id, block_of(&entry.it)));
         for (address, host) in &self.hosts {
-            // The editor, and with it the content, is told of these at the next version.
+            // The next version moves these in the editor and in the content.
             let sets = self.dirty.get(address).unwrap_or(&host.sets);
             content.move_host(*address, &[], sets);
         }

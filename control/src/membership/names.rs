@@ -28,7 +28,7 @@ pub(crate) struct NameOf {
     pub(crate) protocol: Protocol,
 }
 
-/// How many pods give each number.
+/// Number of pods for each port number.
 pub(super) type Numbers = BTreeMap<u16, u32>;
 
 impl Membership {

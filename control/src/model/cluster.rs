@@ -21,7 +21,7 @@ pub struct Namespace {
     pub complete: bool,
 }
 
-/// What a saved state without the field means.
+/// The value of the field in a saved state without it.
 fn yes() -> bool {
     true
 }

@@ -63,7 +63,7 @@ pub struct ClusterHostFirewall {
     pub report: Report,
 }
 
-/// Where a cluster policy stands.
+/// The place of a cluster policy in the order of evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
     /// Before the NetworkPolicies.
@@ -77,7 +77,7 @@ pub enum Tier {
 pub struct ClusterRule {
     /// Its action.
     pub verdict: Verdict,
-    /// What it is about.
+    /// The pods that it selects.
     pub rule: PolicyRule,
 }
 

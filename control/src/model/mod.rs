@@ -5,6 +5,7 @@
 mod cluster;
 mod cluster_policy;
 mod labels;
+mod object;
 mod policy;
 mod report;
 mod selector;
@@ -15,6 +16,7 @@ pub use cluster_policy::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
 };
 pub use labels::Labels;
+pub use object::{Kind, Object, ObjectRef};
 pub use policy::{
     Direction, DirectionRules, Namespaces, NetworkPolicy, Peer, PolicyRule, PortSpec, Ports,
 };
@@ -74,6 +76,21 @@ impl fmt::Display for Protocol {
 impl Protocol {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+}
+
+/// Namespace and name of a pod; printed as `ns/pod`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PodKey {
+    /// The pod's namespace.
+    pub namespace: Arc<str>,
+    /// The pod's name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// Namespace and name of a namespaced object other than a pod; orders by namespace, then

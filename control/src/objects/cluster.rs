@@ -242,8 +242,9 @@ fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
 
 #[cfg(test)]
 mod tests {
+    use crate::Object;
     use crate::model::Protocol;
-    use crate::objects::{Object, Read, read};
+    use crate::objects::{Read, read};
     use serde_json::{Value, json};
 
     fn object(value: Value) -> Object {

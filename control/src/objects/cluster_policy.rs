@@ -87,7 +87,8 @@ pub(super) fn cluster_network_policy(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{Object, Read, read};
+    use crate::Object;
+    use crate::objects::{Read, read};
     use serde_json::json;
 
     fn parse(spec: Value) -> (ClusterNetworkPolicy, Vec<String>) {

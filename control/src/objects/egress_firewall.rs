@@ -59,8 +59,9 @@ pub(super) fn cluster_egress_firewall(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Object;
     use crate::model::Peer;
-    use crate::objects::{Object, Read, read};
+    use crate::objects::{Read, read};
     use serde_json::json;
 
     fn parse(spec: Value) -> (ClusterEgressFirewall, Vec<String>) {

@@ -73,7 +73,8 @@ pub(super) fn cluster_host_firewall(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{Object, Read, read};
+    use crate::Object;
+    use crate::objects::{Read, read};
     use serde_json::json;
 
     fn parse(spec: Value) -> (ClusterHostFirewall, Vec<String>) {

@@ -290,7 +290,8 @@ fn port(value: Value, field: &str) -> Result<Ports, FieldFault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::{Kind, Object, Read, read};
+    use crate::objects::{Read, read};
+    use crate::{Kind, Object};
     use serde_json::json;
 
     fn parse(spec: Value) -> (NetworkPolicy, Faults) {

@@ -231,8 +231,9 @@ pub(super) fn endpoint_slice(reference: &ObjectRef, value: &Value) -> (EndpointS
 
 #[cfg(test)]
 mod tests {
+    use crate::Object;
     use crate::model::{Service, TargetPort};
-    use crate::objects::{Object, Read, read};
+    use crate::objects::{Read, read};
     use serde_json::{Value, json};
 
     #[test]

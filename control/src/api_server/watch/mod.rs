@@ -12,7 +12,7 @@ use super::{Event, Found};
 use crate::objects::{Read, read};
 use crate::{Fault, FieldFault, Kind, Object, ObjectRef};
 
-/// The API server is asked to end a watch after this time.
+/// Requested duration of a watch; the API server ends it then.
 const WATCH_SECONDS: u64 = 290;
 /// Objects on a page, where lists come in pages.
 const PAGE: usize = 500;

@@ -1,0 +1,190 @@
+//! Objects of any kind, their kinds and their names.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, EndpointSlice, Namespace,
+    NetworkPolicy, Node, Pod, Service,
+};
+
+/// A parsed object of any supported kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Object {
+    /// v1 Namespace.
+    Namespace(Namespace),
+    /// v1 Pod.
+    Pod(Pod),
+    /// v1 Node.
+    Node(Node),
+    /// v1 Service.
+    Service(Service),
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice(EndpointSlice),
+    /// networking.k8s.io/v1 NetworkPolicy.
+    NetworkPolicy(NetworkPolicy),
+    /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
+    ClusterNetworkPolicy(ClusterNetworkPolicy),
+    /// podgate.io/v1alpha1 ClusterEgressFirewall.
+    ClusterEgressFirewall(ClusterEgressFirewall),
+    /// podgate.io/v1alpha1 ClusterHostFirewall.
+    ClusterHostFirewall(ClusterHostFirewall),
+}
+
+impl Object {
+    /// Which object it is.
+    pub fn reference(&self) -> ObjectRef {
+        let of = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| ObjectRef {
+            kind,
+            namespace: namespace.cloned(),
+            name: Arc::clone(name),
+        };
+        match self {
+            Self::Namespace(it) => of(Kind::Namespace, None, &it.name),
+            Self::Pod(it) => of(Kind::Pod, Some(&it.key.namespace), &it.key.name),
+            Self::Node(it) => of(Kind::Node, None, &it.name),
+            Self::Service(it) => of(Kind::Service, Some(&it.key.namespace), &it.key.name),
+            Self::EndpointSlice(it) => {
+                of(Kind::EndpointSlice, Some(&it.key.namespace), &it.key.name)
+            }
+            Self::NetworkPolicy(it) => {
+                of(Kind::NetworkPolicy, Some(&it.key.namespace), &it.key.name)
+            }
+            Self::ClusterNetworkPolicy(it) => of(Kind::ClusterNetworkPolicy, None, &it.name),
+            Self::ClusterEgressFirewall(it) => of(Kind::ClusterEgressFirewall, None, &it.name),
+            Self::ClusterHostFirewall(it) => of(Kind::ClusterHostFirewall, None, &it.name),
+        }
+    }
+}
+
+/// The kinds that Podgate reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Kind {
+    /// v1 Namespace.
+    Namespace,
+    /// v1 Pod.
+    Pod,
+    /// v1 Node.
+    Node,
+    /// v1 Service.
+    Service,
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice,
+    /// networking.k8s.io/v1 NetworkPolicy.
+    NetworkPolicy,
+    /// policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy.
+    ClusterNetworkPolicy,
+    /// podgate.io/v1alpha1 ClusterEgressFirewall.
+    ClusterEgressFirewall,
+    /// podgate.io/v1alpha1 ClusterHostFirewall.
+    ClusterHostFirewall,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Namespace,
+        Self::Pod,
+        Self::Node,
+        Self::Service,
+        Self::EndpointSlice,
+        Self::NetworkPolicy,
+        Self::ClusterNetworkPolicy,
+        Self::ClusterEgressFirewall,
+        Self::ClusterHostFirewall,
+    ];
+
+    /// `kind`, as objects spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Namespace => "Namespace",
+            Self::Pod => "Pod",
+            Self::Node => "Node",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::NetworkPolicy => "NetworkPolicy",
+            Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Self::ClusterEgressFirewall => "ClusterEgressFirewall",
+            Self::ClusterHostFirewall => "ClusterHostFirewall",
+        }
+    }
+
+    /// `apiVersion`, as objects spell it.
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::Namespace | Self::Pod | Self::Node | Self::Service => "v1",
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::NetworkPolicy => "networking.k8s.io/v1",
+            Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
+            Self::ClusterEgressFirewall | Self::ClusterHostFirewall => "podgate.io/v1alpha1",
+        }
+    }
+
+    /// The name in paths of the API.
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespaces",
+            Self::Pod => "pods",
+            Self::Node => "nodes",
+            Self::Service => "services",
+            Self::EndpointSlice => "endpointslices",
+            Self::NetworkPolicy => "networkpolicies",
+            Self::ClusterNetworkPolicy => "clusternetworkpolicies",
+            Self::ClusterEgressFirewall => "clusteregressfirewalls",
+            Self::ClusterHostFirewall => "clusterhostfirewalls",
+        }
+    }
+
+    /// Whether objects of this kind deny connections.
+    pub const fn closes(self) -> bool {
+        matches!(
+            self,
+            Self::NetworkPolicy
+                | Self::ClusterNetworkPolicy
+                | Self::ClusterEgressFirewall
+                | Self::ClusterHostFirewall
+        )
+    }
+
+    /// Whether an API server may not know the kind: it comes with a CustomResourceDefinition.
+    pub const fn may_be_absent(self) -> bool {
+        matches!(
+            self,
+            Self::ClusterNetworkPolicy | Self::ClusterEgressFirewall | Self::ClusterHostFirewall
+        )
+    }
+
+    /// Whether objects of this kind live in namespaces.
+    pub const fn is_namespaced(self) -> bool {
+        !matches!(
+            self,
+            Self::Namespace
+                | Self::Node
+                | Self::ClusterNetworkPolicy
+                | Self::ClusterEgressFirewall
+                | Self::ClusterHostFirewall
+        )
+    }
+}
+
+/// Kind, namespace and name of an object; printed as `KIND NS/NAME` or `KIND NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ObjectRef {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace; `None` for kinds that are in none.
+    pub namespace: Option<Arc<str>>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{} {namespace}/{}", self.kind.name(), self.name),
+            None => write!(f, "{} {}", self.kind.name(), self.name),
+        }
+    }
+}
