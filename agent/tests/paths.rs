@@ -177,8 +177,8 @@ fn the_running_switch_takes_an_uplink_and_gives_it_back() {
         let (tell, told) = std::sync::mpsc::channel();
         interfaces.watch(Box::new(move |event| drop(tell.send(event)))).unwrap();
 
-        assert_eq!(interfaces.find_uplink(&[ip("192.0.2.1")]).unwrap(), "wire");
-        interfaces.find_uplink(&[]).unwrap_err();
+        assert_eq!(network.find_uplink(&[ip("192.0.2.1")]).unwrap(), "wire");
+        network.find_uplink(&[]).unwrap_err();
         interfaces.set_uplink_filter(&UplinkFilter::default()).unwrap_err();
         let opened = interfaces.open_uplink("wire").unwrap();
         let port = &opened.port;

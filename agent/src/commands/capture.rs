@@ -137,7 +137,7 @@ fn end_at_signal(handle: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What follows an answer of the switch.
+/// The next step after an answer of the switch.
 enum Step {
     Next,
     End(CaptureSummary),

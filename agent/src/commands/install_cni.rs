@@ -63,7 +63,7 @@ pub struct Args {
     follow: bool,
 }
 
-/// What is put in place.
+/// The files to install.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
     /// The plugin

@@ -62,7 +62,7 @@ pub enum Command {
     Uninstall(uninstall::Args),
     /// Gather what a report about a fault needs, without secrets
     Bundle(bundle::Args),
-    /// Connect pods of its own under policies of its own, and tell what came of it
+    /// Connect pods of its own under policies of its own, and report the results
     ConnectivityTest(connectivity_test::Args),
     /// Write manual pages of all commands
     #[command(hide = true)]

@@ -183,7 +183,7 @@ pub fn run(args: &Args) -> ExitCode {
             "podgate: connected again after {:.1} s; verdicts of the switch before may be missing",
             length.as_secs_f32()
         );
-        // What the new switch has decided so far is new to this stream.
+        // Verdicts of the new switch so far are new to this stream.
         (filters.last, filters.first) = (u32::MAX, None);
         let since = Some(utc(since));
         filters.since = filters.since.filter(|begin| Some(begin) > since.as_ref()).or(since);

@@ -74,14 +74,14 @@ pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Add(args) => {
             let wanted = TraceAdd { count: args.count, filter: args.filter.join(" ") };
-            tell(&args.socket, &Request::TraceAdd(wanted))
+            send(&args.socket, &Request::TraceAdd(wanted))
         }
-        Command::Clear(args) => tell(&args.socket, &Request::TraceClear),
+        Command::Clear(args) => send(&args.socket, &Request::TraceClear),
         Command::Show(args) => show(args),
     }
 }
 
-fn tell(socket: &Socket, request: &Request) -> ExitCode {
+fn send(socket: &Socket, request: &Request) -> ExitCode {
     match socket.connect().and_then(|mut podgate| podgate.call(request)) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => refused(&error),

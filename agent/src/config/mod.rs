@@ -43,7 +43,7 @@ pub struct Config {
     pub api_server: Option<Access>,
     /// Unix socket of the local API.
     pub socket: PathBuf,
-    /// Where HTTP is answered.
+    /// Address of the HTTP server.
     pub listen: SocketAddr,
     /// Whether HTTP also serves the page for browsers.
     pub web_page: bool,
@@ -55,7 +55,7 @@ pub struct Config {
     pub workers: usize,
     /// When workers look for packets.
     pub rx_mode: SwitchRxMode,
-    /// How policies are enforced.
+    /// The enforcer of policies.
     pub enforcer: Enforcer,
     /// Networks of this cluster node's pods beside those of its Node, where another plugin gives
     /// the addresses.
@@ -70,7 +70,7 @@ pub struct Config {
     pub max_ports: u16,
     /// Sessions that fit.
     pub sessions: u32,
-    /// How long sessions live without a packet.
+    /// Timeouts of idle sessions.
     pub timeouts: Timeouts,
     /// Whether packets and bytes of sessions are counted.
     pub session_accounting: bool,
@@ -86,11 +86,11 @@ pub struct Config {
     pub network: Network,
     /// Whether programs in the kernel forward established connections.
     pub flow_offload: bool,
-    /// How long they go on without the switch.
+    /// Time that they stay valid without the switch.
     pub flow_offload_grace: Duration,
-    /// How much is logged.
+    /// Level of the log.
     pub log_level: LogLevel,
-    /// How the log is written.
+    /// Format of the log.
     pub log_format: LogFormat,
 }
 

@@ -16,9 +16,9 @@ use super::{AUTO, Faults};
 pub struct Network {
     /// Name of the uplink's interface, or [`AUTO`]; `None`: no uplink.
     pub uplink: Option<String>,
-    /// How packets travel between cluster nodes.
+    /// The underlay between cluster nodes.
     pub underlay: DataplaneUnderlay,
-    /// How pods reach the world.
+    /// Masquerading of pods' traffic to the world.
     pub masquerade: Masquerade,
     /// Ports of the cluster node's addresses for translated connections.
     pub translation_ports: RangeInclusive<u16>,

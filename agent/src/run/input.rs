@@ -3,8 +3,9 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use super::error::StartError;
+use super::events::Event;
 use super::source::{ApiServer, Manifests, Reading, Source};
-use super::{Event, StartError};
 use crate::config::Config;
 
 /// Input that a switch can start with.
@@ -26,18 +27,18 @@ impl Input {
     /// [`StartError::Input`] with the place of the fault.
     pub fn read(config: Config) -> Result<Self, StartError> {
         let (events, received) = channel();
-        let tell = events.clone();
+        let report = events.clone();
         let mut reading = None;
         let source = match (&config.api_server, config.manifests.is_empty()) {
             (Some(access), _) => {
-                let send = move |event, slot| tell.send(Event::Source(event, slot)).is_ok();
+                let send = move |event, slot| report.send(Event::Source(event, slot)).is_ok();
                 Source::ApiServer(ApiServer::watch(access.clone(), &config.node_name, send)?)
             }
             (None, true) => Source::Nothing,
             (None, false) => {
                 let manifests = Manifests::watch(&config.manifests, move |reading| {
                     // The loop may have ended.
-                    let _ = tell.send(Event::Manifests(reading));
+                    let _ = report.send(Event::Manifests(reading));
                 })?;
                 reading = Some(manifests.first()?);
                 Source::Manifests(manifests)

@@ -6,19 +6,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::mpsc::Sender;
-use std::time::Instant;
 
 use control::PodKey;
-use dataplane::PortId;
+use local_api::{ApiError, AttachPod, Attachment, ErrorKind};
 
-use local_api::{Answer, ApiError, AttachPod, Attachment, ErrorKind};
+use super::port::ManagedPort;
+use super::waiting::Waiting;
 
 /// The attached pods by attachment.
 #[derive(Default)]
 pub(super) struct Pods {
     pods: BTreeMap<(String, String), Attached>,
     attached_so_far: u64,
+    revision: u64,
 }
 
 /// One attached pod.
@@ -27,62 +27,10 @@ pub(super) struct Attached {
     pub(super) key: PodKey,
     /// The key as text.
     pub(super) name: std::sync::Arc<str>,
-    pub(super) port: PodPort,
+    pub(super) port: ManagedPort,
     /// Pending `attach-pod` requests.
     pub(super) waiting: Option<Waiting>,
     order: u64,
-}
-
-/// The pod's port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum PodPort {
-    /// Served by workers, with this number of queues.
-    Open { id: PortId, index: u32, mtu: u16, mode: String, queues: usize },
-    /// Not served, so closed; opening it is retried.
-    Failed { why: String, again_at: Instant },
-}
-
-/// An attachment that is not in force yet.
-pub(super) struct Waiting {
-    /// When the first request came.
-    pub(super) since: Instant,
-    pub(super) replies: Vec<Sender<Answer>>,
-    pub(super) deadline: Instant,
-    /// The snapshot with the pod's tables; `None` while there are none.
-    pub(super) published: Option<u64>,
-}
-
-impl PodPort {
-    /// Queues that are served.
-    pub(super) fn queues(&self) -> usize {
-        match self {
-            Self::Open { queues, .. } => *queues,
-            Self::Failed { .. } => 0,
-        }
-    }
-
-    /// Whether it has no queues of its own: a program of flow offload stands before it.
-    pub(super) fn is_behind_program(&self) -> bool {
-        matches!(self, Self::Open { queues: 0, .. })
-    }
-
-    /// Bytes of the largest packet that it takes, or 0 if it is not served.
-    pub(super) fn mtu(&self) -> u16 {
-        match *self {
-            Self::Open { mtu, .. } => mtu,
-            Self::Failed { .. } => 0,
-        }
-    }
-}
-
-impl Attached {
-    /// The number of its port, if that is open.
-    pub(super) fn port_id(&self) -> Option<PortId> {
-        match self.port {
-            PodPort::Open { id, .. } => Some(id),
-            PodPort::Failed { .. } => None,
-        }
-    }
 }
 
 /// The name by which policies know a pod.
@@ -117,8 +65,9 @@ impl Pods {
     }
 
     /// Adds a pod; it is the newest of its name.
-    pub(super) fn insert(&mut self, pod: AttachPod, port: PodPort, waiting: Option<Waiting>) {
+    pub(super) fn insert(&mut self, pod: AttachPod, port: ManagedPort, waiting: Option<Waiting>) {
         self.attached_so_far += 1;
+        self.revision += 1;
         let (key, name) = (key_of(&pod), name_of(&pod.attachment()));
         let attached = Attached {
             pod,
@@ -132,6 +81,7 @@ impl Pods {
     }
 
     pub(super) fn remove(&mut self, attachment: &Attachment) -> Option<Attached> {
+        self.revision += 1;
         self.pods.remove(&name_of(attachment))
     }
 
@@ -151,9 +101,9 @@ impl Pods {
         self.pods.values_mut()
     }
 
-    /// The attachment behind an open port.
-    pub(super) fn with_port(&self, id: PortId) -> Option<&Attached> {
-        self.iter().find(|attached| attached.port_id() == Some(id))
+    /// Changes whenever a pod is added or removed.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// Returns whether it belongs to the newest sandbox of its pod's name.
@@ -218,8 +168,8 @@ mod tests {
         }
     }
 
-    fn open(id: u16) -> PodPort {
-        PodPort::Open { id: PortId(id), index: 1, mtu: 1500, mode: String::new(), queues: 1 }
+    fn port() -> ManagedPort {
+        ManagedPort::new("pg0".to_owned())
     }
 
     #[test]
@@ -227,9 +177,9 @@ mod tests {
         let mut pods = Pods::default();
         let (old, new) = (pod("db", "c1", "eth0", "10.1.0.2"), pod("db", "c2", "eth0", "10.1.0.3"));
         let second = pod("db", "c2", "net1", "10.2.0.3");
-        pods.insert(old.clone(), open(1), None);
-        pods.insert(new.clone(), open(2), None);
-        pods.insert(second, open(3), None);
+        pods.insert(old.clone(), port(), None);
+        pods.insert(new.clone(), port(), None);
+        pods.insert(second, port(), None);
         let key = key_of(&old);
         let texts = |pods: &Pods| -> Vec<String> {
             pods.addresses(&key).iter().map(IpAddr::to_string).collect()
@@ -248,7 +198,7 @@ mod tests {
     #[test]
     fn nobody_takes_what_another_has() {
         let mut pods = Pods::default();
-        pods.insert(pod("db", "c1", "eth0", "10.1.0.2"), open(1), None);
+        pods.insert(pod("db", "c1", "eth0", "10.1.0.2"), port(), None);
         let node = ["10.1.0.1".parse().unwrap()];
         let refused = |pod: &AttachPod| pods.admit(pod, &node).unwrap_err().message;
         let thief = pod("web", "c2", "eth0", "10.1.0.2");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dataplane::{Outcome, Switch, Verdict};
 
-/// How far back counts go.
+/// Span of the counts.
 const SPAN: Duration = Duration::from_secs(60);
 /// Between two totals.
 const STEP: Duration = Duration::from_secs(5);

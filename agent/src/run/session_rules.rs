@@ -10,7 +10,7 @@ use control::{PodKey, SessionRules};
 use serde_json::Value;
 use session_rules::{Action, Change, End, Installed, Ports, Rule, Scope, Tags, Transport, changes};
 
-use super::Event;
+use super::events::Event;
 use super::table::Table;
 use local_api::{ApiError, ErrorKind, SessionRule, SessionRuleStep};
 

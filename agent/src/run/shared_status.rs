@@ -62,7 +62,7 @@ pub enum FlowOffload {
 }
 
 impl FlowOffload {
-    /// What runs, if it does.
+    /// Returns the running offload, if there is one.
     pub fn running(&self) -> Option<&Arc<Offload>> {
         match self {
             Self::On(offload, _) => Some(offload),
@@ -90,7 +90,7 @@ pub struct State {
     pub faults: Vec<String>,
     /// Number of faults in the source's objects.
     pub faults_count: usize,
-    /// Where objects come from.
+    /// The source of objects.
     pub source: SourceInfo,
     /// Networks of this cluster node's pods.
     pub pod_networks: Vec<IpNet>,
@@ -109,7 +109,7 @@ pub struct PortInfo {
     pub name: String,
     /// The interface it serves.
     pub interface: String,
-    /// How frames reach it, or why it is not served.
+    /// Mode of the port, or the reason why it is not served.
     pub mode: String,
     /// Addresses behind it.
     pub addresses: Vec<String>,
@@ -156,7 +156,7 @@ impl SharedStatus {
         }
     }
 
-    /// How long it has been running.
+    /// Time since the start.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
@@ -276,7 +276,8 @@ mod tests {
 
     use super::*;
     use crate::config::Options;
-    use crate::run::{Status, start_workers};
+    use crate::run::status::Status;
+    use crate::run::workers::start_workers;
 
     #[test]
     fn a_stuck_source_shows_in_status_and_health() {

@@ -10,9 +10,10 @@ use dataplane::session::{Found, Tuples};
 use dataplane::{AclBinding, Outcome, PortKind, Snapshot};
 use serde_json::Value;
 
+use super::events::Event;
 use super::shared_status::SharedStatus;
 use super::table::{Selection, Table};
-use super::{Event, session_rules, status};
+use super::{session_rules, status};
 use local_api::{ApiError, ErrorKind, Show};
 use observe::verdicts::protocol_name;
 

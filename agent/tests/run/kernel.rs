@@ -26,6 +26,10 @@ struct State {
     addresses: Vec<IpAddr>,
     /// Whether no call about the network's configuration returns.
     hangs: bool,
+    /// Whether no call about an interface returns.
+    interfaces_hang: bool,
+    /// Calls that wait because of that.
+    waiting: usize,
     /// So many of the next redirects fail.
     failures: usize,
     /// Says of an interface that comes up whether that is right.
@@ -92,7 +96,18 @@ impl Kernel {
         self.0.1.notify_all();
     }
 
-    /// Judges each interface that comes up from now on.
+    /// From now on no call about an interface returns, or all do again.
+    pub(crate) fn hang_interfaces(&self, hang: bool) {
+        self.lock().interfaces_hang = hang;
+        self.0.1.notify_all();
+    }
+
+    /// Whether a call about an interface waits.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.lock().waiting > 0
+    }
+
+    /// Calls `is_right` for each interface that comes up from now on.
     pub(crate) fn on_up(&self, is_right: impl Fn(&str) -> bool + Send + Sync + 'static) {
         self.lock().on_up = Some(Arc::new(is_right));
     }
@@ -139,6 +154,16 @@ impl Kernel {
         self.0.0.lock().expect("no test panics under this lock")
     }
 
+    /// The same once calls about interfaces return.
+    fn interfaces(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.waiting += 1;
+        let hangs = |state: &mut State| state.interfaces_hang;
+        let mut state = self.0.1.wait_while(state, hangs).expect("no test panics under it");
+        state.waiting -= 1;
+        state
+    }
+
     /// The same once nothing hangs.
     fn answering(&self) -> MutexGuard<'_, State> {
         self.0.1.wait_while(self.lock(), |state| state.hangs).expect("no test panics under it")
@@ -147,7 +172,7 @@ impl Kernel {
 
 impl Interfaces for Kernel {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
-        let state = self.lock();
+        let state = self.interfaces();
         let found =
             state.interfaces.get(interface).ok_or_else(|| format!("{interface} is not there"))?;
         let queues = vec![found.wire.port()];
@@ -168,11 +193,11 @@ impl Interfaces for Kernel {
     }
 
     fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
-        Ok(self.lock().addresses.clone())
+        Ok(self.interfaces().addresses.clone())
     }
 
     fn bring_up(&mut self, interface: &str) -> Result<(), String> {
-        let on_up = self.lock().on_up.clone();
+        let on_up = self.interfaces().on_up.clone();
         let is_right = on_up.is_none_or(|is_right| is_right(interface));
         let mut state = self.lock();
         state.wrong_ups += usize::from(!is_right);
@@ -182,7 +207,7 @@ impl Interfaces for Kernel {
     }
 
     fn bring_down(&mut self, interface: &str) -> Result<(), String> {
-        let mut state = self.lock();
+        let mut state = self.interfaces();
         let found = state.interfaces.get_mut(interface);
         found.ok_or_else(|| format!("{interface} is not there"))?.up = false;
         state.downs += 1;
@@ -190,15 +215,11 @@ impl Interfaces for Kernel {
     }
 
     fn index(&mut self, interface: &str) -> Result<Option<u32>, String> {
-        Ok(self.lock().interfaces.get(interface).map(|found| found.index))
+        Ok(self.interfaces().interfaces.get(interface).map(|found| found.index))
     }
 
     fn release_host_port(&mut self, _interface: &str) -> Result<(), String> {
         Ok(())
-    }
-
-    fn find_uplink(&mut self, _node_addresses: &[IpAddr]) -> Result<String, String> {
-        Err("no interface is the uplink".to_owned())
     }
 
     fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
@@ -224,6 +245,10 @@ impl Interfaces for Kernel {
 }
 
 impl HostNetwork for Kernel {
+    fn find_uplink(&mut self, _node_addresses: &[IpAddr]) -> Result<String, String> {
+        Err("no interface is the uplink".to_owned())
+    }
+
     fn host_firewall(&mut self, _: &control::View, _: &nftables::Failsafe) -> Result<(), String> {
         Ok(())
     }

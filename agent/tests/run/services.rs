@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use testkit::packet;
 
 use crate::node::{Node, NodeFiles, POLICY, cluster, until};
-use crate::{DB, WEB, syn};
+use crate::{API, DB, WEB, syn};
 
 fn service(name: &str, node_port: u16) -> String {
     let last = node_port % 100;
@@ -72,6 +72,60 @@ fn a_kernel_that_hangs_delays_no_policy_and_no_pod() {
     node.kernel.hang(false);
     until(|| node.kernel.redirects().is_some_and(|it| !it.node_ports.is_empty()));
     until(|| node.status().kernel.iter().all(|part| part.in_sync));
+}
+
+/// Opening a port is a call of the kernel that may take long.
+#[test]
+fn a_port_that_opens_slowly_delays_no_snapshot_and_no_request() {
+    let files = NodeFiles::new("slow-port");
+    files.manifest("cluster.yaml", &cluster(&["db", "web", "late"]));
+    let node = Node::start(&files);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 6379));
+    db.expects(&syn(WEB, DB, 6379), DB);
+    node.kernel.hang_interfaces(true);
+    let late = node.attach_in_background("late", API);
+    until(|| node.kernel.is_waiting());
+    until(|| node.status().waiting.iter().any(|it| it.reason == "its port to open"));
+    let before = node.status().generation;
+    files.manifest("policy.yaml", POLICY);
+    until(|| node.status().generation_in_force > before);
+    web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:6379").data(b"x"));
+    let denied = node.wait_for_event(|event| event.reason == "policy-denied");
+    assert_eq!(denied.to.port, Some(6379));
+    // Addresses of the kernel are read by the same thread.
+    node.kernel.add_address("172.17.0.1".parse().unwrap());
+    // A pod is detached although its neighbour's port still opens.
+    node.client().detach_pod(&node.pod("web", WEB).attachment()).unwrap();
+    assert!(!node.ports().contains("default/web"));
+    assert!(node.kernel.is_waiting() && !late.is_finished(), "the kernel still hangs");
+    node.kernel.hang_interfaces(false);
+    late.join().unwrap().unwrap();
+    assert!(node.kernel.is_up("pg-late"));
+    until(|| node.status().kernel.iter().all(|part| part.in_sync));
+}
+
+/// The port of a pod that is detached while it opens is closed again, and its number is free.
+#[test]
+fn a_pod_detached_while_its_port_opens_leaves_nothing() {
+    let files = NodeFiles::new("slow-detach");
+    files.manifest("cluster.yaml", &cluster(&["db", "late"]));
+    let node = Node::start(&files);
+    node.kernel.hang_interfaces(true);
+    let late = node.attach_in_background("late", API);
+    until(|| node.kernel.is_waiting());
+    let attachment = node.pod("late", API).attachment();
+    until(|| !node.status().waiting.is_empty());
+    node.client().detach_pod(&attachment).unwrap();
+    assert!(late.join().unwrap().is_err());
+    node.kernel.hang_interfaces(false);
+    let _db = node.attach("db", DB);
+    assert_eq!(node.ports().len(), 2, "the host port and the pod's");
+    assert!(!node.kernel.is_up("pg-late"));
+    // The same interface opens for the next request.
+    let mut client = node.client();
+    client.attach_pod(&node.pod("late", API)).unwrap();
+    assert!(node.kernel.is_up("pg-late"));
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn page(address: SocketAddr, path: &str) -> Result<String, String> {
     get().map_err(|error| format!("http://{address}{path}: {error}"))
 }
 
-/// What `podgate check` finds, by this very program.
+/// Returns the findings of `podgate check`, run by this program.
 fn check(config: &Path) -> Result<String, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut arguments = vec![own.display().to_string(), "check".into(), "-o".into(), "json".into()];

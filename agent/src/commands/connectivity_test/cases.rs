@@ -1,4 +1,4 @@
-//! What must connect under which policy.
+//! The connections that each policy must allow or deny.
 
 use super::Row;
 use super::node::Node;

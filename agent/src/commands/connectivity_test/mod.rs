@@ -62,7 +62,7 @@ pub struct Args {
     output: Output,
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Row {
     /// The policies in force.

@@ -20,7 +20,7 @@ use crate::run::Status;
 /// The namespace of Kubernetes that objects of the test are in.
 const NAMESPACE: &str = "podgate-connectivity-test";
 const PODS: [&str; 3] = ["client", "server", "other"];
-/// How long the switch may take for a step.
+/// Timeout of a step of the switch.
 const PATIENCE: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(50);
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::node::Node;
 
-/// How long an answer may take; what is blocked takes this long.
+/// Timeout of an answer; a blocked connection takes this long.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// Between two datagrams of a client that has no answer yet.
 const AGAIN: Duration = Duration::from_millis(300);

@@ -6,7 +6,7 @@ use control::View;
 use nftables::Failsafe;
 
 use super::kernel_filter::VERIFY;
-use crate::run::StartError;
+use crate::run::error::StartError;
 use crate::run::kernel::{HostNetwork, Programmer, Programming};
 
 /// Keeps the kernel's rules about the cluster node itself in line with the objects.

@@ -5,169 +5,240 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use control::{Control, PodKey};
+use control::{ClusterNode, View};
 use dataplane::Underlay;
 use dataplane::wire::Mac;
 use ipnet::IpNet;
-
-use super::ControlLoop;
-use super::ports::log_port;
-use super::uplink::Nodes;
-use crate::run::kernel::{HostNetwork, Programmer};
-use crate::run::pods::PodPort;
-use crate::run::{Event, StartError};
 use linux_net::host_port::{self, HostPortConfig};
-use renderer::{HOST, SWITCH_ADDRESSES};
+use renderer::{HOST, NodePort, PortRole, SWITCH_ADDRESSES};
+
+use super::ports::{Change, Ports};
+use super::uplink::Nodes;
+use crate::config::Config;
+use crate::run::error::StartError;
+use crate::run::events::Event;
+use crate::run::kernel::{Backoff, HostNetwork, InterfaceEvent, OpenError, Operation, Programmer};
+use crate::run::pods::Pods;
+use crate::run::port::{ManagedPort, OpenPort, Owner};
 
 /// Interval of checks for missing addresses, routes and settings that no event reported.
 const VERIFY: Duration = Duration::from_secs(5);
 
-/// The port towards the kernel, and the kernel's end of it.
+/// Keeps the port towards the kernel open, the kernel's end configured, and the kernel's addresses
+/// known: processes of the cluster node are reachable at each of them.
 pub(super) struct HostPort {
-    pub(super) config: HostPortConfig,
-    /// The cluster nodes that `config` follows from.
-    pub(super) made_for: Option<Arc<Nodes>>,
-    pub(super) mac: Mac,
-    pub(super) port: PodPort,
+    config: HostPortConfig,
+    /// The cluster nodes and the state of the attached pods that `config` follows from.
+    made_for: Option<(Arc<Nodes>, u64)>,
+    mac: Mac,
+    pub(super) port: ManagedPort,
     pub(super) programmer: Programmer<HostPortConfig>,
+    addresses: Vec<IpAddr>,
+    reading: Reading,
+    /// The retry timer of reading the addresses.
+    retry: Backoff,
 }
 
-impl ControlLoop {
-    /// Creates the host port, if it is configured.
-    pub(in crate::run) fn set_up_host_port(&mut self) -> Result<(), StartError> {
-        if !self.shared.config.host_port {
-            return Ok(());
-        }
+/// The state of reading the kernel's addresses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Done,
+    Requested,
+    /// Requested, and they may have changed since.
+    Outdated,
+}
+
+impl HostPort {
+    /// Creates the kernel's end, and requests the port.
+    pub(super) fn start(
+        mut network: Box<dyn HostNetwork>,
+        config: HostPortConfig,
+        events: Sender<Event>,
+        ports: &mut Ports,
+    ) -> Result<Self, StartError> {
         let failed = |error| StartError::Failed(format!("host port: {error}"));
-        let config = self.wanted_host_port();
-        let mut network = self.interfaces.host_network().map_err(failed)?;
         let mac = network.set_up_host_port(&config).map_err(failed)?;
-        let port = self.open_port(&config.switch_interface).map_err(failed)?;
-        log_port(HOST, &config.switch_interface, &port);
-        let interface = config.switch_interface.clone();
-        let programmer = programmer(network, self.events.clone())?;
-        self.host = Some(HostPort { config, made_for: None, mac, port, programmer });
-        self.publish();
-        self.bring_up_when_in_force(interface);
-        Ok(())
+        let apply = move |config: &HostPortConfig| {
+            let mac = network.set_up_host_port(config)?;
+            // The loop may have ended.
+            let _ = events.send(Event::HostPort(mac));
+            Ok(())
+        };
+        let programmer = Programmer::start("host-port", VERIFY, apply);
+        let mut port = ManagedPort::new(config.switch_interface.clone());
+        ports.open(Owner::Host, &mut port, None);
+        let mut host = Self {
+            config,
+            made_for: None,
+            mac,
+            port,
+            programmer: programmer.map_err(StartError::thread)?,
+            addresses: Vec::new(),
+            reading: Reading::Done,
+            retry: Backoff::default(),
+        };
+        host.read_addresses(ports);
+        Ok(host)
     }
 
-    /// Brings the host port in line with pod networks and pods.
-    pub(super) fn update_host_port(&mut self) {
-        let wanted = self.wanted_host_port();
-        let nodes = Arc::clone(&self.control.view().nodes);
-        let Some(host) = &mut self.host else { return };
-        host.programmer.set(wanted.clone());
-        host.config = wanted;
-        host.made_for = Some(nodes);
-    }
-
-    /// The host port was made or restored; its kernel's end has this MAC address.
-    pub(super) fn host_port_event(&mut self, mac: Mac) {
-        let Some(host) = &mut self.host else { return };
-        if let PodPort::Failed { again_at, .. } = &mut host.port {
-            *again_at = Instant::now();
-        }
-        if std::mem::replace(&mut host.mac, mac) != mac {
-            self.publish();
+    /// Brings the kernel's end in line with pod networks and pods.
+    pub(super) fn follow(&mut self, config: &Config, view: &View, pods: &Pods, has_uplink: bool) {
+        let is_same = |(nodes, revision): &(Arc<Nodes>, u64)| {
+            Arc::ptr_eq(nodes, &view.nodes) && *revision == pods.revision()
+        };
+        if !self.made_for.as_ref().is_some_and(is_same) {
+            self.config = wanted(config, view, pods, has_uplink);
+            self.programmer.set(self.config.clone());
+            self.made_for = Some((Arc::clone(&view.nodes), pods.revision()));
         }
     }
 
-    /// Reads the kernel's addresses again if they may have changed; returns whether they have.
-    /// Processes of the cluster node are reachable at each of them.
-    pub(super) fn follow_kernel_addresses(&mut self) -> bool {
-        if self.host.is_none() || !std::mem::take(&mut self.follows_addresses) {
-            return false;
+    /// Handles an event of the kernel: addresses, routes or the kernel's end may have changed.
+    pub(super) fn kernel_event(&mut self, event: &InterfaceEvent, ports: &Ports) {
+        if matches!(event, InterfaceEvent::Routes | InterfaceEvent::Missed) {
+            self.read_addresses(ports);
         }
-        match self.interfaces.addresses() {
+        let gone = matches!(event, InterfaceEvent::Gone(_));
+        if gone || matches!(event, InterfaceEvent::Routes | InterfaceEvent::Missed) {
+            self.programmer.verify();
+        }
+    }
+
+    /// Requests the kernel's addresses.
+    fn read_addresses(&mut self, ports: &Ports) {
+        self.retry.stop();
+        self.reading = match self.reading {
+            Reading::Done => {
+                ports.request(Operation::ReadAddresses);
+                Reading::Requested
+            }
+            Reading::Requested | Reading::Outdated => Reading::Outdated,
+        };
+    }
+
+    /// Returns whether the kernel's addresses are being read.
+    pub(super) fn is_reading(&self) -> bool {
+        self.reading != Reading::Done
+    }
+
+    /// Handles the kernel's addresses.
+    pub(super) fn addresses_read(&mut self, read: Result<Vec<IpAddr>, String>, ports: &mut Ports) {
+        let is_outdated = std::mem::replace(&mut self.reading, Reading::Done) == Reading::Outdated;
+        match read {
             Ok(addresses) => {
-                let changed = self.kernel_addresses != addresses;
-                self.kernel_addresses = addresses;
-                changed
+                if std::mem::replace(&mut self.addresses, addresses.clone()) != addresses {
+                    ports.changed(Change::Snapshot);
+                }
             }
             Err(error) => {
                 tracing::warn!("the cluster node's addresses: {error}");
-                self.follows_addresses = true;
-                false
+                self.retry.fail(Instant::now());
             }
         }
-    }
-
-    fn wanted_host_port(&self) -> HostPortConfig {
-        let attached: Vec<_> = self
-            .pods
-            .iter()
-            .map(|attached| (attached.key.clone(), attached.pod.addresses.clone()))
-            .collect();
-        let config = &self.shared.config;
-        let view = self.control.view();
-        let beyond = match self.uplink.is_some() {
-            true => view.nodes.values().flat_map(|node| &node.pod_cidrs).copied().collect(),
-            false => Vec::new(),
-        };
-        let beyond = beyond.into_iter().chain(config.network.service_networks.iter().copied());
-        let beyond: Vec<_> = beyond.collect();
-        let wanted = host_port_config(
-            &self.control,
-            &config.node_name,
-            config.mtu,
-            &attached,
-            beyond.iter().copied(),
-        );
-        let own = self.own_object();
-        let pod_networks = own.iter().flat_map(|node| &node.pod_cidrs);
-        let is_own = |network: &IpNet| pod_networks.clone().any(|own| own == network);
-        // Answers must return through the switch. Those of endpoints that are cluster nodes would
-        // go to a cluster node's address directly, and over a routed underlay those of pods as
-        // well.
-        let is_routed = config.network.underlay == Underlay::Routed && self.uplink.is_some();
-        let from_gateway = |network: &IpNet| {
-            is_routed && !is_own(network) || config.network.service_networks.contains(network)
-        };
-        HostPortConfig {
-            node_addresses: own.iter().flat_map(|node| node.addresses.iter().copied()).collect(),
-            from_gateway: beyond.into_iter().filter(from_gateway).collect(),
-            ..wanted
+        if is_outdated {
+            self.read_addresses(ports);
         }
     }
+
+    /// Handles the result of opening the port.
+    pub(super) fn opened(&mut self, result: Result<OpenPort, OpenError>, ports: &mut Ports) {
+        match result {
+            Ok(open) => {
+                self.port.opened(open);
+                ports.bring_up_with_next_snapshot(self.port.interface.clone());
+            }
+            Err(error) => {
+                self.port.fail(&error.why, Instant::now());
+                ports.changed(Change::Status);
+            }
+        }
+        self.port.log(HOST);
+    }
+
+    /// The kernel's end was made or verified; it has this MAC address.
+    pub(super) fn made(&mut self, mac: Mac, ports: &mut Ports) {
+        if self.port.retry.due().is_some() {
+            self.port.retry.hurry(Instant::now());
+        }
+        if std::mem::replace(&mut self.mac, mac) != mac {
+            ports.changed(Change::Snapshot);
+        }
+    }
+
+    /// Handles the loss of the port: it is opened again once its interface is verified.
+    pub(super) fn lost(&mut self, why: &str) {
+        self.port.fail(why, Instant::now());
+        // A new interface of the same name has another number.
+        self.port.index = None;
+        self.programmer.verify();
+    }
+
+    /// Repeats failed attempts that are due.
+    pub(super) fn reconcile(&mut self, ports: &mut Ports) {
+        let now = Instant::now();
+        if self.port.retry.is_due(now) {
+            ports.open(Owner::Host, &mut self.port, None);
+        }
+        if self.retry.is_due(now) {
+            self.read_addresses(ports);
+        }
+    }
+
+    /// The port for a snapshot.
+    pub(super) fn node_port(&self) -> Option<NodePort> {
+        let open = self.port.open()?;
+        let port = NodePort::new(open.id, PortRole::Host);
+        Some(NodePort { mac: Some(self.mac), mtu: open.mtu, ..port })
+    }
+
+    /// The addresses of the kernel's end: the pods' gateways.
+    pub(super) fn gateways(&self) -> &[IpAddr] {
+        &self.config.gateways
+    }
+
+    /// The cluster node's addresses as the kernel knows them.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.config.gateways.iter().chain(&self.addresses).copied()
+    }
 }
 
-/// Keeps the kernel's end in the desired state, and reports its MAC address.
-fn programmer(
-    mut network: Box<dyn HostNetwork>,
-    events: Sender<Event>,
-) -> Result<Programmer<HostPortConfig>, StartError> {
-    let apply = move |config: &HostPortConfig| {
-        let mac = network.set_up_host_port(config)?;
-        // The loop may have ended.
-        let _ = events.send(Event::HostPort(mac));
-        Ok(())
-    };
-    Programmer::start("host-port", VERIFY, apply).map_err(StartError::thread)
-}
-
-/// The host port that follows from the cluster node's pod networks, the pods attached, and the
-/// networks `beyond` that are reached through the switch as well.
-fn host_port_config(
-    control: &Control,
-    node: &str,
-    mtu: u32,
-    attached: &[(PodKey, Vec<IpAddr>)],
-    beyond: impl IntoIterator<Item = ipnet::IpNet>,
+/// The configuration that follows from the cluster node's pod networks, the attached pods, and the
+/// networks that are reached through the switch as well.
+pub(super) fn wanted(
+    config: &Config,
+    view: &View,
+    pods: &Pods,
+    has_uplink: bool,
 ) -> HostPortConfig {
-    let view = control.view();
-    let object = view.nodes.get(node);
-    let networks = object.map_or(&[][..], |node| &node.pod_cidrs);
+    let own: Option<&Arc<ClusterNode>> = view.nodes.get(config.node_name.as_str());
+    let networks = own.map_or(&[][..], |node| &node.pod_cidrs);
+    let node_addresses = own.map_or(&[][..], |node| &node.addresses);
+    let of_others = view.nodes.values().flat_map(|node| &node.pod_cidrs).filter(|_| has_uplink);
+    let beyond: Vec<IpNet> = of_others.chain(&config.network.service_networks).copied().collect();
     let mut routes = networks.to_vec();
     // A kernel without IPv6 takes no such route.
-    let has_v6 = object.is_some_and(|node| node.addresses.iter().any(IpAddr::is_ipv6));
-    let own = SWITCH_ADDRESSES.into_iter().filter(|own| own.is_ipv4() || has_v6);
-    routes.extend(own.map(ipnet::IpNet::from));
-    let addresses = attached.iter().flat_map(|(_, addresses)| addresses);
+    let has_v6 = node_addresses.iter().any(IpAddr::is_ipv6);
+    let switch = SWITCH_ADDRESSES.into_iter().filter(|own| own.is_ipv4() || has_v6);
+    routes.extend(switch.map(IpNet::from));
+    let addresses = pods.iter().flat_map(|attached| &attached.pod.addresses);
     let outside = addresses.filter(|address| !networks.iter().any(|net| net.contains(*address)));
-    routes.extend(outside.map(|address| ipnet::IpNet::from(*address)));
-    routes.extend(beyond);
+    routes.extend(outside.map(|address| IpNet::from(*address)));
+    routes.extend(&beyond);
     routes.sort_unstable();
     routes.dedup();
-    HostPortConfig { mtu, gateways: host_port::gateways(networks), routes, ..Default::default() }
+    // Answers must return through the switch. Those of endpoints that are cluster nodes would go to a
+    // cluster node's address directly, and over a routed underlay those of pods as well.
+    let is_routed = config.network.underlay == Underlay::Routed && has_uplink;
+    let from_gateway = |network: &IpNet| {
+        is_routed && !networks.contains(network)
+            || config.network.service_networks.contains(network)
+    };
+    HostPortConfig {
+        mtu: config.mtu,
+        gateways: host_port::gateways(networks),
+        routes,
+        node_addresses: node_addresses.to_vec(),
+        from_gateway: beyond.into_iter().filter(from_gateway).collect(),
+        ..Default::default()
+    }
 }

@@ -7,7 +7,7 @@ use control::View;
 use dataplane::Underlay;
 
 use super::uplink::Nodes;
-use crate::run::StartError;
+use crate::run::error::StartError;
 use crate::run::kernel::{HostNetwork, Programmer, Programming};
 use linux_net::filter::Rules;
 

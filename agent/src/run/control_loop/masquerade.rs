@@ -7,7 +7,7 @@ use std::time::Duration;
 use control::View;
 
 use super::uplink::Nodes;
-use crate::run::StartError;
+use crate::run::error::StartError;
 use crate::run::kernel::{HostNetwork, Programmer, Programming};
 use linux_net::masquerade::Rules;
 

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use nftables::{Attachment, Enforcer, Locator, Renderer, Site};
 
 use crate::config::Config;
-use crate::run::StartError;
+use crate::run::error::StartError;
 use crate::run::kernel::{Programmer, Programming};
 
 /// Interval of checks for interfaces that no event reported, and for foreign changes.
@@ -48,7 +48,7 @@ struct Kernel {
     locator: Locator,
     renderer: Renderer,
     enforcer: Enforcer,
-    /// What was rendered last.
+    /// The state rendered last.
     rendered: Option<(u64, Site)>,
     attachments: Arc<Mutex<Attachments>>,
     moved: Arc<AtomicBool>,
@@ -90,12 +90,12 @@ impl NftablesReconciler {
         self.programmer.wait(timeout);
     }
 
-    /// Whether pods' interfaces changed since this was last asked.
+    /// Returns whether pods' interfaces changed since the last call.
     pub(super) fn take_moved(&self) -> bool {
         self.moved.swap(false, Ordering::AcqRel)
     }
 
-    /// Where pods' interfaces were found.
+    /// The interfaces found, by pod.
     pub(super) fn attachments(&self) -> Attachments {
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,113 +1,297 @@
-//! Opens ports, retries failed ones, and handles lost ones.
+//! The ports that workers serve: requests to open them, their numbers, their loss.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use dataplane::PortId;
+use dataplane::port::PortGone;
 use dataplane::wire::Mac;
-
-use super::{AGAIN, ControlLoop, LOST, LOST_FOR};
-use crate::run::StartError;
-use crate::run::kernel::{InterfaceEvent, Opened};
-use crate::run::pods::{PodPort, key_of};
-use crate::run::shared_status::LostPort;
+use dataplane::{PortId, Switch};
 use local_api::Attachment;
-use renderer::HOST;
 
-impl ControlLoop {
-    /// Restores the pods that an earlier process had attached.
-    pub(in crate::run) fn take_up_pods(&mut self) -> Result<(), StartError> {
-        if self.nftables.is_some() {
-            return Ok(());
-        }
-        let failed = |error| StartError::Failed(format!("state-dir: {error}"));
-        let (records, faults) = self.records.load().map_err(failed)?;
-        for fault in faults {
-            tracing::error!("a pod that was attached is not taken up: {fault}");
-        }
-        for pod in records {
-            self.shared.beat();
-            let (key, interface) = (key_of(&pod), pod.host_interface.clone());
-            let attachment = pod.attachment();
-            match self.interfaces.index(&interface) {
-                Ok(None) => {
-                    tracing::info!("pod {key}: interface {interface} is gone; it is forgotten");
-                    self.switch.depart(pod.addresses.iter().map(|it| (*it).into()));
-                    self.forget_record(&attachment);
-                    continue;
-                }
-                Ok(Some(_)) => {}
-                Err(error) => tracing::warn!("pod {key}: {error}"),
-            }
-            if let Err(error) = self.pods.admit(&pod, &self.own_addresses()) {
-                tracing::error!("pod {key} is not taken up: {error}");
-                continue;
-            }
-            let port = self.open_pod_port_or_later(&interface, pod.mac.0);
-            log_port(&key.to_string(), &interface, &port);
-            self.pods.insert(pod, port, None);
-            self.bind(&key);
-        }
-        self.commit_ports();
-        if !self.switch.wait_in_force(self.generation, crate::run::FIRST_SNAPSHOT) {
-            return Err(StartError::Failed("the workers did not take over the pods".to_owned()));
-        }
-        let served = self.pods.iter().filter(|attached| attached.port_id().is_some());
-        let interfaces: Vec<String> =
-            served.map(|attached| attached.pod.host_interface.clone()).collect();
-        self.to_bring_up.extend(interfaces.into_iter().map(|it| (self.generation, it)));
-        self.bring_up_ports();
-        Ok(())
+use super::punt_link::PuntLink;
+use crate::run::error::StartError;
+use crate::run::kernel::{
+    Completion, InterfaceEvent, InterfaceThread, Interfaces, OpenError, Opened, Operation,
+    Programming, Purpose, Way,
+};
+use crate::run::port::{ManagedPort, OpenPort, Owner};
+use crate::run::shared_status::{LostPort, SharedStatus};
+
+/// Lost ports shown in `status`.
+const LOST: usize = 16;
+/// Time that a lost port is shown unless it is restored.
+const LOST_FOR: Duration = Duration::from_secs(600);
+
+/// The effect of a change: the publication that it needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    #[default]
+    None,
+    /// To publish the status.
+    Status,
+    /// To publish a snapshot.
+    Snapshot,
+}
+
+/// The ports that workers serve, and those requested.
+pub(super) struct Ports {
+    pub(super) shared: Arc<SharedStatus>,
+    kernel: InterfaceThread,
+    tickets: u64,
+    pub(super) requests: BTreeMap<u64, Request>,
+    /// Requests that were refused without an operation.
+    refused: Vec<(u64, OpenError)>,
+    served: BTreeMap<PortId, Served>,
+    /// Interfaces whose program or existence was lost while requests were under way.
+    lost_early: Vec<u32>,
+    /// Interfaces to switch on, with the generation that has to be in force before.
+    to_bring_up: Vec<(u64, String)>,
+    /// The same for the next generation.
+    newly_opened: Vec<String>,
+    /// Reports of workers that were fetched but not handled yet.
+    gone: VecDeque<(PortId, PortGone)>,
+    lost: VecDeque<LostPort>,
+    pub(super) punt_link: PuntLink,
+    change: Change,
+}
+
+/// A request to open a port.
+pub(super) struct Request {
+    pub(super) owner: Owner,
+    interface: String,
+    expected: Option<u32>,
+    /// The pod's MAC address.
+    mac: Option<Mac>,
+    /// Its number, where it is allocated before.
+    member: Option<PortId>,
+    is_cancelled: bool,
+    /// Whether the punt link that it was begun on is lost.
+    is_lost: bool,
+}
+
+/// A port that workers serve.
+struct Served {
+    owner: Owner,
+    interface: String,
+    index: u32,
+    queues: usize,
+}
+
+impl Ports {
+    /// Starts the thread that opens ports; `report` receives its completions.
+    pub(super) fn start(
+        shared: Arc<SharedStatus>,
+        interfaces: Box<dyn Interfaces>,
+        report: impl Fn(Vec<Completion>) + Send + 'static,
+    ) -> Result<Self, StartError> {
+        let kernel = InterfaceThread::start(interfaces, report).map_err(StartError::thread)?;
+        Ok(Self {
+            shared,
+            kernel,
+            tickets: 0,
+            requests: BTreeMap::new(),
+            refused: Vec::new(),
+            served: BTreeMap::new(),
+            lost_early: Vec::new(),
+            to_bring_up: Vec::new(),
+            newly_opened: Vec::new(),
+            gone: VecDeque::new(),
+            lost: VecDeque::new(),
+            punt_link: PuntLink::default(),
+            change: Change::None,
+        })
     }
 
-    /// Schedules switching an interface on, once the current generation is in force.
-    pub(super) fn bring_up_when_in_force(&mut self, interface: String) {
-        self.to_bring_up.push((self.generation, interface));
+    /// The workers.
+    pub(super) fn switch(&self) -> &Arc<Switch> {
+        &self.shared.switch
     }
 
-    /// Switches interfaces on whose generation is in force.
-    pub(super) fn bring_up_ports(&mut self) {
-        let in_force = self.switch.generation();
-        for (_, interface) in self.to_bring_up.extract_if(.., |(wanted, _)| *wanted <= in_force) {
-            if let Err(error) = self.interfaces.bring_up(&interface) {
-                tracing::warn!("{error}");
+    /// Notes the effect of a change.
+    pub(super) fn changed(&mut self, change: Change) {
+        self.change = self.change.max(change);
+    }
+
+    /// Takes the changes noted so far.
+    pub(super) fn take_change(&mut self) -> Change {
+        std::mem::take(&mut self.change)
+    }
+
+    /// Requests an operation on interfaces.
+    pub(super) fn request(&self, operation: Operation) {
+        self.kernel.request(operation);
+    }
+
+    /// Names an operation that takes too long.
+    pub(super) fn programming(&self) -> Programming {
+        self.kernel.programming()
+    }
+
+    /// Requests to open a port; `mac` is that of the pod behind it.
+    pub(super) fn open(&mut self, owner: Owner, port: &mut ManagedPort, mac: Option<Mac>) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let (interface, expected) = (port.interface.clone(), port.index);
+        let request = Request {
+            owner,
+            interface,
+            expected,
+            mac,
+            member: None,
+            is_cancelled: false,
+            is_lost: false,
+        };
+        self.requests.insert(ticket, request);
+        port.requested(ticket);
+        match (&mut self.punt_link, mac) {
+            (PuntLink::Starting(waiting), Some(_)) => waiting.push(ticket),
+            _ => self.begin(ticket),
+        }
+    }
+
+    /// Begins a request.
+    pub(super) fn begin(&mut self, ticket: u64) {
+        let way = self.way(ticket);
+        let Some(request) = self.requests.get(&ticket) else { return };
+        let interface = request.interface.clone();
+        match way {
+            Ok(way) => {
+                let expected = request.expected;
+                self.kernel.request(Operation::Open { ticket, interface, expected, way });
+            }
+            Err(why) => {
+                let why = format!("open {interface}: {why}");
+                self.refused.push((ticket, OpenError { why, is_gone: false }));
             }
         }
     }
 
-    /// Opens a port and hands it to the workers; it forwards frames once a snapshot contains it.
-    pub(super) fn open_port(&mut self, interface: &str) -> Result<PodPort, String> {
-        let failed = |why| format!("open {interface}: {why}");
-        self.room_for_queues(1).map_err(failed)?;
-        let opened = self.interfaces.open(interface)?;
-        self.serve(opened).map_err(failed)
+    fn way(&mut self, ticket: u64) -> Result<Way, String> {
+        let Some(request) = self.requests.get(&ticket) else { return Ok(Way::Sockets) };
+        let (Some(mac), Some((trunk, offload))) = (request.mac, self.punt_link.running()) else {
+            let is_uplink = request.owner == Owner::Uplink;
+            self.room_for_queues(1)?;
+            return Ok(if is_uplink { Way::Uplink } else { Way::Sockets });
+        };
+        let id = self.free_port_id()?;
+        let tag = self.switch().add_member(id, trunk);
+        if let Some(request) = self.requests.get_mut(&ticket) {
+            request.member = Some(id);
+        }
+        Ok(Way::Program { offload, id, tag, mac })
+    }
+
+    /// Gives a request up: what opens for it is closed again.
+    pub(super) fn cancel(&mut self, ticket: u64) {
+        if let Some(request) = self.requests.get_mut(&ticket) {
+            request.is_cancelled = true;
+        }
+    }
+
+    /// Fails the requests for ports on a punt link that is lost.
+    pub(super) fn lose_members(&mut self) {
+        let requests = self.requests.values_mut();
+        requests.filter(|it| it.member.is_some()).for_each(|request| request.is_lost = true);
+    }
+
+    /// Takes the requests that were refused.
+    pub(super) fn take_refused(&mut self) -> Vec<(u64, OpenError)> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Handles the completion of a request: hands the port to the workers. It forwards frames once a
+    /// snapshot contains it. Returns the owner unless the request was given up.
+    pub(super) fn complete(
+        &mut self,
+        ticket: u64,
+        result: Result<Opened, OpenError>,
+    ) -> Option<(Owner, Result<OpenPort, OpenError>)> {
+        let request = self.requests.remove(&ticket)?;
+        let index = result.as_ref().ok().map(|opened| opened.index);
+        let is_lost = request.is_lost || index.is_some_and(|it| self.lost_early.contains(&it));
+        if self.requests.is_empty() {
+            self.lost_early.clear();
+        }
+        let result = match result {
+            Ok(opened) if request.is_cancelled || is_lost => {
+                self.kernel.request(Operation::Close(opened));
+                let why = "its XDP program was detached while it opened".to_owned();
+                Err(OpenError { why, is_gone: false })
+            }
+            Ok(opened) => self.serve(&request, opened),
+            Err(error) => Err(error),
+        };
+        if result.is_err() {
+            request.member.into_iter().for_each(|id| self.discard(id));
+        }
+        if is_lost && request.owner != Owner::Uplink {
+            self.kernel.request(Operation::BringDown { interface: request.interface });
+        }
+        (!request.is_cancelled).then_some((request.owner, result))
     }
 
     /// Allocates a port number and hands the opened queues to the workers.
-    pub(super) fn serve(&mut self, opened: Opened) -> Result<PodPort, String> {
+    fn serve(&mut self, request: &Request, opened: Opened) -> Result<OpenPort, OpenError> {
+        let queues = opened.queues.len();
+        let id = match request.member {
+            Some(id) => Ok(id),
+            None => self.room_for_queues(queues).and_then(|()| self.free_port_id()),
+        };
+        let id = match id {
+            Ok(id) => id,
+            Err(why) => {
+                self.kernel.request(Operation::Close(opened));
+                let why = format!("open {}: {why}", request.interface);
+                return Err(OpenError { why, is_gone: false });
+            }
+        };
         let Opened { queues: ports, mode, index, mtu } = opened;
-        let queues = ports.len();
-        self.room_for_queues(queues)?;
-        let id = self.free_port_id()?;
-        self.switch.add_queues(id, ports);
-        Ok(PodPort::Open { id, index, mtu, mode, queues })
+        if request.member.is_none() {
+            self.switch().add_queues(id, ports);
+        }
+        let (owner, interface) = (request.owner.clone(), request.interface.clone());
+        self.served.insert(id, Served { owner, interface, index, queues });
+        self.changed(Change::Snapshot);
+        Ok(OpenPort { id, index, mtu, mode, queues })
     }
 
-    /// Allocates a port number.
-    pub(super) fn free_port_id(&self) -> Result<PortId, String> {
-        self.switch.free_port_id().ok_or_else(|| {
+    /// Lets connections of pods leave by the uplink, where flow offload runs.
+    pub(super) fn set_uplink_of_flow_offload(&self) {
+        let uplink = self.served.iter().find(|(_, served)| served.owner == Owner::Uplink);
+        if let (Some((_, offload)), Some((id, served))) = (self.punt_link.running(), uplink) {
+            offload.set_uplink(*id, served.index);
+        }
+    }
+
+    /// Hands the punt link to the workers.
+    pub(super) fn serve_punt_link(&mut self, opened: Opened) -> Result<OpenPort, String> {
+        let interface = linux_net::punt::SWITCH_END.to_owned();
+        let (owner, expected, mac) = (Owner::PuntLink, None, None);
+        let request = Request {
+            owner,
+            interface,
+            expected,
+            mac,
+            member: None,
+            is_cancelled: false,
+            is_lost: false,
+        };
+        self.serve(&request, opened).map_err(|error| error.why)
+    }
+
+    fn free_port_id(&self) -> Result<PortId, String> {
+        self.switch().free_port_id().ok_or_else(|| {
             format!("all {} ports are taken (max-ports)", self.shared.config.max_ports)
         })
     }
 
     /// Checks that `more` queues leave a quarter of the UMEM free. Each queue posts frames to its
     /// fill ring; with all frames posted, no packet could be in flight.
-    pub(super) fn room_for_queues(&self, more: usize) -> Result<(), String> {
+    fn room_for_queues(&self, more: usize) -> Result<(), String> {
         let config = &self.shared.config;
-        let host = self.host.iter().map(|host| &host.port);
-        let uplink = self.uplink.iter().map(|uplink| &uplink.port);
-        let ports = self.pods.iter().map(|attached| &attached.port).chain(host).chain(uplink);
-        let open: usize = ports.map(PodPort::queues).sum();
+        let open: usize = self.served.values().map(|served| served.queues).sum();
         let kept = (open + more) as u64 * u64::from(config.frames_per_port);
         if kept > u64::from(config.umem_frames) / 4 * 3 {
             return Err(format!(
@@ -118,133 +302,127 @@ impl ControlLoop {
         Ok(())
     }
 
-    fn open_port_or_later(&mut self, interface: &str) -> PodPort {
-        let again_at = Instant::now() + AGAIN;
-        self.open_port(interface).unwrap_or_else(|why| PodPort::Failed { why, again_at })
+    /// Stops serving a port. Discards pending reports about it, since its number may be reused.
+    pub(super) fn remove(&mut self, id: PortId) {
+        if self.served.remove(&id).is_some() {
+            self.discard(id);
+            self.changed(Change::Snapshot);
+        }
     }
 
-    fn open_pod_port_or_later(&mut self, interface: &str, mac: Mac) -> PodPort {
-        let again_at = Instant::now() + AGAIN;
-        let opened = self.open_pod_port(interface, mac);
-        opened.unwrap_or_else(|why| PodPort::Failed { why, again_at })
-    }
-
-    /// Removes a port and discards pending reports about it, since its number may be reused.
-    pub(super) fn remove_port(&mut self, id: PortId) {
-        self.remove_from_flow_offload(id);
-        self.switch.remove_port(id);
-        self.gone.extend(self.switch.take_gone());
+    fn discard(&mut self, id: PortId) {
+        if let Some((_, offload)) = self.punt_link.running() {
+            offload.remove_port(id);
+        }
+        self.switch().remove_port(id);
+        self.gone.extend(self.shared.switch.take_gone());
         self.gone.retain(|(gone, _)| *gone != id);
     }
 
-    /// Checks whether interfaces with open ports were deleted: the reported one, or all. The kernel
-    /// also reports an interface that only left a bridge, so the check looks it up by name.
-    pub(super) fn interface_event(&mut self, event: &InterfaceEvent) {
-        let ports = self.pods.iter().map(|it| (&it.pod.host_interface, &it.port));
-        let host = self.host.iter().map(|it| (&it.config.switch_interface, &it.port));
-        let uplink = self.uplink.iter().map(|it| (&it.interface, &it.port));
-        let punt = self.punt.iter().map(|it| (&it.interface, &it.port));
-        let open: Vec<(String, u32, PortId)> = ports
-            .chain(host)
-            .chain(uplink)
-            .chain(punt)
-            .filter_map(|(interface, port)| match port {
-                PodPort::Open { index, id, .. } => Some((interface.clone(), *index, *id)),
-                PodPort::Failed { .. } => None,
-            })
-            .filter(|(_, index, _)| match event {
-                InterfaceEvent::Gone(gone) | InterfaceEvent::ProgramLost(gone) => index == gone,
-                InterfaceEvent::Missed => true,
-                InterfaceEvent::Neighbour(..) | InterfaceEvent::Routes => false,
-            })
-            .collect();
-        for (interface, index, id) in open {
-            if matches!(event, InterfaceEvent::ProgramLost(_)) {
-                self.close_unguarded(&interface, id);
-            } else if self.interfaces.index(&interface).is_ok_and(|now| now != Some(index)) {
-                self.lose_port(id, "the interface was deleted");
-            }
-        }
-    }
-
-    /// Closes a port whose XDP program was removed: switches its interface off until the port is
-    /// opened again. The uplink's interface stays on, since the kernel uses it as well.
-    fn close_unguarded(&mut self, interface: &str, id: PortId) {
-        let is_uplink = self.uplink.as_ref().is_some_and(|uplink| uplink.port.id() == Some(id));
-        if !is_uplink && let Err(error) = self.interfaces.bring_down(interface) {
-            tracing::warn!("{error}");
-        }
-        self.lose_port(id, "its XDP program was taken off");
-        let now = Instant::now();
-        let pods = self.pods.iter_mut().filter(|it| it.pod.host_interface == interface);
-        let host = self.host.iter_mut().filter(|it| it.config.switch_interface == interface);
-        let uplink = self.uplink.iter_mut().filter(|_| is_uplink);
-        let ports = pods.map(|it| &mut it.port);
-        let ports = ports.chain(host.map(|it| &mut it.port)).chain(uplink.map(|it| &mut it.port));
-        for port in ports {
-            if let PodPort::Failed { again_at, .. } = port {
-                *again_at = now;
-            }
-        }
-        self.next_check = now;
-    }
-
-    /// Handles what workers report about ports.
-    pub(super) fn fetch_gone(&mut self) {
-        self.gone.extend(self.switch.take_gone());
-        while let Some((id, gone)) = self.gone.pop_front() {
-            self.lose_port(id, &gone.to_string());
-        }
-    }
-
-    /// Handles the loss of a port.
-    fn lose_port(&mut self, id: PortId, why: &str) {
-        if let Some(attached) = self.pods.with_port(id) {
-            let attachment = attached.pod.attachment();
-            self.lose_pod_port(id, &attachment, why);
-        } else if self.host.as_ref().is_some_and(|host| host.port.id() == Some(id)) {
-            self.remove_port(id);
-            if let Some(host) = &mut self.host {
-                let again_at = Instant::now();
-                host.port = PodPort::Failed { why: why.to_owned(), again_at };
-                host.programmer.verify();
-                let interface = host.config.switch_interface.clone();
-                self.note_loss(HOST.to_owned(), interface, why);
-            }
-            self.publish();
-        } else if self.is_punt_link(id) {
-            self.lose_punt_link(why);
-        } else if self.uplink.as_ref().is_some_and(|uplink| uplink.port.id() == Some(id)) {
-            self.lose_uplink(id, why);
-        }
-    }
-
-    /// Handles the loss of a pod's port. If its interface was deleted, the pod is detached: no DEL
-    /// may follow, and its address may be reused. Otherwise the port is retried.
-    fn lose_pod_port(&mut self, id: PortId, attachment: &Attachment, why: &str) {
-        self.remove_port(id);
-        let Some(attached) = self.pods.find_mut(attachment) else { return };
-        let (name, interface) = (attached.key.to_string(), attached.pod.host_interface.clone());
-        let PodPort::Open { index, .. } = attached.port else { return };
-        let again_at = Instant::now() + AGAIN;
-        attached.port = PodPort::Failed { why: why.to_owned(), again_at };
-        self.note_loss(name, interface.clone(), why);
-        let still_there = self.interfaces.index(&interface).is_ok_and(|now| now == Some(index));
-        if still_there {
-            self.publish();
-        } else {
-            self.drop_pod(attachment, &format!("interface {interface} is gone"));
-        }
-    }
-
-    pub(super) fn note_loss(&mut self, name: String, interface: String, why: &str) {
+    /// Stops serving a port that is lost, and notes the loss; returns its owner.
+    pub(super) fn lose(&mut self, id: PortId, name: &str, why: &str) -> Option<Owner> {
+        let Served { owner, interface, .. } = self.served.get(&id)?;
+        let (owner, interface) = (owner.clone(), interface.clone());
         tracing::warn!("port {name} ({interface}) is lost: {why}");
+        self.remove(id);
         self.shared.ports_lost.fetch_add(1, Ordering::Relaxed);
         if self.lost.len() == LOST {
             self.lost.pop_front();
         }
-        let when = SystemTime::now();
+        let (name, when) = (name.to_owned(), SystemTime::now());
         self.lost.push_back(LostPort { name, interface, when, why: why.to_owned() });
+        Some(owner)
+    }
+
+    /// Ports behind programs of flow offload, with their owners and their interfaces' numbers.
+    pub(super) fn members(&self) -> impl Iterator<Item = (PortId, &Owner, u32)> {
+        let members = self.served.iter().filter(|(_, served)| served.queues == 0);
+        members.map(|(id, served)| (*id, &served.owner, served.index))
+    }
+
+    /// The owner of a port.
+    pub(super) fn owner(&self, id: PortId) -> Option<&Owner> {
+        self.served.get(&id).map(|served| &served.owner)
+    }
+
+    /// Returns the next port that workers report as failed, with the reason.
+    pub(super) fn next_gone(&mut self) -> Option<(PortId, String)> {
+        self.gone.extend(self.shared.switch.take_gone());
+        self.gone.pop_front().map(|(id, gone)| (id, gone.to_string()))
+    }
+
+    /// Handles an event about an interface. Requests a look at those that may be deleted: the kernel
+    /// also reports one that only left a bridge. Returns the ports whose XDP program is detached; a
+    /// pod's interface is switched off until its port is open again. The uplink's interface stays on,
+    /// since the kernel uses it as well.
+    pub(super) fn interface_event(&mut self, event: &InterfaceEvent) -> Vec<PortId> {
+        let concerns = |served: &&Served| match event {
+            InterfaceEvent::Gone(gone) | InterfaceEvent::ProgramLost(gone) => served.index == *gone,
+            InterfaceEvent::Missed => true,
+            InterfaceEvent::Neighbour(..) | InterfaceEvent::Routes => false,
+        };
+        if let InterfaceEvent::Gone(index) | InterfaceEvent::ProgramLost(index) = event
+            && !self.requests.is_empty()
+        {
+            self.lost_early.push(*index);
+        }
+        let mut unguarded = Vec::new();
+        for (id, served) in self.served.iter().filter(|(_, served)| concerns(served)) {
+            let interface = served.interface.clone();
+            if matches!(event, InterfaceEvent::ProgramLost(_)) {
+                unguarded.push(*id);
+                if served.owner != Owner::Uplink {
+                    self.kernel.request(Operation::BringDown { interface });
+                }
+            } else {
+                let purpose = Purpose::Served(*id);
+                self.kernel.request(Operation::Find { interface, purpose });
+            }
+        }
+        unguarded
+    }
+
+    /// Returns whether the interface of an open port was deleted, given the number that its name has
+    /// now.
+    pub(super) fn is_deleted(&self, id: PortId, now: &Result<Option<u32>, String>) -> bool {
+        let served = self.served.get(&id);
+        served.is_some_and(|served| now.as_ref().is_ok_and(|now| *now != Some(served.index)))
+    }
+
+    /// Switches an interface on once the next snapshot is in force.
+    pub(super) fn bring_up_with_next_snapshot(&mut self, interface: String) {
+        self.newly_opened.push(interface);
+        self.changed(Change::Snapshot);
+    }
+
+    /// Switches an interface on for an attachment that waits for it.
+    pub(super) fn bring_up_for(&self, interface: String, attachment: Attachment) {
+        self.kernel.request(Operation::BringUp { interface, attachment: Some(attachment) });
+    }
+
+    /// Notes the generation that contains the ports opened so far.
+    pub(super) fn published(&mut self, generation: u64) {
+        let opened = self.newly_opened.drain(..).map(|interface| (generation, interface));
+        self.to_bring_up.extend(opened);
+    }
+
+    /// Returns whether an interface waits for a snapshot to be in force.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.to_bring_up.is_empty()
+    }
+
+    /// Switches interfaces on whose generation is in force.
+    pub(super) fn bring_up(&mut self) {
+        let in_force = self.shared.switch.generation();
+        let due = self.to_bring_up.extract_if(.., |(wanted, _)| *wanted <= in_force);
+        for (_, interface) in due {
+            self.kernel.request(Operation::BringUp { interface, attachment: None });
+        }
+    }
+
+    /// Ports lost lately, newest last.
+    pub(super) fn lost(&self) -> impl Iterator<Item = &LostPort> {
+        self.lost.iter()
     }
 
     /// Removes old losses, and those of ports that are served again.
@@ -257,65 +435,7 @@ impl ControlLoop {
         let before = self.lost.len();
         self.lost.retain(|lost| is_recent(lost) && !is_served(lost));
         if self.lost.len() != before {
-            self.publish_status();
-        }
-    }
-
-    /// Retries failed ports that are due.
-    pub(super) fn open_failed_ports(&mut self) {
-        self.open_failed_uplink();
-        let now = Instant::now();
-        let due =
-            |port: &PodPort| matches!(port, PodPort::Failed { again_at, .. } if *again_at <= now);
-        let pods: Vec<(Attachment, String, Mac, String)> = self
-            .pods
-            .iter()
-            .filter(|attached| due(&attached.port))
-            .map(|it| {
-                let interface = it.pod.host_interface.clone();
-                (it.pod.attachment(), interface, it.pod.mac.0, it.key.to_string())
-            })
-            .collect();
-        let host = self.host.as_ref().filter(|host| due(&host.port));
-        let host = host.map(|host| host.config.switch_interface.clone());
-        if pods.is_empty() && host.is_none() {
-            return;
-        }
-        let mut opened = Vec::new();
-        for (attachment, interface, mac, name) in pods {
-            if matches!(self.interfaces.index(&interface), Ok(None)) {
-                self.drop_pod(&attachment, &format!("interface {interface} is gone"));
-                continue;
-            }
-            let port = self.open_pod_port_or_later(&interface, mac);
-            log_port(&name, &interface, &port);
-            if let Some(attached) = self.pods.find_mut(&attachment) {
-                // An attachment that waits is switched on when it is in force.
-                let is_attached = attached.waiting.is_none();
-                opened.extend(port.id().filter(|_| is_attached).map(|_| interface));
-                attached.port = port;
-            }
-        }
-        if let Some(interface) = host {
-            let port = self.open_port_or_later(&interface);
-            log_port(HOST, &interface, &port);
-            opened.extend(port.id().map(|_| interface));
-            if let Some(host) = &mut self.host {
-                host.port = port;
-            }
-        }
-        self.publish();
-        opened.into_iter().for_each(|interface| self.bring_up_when_in_force(interface));
-    }
-}
-
-pub(super) fn log_port(name: &str, interface: &str, port: &PodPort) {
-    match port {
-        PodPort::Open { id, mode, .. } => {
-            tracing::info!("port {} is {name} ({interface}, {mode})", id.0);
-        }
-        PodPort::Failed { why, .. } => {
-            tracing::error!("port {name} ({interface}) cannot be opened: {why}")
+            self.changed(Change::Status);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dataplane::Underlay;
 
 use super::ControlLoop;
-use crate::run::pods::PodPort;
+use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
 use observe::verdicts::Names;
 use renderer::{HOST, UPLINK};
@@ -27,7 +27,8 @@ impl ControlLoop {
 
     /// Publishes the status if the kernel's configuration state or a pod's interface changed.
     pub(super) fn publish_programming(&self) {
-        let moved = self.nftables.as_ref().is_some_and(|nftables| nftables.take_moved());
+        let nftables = self.kernel_rules.nftables.as_ref();
+        let moved = nftables.is_some_and(|nftables| nftables.take_moved());
         if moved || self.shared.state().programming != self.programming() {
             self.publish_status();
         }
@@ -39,13 +40,12 @@ impl ControlLoop {
         let mut ports = Vec::new();
         let mut waiting = Vec::new();
         if let Some(host) = &self.host {
-            let addresses = host.config.gateways.iter().map(IpAddr::to_string).collect();
-            let interface = &host.config.switch_interface;
-            ports.push(port_info(HOST.to_owned(), interface, &host.port, addresses, false));
+            let addresses = host.gateways().iter().map(IpAddr::to_string).collect();
+            ports.push(port_info(HOST.to_owned(), &host.port, addresses, false));
         }
         if let Some(uplink) = &self.uplink {
             let own = self.own_addresses().iter().map(IpAddr::to_string).collect();
-            ports.push(port_info(UPLINK.to_owned(), &uplink.interface, &uplink.port, own, false));
+            ports.push(port_info(UPLINK.to_owned(), &uplink.port, own, false));
         }
         let view = self.control.view();
         let services = view.services.iter().flat_map(|(key, service)| {
@@ -57,8 +57,8 @@ impl ControlLoop {
         });
         self.shared.broker.set_services(services.collect());
         let counting: std::collections::HashSet<&str> =
-            self.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
-        for attached in self.pods.iter() {
+            self.attachments.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
+        for attached in self.attachments.pods.iter() {
             let name = attached.key.to_string();
             for address in &attached.pod.addresses {
                 names.insert(*address, name.as_str().into());
@@ -66,13 +66,15 @@ impl ControlLoop {
             let addresses = attached.pod.addresses.iter().map(IpAddr::to_string).collect();
             let closed = !view.pods.contains_key(&attached.key)
                 || !counting.contains(attached.pod.container_id.as_str());
-            let interface = &attached.pod.host_interface;
-            ports.push(port_info(name.clone(), interface, &attached.port, addresses, closed));
+            ports.push(port_info(name.clone(), &attached.port, addresses, closed));
             if let Some(wait) = &attached.waiting {
-                waiting.push((name, wait.reason(&attached.key, &self.control, is_synced)));
+                waiting.push((
+                    name,
+                    wait.reason(&attached.key, &attached.port, &self.control, is_synced),
+                ));
             }
         }
-        if let Some(nftables) = &self.nftables {
+        if let Some(nftables) = &self.kernel_rules.nftables {
             let attachments = nftables.attachments();
             for (key, pod) in view.pods.iter() {
                 let name = key.to_string();
@@ -106,7 +108,7 @@ impl ControlLoop {
             snapshot,
             ports,
             waiting,
-            lost: self.lost.iter().cloned().collect(),
+            lost: self.ports.lost().cloned().collect(),
             objects: counts.map(|(kind, count)| (kind.name().to_owned(), count)).collect(),
             skipped: self.skipped.clone(),
             faults,
@@ -119,7 +121,8 @@ impl ControlLoop {
         self.shared.set_deciding(self.source_info.decides());
     }
 
-    /// What of an uplink's MTU is left for pods; an uplink that is not served has none.
+    /// Returns the part of an uplink's MTU that is left for pods; an uplink that is not served has
+    /// none.
     fn pod_mtu(&self, uplink: u16) -> Option<u32> {
         let tunnel = match self.shared.config.network.underlay {
             Underlay::Overlay(_) => TUNNEL_BYTES,
@@ -129,16 +132,11 @@ impl ControlLoop {
     }
 }
 
-fn port_info(
-    name: String,
-    interface: &str,
-    port: &PodPort,
-    addresses: Vec<String>,
-    closed: bool,
-) -> PortInfo {
-    let (id, mode) = match port {
-        PodPort::Open { id, mode, .. } => (Some(*id), mode.clone()),
-        PodPort::Failed { why, .. } => (None, format!("failed: {why}")),
+fn port_info(name: String, port: &ManagedPort, addresses: Vec<String>, closed: bool) -> PortInfo {
+    let (id, mode) = match &port.state {
+        PortState::Open(open) => (Some(open.id), open.mode.clone()),
+        PortState::Opening(_) => (None, "opening".to_owned()),
+        PortState::Failed(why) => (None, format!("failed: {why}")),
     };
-    PortInfo { id, name, interface: interface.to_owned(), mode, addresses, closed }
+    PortInfo { id, name, interface: port.interface.clone(), mode, addresses, closed }
 }

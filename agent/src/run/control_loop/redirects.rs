@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::run::StartError;
+use crate::run::error::StartError;
 use crate::run::kernel::{HostNetwork, Programmer, Programming};
 use linux_net::redirect::Redirects;
 

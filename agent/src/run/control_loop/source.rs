@@ -8,6 +8,7 @@ use control::api_server::{Event, InitialSync};
 use control::{Fault, Kind, Object, ObjectRef, PodKey};
 
 use super::ControlLoop;
+use super::ports::Change;
 use crate::run::source::{Reading, Restored, WatchInfo, WatchState, load};
 use observe::verdicts::Names;
 
@@ -55,7 +56,7 @@ impl Faults {
     }
 }
 
-/// What the API server reports before every kind is listed.
+/// Initial-sync buffer: events before every kind is listed.
 #[derive(Default)]
 pub(super) struct Initial {
     buffer: InitialSync,
@@ -63,7 +64,7 @@ pub(super) struct Initial {
     began: Option<Instant>,
 }
 
-/// How long listed kinds wait for the others if a saved state covers these.
+/// Time that listed kinds wait for the others if a saved state covers these.
 const LATE: Duration = Duration::from_secs(1);
 
 /// Returns whether objects of this kind get a condition in their status.
@@ -75,6 +76,15 @@ fn is_reported(kind: Kind) -> bool {
 }
 
 impl ControlLoop {
+    /// Applies what is due at the source: objects of kinds that are late, saves, statuses.
+    pub(super) fn follow_source(&mut self) {
+        if self.end_initial_sync_if_late() {
+            self.ports.changed(Change::Status);
+        }
+        self.look_after_saving();
+        self.write_reports();
+    }
+
     /// Applies a reading of the manifests.
     pub(in crate::run) fn take_manifests(&mut self, reading: Reading) {
         if reading.number <= self.reading {
@@ -139,7 +149,7 @@ impl ControlLoop {
 
     /// Applies the kinds listed so far if the others are late and a saved state covers them;
     /// returns whether it did.
-    pub(super) fn end_initial_sync_if_late(&mut self) -> bool {
+    fn end_initial_sync_if_late(&mut self) -> bool {
         let began = self.initial_sync.as_ref().and_then(|initial| initial.began);
         let is_late = began.is_some_and(|began| began.elapsed() > LATE);
         let is_restored = matches!(self.source_info.restored, Restored::From(_));
@@ -289,7 +299,7 @@ impl ControlLoop {
     }
 
     /// Starts a due save of the state, and records the result of the last one.
-    pub(super) fn look_after_saving(&mut self) {
+    fn look_after_saving(&mut self) {
         let Some(state_writer) = &mut self.state_writer else { return };
         state_writer.begin_if_due(&self.control);
         let Some(result) = state_writer.take_result() else { return };
@@ -303,6 +313,6 @@ impl ControlLoop {
                 self.source_info.save_error = Some(error);
             }
         }
-        self.publish_status();
+        self.ports.changed(Change::Status);
     }
 }

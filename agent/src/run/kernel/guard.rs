@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use linux_net::{Error, Link, LinkEvent, LinkEvents, Netlink};
 
-use super::InterfaceEvent;
-use super::interfaces::EventSink;
+use super::event::{EventSink, InterfaceEvent};
 
 /// Interval of checks of all interfaces.
 const INTERVAL: Duration = Duration::from_secs(1);

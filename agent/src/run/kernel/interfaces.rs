@@ -20,13 +20,14 @@ use linux_net::punt;
 use linux_net::redirect::{Redirector, Redirects};
 use linux_net::{Error, Event, Events, Link, LinkEvents, Netlink, NextHop, PathEvent, PathEvents};
 
+use super::event::{EventSink, InterfaceEvent};
 use super::guard::{self, Guarded};
 
 /// A port that was opened on an interface.
 pub struct Opened {
     /// Its queues, for the switch; a queue's place is its number.
     pub queues: Vec<Box<dyn Port>>,
-    /// How frames reach it, for people: `native, copy`.
+    /// Mode of the port, as shown: `native, copy`.
     pub mode: String,
     /// The interface's number: a later interface of the same name has another one.
     pub index: u32,
@@ -40,22 +41,6 @@ pub struct OpenedUplink {
     pub port: Opened,
     /// Its own MAC address.
     pub mac: Mac,
-}
-
-/// Events of interfaces, neighbours and routes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum InterfaceEvent {
-    /// The interface with this number is gone.
-    Gone(u32),
-    /// The XDP program of the interface with this number was removed or replaced.
-    ProgramLost(u32),
-    /// A neighbour changed: its interface's number, its address, and its MAC address unless that is
-    /// unknown.
-    Neighbour(u32, IpAddr, Option<Mac>),
-    /// A route was added or removed: next hops may have changed.
-    Routes,
-    /// Events were lost: all interfaces and next hops may have changed.
-    Missed,
 }
 
 /// Operations on the cluster node's interfaces.
@@ -95,13 +80,6 @@ pub trait Interfaces: Send {
     /// # Errors
     /// In words.
     fn release_host_port(&mut self, interface: &str) -> Result<(), String>;
-
-    /// Returns the name of the interface with one of the cluster node's addresses, else of its
-    /// default route.
-    ///
-    /// # Errors
-    /// In words, if the kernel does not answer or there is no such interface.
-    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String>;
 
     /// Opens a port on an interface that the kernel uses as well. Until a filter is set, all
     /// packets go to the kernel. There is at most one such interface.
@@ -158,6 +136,13 @@ pub trait Interfaces: Send {
 /// The network configuration of the cluster node itself. Each call brings one part of it into the
 /// given state from any other, and may wait for the kernel.
 pub trait HostNetwork: Send {
+    /// Returns the name of the interface with one of the cluster node's addresses, else of its
+    /// default route.
+    ///
+    /// # Errors
+    /// In words, if the kernel does not answer or there is no such interface.
+    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String>;
+
     /// Creates or restores the host port; returns the MAC address of the kernel's end.
     ///
     /// # Errors
@@ -319,14 +304,6 @@ impl Interfaces for KernelInterfaces {
         Umem::detach(interface).map_err(|error| error.to_string())
     }
 
-    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String> {
-        let link = self.netlink.uplink(node_addresses).map_err(|error| error.to_string())?;
-        link.map(|link| link.name).ok_or_else(|| {
-            "no interface has one of the cluster node's addresses, nor is there a default route"
-                .to_owned()
-        })
-    }
-
     fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
         let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
         let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
@@ -383,6 +360,14 @@ impl KernelNetwork {
 }
 
 impl HostNetwork for KernelNetwork {
+    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String> {
+        let link = self.netlink.uplink(node_addresses).map_err(|error| error.to_string())?;
+        link.map(|link| link.name).ok_or_else(|| {
+            "no interface has one of the cluster node's addresses, nor is there a default route"
+                .to_owned()
+        })
+    }
+
     fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String> {
         let port = host_port::set_up(config).map_err(|error| error.to_string())?;
         let mac = port.host.mac.ok_or_else(|| format!("{} has no MAC", port.host.name))?;
@@ -438,8 +423,6 @@ fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
 fn mtu_of(link: &Link) -> u16 {
     link.mtu.min(u16::MAX.into()) as u16
 }
-
-pub(super) type EventSink = std::sync::Arc<std::sync::Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
 
 /// The kernel's own addresses, but for those of loopback.
 pub(super) fn addresses(netlink: &mut Netlink) -> Result<Vec<IpAddr>, String> {

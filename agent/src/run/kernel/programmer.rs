@@ -9,9 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Pause after the first failure; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+use super::backoff::Backoff;
+
 /// Least time between two verifications.
 const BETWEEN: Duration = Duration::from_millis(500);
 
@@ -59,7 +58,7 @@ enum Next<D> {
 struct Timer {
     verify_every: Duration,
     last: Option<Instant>,
-    pause: Option<Duration>,
+    retry: Backoff,
 }
 
 impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
@@ -75,7 +74,7 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
         let state =
             State { desired: None, version: 0, tried: 0, verify: false, stop: false, error: None };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        let timer = Timer { verify_every, last: None, pause: None };
+        let timer = Timer { verify_every, last: None, retry: Backoff::default() };
         let theirs = Arc::clone(&shared);
         let run = move || run(name, &theirs, timer, apply);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
@@ -152,8 +151,8 @@ impl<D: Clone> State<D> {
 impl Timer {
     fn due(&self, verify: bool) -> Instant {
         let last = self.last.unwrap_or_else(Instant::now);
-        match self.pause {
-            Some(pause) => last + pause,
+        match self.retry.due() {
+            Some(due) => due,
             None if verify => last + BETWEEN.min(self.verify_every),
             None => last + self.verify_every,
         }
@@ -161,11 +160,10 @@ impl Timer {
 
     fn applied(&mut self, is_ok: bool, now: Instant) {
         self.last = Some(now);
-        self.pause = match (is_ok, self.pause) {
-            (true, _) => None,
-            (false, None) => Some(FIRST_PAUSE),
-            (false, Some(pause)) => Some((pause * 2).min(LONGEST_PAUSE)),
-        };
+        match is_ok {
+            true => self.retry.stop(),
+            false => self.retry.fail(now),
+        }
     }
 }
 

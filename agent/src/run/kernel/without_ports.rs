@@ -2,9 +2,8 @@
 
 use dataplane::port::af_xdp::UplinkFilter;
 
-use super::interfaces::{
-    EventSink, HostNetwork, InterfaceEvent, Interfaces, KernelNetwork, Opened, OpenedUplink, paths,
-};
+use super::event::{EventSink, InterfaceEvent};
+use super::interfaces::{HostNetwork, Interfaces, KernelNetwork, Opened, OpenedUplink, paths};
 use linux_net::{LinkEvent, LinkEvents, Netlink};
 
 /// Interfaces that stay the kernel's: they are watched, and never opened.
@@ -60,10 +59,6 @@ impl Interfaces for WithoutPorts {
 
     fn release_host_port(&mut self, _: &str) -> Result<(), String> {
         Ok(())
-    }
-
-    fn find_uplink(&mut self, _: &[std::net::IpAddr]) -> Result<String, String> {
-        Err(REFUSED.to_owned())
     }
 
     fn open_uplink(&mut self, _: &str) -> Result<OpenedUplink, String> {

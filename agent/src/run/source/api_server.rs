@@ -15,7 +15,7 @@ use control::api_server::{Access, Client, Election, Event, Pace, connect, report
 use control::model::Condition;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::run::StartError;
+use crate::run::error::StartError;
 
 /// Watches the API server until it is dropped.
 pub(in crate::run) struct ApiServer {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use control::Fault;
 use control::manifests::{Loaded, Source, Watcher};
 
-use crate::run::StartError;
+use crate::run::error::StartError;
 
 /// Manifests under watch.
 pub(in crate::run) struct Manifests {
@@ -27,17 +27,17 @@ struct Numbered {
 }
 
 impl Manifests {
-    /// Watches `paths`; `tell` receives a complete reading after each change.
+    /// Watches `paths`; `report` receives a complete reading after each change.
     pub(in crate::run) fn watch(
         paths: &[PathBuf],
-        tell: impl Fn(Reading) + Send + 'static,
+        report: impl Fn(Reading) + Send + 'static,
     ) -> Result<Self, StartError> {
         let source = Arc::new(Mutex::new(Numbered { source: Source::new(paths), read: 0 }));
         let watcher = if paths.is_empty() {
             None
         } else {
             let source = Arc::clone(&source);
-            let changed = move || tell(load(&source));
+            let changed = move || report(load(&source));
             let watcher = Watcher::new(paths, changed)
                 .map_err(|error| StartError::Failed(format!("watch the manifests: {error}")))?;
             Some(watcher)

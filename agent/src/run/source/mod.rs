@@ -1,4 +1,4 @@
-//! Where objects come from: a folder of manifests, or the API server.
+//! The source of objects: a folder of manifests, or the API server.
 //!
 //! ```text
 //! manifests (files, watched) ─┐
@@ -67,7 +67,7 @@ pub struct SourceInfo {
     pub report_error: Option<String>,
     /// The watch of each kind.
     pub watches: BTreeMap<Kind, WatchInfo>,
-    /// What became of the saved state at the start.
+    /// Use of the saved state at the start.
     pub restored: Restored,
     /// When the state was last saved.
     pub saved_at: Option<SystemTime>,
@@ -114,7 +114,7 @@ impl WatchState {
     }
 }
 
-/// What became of the saved state.
+/// Use of the saved state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Restored {
     /// There was none.

@@ -14,7 +14,7 @@ use control::state::{self, ObjectSnapshot};
 use control::{Control, Object};
 
 use super::Restored;
-use crate::run::StartError;
+use crate::run::error::StartError;
 
 /// Delay after a change of policies.
 const SOON: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What needs attention, in the order in which it should be looked at.
+//! Lists what needs attention, the most urgent first.
 
 use super::Status;
 

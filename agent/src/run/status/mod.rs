@@ -12,7 +12,7 @@ use dataplane::{Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
 use super::kernel::Programming;
-use super::shared_status::SharedStatus;
+use super::shared_status::{PortInfo, SharedStatus};
 use observe::time::utc;
 use renderer::UPLINK;
 
@@ -44,7 +44,7 @@ pub struct Status {
     pub rx_mode: String,
     /// Each worker's rounds.
     pub workers: Vec<WorkerStatus>,
-    /// How many sessions there are.
+    /// Number of sessions.
     pub sessions: SessionStatus,
     /// Packets by verdict: `forward`, `drop`, `consume`.
     pub packets: BTreeMap<String, u64>,
@@ -63,7 +63,7 @@ pub struct Status {
     /// Largest MTU of pods whose packets pass the uplink; absent without one.
     #[serde(default)]
     pub pod_mtu: Option<u32>,
-    /// Where they come from.
+    /// The source of objects.
     #[serde(default)]
     pub source: SourceStatus,
     /// All ports.
@@ -79,7 +79,7 @@ pub struct Status {
     /// The parts of the kernel's network configuration that the switch keeps.
     #[serde(default)]
     pub kernel: Vec<KernelStatus>,
-    /// What the process may do.
+    /// Privileges of the process.
     #[serde(default)]
     pub privileges: PrivilegeStatus,
     /// What forwards established connections beside the switch.
@@ -87,7 +87,7 @@ pub struct Status {
     pub flow_offload: FlowOffloadStatus,
 }
 
-/// What the process may do.
+/// Privileges of the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrivilegeStatus {
     /// Effective capabilities, by name.
@@ -138,7 +138,7 @@ pub struct PortStatus {
     pub id: Option<u16>,
     /// The interface it serves.
     pub interface: String,
-    /// How frames reach it (`native, copy`), or why it is not served.
+    /// Mode of the port (`native, copy`), or the reason why it is not served.
     pub mode: String,
     /// The worker that serves it; of several, the first.
     pub worker: Option<usize>,
@@ -165,7 +165,7 @@ pub struct PortStatus {
     pub sessions: u32,
 }
 
-/// What one worker serves of a port.
+/// The part of a port that one worker serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartStatus {
     /// The worker.
@@ -183,14 +183,15 @@ pub struct PartStatus {
 pub struct WaitingStatus {
     /// `ns/pod`
     pub pod: String,
-    /// What it waits for.
+    /// The reason why it waits.
     pub reason: String,
 }
 
 /// A part of the kernel's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelStatus {
-    /// `host-port`, `masquerade` or `redirects`.
+    /// `host-port`, `interfaces`, or the table: `masquerade`, `filter`, `redirects`, `nftables`,
+    /// `host-firewall`.
     pub part: String,
     /// Whether the kernel has the desired state.
     pub in_sync: bool,
@@ -298,7 +299,7 @@ pub(super) fn ports(shared: &SharedStatus) -> Vec<PortStatus> {
     let state = shared.state();
     let flow_offload = shared.flow_offload();
     let by_kernel = flow_offload.running().map(|offload| offload.of_ports()).unwrap_or_default();
-    let status = |port: &super::PortInfo| {
+    let status = |port: &PortInfo| {
         let parts = port.id.map_or_else(Vec::new, |id| shared.switch.parts(id));
         let count = |read: fn(&dataplane::counters::PortCounters) -> u64| {
             parts.iter().map(|part| read(&part.counters)).sum::<u64>()

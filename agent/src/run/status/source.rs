@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::run::source::{Restored, SourceInfo, WatchState};
 use observe::time::utc;
 
-/// Where objects come from; the names of its fields are fixed.
+/// The source of objects; the names of its fields are fixed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceStatus {
     /// `manifests`, `api-server` or `nothing`.

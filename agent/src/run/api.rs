@@ -20,8 +20,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::capture;
-use crate::run::{Event, Follower, SharedStatus, Status, make_folder, show};
+use super::capture;
+use super::events::Event;
+use super::session_rules::Follower;
+use super::shared_status::SharedStatus;
+use super::show::show;
+use super::state_dir::make_folder;
+use super::status::Status;
 use local_api::{Answer, ApiError, ErrorKind};
 use local_api::{FrameError, REQUEST_BYTES, read_line, write_line};
 use local_api::{Request, TraceAdd};
@@ -43,7 +48,7 @@ const IDLE: Duration = Duration::from_millis(200);
 
 /// The listening socket and all connections. Dropping it ends them; requests received before are
 /// still answered.
-pub struct Server {
+pub(super) struct Server {
     socket: PathBuf,
     shared: Arc<Shared>,
     listener: Arc<UnixListener>,
@@ -75,7 +80,7 @@ impl Server {
     ///
     /// # Errors
     /// If another process listens there, or the path cannot be used.
-    pub(crate) fn start(
+    pub(super) fn start(
         socket: &Path,
         status: Arc<SharedStatus>,
         events: Sender<Event>,

@@ -23,12 +23,15 @@ use serde::Serialize;
 use serde_json::json;
 use telemetry::Page;
 
-use crate::run::{self, PairOfEnds, SharedStatus, Status};
+use crate::run::events::Event as LoopEvent;
+use crate::run::pairs::{PairOfEnds, pairs_of_ends};
+use crate::run::shared_status::SharedStatus;
+use crate::run::status::Status;
 
 /// The page's state.
 pub(super) struct LivePage {
     shared: Arc<SharedStatus>,
-    events: Mutex<Sender<run::Event>>,
+    events: Mutex<Sender<LoopEvent>>,
     drawn: Arc<Mutex<Drawn>>,
     /// The last answer to the script.
     live: Mutex<Option<(Instant, String)>>,
@@ -121,7 +124,7 @@ struct Traced {
 }
 
 impl LivePage {
-    pub(super) fn new(shared: Arc<SharedStatus>, events: Sender<run::Event>) -> Self {
+    pub(super) fn new(shared: Arc<SharedStatus>, events: Sender<LoopEvent>) -> Self {
         let (events, drawn) = (Mutex::new(events), Arc::default());
         Self { shared, events, drawn, live: Mutex::default() }
     }
@@ -192,7 +195,7 @@ impl LivePage {
             drawing: number,
             flows: flows(&self.lately(now), drawing),
             ports: ports.collect(),
-            pairs: run::pairs_of_ends(shared, MOST_PAIRS),
+            pairs: pairs_of_ends(shared, MOST_PAIRS),
             trace: Trace { wanted, lines: traced.collect() },
         }
     }
@@ -253,10 +256,10 @@ const WAIT: &str = "<!DOCTYPE html>\n<meta http-equiv=\"refresh\" content=\"1\">
                     <title>What policies allow</title>\n<p>The picture is being drawn.</p>\n";
 
 /// The objects that the control loop knows.
-fn objects(events: &Sender<run::Event>) -> Result<Vec<Object>, String> {
+fn objects(events: &Sender<LoopEvent>) -> Result<Vec<Object>, String> {
     let (sender, objects) = channel();
     let ending = "podgate is ending".to_owned();
-    events.send(run::Event::Objects(sender)).map_err(|_| ending.clone())?;
+    events.send(LoopEvent::Objects(sender)).map_err(|_| ending.clone())?;
     objects.recv_timeout(OBJECTS).map_err(|_| ending)
 }
 

@@ -7,7 +7,9 @@ use dataplane::graph::Node;
 use telemetry::prometheus::{GaugeVec, IntCounterVec};
 use telemetry::{Scrape, process_metrics};
 
-use crate::run::{FlowOffloadStatus, PortStatus, Restored, SharedStatus, Status, WatchState};
+use crate::run::shared_status::SharedStatus;
+use crate::run::source::{Restored, WatchState};
+use crate::run::status::{FlowOffloadStatus, PortStatus, Status};
 
 /// Renders all metrics as of now.
 pub(super) fn text(shared: &SharedStatus) -> String {

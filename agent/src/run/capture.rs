@@ -18,7 +18,7 @@ use local_api::{
 };
 use observe::trace;
 
-use crate::run::SharedStatus;
+use super::shared_status::SharedStatus;
 
 /// Packets buffered between the workers and a connection.
 const SLOTS: usize = 2048;
@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_millis(2);
 const BUFFER: usize = 256 * 1024;
 
 /// Streams the packets of a port until a limit, the port, the client or the switch ends it.
-pub(crate) fn stream(
+pub(super) fn stream(
     reader: BufReader<UnixStream>,
     writer: &mut UnixStream,
     status: &SharedStatus,

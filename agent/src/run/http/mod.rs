@@ -8,18 +8,19 @@ use std::sync::mpsc::Sender;
 
 use telemetry::{Page, Pages};
 
-use crate::run::{Event, SharedStatus};
+use crate::run::events::Event;
+use crate::run::shared_status::SharedStatus;
 use page::LivePage;
 
 /// The pages about a switch.
-pub(crate) struct SwitchPages {
+pub(in crate::run) struct SwitchPages {
     shared: Arc<SharedStatus>,
     live: Option<LivePage>,
 }
 
 impl SwitchPages {
     /// Of the switch whose control loop receives `events`.
-    pub(crate) fn new(shared: &Arc<SharedStatus>, events: &Sender<Event>) -> Self {
+    pub(in crate::run) fn new(shared: &Arc<SharedStatus>, events: &Sender<Event>) -> Self {
         let live = || LivePage::new(Arc::clone(shared), events.clone());
         Self { shared: Arc::clone(shared), live: shared.config.web_page.then(live) }
     }

@@ -1,0 +1,412 @@
+//! Attaches and detaches pods.
+//!
+//! An attachment has four stages. First opening its port is requested. Then the port is open, and the
+//! pod's object is known; a snapshot with its tables is published. Then that snapshot is in force on
+//! every worker, and switching the interface on is requested. Last, the request is answered. Until
+//! then the pod's packets are dropped. Ports that open at once share a snapshot.
+
+use std::net::IpAddr;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use control::{Control, PodKey, View};
+use local_api::{Answer, ApiError, AttachPod, AttachedPod, Attachment, ErrorKind};
+use renderer::{NodePort, PortRole};
+
+use super::ports::{Change, Ports};
+use super::replies::Replies;
+use crate::run::error::StartError;
+use crate::run::kernel::{OpenError, Operation, Purpose};
+use crate::run::pods::{Attached, Pods, key_of};
+use crate::run::port::{ManagedPort, OpenPort, Owner, State};
+use crate::run::records::Records;
+use crate::run::waiting::Waiting;
+
+/// Keeps the ports of attached pods open, and their records on disk.
+pub(super) struct Attachments {
+    pub(super) pods: Pods,
+    records: Records,
+    /// Timeout of an attachment.
+    timeout: Duration,
+}
+
+/// The parts of the control loop that attachments change.
+pub(super) struct Effects<'a> {
+    pub(super) control: &'a mut Control,
+    pub(super) ports: &'a mut Ports,
+    pub(super) replies: &'a mut Replies,
+}
+
+impl Attachments {
+    pub(super) fn new(records: Records, timeout: Duration) -> Self {
+        Self { pods: Pods::default(), records, timeout }
+    }
+
+    /// Takes up the pods that an earlier process had attached; `own` are the cluster node's
+    /// addresses.
+    pub(super) fn take_up(
+        &mut self,
+        own: &[IpAddr],
+        on: &mut Effects<'_>,
+    ) -> Result<(), StartError> {
+        let failed = |error| StartError::Failed(format!("state-dir: {error}"));
+        let (records, faults) = self.records.load().map_err(failed)?;
+        for fault in faults {
+            tracing::error!("a pod that was attached is not taken up: {fault}");
+        }
+        for pod in records {
+            match self.pods.admit(&pod, own) {
+                Ok(()) => self.insert(pod, None, on),
+                Err(error) => tracing::error!("pod {} is not taken up: {error}", key_of(&pod)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a pod and requests its port.
+    fn insert(&mut self, pod: AttachPod, waiting: Option<Waiting>, on: &mut Effects<'_>) {
+        let key = key_of(&pod);
+        let mut port = ManagedPort::new(pod.host_interface.clone());
+        on.ports.open(Owner::Pod(pod.attachment()), &mut port, Some(pod.mac.0));
+        self.pods.insert(pod, port, waiting);
+        self.bind(&key, on);
+    }
+
+    /// Handles a request to attach a pod. The interface of one that is known is looked up first: it
+    /// may have been made anew.
+    pub(super) fn attach(
+        &mut self,
+        pod: AttachPod,
+        reply: Sender<Answer>,
+        own: &[IpAddr],
+        on: &mut Effects<'_>,
+    ) {
+        if let Some(known) = self.pods.find(&pod.attachment()) {
+            let interface = known.port.interface.clone();
+            let purpose = Purpose::Attach(pod, reply);
+            return on.ports.request(Operation::Find { interface, purpose });
+        }
+        if let Err(error) = self.pods.admit(&pod, own) {
+            tracing::warn!("{error}");
+            return on.replies.send(reply, error);
+        }
+        let since = Instant::now();
+        let deadline = since + self.timeout;
+        let waiting =
+            Waiting { since, replies: vec![reply], deadline, published: None, switching_on: false };
+        self.insert(pod, Some(waiting), on);
+    }
+
+    /// Continues a request to attach a known pod: its interface has this number now.
+    pub(super) fn attach_known(
+        &mut self,
+        (pod, reply): (AttachPod, Sender<Answer>),
+        index: &Result<Option<u32>, String>,
+        own: &[IpAddr],
+        on: &mut Effects<'_>,
+    ) {
+        let attachment = pod.attachment();
+        let Some(known) = self.pods.find_mut(&attachment) else {
+            let text = format!("attach pod {}: it was detached", key_of(&pod));
+            return on.replies.send(reply, ApiError::new(ErrorKind::Conflict, text));
+        };
+        let opened_on = known.port.open().map(|open| open.index);
+        if opened_on.is_some_and(|known| index.as_ref().is_ok_and(|now| *now != Some(known))) {
+            self.drop_pod(&attachment, "its interface was made anew", on);
+            return self.attach(pod, reply, own, on);
+        }
+        if known.pod != pod {
+            let text = format!(
+                "container {} is attached as {} with other content",
+                attachment.container_id, attachment.interface
+            );
+            return on.replies.send(reply, ApiError::new(ErrorKind::Conflict, text));
+        }
+        match &mut known.waiting {
+            Some(waiting) => waiting.replies.push(reply),
+            None => {
+                let flow_offload = known.port.is_behind_program();
+                let generation = on.ports.switch().generation();
+                on.replies.send(reply, Answer::result(&AttachedPod { generation, flow_offload }));
+            }
+        }
+    }
+
+    /// Handles the result of opening a pod's port.
+    pub(super) fn opened(
+        &mut self,
+        attachment: &Attachment,
+        result: Result<OpenPort, OpenError>,
+        on: &mut Effects<'_>,
+    ) {
+        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        let is_attached = attached.waiting.is_none();
+        match result {
+            Ok(open) => {
+                attached.port.opened(open);
+                attached.port.log(&attached.name);
+                // An attachment that waits is switched on when its tables are in force.
+                if is_attached {
+                    on.ports.bring_up_with_next_snapshot(attached.port.interface.clone());
+                }
+            }
+            Err(error) if !is_attached => {
+                self.refuse(attachment, ErrorKind::Internal, &error.why, on)
+            }
+            Err(error) if error.is_gone => {
+                on.ports.switch().depart(attached.pod.addresses.iter().map(|it| (*it).into()));
+                let why = format!("interface {} is gone", attached.port.interface);
+                self.drop_pod(attachment, &why, on);
+            }
+            Err(error) => {
+                attached.port.fail(&error.why, Instant::now());
+                attached.port.log(&attached.name);
+                on.ports.changed(Change::Status);
+            }
+        }
+    }
+
+    /// Handles the loss of a pod's port. If its interface was deleted, the pod is detached: no DEL may
+    /// follow, and its address may be reused. Otherwise the port is opened again.
+    pub(super) fn lost(&mut self, attachment: &Attachment, why: &str, ports: &mut Ports) {
+        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        attached.port.fail(why, Instant::now());
+        let interface = attached.port.interface.clone();
+        let purpose = Purpose::Lost(attachment.clone());
+        ports.request(Operation::Find { interface, purpose });
+        ports.changed(Change::Snapshot);
+    }
+
+    /// Continues after the loss of a pod's port: its interface has this number now.
+    pub(super) fn lost_found(
+        &mut self,
+        attachment: &Attachment,
+        index: &Result<Option<u32>, String>,
+        on: &mut Effects<'_>,
+    ) {
+        let Some(attached) = self.pods.find(attachment) else { return };
+        let is_failed = matches!(attached.port.state, State::Failed(_));
+        if is_failed && index.as_ref().is_ok_and(|now| *now != attached.port.index) {
+            let why = format!("interface {} is gone", attached.port.interface);
+            self.drop_pod(attachment, &why, on);
+        }
+    }
+
+    /// Makes the retry of a failed port due at once.
+    pub(super) fn hurry(&mut self, attachment: &Attachment) {
+        if let Some(attached) = self.pods.find_mut(attachment) {
+            attached.port.retry.hurry(Instant::now());
+        }
+    }
+
+    /// Requests failed ports that are due; advances attachments that wait; refuses those past their
+    /// deadline.
+    pub(super) fn reconcile(
+        &mut self,
+        view: &View,
+        generation: u64,
+        listed: bool,
+        on: &mut Effects<'_>,
+    ) {
+        let now = Instant::now();
+        let in_force = on.ports.switch().generation();
+        let (mut ready, mut late) = (Vec::new(), Vec::new());
+        for attached in self.pods.iter_mut() {
+            let Attached { key, pod, waiting, port, .. } = attached;
+            if port.retry.is_due(now) {
+                on.ports.open(Owner::Pod(pod.attachment()), port, Some(pod.mac.0));
+            }
+            let Some(waiting) = waiting else { continue };
+            // The pod may be deleted again while its attachment waits.
+            let known = view.pods.contains_key(key) && port.id().is_some();
+            let stage = known.then(|| waiting.published.unwrap_or(generation));
+            if stage != waiting.published {
+                on.ports.changed(Change::Status);
+            }
+            waiting.published = stage;
+            waiting.switching_on &= known;
+            match stage {
+                Some(published) if in_force >= published && !waiting.switching_on => {
+                    waiting.switching_on = true;
+                    ready.push(pod.clone());
+                }
+                _ if now >= waiting.deadline => late.push(pod.attachment()),
+                _ => {}
+            }
+        }
+        for pod in ready {
+            self.switch_on(&pod, on);
+        }
+        for attachment in late {
+            let Some(Attached { key, waiting: Some(waiting), port, .. }) =
+                self.pods.find(&attachment)
+            else {
+                continue;
+            };
+            let reason = waiting.reason(key, port, on.control, listed);
+            let text = format!("waited {:?} for {reason}", self.timeout);
+            self.refuse(&attachment, ErrorKind::NotReady, &text, on);
+        }
+    }
+
+    /// Requests that a pod's interface is switched on: its tables are in force.
+    fn switch_on(&mut self, pod: &AttachPod, on: &mut Effects<'_>) {
+        let attachment = pod.attachment();
+        match self.records.put(pod) {
+            Ok(()) => on.ports.bring_up_for(pod.host_interface.clone(), attachment),
+            Err(error) => {
+                self.refuse(&attachment, ErrorKind::Internal, &error.to_string(), on);
+            }
+        }
+    }
+
+    /// Handles the result of switching a pod's interface on, the last stage of its attachment.
+    pub(super) fn switched_on(
+        &mut self,
+        attachment: &Attachment,
+        result: Result<(), String>,
+        on: &mut Effects<'_>,
+    ) {
+        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        if !attached.waiting.as_ref().is_some_and(|waiting| waiting.switching_on) {
+            return;
+        }
+        if let Err(error) = result {
+            return self.refuse(attachment, ErrorKind::Internal, &error, on);
+        }
+        let Some(waiting) = attached.waiting.take() else { return };
+        tracing::info!("pod {} is attached ({})", attached.name, attached.port.interface);
+        let flow_offload = attached.port.is_behind_program();
+        let generation = on.ports.switch().generation();
+        on.ports.changed(Change::Status);
+        let answer = Answer::result(&AttachedPod { generation, flow_offload });
+        finish(waiting, "ok", &answer, on);
+    }
+
+    /// Undoes an attachment that waits, and answers its requests with the reason.
+    fn refuse(
+        &mut self,
+        attachment: &Attachment,
+        kind: ErrorKind,
+        why: &str,
+        on: &mut Effects<'_>,
+    ) {
+        let Some(attached) = self.pods.find_mut(attachment) else { return };
+        let Some(waiting) = attached.waiting.take() else { return };
+        let text = format!("attach pod {}: {why}", attached.name);
+        self.drop_pod(attachment, &text, on);
+        finish(waiting, "error", &ApiError::new(kind, text).into(), on);
+    }
+
+    /// Detaches a pod.
+    pub(super) fn detach(&mut self, attachment: &Attachment, on: &mut Effects<'_>) -> Answer {
+        if self.pods.find(attachment).is_some() {
+            self.drop_pod(attachment, "it was detached", on);
+        }
+        // Also where nothing is attached: a record may be left of a pod that was not restored.
+        self.forget_record(attachment);
+        Answer::result(&serde_json::json!({}))
+    }
+
+    /// Returns the pod, or the reason why it is not attached.
+    pub(super) fn check(&self, attachment: &Attachment, control: &Control, listed: bool) -> Answer {
+        let Attachment { container_id, interface } = attachment;
+        let error = |kind, text: String| ApiError::new(kind, text).into();
+        match self.pods.find(attachment) {
+            None => {
+                let text = format!("no pod is attached as {container_id}/{interface}");
+                error(ErrorKind::NotFound, text)
+            }
+            Some(Attached { key, waiting: Some(waiting), port, .. }) => {
+                let reason = waiting.reason(key, port, control, listed);
+                error(ErrorKind::NotReady, format!("pod {key} waits for {reason}"))
+            }
+            Some(attached) => match &attached.port.state {
+                State::Open(_) => Answer::result(&attached.pod),
+                State::Opening(_) => {
+                    error(ErrorKind::NotReady, format!("the port of pod {} opens", attached.key))
+                }
+                State::Failed(why) => {
+                    error(ErrorKind::NotReady, format!("pod {} has no port: {why}", attached.key))
+                }
+            },
+        }
+    }
+
+    /// The pods that are attached.
+    pub(super) fn list(&self) -> Answer {
+        let attached = self.pods.iter().filter(|attached| attached.waiting.is_none());
+        Answer::result(&attached.map(|attached| &attached.pod).collect::<Vec<_>>())
+    }
+
+    /// Returns whether an attachment waits for a snapshot to be in force.
+    pub(super) fn is_waiting(&self) -> bool {
+        let mut waiting = self.pods.iter().filter_map(|attached| attached.waiting.as_ref());
+        waiting.any(|waiting| waiting.published.is_some())
+    }
+
+    /// The pods' ports for a snapshot.
+    pub(super) fn node_ports(&self) -> impl Iterator<Item = NodePort> {
+        self.pods.counting().filter_map(|attached| {
+            let open = attached.port.open()?;
+            let role = PortRole::Pod(attached.key.clone(), attached.pod.addresses.clone());
+            let port = NodePort::named(open.id, role, attached.name.clone());
+            Some(NodePort { mac: Some(attached.pod.mac.0), mtu: open.mtu, ..port })
+        })
+    }
+
+    /// Answers all pending requests: the switch ends.
+    pub(super) fn end(&mut self, answer: &Answer) {
+        for waiting in self.pods.iter_mut().filter_map(|attached| attached.waiting.take()) {
+            for reply in waiting.replies {
+                // The client may have disconnected.
+                let _ = reply.send(answer.clone());
+            }
+        }
+    }
+
+    /// Undoes everything that belongs to an attachment.
+    fn drop_pod(&mut self, attachment: &Attachment, why: &str, on: &mut Effects<'_>) {
+        let Some(attached) = self.pods.remove(attachment) else { return };
+        tracing::info!("pod {} ({}) is detached: {why}", attached.name, attached.port.interface);
+        match &attached.port.state {
+            State::Open(open) => on.ports.remove(open.id),
+            State::Opening(ticket) => on.ports.cancel(*ticket),
+            State::Failed(_) => {}
+        }
+        self.bind(&attached.key, on);
+        self.forget_record(attachment);
+        if let Some(waiting) = attached.waiting {
+            let text = format!("attach pod {}: {why}", attached.name);
+            let error = ApiError::new(ErrorKind::Conflict, text);
+            answer(waiting, &error.into(), on);
+        }
+    }
+
+    /// Binds the pod's name to its addresses, or unbinds it if the pod is not attached.
+    fn bind(&self, key: &PodKey, on: &mut Effects<'_>) {
+        let addresses = self.pods.addresses(key);
+        match addresses.is_empty() {
+            true => on.control.unbind(key),
+            false => on.control.bind_address(key.clone(), self.pods.uid(key), addresses),
+        }
+        on.ports.changed(Change::Snapshot);
+    }
+
+    fn forget_record(&self, attachment: &Attachment) {
+        if let Err(error) = self.records.remove(attachment) {
+            tracing::error!("state-dir: {error}");
+        }
+    }
+}
+
+/// Measures an attachment and answers its requests.
+fn finish(waiting: Waiting, result: &str, with: &Answer, on: &mut Effects<'_>) {
+    let duration = waiting.since.elapsed().as_secs_f64();
+    on.ports.shared.durations.attach.with_label_values(&[result]).observe(duration);
+    answer(waiting, with, on);
+}
+
+fn answer(waiting: Waiting, with: &Answer, on: &mut Effects<'_>) {
+    waiting.replies.into_iter().for_each(|reply| on.replies.send(reply, with.clone()));
+}

@@ -1,0 +1,147 @@
+//! The kernel's nftables rules: one reconciler for each table, each with a thread of its own.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::nftables::Failsafe;
+use control::View;
+use dataplane::Underlay;
+use linux_net::redirect::Redirects;
+
+use super::host_firewall::HostFirewallReconciler;
+use super::kernel_filter::KernelFilterReconciler;
+use super::masquerade::MasqueradeReconciler;
+use super::nftables::NftablesReconciler;
+use super::redirects::RedirectReconciler;
+use crate::config::{Config, Enforcer, Masquerade};
+use crate::run::error::StartError;
+use crate::run::kernel::{Interfaces, Programming};
+use crate::run::source::{API_SERVER, SourceInfo};
+
+/// Keeps the kernel's tables in line with the view.
+pub(super) struct KernelRules {
+    pub(super) nftables: Option<NftablesReconciler>,
+    host_firewall: HostFirewallReconciler,
+    masquerade: Option<MasqueradeReconciler>,
+    filter: Option<KernelFilterReconciler>,
+    redirects: Option<RedirectReconciler>,
+}
+
+/// What the rules follow from, beside the view.
+pub(super) struct Site<'a> {
+    pub(super) config: &'a Config,
+    /// Whether the view is a whole cluster's.
+    pub(super) decides: bool,
+    pub(super) has_uplink: bool,
+    pub(super) has_host_port: bool,
+    /// Services on the switch's own addresses.
+    pub(super) redirects: &'a Arc<Redirects>,
+    /// All of the cluster node's addresses.
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+impl KernelRules {
+    /// Starts the threads.
+    pub(super) fn start(
+        config: &Config,
+        source: &SourceInfo,
+        interfaces: &dyn Interfaces,
+    ) -> Result<Self, StartError> {
+        let network = || interfaces.host_network().map_err(StartError::Failed);
+        let nftables = (config.enforcer == Enforcer::Nftables)
+            .then(|| NftablesReconciler::start(config))
+            .transpose()?;
+        let host_firewall = HostFirewallReconciler::start(network()?, failsafe(config, source))?;
+        let mut rules =
+            Self { nftables, host_firewall, masquerade: None, filter: None, redirects: None };
+        if config.host_port {
+            if config.network.masquerade == Masquerade::Kernel {
+                rules.masquerade = Some(MasqueradeReconciler::start(network()?)?);
+            }
+            rules.filter = Some(KernelFilterReconciler::start(network()?)?);
+            rules.redirects = Some(RedirectReconciler::start(network()?)?);
+        }
+        Ok(rules)
+    }
+
+    /// Sets the desired state of the tables; does not wait for the kernel.
+    pub(super) fn reconcile(&mut self, view: &Arc<View>, site: Site<'_>) {
+        let node = &site.config.node_name;
+        if site.decides {
+            self.host_firewall.reconcile(view);
+        }
+        if let Some(nftables) = &self.nftables {
+            nftables.reconcile(view, site.decides);
+        }
+        if let Some(masquerade) = &mut self.masquerade {
+            masquerade.reconcile(view, node);
+        }
+        if let Some(filter) = &mut self.filter
+            && site.has_host_port
+        {
+            filter.reconcile(view, node, &site.config.network.underlay, site.has_uplink);
+        }
+        if let Some(redirects) = &mut self.redirects
+            && site.has_host_port
+        {
+            redirects.reconcile(site.redirects, site.addresses);
+        }
+    }
+
+    /// Returns whether nftables enforces all policies, for pods of another CNI plugin.
+    pub(super) fn enforces_alone(&self) -> bool {
+        self.nftables.is_some()
+    }
+
+    /// Schedules a check after an event about interfaces.
+    pub(super) fn verify(&self) {
+        self.nftables.iter().for_each(NftablesReconciler::verify);
+    }
+
+    /// Waits until every table was tried once, for `timeout` each.
+    pub(super) fn wait(&self, timeout: Duration) {
+        self.masquerade.iter().for_each(|it| it.wait(timeout));
+        self.filter.iter().for_each(|it| it.wait(timeout));
+        self.redirects.iter().for_each(|it| it.wait(timeout));
+        self.nftables.iter().for_each(|it| it.wait(timeout));
+    }
+
+    /// State of the tables.
+    pub(super) fn programming(&self) -> impl Iterator<Item = Programming> {
+        let masquerade = self.masquerade.iter().map(MasqueradeReconciler::programming);
+        let filter = self.filter.iter().map(KernelFilterReconciler::programming);
+        let redirects = self.redirects.iter().map(RedirectReconciler::programming);
+        let nftables = self.nftables.iter().map(NftablesReconciler::programming);
+        let ours = masquerade.chain(filter).chain(redirects).chain(nftables);
+        ours.chain([self.host_firewall.programming()])
+    }
+
+    /// Removes the redirects: the switch ends.
+    pub(super) fn release(&mut self) {
+        self.redirects.take().into_iter().for_each(RedirectReconciler::release);
+    }
+}
+
+/// The ports that host firewalls leave open: the API server's as the switch knows it, and those of
+/// tunnels, beside the fixed ones.
+fn failsafe(config: &Config, source: &SourceInfo) -> Failsafe {
+    let mut failsafe = Failsafe::default();
+    if source.kind == API_SERVER {
+        failsafe.tcp_out.insert(port_of(&source.place));
+    }
+    if let Underlay::Overlay(overlay) = &config.network.underlay
+        && config.network.uplink.is_some()
+    {
+        failsafe.udp_in.insert(overlay.port);
+        failsafe.udp_out.insert(overlay.port);
+    }
+    failsafe
+}
+
+/// The port in the URL of an API server.
+fn port_of(url: &str) -> u16 {
+    let authority = url.split("://").last().and_then(|rest| rest.split('/').next());
+    let port = authority.and_then(|authority| authority.rsplit(':').next()?.parse().ok());
+    port.unwrap_or(443)
+}

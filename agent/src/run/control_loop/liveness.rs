@@ -1,0 +1,50 @@
+//! Checks that workers and the source make progress, for `/healthz`.
+
+use std::time::{Duration, Instant};
+
+use dataplane::Switch;
+
+use crate::run::shared_status::SharedStatus;
+use crate::run::source::Source;
+
+/// A worker without a round for this long has stalled; it makes four rounds a second when idle.
+const LONGEST_WORKER_ROUND: Duration = Duration::from_secs(5);
+/// A source that does not respond for this long is stuck.
+const LONGEST_READING: Duration = Duration::from_secs(30);
+
+/// The progress seen so far.
+pub(super) struct Liveness {
+    workers: Vec<Worker>,
+    /// When the source last responded.
+    source_seen: Instant,
+}
+
+struct Worker {
+    rounds: u64,
+    seen: Instant,
+}
+
+impl Liveness {
+    pub(super) fn new(switch: &Switch) -> Self {
+        let now = Instant::now();
+        let workers = switch.counters().map(|_| Worker { rounds: 0, seen: now }).collect();
+        Self { workers, source_seen: now }
+    }
+
+    /// Reports workers that make no progress, and a source that is stuck.
+    pub(super) fn check(&mut self, source: &Source, shared: &SharedStatus) {
+        let now = Instant::now();
+        for (worker, counters) in self.workers.iter_mut().zip(shared.switch.counters()) {
+            let rounds = counters.busy_rounds.value() + counters.idle_rounds.value();
+            if rounds != worker.rounds {
+                *worker = Worker { rounds, seen: now };
+            }
+        }
+        let is_stalled = |worker: &Worker| now - worker.seen > LONGEST_WORKER_ROUND;
+        shared.set_stalled(self.workers.iter().any(is_stalled));
+        if source.responds() {
+            self.source_seen = now;
+        }
+        shared.set_source_stuck(now - self.source_seen > LONGEST_READING);
+    }
+}

@@ -1,0 +1,18 @@
+//! Why a switch does not start.
+
+/// Why the switch did not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// The input is unusable.
+    #[error("{0}")]
+    Input(String),
+    /// A system resource could not be set up.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl StartError {
+    pub(crate) fn thread(error: std::io::Error) -> Self {
+        Self::Failed(format!("start a thread: {error}"))
+    }
+}

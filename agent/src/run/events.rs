@@ -1,0 +1,34 @@
+//! Events of the control loop.
+
+use std::sync::mpsc::Sender;
+
+use control::{Object, PodKey, SessionRules};
+use dataplane::wire::Mac;
+use local_api::{Answer, Request};
+
+use super::kernel::{Completion, Destination, Hop, InterfaceEvent};
+use super::source::{Reading, Slot};
+
+/// An event that changes the switch, or a request.
+pub(crate) enum Event {
+    /// The manifests, after a change.
+    Manifests(Reading),
+    /// An event of the API server's watches.
+    Source(control::api_server::Event, Slot),
+    /// A request of the local API, and where its answer goes.
+    Request(Request, Sender<Answer>),
+    /// A request for the session rules of a pod, or of all; the requesting thread computes them.
+    SessionRules(Option<PodKey>, Sender<Option<SessionRules>>),
+    /// A request for all objects that policies are made of.
+    Objects(Sender<Vec<Object>>),
+    /// An event of the kernel's interfaces.
+    Interface(InterfaceEvent),
+    /// Operations on interfaces that are completed.
+    Completed(Vec<Completion>),
+    /// The host port was made or verified; the MAC address of the kernel's end.
+    HostPort(Mac),
+    /// New or changed next hops.
+    NextHops(Vec<(Destination, Hop)>),
+    /// Ends the loop.
+    Stop,
+}

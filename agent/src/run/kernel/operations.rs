@@ -1,0 +1,311 @@
+//! Operations on interfaces, performed one after the other by a thread of their own.
+//!
+//! ```text
+//!   control loop ─ request(Operation) ─▶ InterfaceThread ─▶ Interfaces ─▶ netlink, AF_XDP
+//!   control loop ◀── Event::Interfaces(Vec<Completion>) ──┘
+//! ```
+//!
+//! A request never waits. The order of the operations is that of the requests. Completions of a few
+//! milliseconds arrive together, so that pods which start at once share a snapshot.
+
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use dataplane::PortId;
+use dataplane::port::Tag;
+use dataplane::port::af_xdp::UplinkFilter;
+use dataplane::wire::Mac;
+use flow_offload::Offload;
+use linux_net::punt;
+use local_api::{Answer, AttachPod, Attachment};
+
+use super::interfaces::{Interfaces, Opened};
+use super::programmer::Programming;
+
+/// Completions are reported after this time at the latest.
+const TOGETHER: Duration = Duration::from_millis(5);
+/// An operation that takes longer is reported as a fault of the kernel's configuration.
+const LONG: Duration = Duration::from_secs(5);
+/// Upper bound on the time that the end of the switch waits for requested operations.
+const LONGEST_END: Duration = Duration::from_secs(10);
+/// The mode of a port behind a program, as shown.
+const BEHIND_PROGRAM: &str = "flow offload";
+
+/// An operation on interfaces.
+pub(in crate::run) enum Operation {
+    /// Opens a port.
+    Open {
+        /// Names the request in its completion.
+        ticket: u64,
+        interface: String,
+        /// The number that the interface must have, if it is known.
+        expected: Option<u32>,
+        way: Way,
+    },
+    /// Closes a port that is not served. The kernel may wait for all processors here.
+    Close(Opened),
+    /// Makes and opens the punt link of flow offload, with this number of queues, and loads the
+    /// programs, with this number of entries.
+    OpenPuntLink { queues: u32, entries: u32 },
+    /// Looks up the number of an interface.
+    Find { interface: String, purpose: Purpose },
+    /// Switches an interface on; completes for an attachment that waits for it.
+    BringUp { interface: String, attachment: Option<Attachment> },
+    /// Switches an interface off.
+    BringDown { interface: String },
+    /// Reads the kernel's own addresses.
+    ReadAddresses,
+    /// Sets the uplink's filter.
+    SetUplinkFilter(UplinkFilter),
+    /// Returns the uplink to the kernel.
+    ReleaseUplink,
+    /// Detaches the switch's program from the host port's interface.
+    ReleaseHostPort { interface: String },
+}
+
+/// How a port opens.
+pub(in crate::run) enum Way {
+    /// With sockets of its own.
+    Sockets,
+    /// On an interface that the kernel uses as well.
+    Uplink,
+    /// Behind a program of flow offload, which punts frames with this tag.
+    Program { offload: Arc<Offload>, id: PortId, tag: Tag, mac: Mac },
+}
+
+/// The use of an interface's number.
+pub(crate) enum Purpose {
+    /// A request about an attachment that is known: its interface may be a new one.
+    Attach(AttachPod, Sender<Answer>),
+    /// An event about the interface of an open port.
+    Served(PortId),
+    /// The port of an attachment is lost.
+    Lost(Attachment),
+}
+
+/// The result of an operation.
+pub(crate) enum Completion {
+    /// Of [`Operation::Open`]; the MAC address is that of an uplink.
+    Opened { ticket: u64, result: Result<(Opened, Option<Mac>), OpenError> },
+    /// Of [`Operation::OpenPuntLink`].
+    PuntLinkOpened(Result<(Opened, flow_offload::Kernel), String>),
+    /// Of [`Operation::Find`]; the number is `None` if there is no such interface.
+    Found { index: Result<Option<u32>, String>, purpose: Purpose },
+    /// Of [`Operation::BringUp`].
+    BroughtUp { attachment: Attachment, result: Result<(), String> },
+    /// Of [`Operation::ReadAddresses`].
+    Addresses(Result<Vec<IpAddr>, String>),
+    /// Of [`Operation::SetUplinkFilter`].
+    UplinkFilterSet(Result<(), String>),
+}
+
+/// Why a port did not open.
+pub(crate) struct OpenError {
+    pub(in crate::run) why: String,
+    /// Whether the interface does not exist any more.
+    pub(in crate::run) is_gone: bool,
+}
+
+/// The thread. Dropping it ends the thread after the operations requested so far.
+pub(in crate::run) struct InterfaceThread {
+    requests: Option<Sender<Operation>>,
+    current: Arc<Mutex<Option<Current>>>,
+    ended: Receiver<()>,
+}
+
+/// The operation that is being performed.
+struct Current {
+    text: String,
+    since: Instant,
+}
+
+impl InterfaceThread {
+    /// Starts the thread; `report` receives the completions.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub(in crate::run) fn start(
+        mut interfaces: Box<dyn Interfaces>,
+        report: impl Fn(Vec<Completion>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (requests, requested) = channel();
+        let (end, ended) = channel();
+        let current = Arc::new(Mutex::new(None));
+        let theirs = Arc::clone(&current);
+        let run = move || {
+            run(&mut *interfaces, &requested, &theirs, report);
+            // Nothing waits for it any more if it took too long.
+            let _ = end.send(());
+        };
+        std::thread::Builder::new().name("interfaces".to_owned()).spawn(run)?;
+        Ok(Self { requests: Some(requests), current, ended })
+    }
+
+    /// Requests an operation.
+    pub(in crate::run) fn request(&self, operation: Operation) {
+        // The thread ends after this is dropped.
+        let _ = self.requests.as_ref().map(|requests| requests.send(operation));
+    }
+
+    /// Names an operation that takes too long.
+    pub(in crate::run) fn programming(&self) -> Programming {
+        let current = lock(&self.current);
+        let late = current.as_ref().filter(|current| current.since.elapsed() > LONG);
+        let error = late.map(|it| format!("the kernel does not finish: {}", it.text));
+        Programming { name: "interfaces", in_sync: error.is_none(), error }
+    }
+}
+
+impl Drop for InterfaceThread {
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        if self.ended.recv_timeout(LONGEST_END).is_err() {
+            tracing::warn!("interfaces: {}", self.programming().error.unwrap_or_default());
+        }
+    }
+}
+
+fn run(
+    interfaces: &mut dyn Interfaces,
+    requested: &Receiver<Operation>,
+    current: &Mutex<Option<Current>>,
+    report: impl Fn(Vec<Completion>),
+) {
+    let mut completions = Vec::new();
+    let mut began = Instant::now();
+    loop {
+        let next = match completions.is_empty() {
+            true => requested.recv().ok(),
+            false => requested.try_recv().ok(),
+        };
+        let Some(operation) = next else {
+            if completions.is_empty() {
+                return;
+            }
+            report(std::mem::take(&mut completions));
+            continue;
+        };
+        let since = Instant::now();
+        if completions.is_empty() {
+            began = since;
+        }
+        *lock(current) = Some(Current { text: operation.to_string(), since });
+        completions.extend(perform(interfaces, operation));
+        *lock(current) = None;
+        if !completions.is_empty() && began.elapsed() >= TOGETHER {
+            report(std::mem::take(&mut completions));
+        }
+    }
+}
+
+fn perform(interfaces: &mut dyn Interfaces, operation: Operation) -> Option<Completion> {
+    let done = match operation {
+        Operation::Open { ticket, interface, expected, way } => {
+            let result = open(interfaces, &interface, expected, way);
+            return Some(Completion::Opened { ticket, result });
+        }
+        Operation::OpenPuntLink { queues, entries } => {
+            return Some(Completion::PuntLinkOpened(open_punt_link(interfaces, queues, entries)));
+        }
+        Operation::Find { interface, purpose } => {
+            return Some(Completion::Found { index: interfaces.index(&interface), purpose });
+        }
+        Operation::BringUp { interface, attachment } => {
+            let result = interfaces.bring_up(&interface);
+            match attachment {
+                Some(attachment) => return Some(Completion::BroughtUp { attachment, result }),
+                None => result,
+            }
+        }
+        Operation::ReadAddresses => return Some(Completion::Addresses(interfaces.addresses())),
+        Operation::SetUplinkFilter(filter) => {
+            return Some(Completion::UplinkFilterSet(interfaces.set_uplink_filter(&filter)));
+        }
+        Operation::Close(opened) => {
+            drop(opened);
+            Ok(())
+        }
+        Operation::BringDown { interface } => interfaces.bring_down(&interface),
+        Operation::ReleaseUplink => interfaces.release_uplink(),
+        Operation::ReleaseHostPort { interface } => interfaces.release_host_port(&interface),
+    };
+    if let Err(error) = done {
+        tracing::warn!("{error}");
+    }
+    None
+}
+
+fn open(
+    interfaces: &mut dyn Interfaces,
+    interface: &str,
+    expected: Option<u32>,
+    way: Way,
+) -> Result<(Opened, Option<Mac>), OpenError> {
+    if let Some(expected) = expected {
+        let is_gone = interfaces.index(interface).is_ok_and(|now| now != Some(expected));
+        if is_gone {
+            return Err(OpenError { why: format!("interface {interface} is gone"), is_gone });
+        }
+    }
+    let opened = match way {
+        Way::Sockets => interfaces.open(interface).map(|opened| (opened, None)),
+        Way::Uplink => interfaces.open_uplink(interface).map(|it| (it.port, Some(it.mac))),
+        Way::Program { offload, id, tag, mac } => {
+            let opened = interfaces.describe(interface).and_then(|(index, mtu)| {
+                // The program is in place before that of an earlier process is detached.
+                offload.add_port(id, index, tag, mac).map_err(|error| error.to_string())?;
+                interfaces.take_xdp_off(interface)?;
+                Ok(Opened { queues: Vec::new(), mode: BEHIND_PROGRAM.to_owned(), index, mtu })
+            });
+            let named = |why| format!("open {interface}: {why}");
+            opened.map(|opened| (opened, None)).map_err(named)
+        }
+    };
+    let is_gone = |interfaces: &mut dyn Interfaces| matches!(interfaces.index(interface), Ok(None));
+    opened.map_err(|why| OpenError { why, is_gone: is_gone(interfaces) })
+}
+
+fn open_punt_link(
+    interfaces: &mut dyn Interfaces,
+    queues: u32,
+    entries: u32,
+) -> Result<(Opened, flow_offload::Kernel), String> {
+    if let Some(why) = flow_offload::support::probe() {
+        return Err(why);
+    }
+    let text = |error: flow_offload::Error| error.to_string();
+    let kernel = flow_offload::Kernel::load(entries).map_err(text)?;
+    let (mut opened, kernel_end) = interfaces.open_punt_link(queues)?;
+    kernel.set_punt(kernel_end).map_err(text)?;
+    let ports = opened.queues.into_iter().enumerate();
+    opened.queues = ports.map(|(queue, port)| kernel.punt_queue(queue, port)).collect();
+    for end in [punt::KERNEL_END, punt::SWITCH_END] {
+        interfaces.bring_up(end)?;
+    }
+    Ok((opened, kernel))
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { interface, .. } => write!(f, "open {interface}"),
+            Self::Close(_) => write!(f, "close a port"),
+            Self::OpenPuntLink { .. } => write!(f, "open the punt link"),
+            Self::Find { interface, .. } => write!(f, "find {interface}"),
+            Self::BringUp { interface, .. } => write!(f, "switch on {interface}"),
+            Self::BringDown { interface } => write!(f, "switch off {interface}"),
+            Self::ReadAddresses => write!(f, "read the addresses"),
+            Self::SetUplinkFilter(_) => write!(f, "set the uplink's filter"),
+            Self::ReleaseUplink => write!(f, "release the uplink"),
+            Self::ReleaseHostPort { interface } => write!(f, "release {interface}"),
+        }
+    }
+}
+
+/// No code that can panic runs under this lock.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

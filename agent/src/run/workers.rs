@@ -1,0 +1,40 @@
+//! Starts the workers, with the sessions of an earlier process.
+
+use std::sync::Arc;
+
+use dataplane::session::Sessions;
+use dataplane::{Frame, Memory, Switch, switch};
+use observe::verdicts::EventBroker;
+
+use super::error::StartError;
+use crate::config::Config;
+
+/// Starts the workers on frames of `memory`.
+///
+/// # Errors
+/// If a thread cannot be started.
+pub(super) fn start_workers(
+    config: &Config,
+    memory: &Arc<Memory>,
+    frames: Vec<Frame>,
+    broker: &Arc<EventBroker>,
+) -> Result<Switch, StartError> {
+    let file = config.state_dir.join("sessions");
+    let session_accounting = config.session_accounting;
+    let config = switch::Config {
+        workers: config.workers,
+        cores: config.cores.clone(),
+        rx_mode: config.rx_mode,
+        sessions: config.sessions,
+        ports: config.max_ports,
+        timeouts: config.timeouts,
+    };
+    let sessions = Sessions::in_file(&file, config.sessions, config.ports, config.timeouts);
+    let sessions = sessions.unwrap_or_else(|error| {
+        tracing::warn!("connections will not outlive this process: {}: {error}", file.display());
+        Sessions::new(config.sessions, config.ports, config.timeouts)
+    });
+    sessions.count_packets(session_accounting);
+    Switch::start_over(&config, sessions, memory, frames, |worker| broker.inspector(worker))
+        .map_err(|error| StartError::Failed(format!("start the workers: {error}")))
+}
