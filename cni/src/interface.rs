@@ -46,7 +46,7 @@ impl Names {
     }
 }
 
-/// How the names of the switch's ends begin.
+/// Prefix of the names of the switch's ends.
 const HOST_PREFIX: &str = "pg";
 
 /// Returns the alias of the switch's end. It names the attachment in `ip link`; DEL verifies it, and

@@ -48,7 +48,7 @@ pub enum PathEvent {
         link: u32,
         /// Its address.
         address: IpAddr,
-        /// Where frames for it go.
+        /// MAC address of frames for it.
         mac: Option<MacAddress>,
     },
     /// A route was added or removed.

@@ -7,7 +7,7 @@
 //!
 //! To the kernel every pod is a neighbour on `podgate-host`: the routes have no next hop, and the
 //! switch answers ARP and ND for each address behind it. The pair outlives the agent, for the next
-//! start; meanwhile frames are dropped, since `podgate0` itself has no address, no ARP and no IPv6.
+//! start. Until then frames are dropped, since `podgate0` itself has no address, no ARP and no IPv6.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -26,7 +26,7 @@ use crate::MacAddress;
 /// network of its own (RFC 3927: it is never routed).
 pub const FALLBACK_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// What the host port should be.
+/// The desired state of the host port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPortConfig {
     /// Name of the switch's end.
@@ -38,7 +38,7 @@ pub struct HostPortConfig {
     /// The kernel's addresses on it, at most one a family in practice: what pods
     /// see as the source of packets from their cluster node. See [`gateways`].
     pub gateways: Vec<IpAddr>,
-    /// Where the pods are: networks and single addresses routed to the switch.
+    /// Networks and single addresses of pods, routed to the switch.
     pub routes: Vec<IpNet>,
     /// The cluster node's addresses. A process without a bound address sends from the first one of
     /// the family that the kernel has, else from the gateway's.

@@ -20,7 +20,7 @@ pub struct Neighbour {
     pub link: u32,
     /// Its address.
     pub address: IpAddr,
-    /// Where frames for it go; `None` while the kernel does not know.
+    /// MAC address of frames for it; `None` while the kernel has none.
     pub mac: Option<MacAddress>,
 }
 

@@ -82,7 +82,8 @@ impl Table {
 #[derive(Debug, Default)]
 pub struct LargeTable {
     ruleset: Option<Ruleset>,
-    /// The ruleset's generation after the last change, where nobody else changed it meanwhile.
+    /// The ruleset's generation after the last change; `None` if another program changed it since
+    /// the change began.
     known: Option<u32>,
 }
 
@@ -90,7 +91,7 @@ impl LargeTable {
     /// Runs a script, as one transaction.
     ///
     /// # Errors
-    /// In words, with what `nft` says.
+    /// In words, with the output of `nft`.
     pub fn change(&mut self, script: &str) -> Result<(), String> {
         let ours = generation(&mut self.ruleset)?.wrapping_add(1);
         self.known = None;
@@ -99,7 +100,7 @@ impl LargeTable {
         Ok(())
     }
 
-    /// Whether anybody has changed the kernel's ruleset, in whatever table, since the last
+    /// Returns whether the kernel's ruleset, in whatever table, is unchanged since the last
     /// [`change`](Self::change) or [`accept`](Self::accept).
     ///
     /// # Errors
@@ -117,7 +118,7 @@ impl LargeTable {
         Ok(())
     }
 
-    /// What `nft` lists of a table, less the elements of its sets.
+    /// Returns the listing of a table, less the elements of its sets.
     ///
     /// # Errors
     /// In words; also if there is no such table.
@@ -138,7 +139,7 @@ fn generation(ruleset: &mut Option<Ruleset>) -> Result<u32, String> {
 /// Podgate's tables, of whatever version, as `FAMILY NAME`.
 ///
 /// # Errors
-/// In words, with what `nft` says.
+/// In words, with the output of `nft`.
 pub fn own_tables() -> Result<Vec<String>, String> {
     let listed = nft(&["list", "tables"], "")?;
     let tables = listed.lines().filter_map(|line| line.trim().strip_prefix("table "));
@@ -152,12 +153,12 @@ pub fn own_tables() -> Result<Vec<String>, String> {
 /// Deletes a table, named as `FAMILY NAME`.
 ///
 /// # Errors
-/// In words, with what `nft` says.
+/// In words, with the output of `nft`.
 pub fn delete_table(table: &str) -> Result<(), String> {
     run(&format!("delete table {table}\n"))
 }
 
-/// How the names of Podgate's tables begin.
+/// Prefix of the names of Podgate's tables.
 const OWN: &str = "podgate";
 
 /// Runs a script.

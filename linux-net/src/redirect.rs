@@ -27,7 +27,7 @@ pub struct Redirects {
     /// Ports of all of these: where packets of a protocol to a port go. The family is that of the
     /// address they go to.
     pub node_ports: BTreeSet<(u8, u16, SocketAddr)>,
-    /// Where packets to an address, of a protocol, to a port go; of one family.
+    /// Targets of packets by address, protocol and port; of one family.
     pub addresses: BTreeMap<(IpAddr, u8, u16), SocketAddr>,
 }
 

@@ -43,5 +43,5 @@ pub use request::{
     AttachPod, Attachment, Capture, ObserveFilters, Request, Show, TraceAdd, Verdict,
 };
 
-/// Where the agent listens if nothing else is configured.
+/// Path of the agent's socket if nothing else is configured.
 pub const DEFAULT_SOCKET: &str = "/run/podgate/podgate.sock";

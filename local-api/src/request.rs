@@ -140,7 +140,7 @@ pub struct ObserveFilters {
     /// The number of past verdicts to send, the oldest that match; takes the place of `last`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<u32>,
-    /// How many past verdicts to send first.
+    /// Number of past verdicts to send first.
     #[serde(default)]
     pub last: u32,
     /// Also send new ones; otherwise the stream ends after the past ones.
@@ -186,7 +186,7 @@ pub struct Show {
 /// A trace: filter and number of packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceAdd {
-    /// How many, 1 to 10,000.
+    /// Number of packets, 1 to 10,000.
     pub count: u32,
     /// Terms such as `in=default/web port=53`; none lets every packet through.
     #[serde(default)]

@@ -70,7 +70,7 @@ pub struct NodeContext {
     pub services: Arc<Services>,
     /// Other cluster nodes.
     pub routes: Arc<Routes>,
-    /// How they are reached.
+    /// The underlay on which they are reached.
     pub underlay: Underlay,
     /// Whether pods leave the cluster directly, as the cluster node.
     pub masquerade: bool,
@@ -78,7 +78,7 @@ pub struct NodeContext {
     pub translation_ports: Option<RangeInclusive<u16>>,
 }
 
-/// What a port connects the switch to.
+/// The other end of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortRole {
     /// A pod with the addresses it was given.

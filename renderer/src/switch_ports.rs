@@ -24,7 +24,7 @@ pub const SWITCH_ADDRESSES: [IpAddr; 2] = [
 #[derive(Debug)]
 pub(super) struct SwitchPorts {
     taken: BTreeMap<Destination, u16>,
-    /// Where the search for a free port starts, so that a freed port is not reused at once.
+    /// Start of the search for a free port, so that a freed port is not reused at once.
     next: u16,
     /// Number of destinations without a port.
     left_out: usize,
