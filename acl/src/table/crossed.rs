@@ -71,7 +71,8 @@ struct Room {
 
 impl Room {
     fn new(rules: usize) -> Self {
-        Self { index: (1 << 16) + 96 * rules, entries: (1 << 16) + 32 * rules }
+        let index = ((1 << 16) + 96 * rules).min(1 << 20);
+        Self { index, entries: (1 << 16) + 32 * rules }
     }
 }
 
@@ -144,41 +145,52 @@ fn narrow(
     kinds: [Kind; 2],
     room: Room,
 ) -> Option<(Part, Vec<Numbered>)> {
-    let side = |rules: &[Numbered], at: usize| {
-        Side::new(rules, at, &ends[at], kinds[at], 8 * room.entries)
-    };
     let (mut few, mut wide) = (rules, Vec::new());
     loop {
-        let sides = [side(&few, 0)?, side(&few, 1)?];
-        let [sources, destinations] = sides.each_ref().map(|side| side.classes_of(few.len()));
-        let pairs = |at: usize| sources[at].len() * destinations[at].len();
-        let mut total: usize = (0..few.len()).map(pairs).sum();
-        let index = sides[0].rules.len() * sides[1].rules.len().div_ceil(BLOCK);
+        let used = [0, 1].map(|at: usize| {
+            let mut used = vec![false; ends[at].numbers(kinds[at])];
+            few.iter().for_each(|rule| used[rule.ends[at].number as usize] = true);
+            used
+        });
+        let covered = [0, 1].map(|at: usize| ends[at].fan_out(kinds[at], &used[at]));
+        let [sources, destinations] = [0, 1].map(|at: usize| match kinds[at] {
+            // Each network that is named has a class of its own.
+            Kind::Net => used[at].iter().filter(|used| **used).count() + 1,
+            kind => ends[at].elements(kind),
+        });
+        let index = sources * destinations.div_ceil(BLOCK);
+        if wide.is_empty() && index > 4 * room.index {
+            return None;
+        }
+        let pairs = |rule: &Numbered| {
+            let covered =
+                [0, 1].map(|at: usize| covered[at][rule.ends[at].number as usize] as usize);
+            covered[0] * covered[1]
+        };
+        let mut total: usize = few.iter().map(pairs).sum();
         if total <= room.entries && index <= room.index {
+            let side = |at: usize| Side::new(&few, at, &ends[at], kinds[at], 8 * room.entries);
+            let sides = [side(0)?, side(1)?];
             wide.sort_unstable_by_key(|rule: &Numbered| rule.rule);
             return Some(((few, sides), wide));
         }
         // By what does not depend on the order of rules; those over the same ends stay together.
-        let mut by_pairs: Vec<usize> = (0..few.len()).collect();
-        by_pairs.sort_unstable_by_key(|at| (pairs(*at), few[*at].ends));
-        let mut is_wide = vec![false; few.len()];
+        few.sort_unstable_by_key(|rule| (pairs(rule), rule.ends));
         // An index that is too large has too many classes on both sides, of which wide rules make few.
         let least = if index > room.index { few.len() / 4 } else { 0 };
         let (mut taken, mut last) = (0, None);
-        while let Some(at) = by_pairs
-            .pop_if(|at| total > room.entries || taken < least || last == Some(few[*at].ends))
+        while let Some(rule) =
+            few.pop_if(|rule| total > room.entries || taken < least || last == Some(rule.ends))
         {
-            total -= pairs(at);
-            (is_wide[at], last) = (true, Some(few[at].ends));
+            total -= pairs(&rule);
+            last = Some(rule.ends);
             taken += 1;
+            wide.push(rule);
         }
-        if by_pairs.is_empty() {
+        if few.is_empty() {
             return None;
         }
-        let mut is_wide = is_wide.into_iter();
-        let (taken, rest) = few.into_iter().partition(|_| is_wide.next() == Some(true));
-        wide.extend::<Vec<Numbered>>(taken);
-        few = rest;
+        few.sort_unstable_by_key(|rule| rule.rule);
     }
 }
 
