@@ -97,6 +97,9 @@ pub fn lint(paths: &[PathBuf], cluster: Option<&Path>) -> Result<Vec<Finding>, V
     if !unreadable.is_empty() {
         return Err(unreadable);
     }
+    if sources.is_empty() && !faults.is_empty() {
+        return Err(faults.iter().map(|fault| staged.named(&fault.to_string())).collect());
+    }
     if sources.is_empty() {
         return Err(paths
             .iter()
