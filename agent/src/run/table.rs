@@ -89,7 +89,7 @@ impl Condition {
         match cell {
             Value::Null => false,
             Value::String(text) => is_text(text, &self.value),
-            other => other.to_string() == self.value,
+            other => serde_json::to_string(other).is_ok_and(|text| text == self.value),
         }
     }
 }
