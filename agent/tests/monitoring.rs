@@ -33,7 +33,7 @@ fn expressions() -> Vec<String> {
 fn every_metric_of_alerts_and_dashboard_exists() {
     // Families without a sample are not on the page: their names are string literals in these.
     let sources = [
-        include_str!("../src/http/metrics.rs"),
+        include_str!("../src/run/http/metrics.rs"),
         include_str!("../src/run/durations.rs"),
         include_str!("../../telemetry/src/process.rs"),
     ];
