@@ -13,6 +13,9 @@
 //! is left: a rule that passes is replaced by the next tier's rules, narrowed to what it matches.
 //! Pods that the same policies select and whose port names mean the same numbers get equal lists.
 //!
+//! A rule about domain names is about the addresses that DNS gave to this pod: so pods with such rules
+//! have lists of their own.
+//!
 //! A cluster node whose object has faults opens nothing: no permission of `nodes` covers it, and
 //! every other rule of `nodes` denies it. Policies with faults come here as [`crate::objects`]
 //! reads them, and pods with faults do not come here: they are closed.
@@ -248,7 +251,7 @@ fn expand(
             }
             into.push(BasicRule { peer, protocol, ports, verdict, origin });
         };
-        let peer = end.map(PeerSet::of);
+        let peer = end.map(|end| PeerSet::of(end, pod.map(|pod| &pod.key)));
         let Some(ports) = &rule.ports else {
             add(peer, None, PortRange::ANY);
             continue;

@@ -148,6 +148,7 @@ impl fmt::Display for PeerSet {
             Self::Nodes(selector) => write!(f, "cluster nodes {selector}"),
             Self::FaultyNodes => f.write_str("cluster nodes whose objects have faults"),
             Self::Block(net, except) => block(f, net, except),
+            Self::Name(names) => write!(f, "{} (as DNS answers the pod)", names.pattern),
             Self::All(parts) => {
                 for (index, part) in parts.iter().enumerate() {
                     let and = if index == 0 { "" } else { " that are also " };

@@ -3,13 +3,16 @@
 //! Two rules of different policies that mean the same pods mean the same set, so selectors
 //! that many policies use are evaluated once. A set that needs the port name of the pod that
 //! is connected to carries the number it stands for: the name means one set for each number
-//! that the peer's pods give it.
+//! that the peer's pods give it. A set of a domain name is one pod's: names mean what DNS says to
+//! that pod.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use domain_names::DomainPattern;
 use ipnet::IpNet;
 
+use crate::PodKey;
 use crate::model::{Labels, Namespaces, Node, Peer, Pod, Protocol, Selector};
 
 /// The content of a peer set.
@@ -23,8 +26,19 @@ pub(crate) enum PeerSet {
     FaultyNodes,
     /// A network less its exceptions.
     Block(IpNet, Vec<IpNet>),
+    /// The addresses that DNS gives a pod for domain names.
+    Name(NamePeers),
     /// The intersection of these, none of which is a `Block` alone or an `All`; sorted.
     All(Vec<PeerSet>),
+}
+
+/// Domain names as one pod knows them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NamePeers {
+    /// The pod that asks for them.
+    pub(crate) pod: PodKey,
+    /// The names.
+    pub(crate) pattern: DomainPattern,
 }
 
 /// Which pods; every condition must hold.
@@ -58,7 +72,7 @@ impl PodPeers {
             Some(Peer::Block(net, except)) => {
                 (everywhere(), Selector::default(), Some((*net, except.clone())))
             }
-            Some(Peer::Nodes(_) | Peer::ApiServer) => return None,
+            Some(Peer::Nodes(_) | Peer::ApiServer | Peer::Name(_)) => return None,
             None => (everywhere(), Selector::default(), None),
         };
         Some(Self { namespaces, pods, within, port: None })
@@ -89,8 +103,18 @@ fn holds(net: &IpNet, except: &[IpNet], address: IpAddr) -> bool {
 }
 
 impl PeerSet {
-    /// The set that a peer without port names stands for.
-    pub(crate) fn of(peer: &Peer) -> Self {
+    /// The set that a peer without port names stands for, in a rule of `pod`.
+    pub(crate) fn of(peer: &Peer, pod: Option<&PodKey>) -> Self {
+        match (peer, pod) {
+            (Peer::Name(pattern), Some(pod)) => {
+                Self::Name(NamePeers { pod: pod.clone(), pattern: pattern.clone() })
+            }
+            (peer, _) => Self::of_any(peer),
+        }
+    }
+
+    /// The set of a peer that is the same for every pod.
+    fn of_any(peer: &Peer) -> Self {
         match peer {
             Peer::Pods { namespaces, pods } => Self::Pods(PodPeers {
                 namespaces: namespaces.clone(),
@@ -100,8 +124,8 @@ impl PeerSet {
             }),
             Peer::Block(net, except) => Self::Block(*net, except.clone()),
             Peer::Nodes(selector) => Self::Nodes(selector.clone()),
-            // Replaced by addresses before; without them it matches nothing.
-            Peer::ApiServer => {
+            // Replaced by addresses before; without them it matches nothing. Nor do names of no pod.
+            Peer::ApiServer | Peer::Name(_) => {
                 let any = IpNet::from(IpAddr::from([0; 4]));
                 Self::Block(any, vec![any])
             }
@@ -126,6 +150,24 @@ impl PeerSet {
         self.parts().iter().any(|part| matches!(part, Self::Nodes(_) | Self::FaultyNodes))
     }
 
+    /// The names in it, if addresses of names can be.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &NamePeers> {
+        self.parts().iter().filter_map(|part| match part {
+            Self::Name(names) => Some(names),
+            _ => None,
+        })
+    }
+
+    /// Whether an address is in it of which `has` tells the names.
+    pub(crate) fn holds_name(&self, address: IpAddr, has: impl Fn(&NamePeers) -> bool) -> bool {
+        self.names().next().is_some()
+            && self.parts().iter().all(|part| match part {
+                Self::Name(names) => has(names),
+                Self::Block(net, except) => holds(net, except, address),
+                Self::Pods(_) | Self::Nodes(_) | Self::FaultyNodes | Self::All(_) => false,
+            })
+    }
+
     /// The one namespace that its pods can be in, if there is only one.
     pub(crate) fn only_namespace(&self) -> Option<&Arc<str>> {
         self.parts().iter().find_map(|part| match part {
@@ -148,7 +190,7 @@ impl PeerSet {
             && self.parts().iter().all(|part| match part {
                 Self::Pods(pods) => pods.covers_pod(pod) && pods.covers_address(address),
                 Self::Block(net, except) => holds(net, except, address),
-                Self::Nodes(_) | Self::FaultyNodes | Self::All(_) => false,
+                Self::Nodes(_) | Self::FaultyNodes | Self::Name(_) | Self::All(_) => false,
             })
     }
 
@@ -159,7 +201,7 @@ impl PeerSet {
                 Self::Nodes(selector) => node.complete && selector.matches(&node.labels),
                 Self::FaultyNodes => !node.complete,
                 Self::Block(net, except) => holds(net, except, address),
-                Self::Pods(_) | Self::All(_) => false,
+                Self::Pods(_) | Self::Name(_) | Self::All(_) => false,
             })
     }
 
@@ -186,8 +228,10 @@ impl PeerSet {
         parts.dedup();
         let pods = parts.iter().any(|part| matches!(part, Self::Pods(_)));
         let nodes = parts.iter().any(|part| matches!(part, Self::Nodes(_) | Self::FaultyNodes));
-        match (pods && nodes, parts.len()) {
-            // Pods on the host network are no pods to policies, so no address is both.
+        let names = parts.iter().any(|part| matches!(part, Self::Name(_)));
+        match (pods && nodes || names && (pods || nodes), parts.len()) {
+            // Pods on the host network are no pods to policies, so no address is both. An address
+            // of the cluster is no name's.
             (true, _) => None,
             (false, 1) => parts.pop(),
             (false, _) => Some(Self::All(parts)),

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use domain_names::DomainPattern;
+
 use crate::control::{Acl, Control, Scope};
 use crate::model::Node;
 use crate::{ClusterNode, PodAcl, PodKey, PodView};
@@ -42,7 +44,15 @@ impl Control {
             (Scope::All, None) => "".into(),
         };
         let addresses = self.cache.addresses(key).to_vec();
-        Some(PodView { node, addresses, to_pod: acl(ingress)?, from_pod: acl(egress)? })
+        let names = egress.iter().flat_map(|acl| self.membership().patterns(&acl.rules));
+        let names: BTreeSet<DomainPattern> = names.cloned().collect();
+        Some(PodView {
+            node,
+            addresses,
+            to_pod: acl(ingress)?,
+            from_pod: acl(egress)?,
+            names: names.into_iter().collect(),
+        })
     }
 
     pub(crate) fn nodes(&self) -> Arc<BTreeMap<Arc<str>, Arc<ClusterNode>>> {
@@ -74,4 +84,5 @@ fn is_same(a: &PodView, b: &PodView) -> bool {
         && a.addresses == b.addresses
         && same_acl(&a.to_pod, &b.to_pod)
         && same_acl(&a.from_pod, &b.from_pod)
+        && a.names == b.names
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use acl::{AddressMap, Rule, Table};
+use domain_names::DomainPattern;
 use ipnet::IpNet;
 
 use crate::membership::PeerSets;
@@ -34,6 +35,8 @@ pub struct PodView {
     /// ACL of connections that the pod opens (its egress in Kubernetes); the peer is the
     /// destination of the packet.
     pub from_pod: PodAcl,
+    /// The domain names of its egress rules, sorted: its DNS answers decide who is meant.
+    pub names: Arc<[DomainPattern]>,
 }
 
 /// A cluster node.
@@ -68,6 +71,9 @@ pub struct View {
     pub generation: u64,
     /// Maps addresses to the identities the tables were compiled for.
     pub addresses: Arc<AddressMap>,
+    /// The same for connections that are open: addresses of names that have expired are still in
+    /// the sets which they were in.
+    pub live_addresses: Arc<AddressMap>,
     /// The pods of the cluster nodes in scope that have an address, are not finished
     /// and are not on the host network.
     pub pods: Arc<BTreeMap<PodKey, Arc<PodView>>>,

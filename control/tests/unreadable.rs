@@ -44,7 +44,7 @@ fn an_update_with_a_fault_counts_with_its_new_denials() {
 fn a_cluster_policy_update_with_names_and_a_new_denial_counts() {
     let number = |port: u16| json!([{"tcp": {"destinationPort": {"number": port}}}]);
     let deny = |port: u16| json!({"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}], "protocols": number(port)});
-    let names = json!({"action": "Accept", "to": [{"domainNames": ["example.org"]}]});
+    let names = json!({"action": "Accept", "to": [{"domainNames": ["org"]}]});
     let with =
         |rules: Value| cluster_policy("c", 1, json!({"namespaces": {}}), json!({"egress": rules}));
     let mut control = control([pod("x/a", "10.0.0.1", json!({})), with(json!([deny(1)]))]);

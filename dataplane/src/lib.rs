@@ -4,6 +4,7 @@ pub mod capture;
 pub mod clock;
 pub mod counters;
 mod cpu;
+pub mod dns;
 mod doorbell;
 mod exchange;
 pub mod frame;

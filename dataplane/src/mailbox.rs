@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::capture::LiveCapture;
 use crate::counters::PortCounters;
+use crate::dns::DnsTap;
 use crate::doorbell::Doorbell;
 use crate::graph::trace::Tracing;
 use crate::port::{Port, PortGone, Tag};
@@ -30,6 +31,10 @@ pub enum Command {
     RemovePort(PortId),
     /// Start or stop packet tracing.
     Trace(Option<Arc<Tracing>>),
+    /// Send copies of DNS packets here.
+    FollowDns(Arc<DnsTap>),
+    /// Send these held answers.
+    ReleaseAnswers(Vec<u64>),
     /// Capture the packets of this port.
     Capture(PortId, Arc<LiveCapture>),
     /// Call this between two vectors.

@@ -1,6 +1,7 @@
 //! The entries that follow from a connection.
 
 use acl::Address;
+use dataplane::dns::DNS_PORT;
 use dataplane::session::Tuples;
 use dataplane::wire::{Flow, Mac, protocol};
 use dataplane::{PortId, PortState, Snapshot, Underlay};
@@ -49,7 +50,8 @@ struct NextHop {
 /// guard as of the snapshot.
 ///
 /// What enters by the uplink has no entry, and neither has what leaves in a tunnel. `None` if no
-/// direction has one: the connection is of no such pod, or neither TCP nor UDP.
+/// direction has one: the connection is of no such pod, neither TCP nor UDP, or
+/// the DNS of a pod that follows names.
 pub fn entries(
     snapshot: &Snapshot,
     tuples: &Tuples,
@@ -58,6 +60,11 @@ pub fn entries(
 ) -> Option<Entries> {
     let Tuples { initiator, responder, return_mac } = *tuples;
     if !matches!(initiator.protocol, protocol::TCP | protocol::UDP) {
+        return None;
+    }
+    // The graph has to see the answers.
+    let follows_names = snapshot.pod_of(initiator.source).is_some_and(|(_, pod)| pod.follows_names);
+    if follows_names && initiator.destination_port == DNS_PORT {
         return None;
     }
     let (to_responder, to_initiator) = (responder, initiator.reversed());

@@ -74,13 +74,14 @@ fn is_same(old: &Snapshot, new: &Snapshot, id: PortId) -> bool {
         (None, None) => return true,
         _ => return false,
     };
-    let PortState { name, kind, mac, addresses, own_mac, mtu, .. } = after;
+    let PortState { name, kind, mac, addresses, own_mac, mtu, follows_names, .. } = after;
     let is_same_port = before.name == *name
         && before.kind == *kind
         && before.mac == *mac
         && before.addresses == *addresses
         && before.own_mac == *own_mac
-        && before.mtu == *mtu;
+        && before.mtu == *mtu
+        && before.follows_names == *follows_names;
     if !is_same_port
         || !is_same_binding(&before.to_pod, &after.to_pod)
         || !is_same_binding(&before.from_pod, &after.from_pod)

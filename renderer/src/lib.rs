@@ -107,6 +107,7 @@ pub fn snapshot(
         generation,
         ports: states,
         addresses: Arc::clone(&view.addresses),
+        live_addresses: Some(Arc::clone(&view.live_addresses)),
         node_addresses: cluster_node.map_or_else(Vec::new, |node| node.addresses.clone()),
         more_node_addresses: cluster_node
             .into_iter()
@@ -175,6 +176,7 @@ fn state(view: &View, port: &NodePort) -> PortState {
         if let Some(pod) = view.pods.get(key) {
             state.to_pod = binding(&pod.to_pod);
             state.from_pod = binding(&pod.from_pod);
+            state.follows_names = !pod.names.is_empty();
         }
     }
     state

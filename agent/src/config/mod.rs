@@ -74,6 +74,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Whether packets and bytes of sessions are counted.
     pub session_accounting: bool,
+    /// Least time that an address of a domain name counts.
+    pub dns_min_ttl: Duration,
     /// Timeout of attaching a pod.
     pub attach_timeout: Duration,
     /// Whether there is a host port.
@@ -194,6 +196,7 @@ impl Config {
             other: span("other-timeout", options.other_timeout, standard.other),
             opening: span("unanswered-timeout", options.unanswered_timeout, standard.opening),
         };
+        let dns_min_ttl = span("dns-min-ttl", options.dns_min_ttl, Duration::from_secs(30));
         let attach_timeout =
             span("attach-timeout", options.attach_timeout, Duration::from_secs(25));
         // Kubelet registers the cluster node under the host's name in lower case.
@@ -253,6 +256,7 @@ impl Config {
             sessions,
             timeouts,
             session_accounting: options.session_accounting == Some(OnOff::On),
+            dns_min_ttl,
             attach_timeout,
             host_port: enforcer == Enforcer::AfXdp && options.host_port != Some(OnOff::Off),
             node_addresses: options.node_addresses,
@@ -301,6 +305,7 @@ impl Config {
             ("other-timeout", Span(self.timeouts.other).to_string()),
             ("unanswered-timeout", Span(self.timeouts.opening).to_string()),
             ("session-accounting", on_off(self.session_accounting)),
+            ("dns-min-ttl", Span(self.dns_min_ttl).to_string()),
             ("attach-timeout", Span(self.attach_timeout).to_string()),
             ("host-port", on_off(self.host_port)),
             ("node-addresses", list(self.node_addresses.iter().map(IpAddr::to_string).collect())),

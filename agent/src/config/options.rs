@@ -121,6 +121,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_SESSION_ACCOUNTING", value_name = "on|off")]
     pub session_accounting: Option<OnOff>,
 
+    /// Least time that an address of a domain name may be connected to after an answer, whatever its
+    /// TTL [default: 30s]
+    #[arg(long, env = "PODGATE_DNS_MIN_TTL", value_name = "TIME")]
+    pub dns_min_ttl: Option<Span>,
+
     /// How long attaching a pod waits for its object and tables [default: 25s]
     #[arg(long, env = "PODGATE_ATTACH_TIMEOUT", value_name = "TIME")]
     pub attach_timeout: Option<Span>,
@@ -298,6 +303,7 @@ impl Options {
             other_timeout: self.other_timeout.or(file.other_timeout),
             unanswered_timeout: self.unanswered_timeout.or(file.unanswered_timeout),
             session_accounting: self.session_accounting.or(file.session_accounting),
+            dns_min_ttl: self.dns_min_ttl.or(file.dns_min_ttl),
             attach_timeout: self.attach_timeout.or(file.attach_timeout),
             host_port: self.host_port.or(file.host_port),
             node_addresses: first(self.node_addresses, file.node_addresses),

@@ -58,6 +58,7 @@ fn a_file_may_say_everything() {
         other-timeout: 10s
         unanswered-timeout: 5s
         session-accounting: on
+        dns-min-ttl: 1m
         web-page: on
         attach-timeout: 3s
         host-port: off
@@ -103,6 +104,7 @@ fn a_file_may_say_everything() {
         "other-timeout=10s",
         "unanswered-timeout=5s",
         "session-accounting=on",
+        "dns-min-ttl=1m",
         "attach-timeout=3s",
         "host-port=off",
         "node-addresses=192.0.2.1,2001:db8::1",

@@ -12,6 +12,9 @@ pub(crate) struct Durations {
     pub(crate) attach: HistogramVec,
     /// From taking a change to its snapshot in force on every worker.
     pub(crate) in_force: HistogramVec,
+    /// From reading an answer of DNS to its release; label `opened`: whether it waited for addresses
+    /// to be in force.
+    pub(crate) answers: HistogramVec,
     /// From a request to the API server to the head of its response; label `kind`.
     pub(crate) api: HistogramVec,
 }
@@ -37,6 +40,12 @@ impl Default for Durations {
                 &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0],
                 &[],
             ),
+            answers: histogram(
+                "dns_answer_hold_duration_seconds",
+                "Time that answers of DNS were held, by whether addresses had to be put in force.",
+                &[0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0],
+                &["opened"],
+            ),
             api: histogram(
                 "api_response_duration_seconds",
                 "Time from a request to the API server to the head of its response.",
@@ -44,6 +53,14 @@ impl Default for Durations {
                 &["kind"],
             ),
         }
+    }
+}
+
+impl Durations {
+    /// Observes how long an answer was held.
+    pub(super) fn answers(&self, opened: bool, held: Duration) {
+        let label = if opened { "yes" } else { "no" };
+        self.answers.with_label_values(&[label]).observe(held.as_secs_f64());
     }
 }
 

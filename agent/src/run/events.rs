@@ -7,6 +7,7 @@ use dataplane::wire::Mac;
 use local_api::{Answer, Request};
 
 use super::kernel::{Completion, Destination, Hop, InterfaceEvent};
+use super::names::PendingAnswer;
 use super::source::{Reading, Slot};
 
 /// An event that changes the switch, or a request.
@@ -27,6 +28,8 @@ pub(crate) enum Event {
     Completed(Vec<Completion>),
     /// The host port was made or verified; the MAC address of the kernel's end.
     HostPort(Mac),
+    /// Addresses of domain names that changed, and an answer that waits for them.
+    Names(Vec<domain_names::Change<PodKey>>, Option<PendingAnswer>),
     /// New or changed next hops.
     NextHops(Vec<(Destination, Hop)>),
     /// Ends the loop.

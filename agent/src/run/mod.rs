@@ -27,6 +27,7 @@
 //! - `events`, `control_loop`: the events, and the loop with its reconcilers,
 //! - `pods`, `records`: the attached pods, in memory and on disk,
 //! - `kernel`: the interface to the kernel, replaced in tests, and the threads that program it,
+//! - `names`: domain names of policies, and the DNS of pods,
 //! - `source`: where objects come from,
 //! - `shared_status`: state that other threads read; `status` and `show` format it,
 //! - `api`, `capture`: the server side of the local API and of live captures,
@@ -41,6 +42,7 @@ mod events;
 mod http;
 mod input;
 mod kernel;
+mod names;
 mod pairs;
 mod pods;
 mod port;
@@ -85,6 +87,7 @@ pub struct Running {
     events: Sender<Event>,
     control_loop: Option<JoinHandle<()>>,
     broker: Option<JoinHandle<()>>,
+    names: Option<names::NameThreads>,
     api: Option<api::Server>,
     http: Option<telemetry::Server>,
     /// Prevents a second switch from using the same folder.
@@ -113,16 +116,20 @@ pub fn start(
         .map_err(StartError::Failed)?;
     let broker = EventBroker::new(&config.node_name, config.workers);
     let switch = workers::start_workers(&config, memory, frames, &broker)?;
-    let shared = Arc::new(SharedStatus::new(config, Arc::new(switch), Arc::clone(&broker)));
+    let (names, copies) = names::Names::open(&config);
+    let shared = SharedStatus::new(config, Arc::new(switch), Arc::clone(&broker), names);
+    let shared = Arc::new(shared);
     let http =
         telemetry::Server::start(listener, Arc::new(http::SwitchPages::new(&shared, &events)))
             .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
     let channel = (events.clone(), received);
+    let (names, published) = names::NameThreads::start(&shared, &events, copies)?;
     let control_loop = control_loop::ControlLoop::start(
         Arc::clone(&shared),
         interfaces,
         (source, reading),
         channel,
+        published,
     )?;
     let failed = StartError::thread;
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -138,6 +145,7 @@ pub fn start(
         events,
         control_loop: Some(control_loop),
         broker: Some(broker),
+        names: Some(names),
         api: Some(api),
         http: Some(http),
         _lock: lock,
@@ -167,6 +175,7 @@ impl Drop for Running {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
+        drop(self.names.take());
         drop(self.api.take());
         drop(self.http.take());
     }

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 
 use super::durations::Durations;
 use super::kernel::Programming;
+use super::names::Names;
 use super::recent::Recent;
 use super::source::SourceInfo;
 use crate::config::Config;
@@ -26,6 +27,8 @@ pub struct SharedStatus {
     pub switch: Arc<Switch>,
     /// The stream of verdicts.
     pub broker: Arc<EventBroker>,
+    /// Addresses of domain names.
+    pub(crate) names: Arc<Names>,
     /// The packet trace.
     pub trace: observe::trace::Store,
     /// What forwards established connections.
@@ -134,11 +137,17 @@ pub struct LostPort {
 const LONGEST_ROUND: Duration = Duration::from_secs(15);
 
 impl SharedStatus {
-    pub(super) fn new(config: Config, switch: Arc<Switch>, broker: Arc<EventBroker>) -> Self {
+    pub(super) fn new(
+        config: Config,
+        switch: Arc<Switch>,
+        broker: Arc<EventBroker>,
+        names: Arc<Names>,
+    ) -> Self {
         Self {
             config,
             switch,
             broker,
+            names,
             trace: observe::trace::Store::default(),
             flow_offload: Mutex::default(),
             traced: Mutex::default(),
@@ -288,7 +297,8 @@ mod tests {
         let (memory, frames) = dataplane::Memory::heap(2048, 64);
         let broker = EventBroker::new("node-a", 1);
         let switch = Arc::new(start_workers(&config, &memory, frames, &broker).unwrap());
-        let shared = SharedStatus::new(config, switch, broker);
+        let (names, _) = crate::run::names::Names::open(&config);
+        let shared = SharedStatus::new(config, switch, broker, names);
         assert_eq!(Status::of(&shared).unhealthy_reasons, Vec::<String>::new());
         shared.set_source_stuck(true);
         let status = Status::of(&shared);

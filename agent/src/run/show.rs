@@ -18,11 +18,12 @@ use local_api::{ApiError, ErrorKind, Show};
 use observe::verdicts::protocol_name;
 
 /// The tables and their descriptions.
-pub const TABLES: [(&str, &str); 8] = [
+pub const TABLES: [(&str, &str); 9] = [
     ("ports", "ports with their interfaces, modes and counters"),
     ("runtime", "what each stage of the graph costs"),
     ("errors", "outcomes that packets had, with their meaning"),
     ("sessions", "connections that were allowed"),
+    ("names", "addresses that DNS gave for domain names of policies"),
     ("graph", "the graph, in Graphviz' language"),
     ("tables", "the rules in force for each pod"),
     ("session-rules", "verdicts for an L4 stack, of a POD or of all"),
@@ -70,6 +71,7 @@ fn whole(
         "ports" => status::port_table(&status::ports(shared)),
         "runtime" => runtime(shared),
         "errors" => errors(shared),
+        "names" => shared.names.show(&shared.state().snapshot),
         "tables" => tables(&shared.state().snapshot),
         "config" => config(shared),
         other => {

@@ -11,6 +11,7 @@ mod host_ports;
 mod hostile;
 mod lan;
 mod mtu;
+mod names;
 mod nftables;
 mod offload;
 mod own_processes;

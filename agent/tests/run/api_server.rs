@@ -250,7 +250,7 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
             "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
                 "egress": [{"action": "Accept", "to": [peer]}]}})
     };
-    server.apply(policy(1, json!({"domainNames": ["example.org"]})));
+    server.apply(policy(1, json!({"domainNames": ["example"]})));
     server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
         "metadata": {"name": "api", "generation": 7},
         "spec": {"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}}));
@@ -263,7 +263,7 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
     until(|| condition("clusternetworkpolicies", "names")["status"] == "False");
     let said = condition("clusternetworkpolicies", "names");
     assert_eq!(said["type"], "podgate.io/Accepted");
-    assert_eq!(said["reason"], "DomainNamesNotSupported");
+    assert_eq!(said["reason"], "Invalid");
     assert_eq!(said["observedGeneration"], 1);
     assert!(said["message"].as_str().unwrap().starts_with("spec.egress[0].to[0].domainNames"));
     until(|| condition("clusteregressfirewalls", "api")["status"] == "True");
@@ -281,7 +281,7 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
     assert_eq!(before, 1);
     let node = start(&files, &server, kernel);
     until(|| ready(&node));
-    server.apply(policy(2, json!({"namespaces": {}})));
+    server.apply(policy(2, json!({"domainNames": ["example.org"]})));
     until(|| condition("clusternetworkpolicies", "names")["status"] == "True");
     assert_eq!((patches(), node.status().faults.len()), (before + 1, 0));
     assert_eq!(node.status().source.report_error, None);

@@ -122,6 +122,7 @@ fn every_table_can_be_shown() {
         ("runtime", "session"),
         ("errors", "policy-allowed"),
         ("sessions", "default/web"),
+        ("names", "TTL-LEFT"),
         ("graph", "parse -> anti-spoofing"),
         ("tables", "NetworkPolicy default/db"),
         ("session-rules", "10.1.0.2/32"),

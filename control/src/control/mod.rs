@@ -5,6 +5,7 @@
 //! cache and the peer sets and record the local pods it may affect. [`Control::commit`] configures
 //! those, compiles changed tables and publishes, so any number of events becomes one view.
 
+mod domains;
 mod host;
 mod processor;
 
@@ -17,7 +18,7 @@ use ahash::RandomState;
 
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
-use crate::membership::{Membership, NameId, Nets};
+use crate::membership::{Membership, NameId, Nets, Versions};
 use crate::model::{Direction, EndpointSlice, Pod, Service};
 use crate::render::{self, TrackedNames};
 use crate::services;
@@ -50,6 +51,7 @@ pub struct Control {
     any_departed: bool,
     services: services::Pending,
     host: host::Hosts,
+    domains: domains::OwnAddresses,
     pub(crate) view: Arc<View>,
 }
 
@@ -92,6 +94,7 @@ impl Control {
             any_departed: false,
             services: services::Pending::default(),
             host: host::Hosts::default(),
+            domains: domains::OwnAddresses::default(),
             view: Arc::default(),
         }
     }
@@ -181,11 +184,17 @@ impl Control {
         }
         let host_firewalls = self.configure_host();
         self.membership.sweep(&self.cache);
-        let addresses = match self.membership.version() {
-            Some(version) => Arc::new(version),
-            None => Arc::clone(&self.view.addresses),
+        self.follow_own_addresses();
+        let (addresses, live_addresses) = match self.membership.version() {
+            Some(Versions { addresses, live }) => {
+                let addresses = Arc::new(addresses);
+                let live = live.map_or_else(|| Arc::clone(&addresses), Arc::new);
+                (addresses, live)
+            }
+            None => (Arc::clone(&self.view.addresses), Arc::clone(&self.view.live_addresses)),
         };
-        let compiled_again = self.tables.compile(&self.view.addresses, &addresses);
+        // The live map has all identities of the other one.
+        let compiled_again = self.tables.compile(&self.view.live_addresses, &live_addresses);
         let pods = match (compiled_again, dirty.is_empty()) {
             (false, true) => Arc::clone(&self.view.pods),
             (false, false) => self.pods(dirty),
@@ -202,6 +211,7 @@ impl Control {
         let peer_sets = self.membership.content();
         let same = !std::mem::take(&mut self.any_departed)
             && Arc::ptr_eq(&addresses, &self.view.addresses)
+            && Arc::ptr_eq(&live_addresses, &self.view.live_addresses)
             && (Arc::ptr_eq(&peer_sets, &self.view.peer_sets) || peer_sets.is_empty())
             && Arc::ptr_eq(&pods, &self.view.pods)
             && Arc::ptr_eq(&nodes, &self.view.nodes)
@@ -214,6 +224,7 @@ impl Control {
         self.view = Arc::new(View {
             generation,
             addresses,
+            live_addresses,
             pods,
             nodes,
             peer_sets,

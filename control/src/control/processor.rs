@@ -18,6 +18,7 @@ impl Control {
         match change {
             Change::None => {}
             Change::Service(keys) => {
+                self.domains.changed();
                 if self.cache.find_api_server(&keys) && !self.cache.firewalls().is_empty() {
                     self.dirty.extend(self.local.keys().cloned());
                 }
@@ -40,6 +41,7 @@ impl Control {
                     .filter_map(owned)
                     .collect();
                 self.membership.pod_changed(&self.cache, &key, addresses_before);
+                self.refresh_domains(addresses_before, &key);
                 let departed = owners.into_iter().filter(|(it, pod)| self.pod_at(*it) != Some(pod));
                 let departed: Vec<IpAddr> = departed.map(|(address, _)| address).collect();
                 self.note_departed(departed);
@@ -72,6 +74,7 @@ impl Control {
             }
             Change::Node(name) => {
                 self.nodes_changed = true;
+                self.domains.changed();
                 self.membership.node_changed(&self.cache, &name);
             }
         }

@@ -12,6 +12,7 @@
 //! once per commit, so an address that moves between sets never has a combination in between.
 
 mod content;
+mod domains;
 mod interests;
 mod names;
 mod nets;
@@ -22,7 +23,7 @@ use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use acl::{AddressMap, AddressMapBuilder, AddressMapEditor, Block, PeerSetId};
+use acl::{AddressMapBuilder, AddressMapEditor, Block, PeerSetId};
 use ahash::RandomState;
 use ipnet::IpNet;
 
@@ -32,6 +33,8 @@ use crate::model::{Labels, Pod};
 use crate::peers::PeerSet;
 use content::Content;
 pub use content::{Members, PeerSets};
+use domains::Domains;
+pub(crate) use domains::Versions;
 use interests::{Interest, Interests};
 use names::Numbers;
 pub(crate) use names::{NameId, NameOf};
@@ -57,6 +60,9 @@ pub(crate) struct Membership {
     published_numbers: HashMap<PodKey, Vec<(NameId, u16)>, RandomState>,
     /// The addresses of cluster nodes that are in any set.
     published_nodes: HashMap<Arc<str>, Vec<(IpAddr, Sets)>, RandomState>,
+    domains: Domains,
+    /// Addresses of names whose sets came or went.
+    stale_domains: BTreeSet<IpAddr>,
     /// Addresses that changed, with the sets the editor still has for them.
     dirty: HashMap<IpAddr, Sets, RandomState>,
     editor: AddressMapEditor,
@@ -182,8 +188,9 @@ impl Membership {
     }
 
     /// Puts a set's addresses in or takes them out.
-    fn fill(&mut self, cache: &Cache, id: PeerSetId, set: &PeerSet, add: bool) {
-        if let PeerSet::Block(net, except) = set {
+    fn fill(&mut self, cache: &Cache, id: PeerSetId, set: &Arc<PeerSet>, add: bool) {
+        self.fill_domains(id, set, add);
+        if let PeerSet::Block(net, except) = &**set {
             let block = Block { net: *net, except: except.clone() };
             match (self.rebuild, add) {
                 (true, _) => {}
@@ -285,7 +292,7 @@ impl Membership {
     }
 
     /// Returns the address map with all changes applied; `None` if it did not change.
-    pub(crate) fn version(&mut self) -> Option<AddressMap> {
+    pub(crate) fn version(&mut self) -> Option<Versions> {
         let dirty = mem::take(&mut self.dirty);
         // Many single edits cost more than sorting everything once.
         let many = dirty.len() > 4096 && dirty.len() > self.hosts.len() / 4;
@@ -295,7 +302,7 @@ impl Membership {
             if self.content.is_some() {
                 self.list_content();
             }
-            return Some(self.editor.version());
+            return Some(self.versions());
         }
         for (address, before) in dirty {
             let now = self.hosts.get(&address).map_or(&[][..], |host| &host.sets);
@@ -307,7 +314,7 @@ impl Membership {
                 self.edited = true;
             }
         }
-        mem::take(&mut self.edited).then(|| self.editor.version())
+        mem::take(&mut self.edited).then(|| self.versions())
     }
 
     /// Keeps the content of every set from now on.
@@ -323,6 +330,9 @@ impl Membership {
             content.move_host(*address, &[], before);
         }
         for (address, sets) in self.published_nodes.values().flatten() {
+            content.move_host(*address, &[], sets);
+        }
+        for (address, sets) in &self.domains.published {
             content.move_host(*address, &[], sets);
         }
         self.content = Some(content);
@@ -343,7 +353,7 @@ impl Membership {
         }
         let hosts = self.hosts.iter().map(|(address, host)| (address, &host.sets));
         let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (address, sets));
-        for (address, sets) in hosts.chain(nodes) {
+        for (address, sets) in hosts.chain(nodes).chain(&self.domains.published) {
             sets.iter().for_each(|id| nets.entry(*id).or_default().push(host(*address)));
         }
         nets
@@ -359,7 +369,7 @@ impl Membership {
         }
         let hosts = self.hosts.iter().map(|(address, host)| (address, &host.sets));
         let nodes = self.published_nodes.values().flatten().map(|(address, sets)| (address, sets));
-        for (address, sets) in hosts.chain(nodes) {
+        for (address, sets) in hosts.chain(nodes).chain(&self.domains.published) {
             sets.iter().for_each(|id| builder.add(*id, [single(address)]));
         }
         builder

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+use domain_names::DomainPattern;
 use ipnet::IpNet;
 
 use acl::PortRange;
@@ -87,6 +88,8 @@ pub enum Peer {
     Nodes(Selector),
     /// The API server: its service's addresses and its endpoints (egress firewalls only).
     ApiServer,
+    /// The addresses that DNS gives the pod for these names (rules that permit only).
+    Name(DomainPattern),
 }
 
 /// The namespaces that a pod peer looks in.

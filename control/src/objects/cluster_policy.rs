@@ -88,6 +88,7 @@ pub(super) fn cluster_network_policy(
 mod tests {
     use super::*;
     use crate::Object;
+    use crate::model::Peer;
     use crate::objects::{Read, read};
     use serde_json::json;
 
@@ -156,9 +157,26 @@ mod tests {
     }
 
     #[test]
-    fn domain_names_are_refused_and_match_nothing() {
+    fn domain_names_are_for_rules_that_accept() {
+        let to = json!([{"domainNames": ["example.org", "*.Example.net."]}]);
+        let (policy, faults) = with_egress(json!({"action": "Accept", "to": to}));
+        assert_eq!(faults.len(), 0);
+        let peers: Vec<_> = policy.egress[0].rule.peers.iter().flatten().collect();
+        let is_name =
+            |peer: &Peer, name: &str| matches!(peer, Peer::Name(it) if it.to_string() == name);
+        assert!(is_name(peers[0], "example.org") && is_name(peers[1], "*.example.net"));
+        for action in ["Deny", "Pass"] {
+            let (policy, faults) = with_egress(json!({"action": action, "to": to}));
+            assert_eq!((policy.egress[0].verdict, faults.len()), (Verdict::Deny, 1), "deny-all");
+        }
+        for bad in [json!([]), json!(["org"]), json!(["*"]), json!([7]), json!("example.org")] {
+            let rule = json!({"action": "Accept", "to": [{"domainNames": bad}]});
+            let (policy, faults) = with_egress(rule);
+            assert_eq!((policy.egress.len(), faults.len()), (0, 1), "{bad}");
+        }
+        let ports = json!([{"destinationNamedPort": "http"}]);
         let (policy, faults) =
-            with_egress(json!({"action": "Accept", "to": [{"domainNames": ["example.org"]}]}));
+            with_egress(json!({"action": "Accept", "to": to, "protocols": ports}));
         assert_eq!((policy.egress.len(), faults.len()), (0, 1));
     }
 

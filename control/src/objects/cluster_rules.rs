@@ -284,12 +284,19 @@ fn peer(
         Ok(("apiServer", _)) => {
             faults.push(FieldFault::new(format!("{field}.apiServer"), "is no empty object"));
         }
-        Ok(_) => {
-            let problem = match permits {
-                true => "names are not supported; the rule matches nothing",
-                false => "only a rule that permits may have names",
-            };
+        Ok(_) if !permits => {
+            let problem = "only a rule that permits may have names";
             faults.push(FieldFault::new(format!("{field}.domainNames"), problem));
+        }
+        Ok(_) => {
+            for (field, value) in
+                list(value, field, "domainNames", schema.most, faults).into_iter().flatten()
+            {
+                match value.as_str().unwrap_or_default().parse() {
+                    Ok(name) => peers.push(Peer::Name(name)),
+                    Err(problem) => faults.push(FieldFault::new(field, problem.to_string())),
+                }
+            }
         }
         Err(fault) => faults.push(fault),
     }

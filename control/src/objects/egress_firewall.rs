@@ -106,8 +106,8 @@ mod tests {
         let deny = json!({"action": "Deny", "to": [{"networks": ["0.0.0.0/0"]}]});
         for (allow, field) in [
             (
-                json!({"action": "Allow", "to": [{"domainNames": ["a.example"]}]}),
-                "spec.egress[0].to[0].domainNames",
+                json!({"action": "Allow", "to": [{"domainNames": ["example"]}]}),
+                "spec.egress[0].to[0].domainNames[0]",
             ),
             (
                 json!({"action": "Allow", "to": [{"apiServer": {"x": 1}}]}),

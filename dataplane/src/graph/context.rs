@@ -1,6 +1,7 @@
 //! State that nodes use beside the packet.
 
 use super::Node;
+use super::dns::HeldAnswers;
 use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use crate::packet::Packet;
@@ -22,6 +23,7 @@ pub(crate) struct Context<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) sessions: &'a Sessions,
     pub(super) reassembly: &'a mut Table,
+    pub(super) dns: &'a mut HeldAnswers,
     pub(super) rate_limiter: &'a mut RateLimiter,
     pub(super) translations: &'a mut Vec<Translation>,
     pub(super) policy_batch: &'a mut PolicyBatch<'static>,

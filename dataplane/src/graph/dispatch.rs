@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use super::context::Translation;
+use super::dns::HeldAnswers;
 use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use super::trace::{Tracer, Tracing};
 use super::{
-    Context, NODES, Next, Node, anti_spoofing, decapsulate, encapsulate, icmp_error, neighbour,
-    open, parse, policy, reassembly, rewrite, service, session,
+    Context, NODES, Next, Node, anti_spoofing, decapsulate, dns, encapsulate, icmp_error,
+    neighbour, open, parse, policy, reassembly, rewrite, service, session,
 };
 use crate::counters::Counters;
 use crate::cpu::clocks;
+use crate::dns::DnsTap;
 use crate::packet::{Packet, VECTOR};
 use crate::policy::PolicyBatch;
 use crate::session::Sessions;
@@ -42,6 +44,7 @@ impl List {
 pub struct Graph {
     lists: [List; NODES],
     reassembly: Table,
+    dns: HeldAnswers,
     rate_limiter: RateLimiter,
     translations: Vec<Translation>,
     policy_batch: PolicyBatch<'static>,
@@ -53,6 +56,7 @@ impl Default for Graph {
         Self {
             lists: [List::EMPTY; NODES],
             reassembly: Table::default(),
+            dns: HeldAnswers::default(),
             rate_limiter: RateLimiter::default(),
             translations: Vec::with_capacity(VECTOR),
             policy_batch: PolicyBatch::default(),
@@ -100,9 +104,29 @@ impl Graph {
         resumes
     }
 
-    /// Holds a packet that the graph gave no outcome.
+    /// Sends copies of the DNS of pods that follow names to `tap`, as worker number `worker`.
+    pub fn follow_dns(&mut self, worker: u16, tap: Arc<DnsTap>) {
+        self.dns.follow(worker, tap);
+    }
+
+    /// Lets held answers go; [`take_answer`](Self::take_answer) gives them.
+    pub fn release_answers(&mut self, numbers: &[u64]) {
+        self.dns.release(numbers);
+    }
+
+    /// The next answer that is held no longer. It has its outcome, and only has to be sent.
+    #[inline]
+    pub fn take_answer(&mut self) -> Option<Packet> {
+        self.dns.take_ready()
+    }
+
+    /// Holds a packet that the graph gave no outcome: a later fragment, or an answer, which has its
+    /// way out already.
     pub fn hold(&mut self, packet: Packet, now: Now) {
-        self.reassembly.hold(packet, now);
+        match packet.out_port {
+            PortId::NONE => self.reassembly.hold(packet, now),
+            _ => self.dns.hold(packet, now),
+        }
     }
 
     /// Takes the next packet that is no longer held; it has its outcome.
@@ -114,6 +138,7 @@ impl Graph {
     /// Ends packets that were held too long; returns `false` if there are none.
     #[inline]
     pub fn expire(&mut self, now: Now) -> bool {
+        self.dns.expire(now);
         let is_due = self.reassembly.is_due(now);
         if is_due {
             self.reassembly.expire(now);
@@ -124,16 +149,18 @@ impl Graph {
     /// Bounds the held packets by the number of frames.
     pub fn fit(&mut self, frames: usize) {
         self.reassembly.fit(frames);
+        self.dns.fit(frames);
     }
 
     /// Removes the state of a port that is gone; its held packets end.
     pub fn forget_port(&mut self, port: PortId) {
         self.reassembly.forget(port);
+        self.dns.forget(port);
     }
 
     /// Takes every held packet.
     pub fn take_waiting(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
-        self.reassembly.take_all()
+        self.reassembly.take_all().chain(self.dns.take_all())
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a vector is handled with")]
@@ -149,13 +176,15 @@ impl Graph {
         now: Now,
     ) {
         assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
-        let Self { lists, reassembly, rate_limiter, translations, policy_batch, tracer } = self;
+        let Self { lists, reassembly, dns, rate_limiter, translations, policy_batch, tracer } =
+            self;
         translations.clear();
         let mut context = Context {
             snapshot,
             memory,
             sessions,
             reassembly,
+            dns,
             rate_limiter,
             translations,
             policy_batch,
@@ -214,6 +243,7 @@ impl Graph {
                     Node::Hold => {}
                     Node::Rewrite => each!(rewrite reads frames, usually to Encapsulate),
                     Node::IcmpError => each!(icmp_error, usually to Encapsulate),
+                    Node::Dns => each!(dns reads frames, usually to Encapsulate),
                     Node::Encapsulate => each!(encapsulate, usually to Hold),
                 }
                 if let Some(tracer) = &mut follower {

@@ -1,7 +1,7 @@
 //! The graph: stages that each handle a whole vector.
 //!
 //! ```text
-//! parse ─┬─▶ anti-spoofing ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ open ─▶ rewrite ─┬─▶ (out)
+//! parse ─┬─▶ anti-spoofing ─┬─▶ session ─┬─▶ service ─▶ policy ─▶ open ─▶ rewrite ─┬─▶ dns ─▶ (out)
 //!        │      │           │            ├────────────────▲                ▲   └─▶ encapsulate ─▶ (out)
 //!        │      │           └─▶ reassembly ───────────────────────────────┘          ▲
 //!        │      └─▶ decapsulate ─▶ (session, reassembly)        icmp-error ──────────┴─▶ (out)
@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A fragment without its first goes on to `hold`, outside of the graph; from there it enters
-//! `reassembly` again.
+//! `reassembly` again. `dns` sees the DNS of pods that follow domain names alone; an answer goes on to
+//! `hold`, and leaves from there.
 //!
 //! `anti-spoofing`, `decapsulate`, `service` and `rewrite` send packets that go no further to
 //! `icmp-error` if their senders are to learn why.
@@ -22,6 +23,7 @@ mod anti_spoofing;
 mod context;
 mod decapsulate;
 mod dispatch;
+mod dns;
 mod encapsulate;
 mod icmp_error;
 mod neighbour;

@@ -50,14 +50,17 @@ nodes! {
     Open "open" to [Rewrite],
     /// Finds the connection of later fragments through their first.
     Reassembly "reassembly" to [Rewrite, Hold],
-    /// Holds later fragments until their first is known.
-    Hold "hold" to [],
     /// Prepares a packet for its way out.
-    Rewrite "rewrite" to [IcmpError, Encapsulate],
+    Rewrite "rewrite" to [IcmpError, Dns, Encapsulate],
     /// Generates ICMP errors and resets.
     IcmpError "icmp-error" to [Encapsulate],
+    /// Copies the DNS of pods that follow domain names.
+    Dns "dns" to [Encapsulate, Hold],
     /// Puts packets into tunnels.
     Encapsulate "encapsulate" to [],
+    /// Holds later fragments until their first is known, and answers until their addresses are in
+    /// force.
+    Hold "hold" to [],
 }
 
 /// The graph in Graphviz' language.

@@ -160,6 +160,7 @@ const LEAST_DIVIDED: u64 = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::dns::HeldAnswers;
     use crate::graph::icmp_error::RateLimiter;
     use crate::graph::reassembly::Table;
     use crate::policy::PolicyBatch;
@@ -203,12 +204,14 @@ mod tests {
         packet.adjacency = Adjacency::port(PortId(2));
         packet.outcome = Some(Outcome::PolicyAllowed);
         let (mut reassembly, mut rate_limiter) = (Table::default(), RateLimiter::default());
+        let mut dns = HeldAnswers::default();
         let (mut translations, mut policy_batch) = (Vec::new(), PolicyBatch::default());
         let mut context = Context {
             snapshot: &snapshot,
             memory: &memory,
             sessions: &sessions,
             reassembly: &mut reassembly,
+            dns: &mut dns,
             rate_limiter: &mut rate_limiter,
             translations: &mut translations,
             policy_batch: &mut policy_batch,

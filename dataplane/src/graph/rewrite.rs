@@ -1,11 +1,11 @@
 //! Rewrites a packet that leaves: VLAN tags, time to live, checksums, addresses, MAC addresses.
 
-use super::{Context, Next, Node};
+use super::{Context, Next, Node, dns};
 use crate::frame::ONE_PIECE;
 use crate::packet::Packet;
 use crate::snapshot::Egress;
 use crate::wire::{Fragment, Mac, checksum, crc32c, nested, partial_checksum, protocol, translate};
-use crate::{Outcome, PortId, Snapshot, Underlay};
+use crate::{Outcome, PortState, Underlay};
 
 /// Destination of frames on ports without a MAC address (only captures have such ports).
 const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
@@ -26,7 +26,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::IcmpError);
     }
-    if sends_partial_checksums(snapshot, packet.in_port) {
+    let sender = snapshot.port(packet.in_port);
+    let follows_names = port.follows_names || sender.is_some_and(|it| it.follows_names);
+    if sender.is_some_and(sends_partial_checksums) {
         nested::complete(context.memory, &mut packet.frame, &packet.headers);
     }
     let is_plain = packet.headers.vlan_tags == 0
@@ -42,6 +44,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         frame[..6].copy_from_slice(port.mac.as_ref().unwrap_or(&UNKNOWN_MAC));
         frame[6..12].copy_from_slice(&port.own_mac);
         packet.out_port = port_id;
+        if follows_names && dns::is_wanted(context, packet, port) {
+            return Next::Node(Node::Dns);
+        }
         return Next::End(packet.outcome.expect("decided by the node before"));
     }
     if packet.headers.vlan_tags > 0 {
@@ -83,18 +88,23 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     frame[..6].copy_from_slice(&receiver);
     frame[6..12].copy_from_slice(&port.own_mac);
+    if !encapsulates {
+        packet.out_port = port_id;
+    }
+    if follows_names && dns::is_wanted(context, packet, port) {
+        return Next::Node(Node::Dns);
+    }
     if encapsulates {
         return Next::Node(Node::Encapsulate);
     }
-    packet.out_port = port_id;
     Next::End(packet.outcome.expect("decided by the node before"))
 }
 
 /// Whether the kernel behind a port may send partial checksums: the plugin leaves checksum offload
 /// on for large MTUs. Memory ports and captures have no MTU.
 #[inline]
-fn sends_partial_checksums(snapshot: &Snapshot, port: PortId) -> bool {
-    snapshot.port(port).is_some_and(|port| port.mtu == 0 || port.mtu > ONE_PIECE)
+fn sends_partial_checksums(port: &PortState) -> bool {
+    port.mtu == 0 || port.mtu > ONE_PIECE
 }
 
 fn remove_tags(context: &Context<'_>, packet: &mut Packet) {

@@ -10,7 +10,7 @@
 
 use super::{Context, Next, Node, Translation, open, service};
 use crate::packet::Packet;
-use crate::policy::{Decision, evaluate};
+use crate::policy::{self, Decision};
 use crate::session::{Found, TupleOrigin, Tuples};
 use crate::wire::{self, Flow, Fragment, Headers, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Verdict};
@@ -178,7 +178,7 @@ fn reevaluate(
             false => Next::End(Outcome::NoSession),
         });
     }
-    let Decision { outcome, by } = evaluate(context.snapshot, &tuples.policy_flow());
+    let Decision { outcome, by } = policy::reevaluate(context.snapshot, &tuples.policy_flow());
     if outcome.verdict() != Verdict::Forward {
         refuse(context, found, outcome);
         packet.by = by;
@@ -239,7 +239,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return refused;
     }
     if !found.is_of(snapshot.generation) && !found.is_of_later(snapshot.generation) {
-        let Decision { outcome, by } = evaluate(snapshot, &tuples.policy_flow());
+        let Decision { outcome, by } = policy::reevaluate(snapshot, &tuples.policy_flow());
         if outcome.verdict() != Verdict::Forward {
             refuse(context, &found, outcome);
             packet.by = by;

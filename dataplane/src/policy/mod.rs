@@ -9,7 +9,7 @@ mod batch;
 
 use std::sync::Arc;
 
-use acl::Key;
+use acl::{AddressMap, Key};
 
 pub(crate) use batch::PolicyBatch;
 
@@ -44,27 +44,32 @@ pub struct RuleAt {
     pub rule: u32,
 }
 
-/// Evaluates the connection with the original tuple `flow`.
+/// Evaluates the connection with the original tuple `flow`, as one that opens now.
 pub fn evaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
-    evaluate_deciding(snapshot, flow).0
+    evaluate_deciding(snapshot, snapshot.address_map(), flow).0
+}
+
+/// Evaluates a connection that is open.
+pub(crate) fn reevaluate(snapshot: &Snapshot, flow: &Flow) -> Decision {
+    evaluate_deciding(snapshot, snapshot.live_address_map(), flow).0
 }
 
 /// Returns the form of the connection that decided; see [`further_forms`].
 pub(crate) fn deciding(snapshot: &Snapshot, flow: &Flow) -> Flow {
-    evaluate_deciding(snapshot, flow).1
+    evaluate_deciding(snapshot, snapshot.address_map(), flow).1
 }
 
-fn evaluate_deciding(snapshot: &Snapshot, flow: &Flow) -> (Decision, Flow) {
+fn evaluate_deciding(snapshot: &Snapshot, map: &AddressMap, flow: &Flow) -> (Decision, Flow) {
     let [initiator, responder] =
         [flow.source, flow.destination].map(|address| snapshot.pod_of(address));
     let id = |pod: Option<(PortId, _)>| pod.map(|(id, _)| id);
     if let Some(outcome) = exempt(snapshot, flow, id(initiator), id(responder)) {
         return (Decision { outcome, by: Deciders::default() }, *flow);
     }
-    let first = evaluate_form(snapshot, flow, initiator, responder);
+    let first = evaluate_form(map, flow, initiator, responder);
     if first.outcome == Outcome::PolicyAllowed {
         for form in further_forms(snapshot, flow, initiator.is_some(), responder.is_some()) {
-            let decision = evaluate_form(snapshot, &form, initiator, responder);
+            let decision = evaluate_form(map, &form, initiator, responder);
             if decision.outcome != Outcome::PolicyAllowed {
                 return (decision, form);
             }
@@ -97,21 +102,21 @@ pub(crate) fn further_forms(
 }
 
 fn evaluate_form(
-    snapshot: &Snapshot,
+    map: &AddressMap,
     flow: &Flow,
     initiator: Option<(PortId, &PortState)>,
     responder: Option<(PortId, &PortState)>,
 ) -> Decision {
     let mut by = Deciders::default();
     if let Some((id, port)) = initiator {
-        let (refused, rule) = evaluate_binding(snapshot, &port.from_pod, flow);
+        let (refused, rule) = evaluate_binding(map, &port.from_pod, flow);
         by.from_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = refused {
             return Decision { outcome, by };
         }
     }
     if let Some((id, port)) = responder {
-        let (refused, rule) = evaluate_binding(snapshot, &port.to_pod, flow);
+        let (refused, rule) = evaluate_binding(map, &port.to_pod, flow);
         by.to_pod = rule.map(|rule| RuleAt { port: id, rule });
         if let Some(outcome) = refused {
             // The permitting end did not decide.
@@ -123,7 +128,7 @@ fn evaluate_form(
 
 /// Evaluates one binding: the outcome of a denial, and the matching rule.
 pub(crate) fn evaluate_binding(
-    snapshot: &Snapshot,
+    map: &AddressMap,
     binding: &AclBinding,
     flow: &Flow,
 ) -> (Option<Outcome>, Option<u32>) {
@@ -131,7 +136,7 @@ pub(crate) fn evaluate_binding(
         AclBinding::Closed => (Some(Outcome::Closed), None),
         AclBinding::Open => (None, None),
         AclBinding::Table(table) => {
-            let (mut key, map) = (key(flow), snapshot.address_map());
+            let mut key = key(flow);
             let [of_source, of_destination] = table.asks_identities();
             if of_source {
                 key.source_identity = map.lookup(flow.source);

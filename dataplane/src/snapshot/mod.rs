@@ -43,6 +43,9 @@ pub struct Parts {
     pub ports: Vec<Option<PortState>>,
     /// The identities that the tables were compiled for.
     pub addresses: Arc<AddressMap>,
+    /// The same for sessions that are re-evaluated, if they differ; of the same lineage, and with all
+    /// of its identities.
+    pub live_addresses: Option<Arc<AddressMap>>,
     /// Addresses of this cluster node's Node object, the one that it is known by first (of each
     /// family).
     pub node_addresses: Vec<IpAddr>,
@@ -75,6 +78,7 @@ pub struct Snapshot {
     pub generation: u64,
     ports: Vec<Option<PortState>>,
     addresses: Arc<AddressMap>,
+    live_addresses: Arc<AddressMap>,
     /// Port of each address behind pod ports, and the host port for the cluster node's own:
     /// [`PortId::NONE`] where there is none.
     owners: AHashMap<Address, PortId>,
@@ -125,6 +129,7 @@ impl Snapshot {
         Self {
             generation,
             ports,
+            live_addresses: parts.live_addresses.unwrap_or_else(|| Arc::clone(&addresses)),
             addresses,
             owners,
             local_networks: Prefixes::new(&parts.local_networks),
@@ -256,6 +261,13 @@ impl Snapshot {
     #[inline]
     pub fn address_map(&self) -> &AddressMap {
         &self.addresses
+    }
+
+    /// The same for sessions that are re-evaluated: addresses that open no connection any more may
+    /// keep those that are open.
+    #[inline]
+    pub fn live_address_map(&self) -> &AddressMap {
+        &self.live_addresses
     }
 
     /// The uplink, if there is one.

@@ -69,6 +69,9 @@ pub struct PortState {
     pub own_mac: Mac,
     /// Bytes of the largest IP packet that may leave here; 0 if any may.
     pub mtu: u16,
+    /// Whether the pod's policies name domains: its DNS is copied, and answers to it are held; see
+    /// [`crate::dns`].
+    pub follows_names: bool,
 }
 
 impl PortState {
@@ -83,6 +86,7 @@ impl PortState {
             from_pod: AclBinding::Closed,
             own_mac: SWITCH_MAC,
             mtu: 0,
+            follows_names: false,
         }
     }
 }

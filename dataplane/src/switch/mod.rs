@@ -13,6 +13,7 @@ use ahash::AHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::capture::LiveCapture;
+use crate::dns::{DnsTap, Ticket};
 use crate::doorbell::Doorbell;
 use crate::exchange::Exchange;
 use crate::graph::trace::Tracing;
@@ -213,6 +214,24 @@ impl Switch {
     pub fn follow(&self, tracing: Option<&Arc<Tracing>>) {
         for worker in &self.workers {
             worker.mailbox.send(Command::Trace(tracing.cloned()));
+        }
+    }
+
+    /// Has every worker send copies of DNS packets to `tap`.
+    pub fn follow_dns(&self, tap: &Arc<DnsTap>) {
+        for worker in &self.workers {
+            worker.mailbox.send(Command::FollowDns(Arc::clone(tap)));
+        }
+    }
+
+    /// Lets held answers go.
+    pub fn release_answers(&self, tickets: &[Ticket]) {
+        for (number, worker) in self.workers.iter().enumerate() {
+            let own = tickets.iter().filter(|ticket| usize::from(ticket.worker) == number);
+            let own: Vec<u64> = own.map(|ticket| ticket.number).collect();
+            if !own.is_empty() {
+                worker.mailbox.send(Command::ReleaseAnswers(own));
+            }
         }
     }
 

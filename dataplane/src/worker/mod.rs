@@ -178,6 +178,7 @@ impl Worker {
         if self.graph.expire(now) {
             self.end_waiting();
         }
+        self.send_answers();
         let mut handled = self.take_handoffs();
         if self.packets.len() + BURST > VECTOR {
             self.run_vector(now);
@@ -289,6 +290,8 @@ impl Worker {
                     self.slots.add_member(tag, trunk, counters, &self.exchange);
                 }
                 Command::RemovePort(id) => self.remove_port(id),
+                Command::FollowDns(tap) => self.graph.follow_dns(self.number as u16, tap),
+                Command::ReleaseAnswers(numbers) => self.graph.release_answers(&numbers),
                 Command::Trace(tracing) => self.graph.follow(self.number as u16, tracing),
                 Command::Capture(id, capture) => {
                     if let Some(captures) = self.slots.captures(id) {

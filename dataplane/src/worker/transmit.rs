@@ -19,7 +19,9 @@ impl Worker {
         // Packets of a vector often leave by one port.
         let (mut port, mut place) = (PortId::NONE, None);
         for packet in &mut packets {
-            if packet.leaves() {
+            // An answer that is held has its way out already.
+            let is_decided = packet.outcome.is_some();
+            if is_decided && packet.leaves() {
                 let frame = packet.frame.take();
                 if packet.out_port != port {
                     port = packet.out_port;
@@ -29,7 +31,7 @@ impl Worker {
                     Some(place) => self.slots.leave_at(place, frame, &self.memory),
                     None => self.leave_elsewhere(frame, port),
                 }
-            } else if packet.outcome.is_some() {
+            } else if is_decided {
                 self.free.put(packet.frame.take());
             } else {
                 let none = Packet::new(Frame::NONE, PortId::NONE);
@@ -58,6 +60,30 @@ impl Worker {
                 inspect.done(&packet, &self.memory, &self.snapshot);
             }
             self.free.put(packet.frame);
+        }
+    }
+
+    /// Sends the answers that are held no longer.
+    #[inline]
+    pub(super) fn send_answers(&mut self) {
+        while let Some(mut packet) = self.graph.take_answer() {
+            // The pod may have gone meanwhile, and another one may have the port's number.
+            let receiver = self.memory.bytes(&packet.frame).first_chunk::<6>();
+            let port = self.snapshot.pod(packet.out_port);
+            if !port.is_some_and(|port| port.mac.is_none() || port.mac.as_ref() == receiver) {
+                packet.outcome = Some(Outcome::PortGone);
+            }
+            if let Some(outcome) = packet.outcome {
+                self.counters.count(outcome);
+            }
+            if let Some(inspect) = self.inspect.as_mut().filter(|inspect| inspect.is_wanted()) {
+                inspect.done(&packet, &self.memory, &self.snapshot);
+            }
+            if !packet.leaves() {
+                self.free.put(packet.frame);
+                continue;
+            }
+            self.leave_elsewhere(packet.frame, packet.out_port);
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod answers;
 mod attacks;
+mod dns;
 mod floods;
 mod fragments;
 mod generations;

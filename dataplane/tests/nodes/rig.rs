@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dataplane::dns::DnsTap;
 use dataplane::graph::trace::Tracing;
 use dataplane::mailbox::Command;
 use dataplane::port::memory::Wire;
@@ -61,6 +62,25 @@ impl Rig {
     pub(crate) fn publish(&mut self, parts: Parts) {
         self.worker.mailbox().send(Command::Snapshot(Arc::new(Snapshot::new(parts))));
         self.worker.round(self.now());
+    }
+
+    /// Has it send copies of DNS packets to a tap.
+    pub(crate) fn follow_dns(&mut self, tap: &Arc<DnsTap>) {
+        self.worker.mailbox().send(Command::FollowDns(Arc::clone(tap)));
+        self.worker.round(self.now());
+    }
+
+    /// Has it let answers go; tells how they ended.
+    pub(crate) fn release(&mut self, numbers: &[u64]) -> Vec<Outcome> {
+        self.worker.mailbox().send(Command::ReleaseAnswers(numbers.to_vec()));
+        self.wait(0)
+    }
+
+    /// Lets seconds pass; tells how what waited ended.
+    pub(crate) fn wait(&mut self, seconds: u64) -> Vec<Outcome> {
+        self.now_s += seconds;
+        self.worker.round(self.now());
+        std::mem::take(&mut self.ends.lock().unwrap())
     }
 
     /// Has it follow packets.

@@ -20,6 +20,13 @@ pub(super) fn of(step: &Step) -> (String, Fields) {
         Finding::Nothing if step.node == Node::Hold => {
             "until its first fragment comes, two seconds at most".to_owned()
         }
+        Finding::Dns { .. } if step.node == Node::Hold => {
+            "until its addresses are in force, a second at most".to_owned()
+        }
+        Finding::Dns { held } => {
+            fields.insert("held".into(), (*held).into());
+            "read, since the pod follows domain names".to_owned()
+        }
         Finding::Nothing => neighbour(step.outcome),
         Finding::Headers(None) | Finding::Tunnel { inside: None, .. } => {
             step.outcome.map_or("refused", Outcome::meaning).to_owned()

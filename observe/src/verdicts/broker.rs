@@ -37,6 +37,7 @@ pub struct EventBroker {
     cluster: RwLock<Names>,
     /// Services by address.
     services: RwLock<Names>,
+    domains: RwLock<Names>,
     inner: Mutex<Inner>,
     stopped: AtomicBool,
 }
@@ -77,6 +78,7 @@ impl EventBroker {
             names: Mutex::default(),
             cluster: RwLock::default(),
             services: RwLock::default(),
+            domains: RwLock::default(),
             inner: Mutex::default(),
             stopped: AtomicBool::new(false),
         })
@@ -106,6 +108,12 @@ impl EventBroker {
             Some(name) => names.insert(address, name),
             None => names.remove(&address),
         };
+    }
+
+    /// Sets the domain names by the addresses that DNS gave for them.
+    pub fn set_domains(&self, names: Names) {
+        let old = std::mem::replace(&mut *write(&self.domains), names);
+        drop(old);
     }
 
     /// Sets the names of services by their addresses.
@@ -222,11 +230,13 @@ impl EventBroker {
 
     fn event(&self, seen: Seen, name: impl Fn(&IpAddr) -> Option<Arc<str>>) -> Event {
         let services = self.services.read().unwrap_or_else(PoisonError::into_inner);
+        let domains = self.domains.read().unwrap_or_else(PoisonError::into_inner);
         let end = |ip: Option<IpAddr>, port, pod_port: Option<Arc<str>>| End {
             pod: pod_port.or_else(|| ip.and_then(|ip| name(&ip))),
             ip,
             port,
             service: ip.and_then(|ip| services.get(&ip).cloned()),
+            name: ip.and_then(|ip| domains.get(&ip).cloned()),
         };
         let packet = seen.packet;
         let ports = packet.and_then(|packet| packet.ports).unzip();

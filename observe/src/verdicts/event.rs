@@ -58,6 +58,9 @@ pub struct End {
     /// The service that has the address, `ns/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Arc<str>>,
+    /// The domain name of a policy that DNS gave the address for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Arc<str>>,
 }
 
 impl fmt::Display for End {
@@ -70,7 +73,8 @@ impl fmt::Display for End {
             (None, Some(ip)) => write!(f, "{ip}")?,
             (None, None) => f.write_str("?")?,
         }
-        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))?;
+        self.name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))
     }
 }
 

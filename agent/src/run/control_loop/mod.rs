@@ -17,6 +17,7 @@
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
 //! - `publish`, `publish_status`: snapshots and the shared status,
 //! - `replies`: answers, held back until the status that they refer to is published,
+//! - `names`: addresses of domain names, and answers of DNS that wait for their snapshot,
 //! - `health_checks`, `liveness`: what others ask about the switch.
 
 mod attachments;
@@ -29,6 +30,7 @@ mod kernel_filter;
 mod kernel_rules;
 mod liveness;
 mod masquerade;
+mod names;
 mod nftables;
 mod ports;
 mod publish;
@@ -88,6 +90,7 @@ pub(super) struct ControlLoop {
     health_checks: health_checks::HealthChecks,
     publications: publish::Publications,
     replies: replies::Replies,
+    answers: names::Answers,
     liveness: liveness::Liveness,
     next_check: Instant,
 }
@@ -107,6 +110,7 @@ impl ControlLoop {
         while self.take_events() {
             self.follow_source();
             self.publish_changes();
+            self.answers.pass_on(self.publications.generation);
             self.reconcile();
             self.publish_changes();
             self.publish_programming();
@@ -166,6 +170,10 @@ impl ControlLoop {
             Event::Objects(reply) => drop(reply.send(self.control.objects().collect())),
             Event::Interface(event) => self.interface_event(&event),
             Event::Completed(all) => all.into_iter().for_each(|it| self.completed(it)),
+            Event::Names(changes, answer) => {
+                self.names_event(&changes, answer);
+                self.ports.changed(Change::Status);
+            }
             Event::HostPort(mac) => {
                 self.host.iter_mut().for_each(|host| host.made(mac, &mut self.ports));
             }

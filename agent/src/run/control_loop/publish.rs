@@ -62,6 +62,7 @@ impl ControlLoop {
         let snapshot = Arc::new(snapshot(&view, node, context, generation, &ports));
         let departed = self.control.take_departed();
         self.shared.switch.depart(departed.into_iter().map(Into::into));
+        self.follow_names(&view);
         self.ports.prepare_flow_offload(&snapshot);
         self.shared.switch.publish(&snapshot);
         self.publications.pending.add(generation, self.publications.since);

@@ -91,7 +91,11 @@ impl ControlLoop {
 
 /// Returns the condition to write, or `None` if the status is up to date.
 fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condition> {
-    let names = |fault: &Fault| fault.fault.field.ends_with(".domainNames");
+    // Those of a whole rule: a peer's field is at fault itself.
+    let names = |fault: &Fault| {
+        let field = &fault.fault.field;
+        field.ends_with(".domainNames") && !field.contains(".to[")
+    };
     let (accepted, reason) = match faults {
         [] => (true, "Enforced"),
         faults if faults.iter().all(names) => (false, "DomainNamesNotSupported"),
@@ -159,11 +163,11 @@ mod tests {
         let second = condition(&report, &[], later).unwrap();
         assert_eq!(second.observed_generation, Some(2));
         assert_eq!(second.last_transition_time, "1970-01-01T00:00:01Z", "it is accepted since");
-        let names = [fault("spec.egress[0].to[0].domainNames")];
+        let names = [fault("spec.egress[0].domainNames")];
         let third = condition(&report, &names, later).unwrap();
         assert_eq!((third.accepted, third.reason.as_str()), (false, "DomainNamesNotSupported"));
         assert_eq!(third.last_transition_time, "1970-01-01T00:01:01Z");
-        let both = [fault("spec.egress[0].to[0].domainNames"), fault("spec.tier")];
+        let both = [fault("spec.egress[0].domainNames"), fault("spec.tier")];
         let fourth = condition(&report, &both, later).unwrap();
         assert_eq!(fourth.reason, "Invalid");
         assert!(fourth.message.contains("spec.tier: is wrong"), "{}", fourth.message);

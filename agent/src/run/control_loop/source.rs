@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use control::api_server::{Event, InitialSync};
 use control::{Fault, Kind, Object, ObjectRef, PodKey};
 
-use super::ControlLoop;
 use super::ports::Change;
+use super::{ControlLoop, names};
 use crate::run::source::{Reading, Restored, WatchInfo, WatchState, load};
 use observe::verdicts::Names;
 
@@ -97,7 +97,11 @@ impl ControlLoop {
             tracing::warn!("manifests: {fault}");
         }
         self.skipped = loaded.skipped;
+        let enforcer = self.shared.config.enforcer;
+        let unenforced = loaded.objects.iter().flat_map(|it| names::unenforced(enforcer, it));
+        let unenforced: Vec<Fault> = unenforced.collect();
         self.faults.manifests = loaded.faults;
+        self.faults.manifests.extend(unenforced);
         self.control.resync(loaded.objects);
         self.source_info.synced = true;
         self.source_info.last_event = Some(SystemTime::now());
@@ -269,9 +273,11 @@ impl ControlLoop {
                 if is_reported(object.reference().kind) {
                     self.report_soon();
                 }
-                if !faults.is_empty() || !self.faults.objects.is_empty() {
+                let unenforced = names::unenforced(self.shared.config.enforcer, object);
+                if !faults.is_empty() || !unenforced.is_empty() || !self.faults.objects.is_empty() {
                     let object = object.reference();
-                    let faults = faults.iter().map(|it| it.clone().of(object.clone())).collect();
+                    let faults = faults.iter().map(|it| it.clone().of(object.clone()));
+                    let faults = faults.chain(unenforced).collect();
                     self.faults.set(object, faults);
                 }
             }
@@ -287,7 +293,10 @@ impl ControlLoop {
                 if is_reported(*kind) {
                     self.report_soon();
                 }
-                self.faults.set_kind(*kind, faults.clone());
+                let enforcer = self.shared.config.enforcer;
+                let unenforced = objects.iter().flat_map(|it| names::unenforced(enforcer, it));
+                let faults = faults.iter().cloned().chain(unenforced).collect();
+                self.faults.set_kind(*kind, faults);
             }
         }
     }

@@ -12,6 +12,7 @@ use super::attachments::Attachments;
 use super::host_port::{self, HostPort};
 use super::kernel_rules::KernelRules;
 use super::liveness::Liveness;
+use super::names::Answers;
 use super::ports::{Change, Ports};
 use super::punt_link::PuntLink;
 use super::uplink::UplinkPort;
@@ -20,6 +21,7 @@ use crate::config::Enforcer;
 use crate::run::error::StartError;
 use crate::run::events::Event;
 use crate::run::kernel::{Completion, HostNetwork, Interfaces};
+use crate::run::names::PendingAnswer;
 use crate::run::port::{ManagedPort, State};
 use crate::run::records::Records;
 use crate::run::shared_status::SharedStatus;
@@ -43,6 +45,7 @@ impl ControlLoop {
         interfaces: Box<dyn Interfaces>,
         (source, reading): (Source, Option<Reading>),
         (events, received): (Sender<Event>, Receiver<Event>),
+        answers: Sender<(u64, PendingAnswer)>,
     ) -> Result<Self, StartError> {
         let config = &shared.config;
         let mut source_info = SourceInfo::default();
@@ -102,6 +105,7 @@ impl ControlLoop {
             health_checks: Default::default(),
             publications: Default::default(),
             replies: Default::default(),
+            answers: Answers::new(answers),
             next_check: Instant::now(),
         };
         if let Some(reading) = reading {
@@ -110,6 +114,7 @@ impl ControlLoop {
         if asks {
             started.take_saved();
         }
+        started.restore_names();
         started.first_snapshot()?;
         started.open_ports(of_host, of_uplink)?;
         Ok(started)

@@ -1,5 +1,6 @@
 //! The switch's metrics, read from its counters at each scrape.
 
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dataplane::Outcome;
@@ -33,6 +34,7 @@ pub(super) fn text(shared: &SharedStatus) -> String {
     page.family("sessions_capacity", "gauge", "Connections that fit.");
     page.sample(&[], status.sessions.capacity);
     flow_offload(&mut page, &status.flow_offload);
+    names(&mut page, shared);
     page.family("generation", "gauge", "The last snapshot published.");
     page.sample(&[], status.generation);
     page.family("generation_in_force", "gauge", "The oldest snapshot a worker still decides by.");
@@ -65,7 +67,7 @@ pub(super) fn text(shared: &SharedStatus) -> String {
         page.sample(&[("policy", &policy)], count);
     }
     let durations = &shared.durations;
-    for family in [&durations.attach, &durations.in_force, &durations.api] {
+    for family in [&durations.attach, &durations.in_force, &durations.api, &durations.answers] {
         page.scrape.keep(family);
     }
     workers(&mut page, &status);
@@ -90,6 +92,38 @@ fn flow_offload(page: &mut Page, status: &FlowOffloadStatus) {
     page.sample(&[], status.missed);
     page.family("flow_offload_punted_total", "counter", "Frames left to the switch, by reason.");
     for (reason, count) in &status.punted {
+        page.sample(&[("reason", reason)], count);
+    }
+}
+
+fn names(page: &mut Page, shared: &SharedStatus) {
+    let [names, open, lingering, evicted] = shared.names.figures();
+    page.family("domain_names", "gauge", "Domain names with addresses, of all pods.");
+    page.sample(&[], names);
+    page.family("domain_addresses", "gauge", "Addresses of domain names, by state.");
+    page.sample(&[("state", "open")], open);
+    page.sample(&[("state", "lingering")], lingering);
+    page.family(
+        "domain_addresses_evicted_total",
+        "counter",
+        "Addresses that made room for others.",
+    );
+    page.sample(&[], evicted);
+    let counters = &shared.names.counters;
+    page.family(
+        "dns_answers_total",
+        "counter",
+        "Answers that gave addresses to names of policies.",
+    );
+    page.sample(&[], counters.answers.load(Ordering::Relaxed));
+    page.family(
+        "dns_addresses_ignored_total",
+        "counter",
+        "Addresses in them of the cluster itself.",
+    );
+    page.sample(&[], counters.ignored.load(Ordering::Relaxed));
+    page.family("dns_answers_missed_total", "counter", "Answers that were not held to the end.");
+    for (reason, count) in shared.names.missed() {
         page.sample(&[("reason", reason)], count);
     }
 }

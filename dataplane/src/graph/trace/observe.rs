@@ -8,7 +8,7 @@ use crate::packet::Packet;
 use crate::policy::{self, DEFAULT_ALLOW};
 use crate::session::TupleOrigin;
 use crate::wire::{self, Flow, Headers, Role};
-use crate::{AclBinding, Adjacency, Egress, Outcome, Snapshot};
+use crate::{AclBinding, Adjacency, Egress, Outcome, PortId, Snapshot};
 
 /// State that a node may change, as it was before.
 pub(super) enum Before {
@@ -90,6 +90,8 @@ pub(super) fn after(
                 .and_then(|(_, peer)| peer)
                 .map(|peer| peer.endpoint),
         },
+        (Node::Dns, _) => Finding::Dns { held: packet.outcome.is_none() },
+        (Node::Hold, _) if packet.out_port != PortId::NONE => Finding::Dns { held: true },
         _ => Finding::Nothing,
     }
 }
@@ -104,7 +106,7 @@ pub(super) fn evaluation(snapshot: &Snapshot, flow: &Flow) -> Evaluation {
     let ask = |pod: Option<(_, &crate::PortState)>, from: bool| {
         let (_, port) = pod.filter(|_| asks && !same)?;
         let binding = if from { &port.from_pod } else { &port.to_pod };
-        let (refused, rule) = policy::evaluate_binding(snapshot, binding, flow);
+        let (refused, rule) = policy::evaluate_binding(snapshot.address_map(), binding, flow);
         let (binding, origin) = match binding {
             AclBinding::Closed => (BindingKind::Closed, None),
             AclBinding::Open => (BindingKind::Open, None),

@@ -66,6 +66,11 @@ pub struct Step {
 pub enum Finding {
     /// Nothing beside the outcome.
     Nothing,
+    /// DNS of a pod that follows domain names; whether it is held.
+    Dns {
+        /// Whether it waits.
+        held: bool,
+    },
     /// The headers; `None` if they are not what they should be.
     Headers(Option<Headers>),
     /// The kind of port that the packet came in by.

@@ -1,0 +1,285 @@
+//! Domain names of policies: the addresses that DNS gives to pods.
+//!
+//! ```text
+//!  workers ─ copies of DNS ─▶ "dns" ── changes, answer ──▶ control loop ── generation ─┐
+//!     ▲                         │                               ▲                      ▼
+//!     └── release ──────────────┴──────────────────┐            │                 "dns-release"
+//!     └── release, once the generation is in force ┼────────────┼──────────────────────┘
+//!                                              NameTable ── expired ── "names" ─▶ file
+//! ```
+//!
+//! - `answers`: the thread that reads the copies, and the one that releases answers,
+//! - `upkeep`: expiry, connections of expired addresses, the file.
+//!
+//! Changes are sent to the control loop under the table's lock, so they arrive in the order in which
+//! they were made.
+
+mod answers;
+mod upkeep;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use acl::{Action, End};
+use control::{Control, PodKey, PodView};
+use dataplane::dns::{DnsPacket, DnsTap, Ticket};
+use dataplane::{AclBinding, PortId, Snapshot, Switch};
+use domain_names::{Change, DomainPattern, Limits, NameTable, SavedAddress};
+use serde_json::Value;
+
+use super::shared_status::SharedStatus;
+use super::table::Table;
+use super::{Event, StartError};
+use crate::config::Config;
+
+/// The file of addresses, in the folder of the state.
+const FILE: &str = "names";
+
+/// An answer whose addresses are on their way to the workers.
+#[derive(Debug)]
+pub(crate) struct PendingAnswer {
+    /// The change that must be in force.
+    sequence: u64,
+    ticket: Option<Ticket>,
+    seen: Instant,
+}
+
+/// A pod that follows names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FollowedPod {
+    key: PodKey,
+    addresses: Vec<IpAddr>,
+    names: Arc<[DomainPattern]>,
+}
+
+type FollowedPods = HashMap<PortId, FollowedPod>;
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub(crate) struct NameCounters {
+    /// Answers that gave addresses to names of policies.
+    pub(crate) answers: AtomicU64,
+    /// Addresses of the cluster itself, which no name opens.
+    pub(crate) ignored: AtomicU64,
+}
+
+/// What the threads, the control loop and `show` share.
+pub(crate) struct Names {
+    tap: Arc<DnsTap>,
+    table: Mutex<NameTable<PodKey>>,
+    pods: Mutex<Arc<FollowedPods>>,
+    /// The last change that is known to be in force.
+    in_force: AtomicU64,
+    /// Addresses that were ignored lately.
+    ignored: Mutex<BTreeSet<IpAddr>>,
+    pub(crate) counters: NameCounters,
+    file: PathBuf,
+    /// The file is out of date.
+    is_dirty: AtomicBool,
+    stop: AtomicBool,
+}
+
+/// Most ignored addresses remembered for `show`.
+const MOST_IGNORED: usize = 4096;
+
+impl Names {
+    /// The names of a switch, with what an earlier process saved.
+    pub(super) fn open(config: &Config) -> (Arc<Self>, Receiver<DnsPacket>) {
+        let limits = Limits { least: config.dns_min_ttl, ..Limits::default() };
+        let file = config.state_dir.join(FILE);
+        let mut table = NameTable::new(limits);
+        match SavedAddress::read(&file, SystemTime::now()) {
+            Ok((saved, elapsed)) => table.restore(saved, elapsed, boot_time()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!("state-dir: {}: {error}; not used", file.display()),
+        }
+        let (tap, copies) = DnsTap::new(config.max_ports);
+        let names = Self {
+            tap,
+            table: Mutex::new(table),
+            pods: Mutex::default(),
+            in_force: AtomicU64::new(0),
+            ignored: Mutex::default(),
+            counters: NameCounters::default(),
+            file,
+            is_dirty: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        };
+        (Arc::new(names), copies)
+    }
+
+    /// Gives the control side what is known.
+    pub(super) fn restore(&self, control: &mut Control) {
+        control.set_names(&lock(&self.table).changes());
+    }
+
+    /// Takes note of the cluster's own addresses among answers.
+    pub(super) fn note_ignored(&self, addresses: Vec<IpAddr>) {
+        if addresses.is_empty() {
+            return;
+        }
+        self.counters.ignored.fetch_add(addresses.len() as u64, Ordering::Relaxed);
+        let mut ignored = lock(&self.ignored);
+        if ignored.len() > MOST_IGNORED {
+            ignored.clear();
+        }
+        ignored.extend(addresses);
+    }
+
+    /// Follows the names of these pods from now on, and no others.
+    pub(super) fn follow<'a>(
+        &self,
+        pods: impl Iterator<Item = (PortId, &'a PodKey, &'a Arc<PodView>)>,
+    ) {
+        let followed = pods.filter(|(.., pod)| !pod.names.is_empty()).map(|(id, key, pod)| {
+            let (addresses, names) = (pod.addresses.clone(), Arc::clone(&pod.names));
+            (id, FollowedPod { key: key.clone(), addresses, names })
+        });
+        let followed: FollowedPods = followed.collect();
+        let mut known = lock(&self.pods);
+        if **known != followed {
+            *known = Arc::new(followed);
+        }
+    }
+
+    /// Answers that left before their addresses were in force, or that were not looked at.
+    pub(crate) fn missed(&self) -> [(&'static str, u64); 3] {
+        let tap = &self.tap;
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [("late", of(&tap.late)), ("unheld", of(&tap.unheld)), ("uncopied", of(&tap.uncopied))]
+    }
+
+    /// Names, open and lingering addresses, and addresses that made room for others.
+    pub(crate) fn figures(&self) -> [u64; 4] {
+        let table = lock(&self.table);
+        let mut names = BTreeSet::new();
+        let mut counts = [0, 0];
+        for row in table.rows(boot_time()) {
+            counts[usize::from(row.left.is_none())] += 1;
+            names.insert((row.pod, row.name));
+        }
+        [names.len() as u64, counts[0], counts[1], table.counters().evicted]
+    }
+
+    /// The name that was last seen with each open address.
+    pub(super) fn by_address(&self) -> HashMap<IpAddr, Arc<str>> {
+        let table = lock(&self.table);
+        table.rows(boot_time()).map(|row| (row.address, row.name)).collect()
+    }
+
+    /// The addresses as a table.
+    pub(super) fn show(&self, snapshot: &Snapshot) -> Table {
+        let mut shown = Table::new(&["pod", "name", "address", "state", "ttl_left", "by"]);
+        let ignored = lock(&self.ignored).clone();
+        let mut policies: BTreeMap<(PodKey, IpAddr), String> = BTreeMap::new();
+        let rows: Vec<_> = lock(&self.table).rows(boot_time()).collect();
+        for row in rows {
+            let by = policies
+                .entry((row.pod.clone(), row.address))
+                .or_insert_with(|| by(snapshot, &row.pod, row.address));
+            let state = match row.left {
+                _ if ignored.contains(&row.address) && by.is_empty() => "ignored",
+                Some(_) => "open",
+                None => "lingering",
+            };
+            shown.add(vec![
+                row.pod.to_string().into(),
+                (*row.name).into(),
+                row.address.to_string().into(),
+                state.into(),
+                row.left.map_or(Value::Null, |left| left.as_secs().into()),
+                by.clone().into(),
+            ]);
+        }
+        shown
+    }
+}
+
+/// The rules that permit a pod to reach an address, of those about sets of addresses.
+fn by(snapshot: &Snapshot, pod: &PodKey, address: IpAddr) -> String {
+    let port = snapshot.port_named(&pod.to_string()).and_then(|id| snapshot.port(id));
+    let Some(AclBinding::Table(table)) = port.map(|port| &port.from_pod) else {
+        return String::new();
+    };
+    let map = snapshot.live_address_map();
+    let identity = map.lookup(address.into());
+    let holds = |end: End| matches!(end, End::Set(set) if map.is_member(identity, set));
+    let rules = table.rules().iter();
+    let rules = rules.filter(|rule| rule.action == Action::Permit && holds(rule.destination));
+    let mut origins: Vec<&str> = rules.map(|rule| &*rule.origin).collect();
+    origins.dedup();
+    origins.join(", ")
+}
+
+/// The threads about names. Dropping it ends them.
+pub(super) struct NameThreads {
+    names: Arc<Names>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl NameThreads {
+    /// Starts the threads; the answers that have a generation are read from `published`.
+    pub(super) fn start(
+        shared: &Arc<SharedStatus>,
+        events: &Sender<Event>,
+        copies: Receiver<DnsPacket>,
+    ) -> Result<(Self, Sender<(u64, PendingAnswer)>), StartError> {
+        let names = Arc::clone(&shared.names);
+        let (published, receiver) = channel();
+        let mut this = Self { names: Arc::clone(&names), threads: Vec::new() };
+        let mut thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+            thread.map(|it| this.threads.push(it)).map_err(StartError::thread)
+        };
+        let reader = answers::Reader::new(Arc::clone(shared), events.clone());
+        thread("dns", Box::new(move || reader.run(&copies)))?;
+        let releaser = Arc::clone(shared);
+        thread("dns-release", Box::new(move || answers::release(&releaser, &receiver)))?;
+        let upkeep = upkeep::Upkeep::new(Arc::clone(shared), events.clone());
+        thread("names", Box::new(move || upkeep.run()))?;
+        shared.switch.follow_dns(&names.tap);
+        Ok((this, published))
+    }
+}
+
+impl Drop for NameThreads {
+    fn drop(&mut self) {
+        self.names.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Time since the system was started.
+fn boot_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends changes to the control loop, in the order in which they are made: the caller holds the
+/// table's lock.
+fn send(events: &Sender<Event>, changes: Vec<Change<PodKey>>, answer: Option<PendingAnswer>) {
+    if !changes.is_empty() || answer.is_some() {
+        // The loop may have ended.
+        let _ = events.send(Event::Names(changes, answer));
+    }
+}
+
+/// The switch's handle, for what only needs to be released.
+fn release(switch: &Switch, ticket: Option<Ticket>) {
+    if let Some(ticket) = ticket {
+        switch.release_answers(&[ticket]);
+    }
+}

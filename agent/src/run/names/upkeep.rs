@@ -1,0 +1,118 @@
+//! Expiry of addresses, connections that keep expired ones, and the file.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant, SystemTime};
+
+use control::PodKey;
+use domain_names::SavedAddress;
+
+use super::{boot_time, lock, send};
+use crate::run::Event;
+use crate::run::shared_status::SharedStatus;
+
+/// Interval of looking for addresses whose time is over, and of saving.
+const TICK: Duration = Duration::from_millis(250);
+/// Interval of looking for connections of expired addresses: a pass over the session table.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// The thread that does it.
+pub(super) struct Upkeep {
+    shared: Arc<SharedStatus>,
+    events: Sender<Event>,
+    /// Pods that were followed at the last look, by name.
+    followed: HashMap<PodKey, Vec<IpAddr>>,
+    look_due: Instant,
+}
+
+impl Upkeep {
+    pub(super) fn new(shared: Arc<SharedStatus>, events: Sender<Event>) -> Self {
+        Self { shared, events, followed: HashMap::new(), look_due: Instant::now() + LOOK }
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.shared.names.stop.load(Ordering::Acquire) {
+            std::thread::sleep(TICK);
+            self.forget_pods();
+            self.expire();
+            if Instant::now() >= self.look_due {
+                self.look_due = Instant::now() + LOOK;
+                self.end_lingering();
+            }
+            self.save();
+        }
+    }
+
+    /// Forgets the names of pods that have gone, or have another address.
+    fn forget_pods(&mut self) {
+        let names = &self.shared.names;
+        let pods = Arc::clone(&lock(&names.pods));
+        let now = pods.values().map(|pod| (pod.key.clone(), pod.addresses.clone()));
+        let now: HashMap<PodKey, Vec<IpAddr>> = now.collect();
+        if now == self.followed {
+            return;
+        }
+        let gone = self.followed.iter().filter(|(pod, at)| now.get(*pod) != Some(*at));
+        for (pod, _) in gone {
+            let mut table = lock(&names.table);
+            let changes = table.forget(pod);
+            names.is_dirty.fetch_or(!changes.is_empty(), Ordering::AcqRel);
+            send(&self.events, changes, None);
+        }
+        self.followed = now;
+    }
+
+    fn expire(&self) {
+        let names = &self.shared.names;
+        let mut table = lock(&names.table);
+        let changes = table.expire(boot_time());
+        names.is_dirty.fetch_or(!changes.is_empty(), Ordering::AcqRel);
+        send(&self.events, changes, None);
+    }
+
+    /// Removes expired addresses without connections.
+    fn end_lingering(&self) {
+        let names = &self.shared.names;
+        let lingering: BTreeSet<IpAddr> = {
+            let table = lock(&names.table);
+            if !table.has_lingering() {
+                return;
+            }
+            let rows = table.rows(boot_time()).filter(|row| row.left.is_none());
+            rows.map(|row| row.address).collect()
+        };
+        let mut connected: HashSet<(IpAddr, IpAddr)> = HashSet::new();
+        for (_, tuples) in self.shared.switch.sessions().iter() {
+            let flow = tuples.policy_flow();
+            let to = flow.destination.to_ip();
+            if lingering.contains(&to) {
+                connected.insert((flow.source.to_ip(), to));
+            }
+        }
+        let is_connected = |pod: &PodKey, address: IpAddr| match self.followed.get(pod) {
+            Some(own) => own.iter().any(|own| connected.contains(&(*own, address))),
+            // Its port is not open yet, or not any more.
+            None => connected.iter().any(|(_, to)| *to == address),
+        };
+        let mut table = lock(&names.table);
+        let changes = table.end_lingering(boot_time(), is_connected);
+        names.is_dirty.fetch_or(!changes.is_empty(), Ordering::AcqRel);
+        send(&self.events, changes, None);
+    }
+
+    fn save(&self) {
+        let names = &self.shared.names;
+        if !names.is_dirty.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let saved = lock(&names.table).to_save(boot_time());
+        if let Err(error) = SavedAddress::write(&saved, &names.file, SystemTime::now()) {
+            tracing::warn!("state-dir: {}: {error}", names.file.display());
+        }
+        let by_address = names.by_address();
+        self.shared.broker.set_domains(by_address);
+    }
+}

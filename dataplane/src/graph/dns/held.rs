@@ -1,0 +1,107 @@
+//! Answers that wait for the control side.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::dns::{DnsTap, LONGEST_HOLD, MOST_HELD, MOST_HELD_OF_POD};
+use crate::packet::Packet;
+use crate::{Now, Outcome, PortId};
+
+/// One worker's held answers.
+#[derive(Default)]
+pub(crate) struct HeldAnswers {
+    pub(super) tap: Option<Arc<DnsTap>>,
+    pub(super) worker: u16,
+    /// In the order in which they came.
+    held: VecDeque<Held>,
+    /// Those that leave now.
+    ready: VecDeque<Packet>,
+    /// The number of the last ticket.
+    last: u64,
+    /// Tickets of packets that are still in the graph.
+    promised: usize,
+    most: Option<usize>,
+}
+
+struct Held {
+    until: Now,
+    packet: Packet,
+}
+
+impl HeldAnswers {
+    /// Sends copies to `tap` from now on, as worker number `worker`.
+    pub(in crate::graph) fn follow(&mut self, worker: u16, tap: Arc<DnsTap>) {
+        (self.worker, self.tap) = (worker, Some(tap));
+    }
+
+    /// Bounds the held answers by the number of frames.
+    pub(in crate::graph) fn fit(&mut self, frames: usize) {
+        self.most = Some((frames / 16).max(1));
+    }
+
+    /// The number of the next answer to hold; `None` if there is no room for one of this pod.
+    pub(super) fn ticket(&mut self, pod: PortId) -> Option<u64> {
+        let most = self.most.map_or(MOST_HELD, |most| most.min(MOST_HELD));
+        let of_pod = || self.held.iter().filter(|it| it.packet.out_port == pod).count();
+        if self.held.len() + self.promised >= most || of_pod() >= MOST_HELD_OF_POD {
+            if let Some(tap) = &self.tap {
+                tap.unheld.fetch_add(1, Ordering::Relaxed);
+            }
+            return None;
+        }
+        self.last += 1;
+        self.promised += 1;
+        Some(self.last)
+    }
+
+    /// Holds a packet whose hash is its ticket's number.
+    pub(in crate::graph) fn hold(&mut self, packet: Packet, now: Now) {
+        self.promised = self.promised.saturating_sub(1);
+        self.held.push_back(Held { until: Now(now.0 + LONGEST_HOLD), packet });
+    }
+
+    /// Lets answers go.
+    pub(in crate::graph) fn release(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            if let Some(at) = self.held.iter().position(|it| it.packet.hash == *number)
+                && let Some(held) = self.held.remove(at)
+            {
+                self.go(held.packet, Outcome::Session);
+            }
+        }
+    }
+
+    /// Lets answers go that nobody released in time.
+    pub(in crate::graph) fn expire(&mut self, now: Now) {
+        while let Some(held) = self.held.pop_front_if(|it| it.until <= now) {
+            if let Some(tap) = &self.tap {
+                tap.late.fetch_add(1, Ordering::Relaxed);
+            }
+            self.go(held.packet, Outcome::Session);
+        }
+    }
+
+    /// Ends answers that came from or go to a port that is gone.
+    pub(in crate::graph) fn forget(&mut self, port: PortId) {
+        let is_gone = |it: &Held| it.packet.out_port == port || it.packet.in_port == port;
+        let (gone, kept) = self.held.drain(..).partition::<VecDeque<Held>, _>(is_gone);
+        self.held = kept;
+        gone.into_iter().for_each(|held| self.go(held.packet, Outcome::PortGone));
+    }
+
+    fn go(&mut self, mut packet: Packet, outcome: Outcome) {
+        packet.outcome = Some(outcome);
+        self.ready.push_back(packet);
+    }
+
+    /// The next packet that is held no longer; it has its outcome.
+    pub(in crate::graph) fn take_ready(&mut self) -> Option<Packet> {
+        self.ready.pop_front()
+    }
+
+    /// Takes every packet.
+    pub(in crate::graph) fn take_all(&mut self) -> impl Iterator<Item = Packet> + use<'_> {
+        self.ready.drain(..).chain(self.held.drain(..).map(|held| held.packet))
+    }
+}

@@ -1,0 +1,114 @@
+//! The table on disk, for a start after an end of any kind: one line of JSON for each address.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::NameTable;
+use crate::table::{Entry, State};
+
+/// An address of a name, on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedAddress<P> {
+    pod: P,
+    name: Arc<str>,
+    address: IpAddr,
+    /// Seconds it was still open when it was saved; absent if it was lingering.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    left_s: Option<u64>,
+}
+
+/// The first line: the time of saving, seconds since 1970.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    saved_at: u64,
+}
+
+/// Most addresses that are read back.
+const MOST: usize = 1 << 20;
+
+impl<P: Ord + Clone + Serialize + DeserializeOwned> NameTable<P> {
+    /// What to save at `now`.
+    pub fn to_save(&self, now: Duration) -> Vec<SavedAddress<P>> {
+        let saved = |row: crate::Row<P>| SavedAddress {
+            pod: row.pod,
+            name: row.name,
+            address: row.address,
+            left_s: row.left.map(|left| left.as_secs()),
+        };
+        self.rows(now).map(saved).collect()
+    }
+
+    /// Takes back what was saved before `elapsed`. What has ended since is lingering, and all of it
+    /// still has to be put in force.
+    pub fn restore(&mut self, saved: Vec<SavedAddress<P>>, elapsed: Duration, now: Duration) {
+        for SavedAddress { pod, name, address, left_s } in saved {
+            let left = Duration::from_secs(left_s.unwrap_or(0)).min(self.limits().most);
+            let left = left.saturating_sub(elapsed);
+            let state = match left.is_zero() {
+                true => State::Lingering,
+                false => State::Pending(0),
+            };
+            let names = &mut self.pods.entry(pod).or_default().names;
+            names
+                .entry(name)
+                .or_default()
+                .insert(address, Entry { until: now + left, answer: 0, state });
+        }
+        self.in_force(0);
+    }
+}
+
+impl<P: Serialize + DeserializeOwned> SavedAddress<P> {
+    /// Replaces the file at `path`, as a whole.
+    ///
+    /// # Errors
+    /// When it cannot be written or renamed; an earlier file is then intact.
+    pub fn write(saved: &[Self], path: &Path, at: SystemTime) -> io::Result<()> {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".new");
+        let aside = Path::new(&aside);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(aside)?;
+        let mut out = BufWriter::new(file);
+        let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        serde_json::to_writer(&mut out, &Head { saved_at: since.as_secs() })?;
+        for line in saved {
+            out.write_all(b"\n")?;
+            serde_json::to_writer(&mut out, line)?;
+        }
+        out.write_all(b"\n")?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        fs::rename(aside, path)
+    }
+
+    /// Reads what [`write`](Self::write) wrote, with the time since then; a clock that was set back
+    /// counts as no time.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no file; `InvalidData` if it is damaged.
+    pub fn read(path: &Path, at: SystemTime) -> io::Result<(Vec<Self>, Duration)> {
+        let is_regular = fs::symlink_metadata(path)?.is_file();
+        if !is_regular {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "is no regular file"));
+        }
+        let mut lines = BufReader::new(File::open(path)?).lines();
+        let head: Head = match lines.next().transpose()? {
+            Some(line) => serde_json::from_str(&line)?,
+            None => return Err(io::Error::new(io::ErrorKind::InvalidData, "is empty")),
+        };
+        let since = SystemTime::UNIX_EPOCH + Duration::from_secs(head.saved_at);
+        let mut saved = Vec::new();
+        for line in lines.take(MOST) {
+            saved.push(serde_json::from_str(&line?)?);
+        }
+        Ok((saved, at.duration_since(since).unwrap_or_default()))
+    }
+}
