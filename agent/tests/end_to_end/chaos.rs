@@ -1,13 +1,13 @@
 //! Faults at random moments, while denied pods try all the time and a connection goes on.
 //!
 //! The switch is killed under a flood, during ADD, DEL and changes of policies; it is stopped and
-//! continued, runs out of file descriptors and of disk, finds its saved state damaged, and loses the
-//! API server. Through all of it the server must receive nothing from the stranger, and the friend's
+//! continued, runs out of file descriptors and of disk, finds its saved state damaged, loses the
+//! API server, and its wall clock jumps by an hour. Through all of it the server must receive nothing from the stranger, and the friend's
 //! connection must go on with every byte once the switch is back.
 //!
 //! `PODGATE_CHAOS_SECONDS` and `PODGATE_CHAOS_SEED` choose length and order; `scripts/chaos` sets
-//! them. Jumps of the wall clock are missing: a time namespace covers the monotonic clocks alone, and
-//! the wall clock is the whole machine's. (The switch measures time by the monotonic clock.)
+//! them. The wall clock is the whole machine's, and no namespace has one of its own, so libfaketime
+//! stands between the switch and its clock.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,12 +19,19 @@ use std::time::{Duration, Instant, SystemTime};
 use fastrand::Rng;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::{Value, json};
-use testkit::{Namespace, RawSender, packet};
+use testkit::{Namespace, RawSender, packet, requires};
 
 use crate::cluster_node::{PATIENCE, Pod};
 use crate::hostile::mac;
 use crate::storm::Raise;
 use crate::{ClusterNode, requires_the_machine};
+
+/// Debian's libfaketime.
+const FAKETIME: &str = if cfg!(target_arch = "aarch64") {
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"
+} else {
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
+};
 
 /// Ports the server receives on.
 const TCP: u16 = 7000;
@@ -210,7 +217,7 @@ fn set_file_limit(node: &ClusterNode, current: Option<u64>) {
 /// What goes wrong.
 type Fault = fn(&ClusterNode, &SmallDisk, &mut Rng);
 
-const FAULTS: [(&str, Fault); 9] = [
+const FAULTS: [(&str, Fault); 10] = [
     ("kill -9", |node, _, rng| kill_during(node, rng, || {})),
     ("kill -9 during changes of policies", |node, _, rng| {
         let first = rng.u64(..1 << 32);
@@ -282,7 +289,21 @@ const FAULTS: [(&str, Fault); 9] = [
         node.start_switch();
         disk.free();
     }),
+    ("a jump of the wall clock", |node, _, rng| {
+        let ahead = *rng.choice(&[-HOUR, 0, HOUR]).expect("not empty");
+        node.set_clock(ahead);
+        node.api_server().apply(policy(rng.u64(..)));
+        node.eventually("an event at the new time", || {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            let event = node.metric("podgate_source_last_event_timestamp_seconds");
+            let wrong = event - (now.as_secs_f64() + ahead as f64);
+            (wrong.abs() < HOUR as f64 / 2.0).then_some(())
+        });
+    }),
 ];
+
+/// In seconds.
+const HOUR: i64 = 3600;
 
 /// A pod that comes and goes.
 fn brief() -> Value {
@@ -298,14 +319,16 @@ fn variable(name: &str) -> Option<u64> {
 #[test]
 fn faults_open_nothing_and_connections_outlive_them() {
     requires_the_machine!("mount", "umount");
+    requires!(Path::new(FAKETIME).exists(), "libfaketime is not installed");
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let seed = variable("PODGATE_CHAOS_SEED").unwrap_or(now.as_nanos() as u64);
     let length = Duration::from_secs(variable("PODGATE_CHAOS_SECONDS").unwrap_or(20));
     eprintln!("PODGATE_CHAOS_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
 
-    let node = ClusterNode::with_api_server(&["--sessions", "4096", "--attach-timeout", "3s"]);
+    let mut node = ClusterNode::with_api_server(&["--sessions", "4096", "--attach-timeout", "3s"]);
     node.kill_switch();
+    node.fake_clock(FAKETIME);
     let disk = SmallDisk::mount(&node.state_dir());
     node.api_server().apply(policy(0));
     node.start_switch();

@@ -39,6 +39,8 @@ pub(crate) struct ClusterNode {
     /// The binary that the next start runs.
     pub(crate) program: PathBuf,
     arguments: Vec<String>,
+    /// Variables of the switch.
+    environment: Vec<(&'static str, PathBuf)>,
     /// MTU of pods attached from now on.
     pub(crate) mtu: AtomicU32,
     /// In place of manifests, if there is one.
@@ -103,6 +105,7 @@ impl ClusterNode {
             switch: Mutex::default(),
             program: PODGATE.into(),
             arguments,
+            environment: Vec::new(),
             mtu: AtomicU32::new(1500),
             api_server: None,
         }
@@ -171,6 +174,7 @@ impl ClusterNode {
             command.args(["--flow-offload", "on"]);
         }
         command.args(&self.arguments);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         *self.switch() = Some(Process::spawn(&mut command));
         self.eventually("readiness", || {
             self.http("/readyz").starts_with("HTTP/1.1 200").then_some(())
@@ -180,6 +184,25 @@ impl ClusterNode {
     /// Has the next start use other arguments.
     pub(crate) fn set_arguments(&mut self, arguments: &[&str]) {
         self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    }
+
+    /// Gives the switch a wall clock of its own from the next start on, by libfaketime;
+    /// [`ClusterNode::set_clock`] sets it. Its monotonic clock stays the machine's.
+    pub(crate) fn fake_clock(&mut self, library: &str) {
+        self.set_clock(0);
+        self.environment = vec![
+            ("LD_PRELOAD", library.into()),
+            ("FAKETIME_TIMESTAMP_FILE", self.path("clock")),
+            ("FAKETIME_NO_CACHE", "1".into()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        ];
+    }
+
+    /// Sets the switch's wall clock this many seconds ahead of the machine's.
+    pub(crate) fn set_clock(&self, ahead: i64) {
+        let next = self.path("clock.next");
+        fs::write(&next, format!("{ahead:+}\n")).unwrap();
+        fs::rename(next, self.path("clock")).unwrap();
     }
 
     /// Ends the switch as a crash would: at once.
