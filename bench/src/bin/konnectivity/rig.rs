@@ -1,0 +1,283 @@
+//! The processes of a run: server, agent and target, of this project or of another one with the
+//! original's flags.
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use konnectivity::agent::{self, Agent, ServerCount};
+use konnectivity::audit::Audit;
+use konnectivity::client::Tunnel;
+use konnectivity::server::{self, Frontend, Mode, Server, Strategy};
+use konnectivity::{TlsFiles, TlsPolicy};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use testkit::{Process, TempDir};
+use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+
+use crate::{PATIENCE, Result};
+
+/// The processes.
+pub(crate) struct Rig {
+    folder: TempDir,
+    server: Process,
+    agent: Process,
+    _target: Process,
+    port: String,
+    turn: AtomicU64,
+}
+
+/// Programs with the original's flags.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    pub(crate) server: PathBuf,
+    pub(crate) agent: PathBuf,
+}
+
+impl Rig {
+    /// Starts this program's roles.
+    pub(crate) fn new() -> Result<Self> {
+        let folder = TempDir::new("bench-konnectivity");
+        certificates(folder.path())?;
+        let path = folder.path().to_string_lossy().into_owned();
+        let start = |args: &[&str]| -> Result<Process> { Ok(Process::spawn(&mut own(args)?)) };
+        let server = start(&["server", &path])?;
+        let agents = last(&server.wait_for_line("agents at", PATIENCE));
+        let agent = start(&["agent", &path, &agents])?;
+        server.wait_for_line("ready", PATIENCE);
+        Self::with(folder, server, agent)
+    }
+
+    /// Starts other programs.
+    pub(crate) fn of(programs: &Programs) -> Result<Self> {
+        let folder = TempDir::new("bench-konnectivity");
+        certificates(folder.path())?;
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let [agents, health, admin, agent_health, agent_admin] = free_ports()?;
+        let mut command = Command::new(&programs.server);
+        command.args(["--mode=grpc", "--server-port=0", "--health-bind-address=127.0.0.1"]);
+        command.args([
+            format!("--uds-name={}", path("server.sock")),
+            format!("--cluster-cert={}", path("server.crt")),
+            format!("--cluster-key={}", path("server.key")),
+            format!("--cluster-ca-cert={}", path("ca.crt")),
+            format!("--agent-port={agents}"),
+            format!("--health-port={health}"),
+            format!("--admin-port={admin}"),
+        ]);
+        let server = Process::spawn(one_thread(&mut command));
+        let mut command = Command::new(&programs.agent);
+        command.args(["--proxy-server-host=127.0.0.1", "--sync-interval=100ms"]);
+        command.args([
+            format!("--proxy-server-port={agents}"),
+            format!("--agent-cert={}", path("agent.crt")),
+            format!("--agent-key={}", path("agent.key")),
+            format!("--ca-cert={}", path("ca.crt")),
+            format!("--health-server-port={agent_health}"),
+            format!("--admin-server-port={agent_admin}"),
+        ]);
+        let agent = Process::spawn(one_thread(&mut command));
+        wait_until_ready(health)?;
+        Self::with(folder, server, agent)
+    }
+
+    fn with(folder: TempDir, server: Process, agent: Process) -> Result<Self> {
+        let target = Process::spawn(&mut own(&["target"])?);
+        let port = last(&target.wait_for_line("listening at", PATIENCE));
+        Ok(Self { folder, server, agent, _target: target, port, turn: AtomicU64::new(0) })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("server.sock")
+    }
+
+    /// The target, at the next of its addresses.
+    pub(crate) fn target(&self) -> String {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        format!("127.0.{}.{}:{}", turn / 250 % 250, turn % 250 + 1, self.port)
+    }
+
+    /// Resident memory of server and agent, in bytes.
+    pub(crate) fn memory(&self) -> Result<[f64; 2]> {
+        Ok([resident(self.server.id())?, resident(self.agent.id())?])
+    }
+
+    /// Processor time of server and agent, in seconds.
+    pub(crate) fn time(&self) -> Result<[f64; 2]> {
+        Ok([processor(self.server.id())?, processor(self.agent.id())?])
+    }
+
+    /// Dials the target and sends it these bytes.
+    pub(crate) async fn open(&self, first: &[u8]) -> Result<(Tunnel, i64)> {
+        let mut tunnel = Tunnel::unix(&self.socket()).await?;
+        let connection = tunnel.dial(&self.target()).await?;
+        if !first.is_empty() {
+            tunnel.send_data(connection, first);
+        }
+        Ok((tunnel, connection))
+    }
+}
+
+/// This program with other arguments.
+fn own(args: &[&str]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(args);
+    Ok(command)
+}
+
+fn last(line: &str) -> String {
+    line.rsplit(' ').next().unwrap_or_default().to_owned()
+}
+
+/// As this program's roles: a Go program runs its goroutines on one thread.
+fn one_thread(command: &mut Command) -> &mut Command {
+    command.env("GOMAXPROCS", "1")
+}
+
+/// Ports that are free now; the original's server takes none above 49151.
+fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let mut candidates = (30_000 + (std::process::id() % 10_000) as u16..49_151)
+        .filter(|port| StdListener::bind(("0.0.0.0", *port)).is_ok());
+    let mut ports = [0; N];
+    for port in &mut ports {
+        *port = candidates.next().ok_or("no free port")?;
+    }
+    Ok(ports)
+}
+
+/// Waits for `/readyz` at this port of loopback.
+fn wait_until_ready(port: u16) -> Result<()> {
+    use std::io::{Read, Write};
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        let mut answer = String::new();
+        if let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", port)) {
+            stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n")?;
+            stream.read_to_string(&mut answer)?;
+        }
+        if answer.split(' ').nth(1) == Some("200") {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Err("the server is not ready".into())
+}
+
+fn resident(process: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
+}
+
+fn processor(process: u32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let fields = stat.rsplit(')').next().ok_or("no stat")?;
+    let ticks: f64 =
+        fields.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<f64>().ok()).sum();
+    // Linux shows hundredths to user space, whatever its own tick is.
+    Ok(ticks / 100.0)
+}
+
+fn certificates(folder: &Path) -> Result<()> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate()?;
+    std::fs::write(folder.join("ca.crt"), params.self_signed(&key)?.pem())?;
+    let issuer = Issuer::new(params, key);
+    for name in ["server", "agent"] {
+        let key = KeyPair::generate()?;
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
+        std::fs::write(folder.join(format!("{name}.crt")), params.signed_by(&key, &issuer)?.pem())?;
+        std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+    }
+    Ok(())
+}
+
+fn files(folder: &Path, name: &str) -> TlsFiles {
+    TlsFiles {
+        cert: Some(folder.join(format!("{name}.crt"))),
+        key: Some(folder.join(format!("{name}.key"))),
+        ca: Some(folder.join("ca.crt")),
+    }
+}
+
+/// The role `server`, with its files in this folder.
+pub(crate) async fn serve(folder: String) -> Result<()> {
+    let folder = Path::new(&folder);
+    let options = server::Options {
+        mode: Mode::Grpc,
+        frontend: Frontend::Unix { path: folder.join("server.sock"), delete_existing: true },
+        agents: ([127, 0, 0, 1], 0).into(),
+        agent_files: files(folder, "server"),
+        tls: TlsPolicy::default(),
+        tokens: None,
+        server_id: "bench".to_owned(),
+        server_count: 1,
+        leases: None,
+        strategies: vec![Strategy::Default],
+        keepalive: Duration::from_secs(3600),
+        limits: server::Limits::default(),
+        rules: None,
+        audit: Audit::default(),
+    };
+    let server = Server::start(options).await?;
+    println!("agents at {}", server.agent_address());
+    while server.agents() == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!("ready");
+    std::future::pending().await
+}
+
+/// The role `agent`.
+pub(crate) async fn dial(folder: String, server: SocketAddr) -> Result<()> {
+    let folder = Path::new(&folder);
+    let _agent = Agent::start(agent::Options {
+        server_host: server.ip().to_string(),
+        server_port: server.port(),
+        files: files(folder, "agent"),
+        alpn: Vec::new(),
+        token: None,
+        agent_id: "bench".to_owned(),
+        identifiers: String::new(),
+        sync_interval: Duration::from_millis(100),
+        sync_interval_cap: Duration::from_secs(1),
+        probe_interval: Duration::from_secs(1),
+        sync_forever: false,
+        server_count: ServerCount::Reported,
+        keepalive: Duration::from_secs(3600),
+        limits: agent::Limits::default(),
+        rules: None,
+        audit: Audit::default(),
+    })?;
+    std::future::pending().await
+}
+
+/// The first byte says what a connection is for: `e` echo, `s` send without end.
+pub(crate) async fn target() -> Result<()> {
+    // At every loopback address: one alone runs out of ports in seconds of dialling.
+    let listener = TcpListener::bind("0.0.0.0:0").await?;
+    println!("listening at {}", listener.local_addr()?.port());
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        tokio::spawn(async move {
+            let mut first = [0];
+            let read = stream.read_exact(&mut first).await;
+            let (mut reader, mut writer) = stream.split();
+            // Whoever has enough closes.
+            let _over = match (read, first) {
+                (Ok(_), [b'e']) => tokio::io::copy(&mut reader, &mut writer).await.map(|_| ()),
+                (Ok(_), [b's']) => loop {
+                    if let Err(error) = writer.write_all(&[0x5a; 64 * 1024]).await {
+                        break Err(error);
+                    }
+                },
+                _ => Ok(()),
+            };
+        });
+    }
+}
