@@ -27,6 +27,7 @@ mod namespace;
 mod neighbour;
 mod netlink;
 mod next_hop;
+mod nflog;
 pub mod nft;
 mod offload;
 pub mod punt;
@@ -48,6 +49,7 @@ pub use namespace::{Namespace, in_namespace};
 pub use neighbour::Neighbour;
 pub use netlink::Netlink;
 pub use next_hop::NextHop;
+pub use nflog::{LoggedPacket, LoggedPackets};
 pub use nft::{delete_table, own_tables};
 pub use offload::{
     SINGLE_FRAME_MTU, switch_off_offloads, switch_off_segmentation, switch_off_towards_switch,

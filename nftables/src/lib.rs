@@ -37,4 +37,5 @@ pub use enforcer::Enforcer;
 pub use host::{Failsafe, HOST_TABLES, host_ruleset};
 pub use locate::Locator;
 pub use render::{Attachment, Renderer, Site};
+pub use rules::{LOG_BYTES, LOG_GROUP};
 pub use ruleset::{Ruleset, TABLES, Transactions};

@@ -19,6 +19,13 @@ pub(crate) enum Way {
 /// Address families that pods of the cluster node have: IPv4, IPv6.
 pub(crate) type Families = [bool; 2];
 
+/// The group of nfnetlink_log that denials are logged to, with the deciding policy as prefix.
+pub const LOG_GROUP: u16 = 4790;
+/// Bytes logged of a packet: its headers.
+pub const LOG_BYTES: u32 = 96;
+/// Packets that one rule logs.
+const LOG_RATE: &str = "limit rate 20/second burst 50 packets";
+
 /// Longest comment that the kernel keeps with a rule, in bytes.
 const COMMENT: usize = 120;
 
@@ -66,9 +73,9 @@ pub(crate) fn chain(
 ) -> Vec<String> {
     let mut texts = Vec::with_capacity(rules.len() + 1);
     for rule in rules {
-        let Some(verdict) = verdict(rule, way, permit) else { continue };
+        let verdicts = verdicts(rule, way, permit);
         for ends in ends(rule, way, sets, families) {
-            texts.push(format!("{ends}{verdict}"));
+            texts.extend(verdicts.iter().map(|verdict| format!("{ends}{verdict}")));
         }
     }
     texts.push("drop".to_owned());
@@ -86,14 +93,13 @@ pub(crate) fn chain_for(
 ) -> Vec<String> {
     let mut texts = Vec::new();
     for rule in rules {
-        let Some(verdict) = verdict(rule, way, permit) else { continue };
         let is_in = |end: &End| match end {
             End::Any => true,
             End::Net(net) => net.contains(&address),
             End::Set(id) => sets.get(id).is_some_and(|members| members.contains(address)),
         };
         if is_in(&rule.source) && is_in(&rule.destination) {
-            texts.push(verdict);
+            texts.extend(verdicts(rule, way, permit));
         }
     }
     texts.push("drop".to_owned());
@@ -128,16 +134,16 @@ fn ends(rule: &Rule, way: Way, sets: &PeerSets, families: Families) -> Vec<Strin
     wanted.filter_map(of_family).collect()
 }
 
-/// Protocol, ports and verdict. A condition that cannot be expressed here leaves a permission out,
-/// and widens a denial.
-fn verdict(rule: &Rule, way: Way, permit: &str) -> Option<String> {
+/// Protocol, ports and verdict; before a denial the same with a log. A condition that cannot be
+/// expressed here leaves a permission out, and widens a denial.
+fn verdicts(rule: &Rule, way: Way, permit: &str) -> Vec<String> {
     let has_ports = matches!(rule.protocol, Some(6 | 17 | 33 | 132 | 136));
     let is_plain = rule.source_ports == PortRange::ANY
         && rule.tcp_flags == TcpFlags::ANY
         && (has_ports || rule.destination_ports == PortRange::ANY);
     let is_permit = rule.action == Action::Permit;
     if is_permit && !is_plain {
-        return None;
+        return Vec::new();
     }
     let mut text = String::new();
     if let Some(protocol) = rule.protocol {
@@ -151,21 +157,23 @@ fn verdict(rule: &Rule, way: Way, permit: &str) -> Option<String> {
             false => format!("th {port} {first}-{last} "),
         };
     }
-    text += if is_permit { permit } else { "drop" };
-    Some(text + &comment(&rule.origin))
+    let origin = plain(&rule.origin);
+    let comment = if origin.is_empty() { String::new() } else { format!(" comment \"{origin}\"") };
+    if is_permit {
+        return vec![format!("{text}{permit}{comment}")];
+    }
+    let log =
+        format!("{text}{LOG_RATE} log prefix \"{origin}\" group {LOG_GROUP} snaplen {LOG_BYTES}");
+    let drop = format!("{text}drop{comment}");
+    if origin.is_empty() { vec![drop] } else { vec![log, drop] }
 }
 
-/// The deciding policy, for those who read the kernel's tables.
-fn comment(origin: &str) -> String {
-    let mut text: String = origin
-        .chars()
-        .map(|c| if c.is_ascii_graphic() && c != '"' && c != '\\' { c } else { ' ' })
-        .collect();
+/// The deciding policy, for those who read the kernel's tables, and its log.
+fn plain(origin: &str) -> String {
+    let safe = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '$');
+    let mut text: String = origin.chars().map(|c| if safe(c) { c } else { ' ' }).collect();
     text.truncate(COMMENT);
-    match text.trim() {
-        "" => String::new(),
-        text => format!(" comment \"{text}\""),
-    }
+    text.trim().to_owned()
 }
 
 #[cfg(test)]
@@ -199,6 +207,7 @@ mod tests {
             text(Way::Original, [true, true]),
             "ip saddr @peers-1-4 meta l4proto 6 th dport 80-90 goto next comment \"a\"\n\
              ip6 saddr @peers-1-6 meta l4proto 6 th dport 80-90 goto next comment \"a\"\n\
+             ip saddr @peers-2-4 meta l4proto 17 th dport 53 limit rate 20/second burst 50 packets log prefix \"b   c\" group 4790 snaplen 96\n\
              ip saddr @peers-2-4 meta l4proto 17 th dport 53 drop comment \"b   c\"\n\
              goto next\n\
              drop"
@@ -206,6 +215,7 @@ mod tests {
         assert_eq!(
             text(Way::Reply, [true, false]),
             "ip daddr @peers-1-4 meta l4proto 6 th sport 80-90 goto next comment \"a\"\n\
+             ip daddr @peers-2-4 meta l4proto 17 th sport 53 limit rate 20/second burst 50 packets log prefix \"b   c\" group 4790 snaplen 96\n\
              ip daddr @peers-2-4 meta l4proto 17 th sport 53 drop comment \"b   c\"\n\
              goto next\n\
              drop"

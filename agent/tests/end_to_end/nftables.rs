@@ -182,6 +182,18 @@ fn police(plugin: &str) {
         }
     };
     check(&node);
+    let decided = "default-deny of NetworkPolicy default/web";
+    node.eventually("the denials are observed with the deciding policy", || {
+        let denied =
+            node.verdicts(&["--verdict", "drop", "--from-pod", &other.name, "--to-pod", &web.name]);
+        let is_it = |v6: bool| {
+            denied.iter().any(|it| {
+                let to: Option<IpAddr> = it["to"]["ip"].as_str().and_then(|it| it.parse().ok());
+                to == Some(web.address(v6)) && it["to"]["port"] == 8080 && it["by"][0] == decided
+            })
+        };
+        (is_it(false) && is_it(true)).then_some(())
+    });
     assert!(text(&node.podgate(&["status"]).into_bytes()).contains("nftables"));
     // Services are seen as their endpoints: what kube-proxy does.
     let to = format!("{}:8080", web.address(false));

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use control::{Control, ObjectRef};
-use nftables::{Enforcer, Renderer};
+use linux_net::LoggedPackets;
+use nftables::{Enforcer, LOG_BYTES, LOG_GROUP, Renderer};
 use serde_json::{Value, json};
 use testkit::packet::{Packet, icmp_error, neighbour_advertisement, ping, pong, udp};
 
@@ -105,6 +106,50 @@ fn a_denial_stops_a_live_connection_at_its_next_packet_in_both_directions() {
         let none = json!({"podSelector": {}, "policyTypes": ["Egress"]});
         change(&lab, &mut control, &mut state, policy("x/e", none));
         assert!(!lab.arrives("x/a", "x/b", &there) && !lab.arrives("x/b", "x/a", &back));
+    }
+}
+
+#[test]
+fn denied_packets_are_logged_with_the_deciding_policy() {
+    testkit::requires_root!();
+    for network in [Network::Routed, Network::Bridged] {
+        let lab = lab(network);
+        let mut log = lab.node.enter(|| LoggedPackets::open(LOG_GROUP, LOG_BYTES)).unwrap();
+        let taken = lab.node.enter(|| LoggedPackets::open(LOG_GROUP, LOG_BYTES)).unwrap_err();
+        assert!(taken.to_string().contains(&LOG_GROUP.to_string()), "{taken}");
+        let mut objects = two(json!({"app": "1"}));
+        objects.push(only("2"));
+        let (_control, _state) = enforced(&lab, objects);
+        for (from, to) in [(A, B), ("fd00::1", "fd00::2")] {
+            let packet = udp(&socket(from, 1000), &socket(to, 53)).payload(&[7; 500]);
+            assert!(!lab.arrives("x/a", "x/b", &packet));
+            let logged = log.receive(Duration::from_secs(5)).unwrap().remove(0);
+            assert_eq!(logged.prefix, "default-deny of NetworkPolicy x/p");
+            assert_eq!(logged.bytes.len(), LOG_BYTES as usize);
+            let source = if from == A { &logged.bytes[12..16] } else { &logged.bytes[8..24] };
+            let wanted: IpAddr = from.parse().unwrap();
+            let wanted = match wanted {
+                IpAddr::V4(v4) => v4.octets().to_vec(),
+                IpAddr::V6(v6) => v6.octets().to_vec(),
+            };
+            assert_eq!(source, wanted);
+        }
+        // A flood is denied whole, and logged in part.
+        let flood = udp(&socket(A, 1000), &socket(B, 53));
+        (0..500).for_each(|_| lab.send_frame("x/a", "x/b", &flood));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(
+            lab.received("x/b").iter().filter(|it| it[0] >> 4 == 4 && it[9] == 17).count(),
+            0
+        );
+        let mut count = 0;
+        loop {
+            match log.receive(Duration::from_millis(100)).unwrap().len() {
+                0 => break,
+                some => count += some,
+            }
+        }
+        assert!((1..200).contains(&count), "{count} of 500 packets were logged");
     }
 }
 

@@ -179,6 +179,13 @@ impl EventBroker {
         lock(&self.inner).observers.clear();
     }
 
+    /// Records a packet that the kernel denied by a policy; `packet` are its first bytes, from the IP
+    /// header on.
+    pub fn record_denied(&self, by: &str, packet: &[u8]) {
+        let mut inner = self.fetch();
+        self.record(&mut inner, Seen::denied_by_kernel(vec![by.into()], packet));
+    }
+
     /// Begins to observe. Verdicts taken before this call count as past.
     pub fn observe(&self, filter: Filter) -> Observer {
         let mut inner = self.fetch();
@@ -205,7 +212,6 @@ impl EventBroker {
 
     /// Takes what waits in the workers' queues.
     fn fetch(&self) -> MutexGuard<'_, Inner> {
-        let names = Arc::clone(&lock(&self.names));
         let mut inner = lock(&self.inner);
         let mut seen: Vec<Seen> = Vec::new();
         for queue in &self.queues {
@@ -215,17 +221,23 @@ impl EventBroker {
         }
         seen.sort_by_key(|seen| seen.time);
         for seen in seen {
-            let event = {
-                let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
-                Arc::new(self.event(seen, |ip| names.get(ip).or_else(|| cluster.get(ip)).cloned()))
-            };
-            if event.reason == Outcome::PolicyDenied.name() {
-                inner.denials.count(&event.by);
-            }
-            inner.hand_out(&event);
-            inner.history.push(event);
+            self.record(&mut inner, seen);
         }
         inner
+    }
+
+    /// Names a verdict, counts and remembers it, and hands it out.
+    fn record(&self, inner: &mut Inner, seen: Seen) {
+        let event = {
+            let names = Arc::clone(&lock(&self.names));
+            let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
+            Arc::new(self.event(seen, |ip| names.get(ip).or_else(|| cluster.get(ip)).cloned()))
+        };
+        if event.reason == Outcome::PolicyDenied.name() {
+            inner.denials.count(&event.by);
+        }
+        inner.hand_out(&event);
+        inner.history.push(event);
     }
 
     fn event(&self, seen: Seen, name: impl Fn(&IpAddr) -> Option<Arc<str>>) -> Event {

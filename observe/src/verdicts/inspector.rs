@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use crossbeam_queue::ArrayQueue;
 use dataplane::counters::Cell;
-use dataplane::wire::{Role, protocol};
+use dataplane::wire::{Headers, Role, parse_prefix, protocol};
 use dataplane::worker::Inspect;
 use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, Verdict};
 
@@ -140,8 +140,35 @@ fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) 
     }
 }
 
+impl Seen {
+    /// A packet that the kernel denied by a policy, from its IP header on.
+    pub(super) fn denied_by_kernel(by: Vec<Arc<str>>, packet: &[u8]) -> Self {
+        // The graph's parser starts at the Ethernet header.
+        let kind =
+            if packet.first().is_some_and(|byte| byte >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };
+        let frame = [&[0; 12], &kind[..], packet].concat();
+        let length = frame.len().max(usize::from(u16::MAX));
+        let outcome = Outcome::PolicyDenied;
+        Self {
+            time: SystemTime::now(),
+            outcome,
+            by,
+            in_port: None,
+            in_pod: false,
+            out_port: None,
+            out_pod: false,
+            packet: parse_prefix(&frame, length)
+                .ok()
+                .and_then(|headers| see_headers(outcome, &headers, &frame)),
+        }
+    }
+}
+
 fn see_packet(outcome: Outcome, packet: &Packet, frame: &[u8]) -> Option<SeenPacket> {
-    let headers = &packet.headers;
+    see_headers(outcome, &packet.headers, frame)
+}
+
+fn see_headers(outcome: Outcome, headers: &Headers, frame: &[u8]) -> Option<SeenPacket> {
     // Headers that were refused were not kept.
     if is_malformed(outcome) || headers.end == 0 {
         return None;

@@ -17,6 +17,7 @@ use super::redirects::RedirectReconciler;
 use crate::config::{Config, Enforcer, Masquerade};
 use crate::run::error::StartError;
 use crate::run::kernel::{Interfaces, Programming};
+use crate::run::shared_status::SharedStatus;
 use crate::run::source::{API_SERVER, SourceInfo};
 
 /// Keeps the kernel's tables in line with the view.
@@ -44,13 +45,14 @@ pub(super) struct Site<'a> {
 impl KernelRules {
     /// Starts the threads.
     pub(super) fn start(
-        config: &Config,
+        shared: &SharedStatus,
         source: &SourceInfo,
         interfaces: &dyn Interfaces,
     ) -> Result<Self, StartError> {
+        let config = &shared.config;
         let network = || interfaces.host_network().map_err(StartError::Failed);
         let nftables = (config.enforcer == Enforcer::Nftables)
-            .then(|| NftablesReconciler::start(config))
+            .then(|| NftablesReconciler::start(config, &shared.broker))
             .transpose()?;
         let host_firewall = HostFirewallReconciler::start(network()?, failsafe(config, source))?;
         let mut rules =

@@ -65,7 +65,7 @@ impl ControlLoop {
         if config.enforcer == Enforcer::Nftables {
             control.list_peer_sets();
         }
-        let kernel_rules = KernelRules::start(config, &source_info, &*interfaces)?;
+        let kernel_rules = KernelRules::start(&shared, &source_info, &*interfaces)?;
         let network = |is_wanted: bool| match is_wanted {
             true => interfaces.host_network().map(Some).map_err(StartError::Failed),
             false => Ok(None),
