@@ -99,7 +99,7 @@ fn addresses<'a>(
     name: ParsedName<&'a [u8]>,
     rtype: Rtype,
 ) -> Option<Vec<(IpAddr, u32)>> {
-    let mut aliases: Vec<(ParsedName<&[u8]>, ParsedName<&[u8]>, u32)> = Vec::new();
+    let mut aliases = Vec::new();
     let mut found: Vec<(ParsedName<&[u8]>, IpAddr, u32)> = Vec::new();
     for record in message.answer().ok()?.take(MOST_RECORDS) {
         let record = record.ok()?;
@@ -127,7 +127,8 @@ fn addresses<'a>(
     }
     let (mut name, mut most_s) = (name, u32::MAX);
     for _ in 0..MOST_ALIASES {
-        let alias = aliases.iter().find(|(owner, ..)| owner.name_eq(&name));
+        let alias =
+            aliases.iter().find(|(owner, ..): &&(ParsedName<_>, _, _)| owner.name_eq(&name));
         let Some((_, target, ttl_s)) = alias else { break };
         (name, most_s) = (*target, most_s.min(*ttl_s));
     }

@@ -28,7 +28,6 @@ pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items:
             }
         }
     }
-    drop(decisions);
     *context.policy_batch = batch.emptied();
 }
 

@@ -146,8 +146,10 @@ impl InterfaceThread {
 
     /// Requests an operation.
     pub(in crate::run) fn request(&self, operation: Operation) {
-        // The thread ends after this is dropped.
-        let _ = self.requests.as_ref().map(|requests| requests.send(operation));
+        if let Some(requests) = &self.requests {
+            // The thread ends after this is dropped.
+            let _ = requests.send(operation);
+        }
     }
 
     /// Names an operation that takes too long.

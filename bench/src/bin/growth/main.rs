@@ -121,7 +121,6 @@ fn cases(sessions: &[u32], columns: usize) -> Vec<Case> {
         sessions.iter().copied().map(case)
     };
     let sessions = established(Way::Straight, "")
-        .into_iter()
         .chain(established(Way::Crossed, ", answers at another worker"))
         .chain(established(Way::Handed, ", handed to another worker"));
     let opening = |n: u32| {
