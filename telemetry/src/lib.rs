@@ -1,5 +1,5 @@
-//! Observability of a process: `/healthz`, `/readyz` and `/metrics` over HTTP ([`Server`]), and the
-//! log ([`log`]).
+//! Observability of a process: `/healthz`, `/readyz` and `/metrics` over HTTP ([`Server`]), pages for
+//! clients elsewhere over HTTPS ([`Guard`]), and the log ([`log`]).
 //!
 //! Metrics are the [`prometheus`] crate's. The newer `prometheus-client` cannot write the
 //! proxy's metrics as its original names them: it appends `_total` to each counter's name and a
@@ -8,9 +8,11 @@
 pub mod log;
 mod metrics;
 mod process;
+mod secure;
 mod server;
 
 pub use metrics::{Scrape, Text};
 pub use process::process_metrics;
 pub use prometheus;
-pub use server::{Page, Pages, Server};
+pub use secure::{Access, Answer, Authorize, Credential, FORWARDED, Identity};
+pub use server::{Feed, Guard, Lines, Page, Pages, Server};

@@ -3,18 +3,24 @@
 //! It has a thread of its own, so it answers whatever the rest of the process does. A connection
 //! carries one request. Connections are bounded in number and time; a new one replaces the oldest,
 //! so slow clients never keep out a health probe.
+//!
+//! With a [`Guard`] it speaks TLS and answers only clients that may read a page; a new connection
+//! then replaces none that was let in.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{
     ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
 };
@@ -22,14 +28,25 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
+
+use crate::secure::{self, Access, Authorize, Identity};
 
 /// Answers paths.
 pub trait Pages: Send + Sync + 'static {
     /// The page at `path`; `None` answers 404.
     fn page(&self, path: &str, query: &str) -> Option<Page>;
+
+    /// The lines at `path`, one after the other as they come up; `None` if it is a page.
+    ///
+    /// # Errors
+    /// The page to answer instead.
+    fn feed(&self, _path: &str, _query: &str) -> Option<Result<Feed, Page>> {
+        None
+    }
 }
 
 /// Status code, text and media type of an answer.
@@ -66,12 +83,45 @@ impl Page {
     }
 }
 
+/// Sends lines until there are no more or the client is gone. Runs on a thread of its own.
+pub type Feed = Box<dyn FnOnce(&Lines) + Send>;
+
+/// The client of a [`Feed`].
+#[derive(Debug)]
+pub struct Lines(mpsc::Sender<Bytes>);
+
+impl Lines {
+    /// Sends text, and waits while the client is slow; `false` if it is gone.
+    pub fn send(&self, text: String) -> bool {
+        self.0.blocking_send(Bytes::from(text)).is_ok()
+    }
+
+    /// Whether the client is gone.
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// TLS, and who may read.
+pub struct Guard {
+    /// The server's certificate.
+    pub identity: Identity,
+    /// Decides about each request.
+    pub authorize: Box<dyn Authorize>,
+}
+
 /// Connections at a time.
 const CONNECTIONS: usize = 32;
 /// Time for a request to arrive, and for the whole connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest request head, the least hyper takes.
 const MOST_HEAD: usize = 8 * 1024;
+/// The same where a guard asks others about each request.
+const GUARDED_PATIENCE: Duration = Duration::from_secs(20);
+/// Feeds at a time.
+const FEEDS: usize = 16;
+/// Texts of a feed that wait for its client.
+const WAITING: usize = 64;
 /// Wait after a failed accept, such as for want of a file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -89,23 +139,48 @@ impl Server {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(listener: TcpListener, pages: Arc<dyn Pages>) -> io::Result<Self> {
+        Self::launch(listener, pages, None, "http")
+    }
+
+    /// Serves `pages` on `listener` over TLS, to clients that `guard` lets in.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start_guarded(
+        listener: TcpListener,
+        pages: Arc<dyn Pages>,
+        guard: Guard,
+    ) -> io::Result<Self> {
+        Self::launch(listener, pages, Some(guard), "https")
+    }
+
+    fn launch(
+        listener: TcpListener,
+        pages: Arc<dyn Pages>,
+        guard: Option<Guard>,
+        name: &'static str,
+    ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
+        let feeds = Arc::new(Semaphore::new(FEEDS));
+        let site = Arc::new(Site { pages, guard, feeds });
         let run = move || {
             runtime.block_on(async move {
                 tokio::select! {
-                    result = accept(listener, pages) => {
+                    result = accept(listener, site) => {
                         if let Err(error) = result {
-                            tracing::error!("http {address}: {error}");
+                            tracing::error!("{name} {address}: {error}");
                         }
                     }
                     _ = stopped => {}
                 }
             });
+            // A guard's name lookup may block.
+            runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new().name("http".into()).spawn(run)?;
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run)?;
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -125,10 +200,24 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, pages: Arc<dyn Pages>) -> io::Result<()> {
+/// What is served, to whom.
+struct Site {
+    pages: Arc<dyn Pages>,
+    guard: Option<Guard>,
+    feeds: Arc<Semaphore>,
+}
+
+/// A connection.
+struct Open {
+    task: AbortHandle,
+    /// The guard let it in.
+    is_in: Arc<AtomicBool>,
+}
+
+async fn accept(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut connections = JoinSet::new();
-    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+    let mut oldest_first: VecDeque<Open> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -139,20 +228,40 @@ async fn accept(listener: TcpListener, pages: Arc<dyn Pages>) -> io::Result<()> 
             }
         };
         while connections.try_join_next().is_some() {}
-        oldest_first.retain(|connection| !connection.is_finished());
-        if oldest_first.len() >= CONNECTIONS
-            && let Some(oldest) = oldest_first.pop_front()
-        {
-            oldest.abort();
+        oldest_first.retain(|connection| !connection.task.is_finished());
+        if oldest_first.len() >= CONNECTIONS {
+            let is_out = |it: &Open| !it.is_in.load(Ordering::Acquire);
+            match oldest_first.iter().position(is_out).and_then(|at| oldest_first.remove(at)) {
+                Some(oldest) => oldest.task.abort(),
+                None => continue,
+            }
         }
-        oldest_first.push_back(connections.spawn(serve(stream, Arc::clone(&pages))));
+        let is_in = Arc::new(AtomicBool::new(false));
+        let task = connections.spawn(begin(stream, Arc::clone(&site), Arc::clone(&is_in)));
+        oldest_first.push_back(Open { task, is_in });
     }
 }
 
-async fn serve(stream: TcpStream, pages: Arc<dyn Pages>) {
+async fn begin(stream: TcpStream, site: Arc<Site>, is_in: Arc<AtomicBool>) {
+    match &site.guard {
+        None => serve(stream, PATIENCE, &site, &is_in).await,
+        Some(guard) => match secure::accept(guard.identity.acceptor(), stream).await {
+            Ok(stream) => serve(stream, GUARDED_PATIENCE, &site, &is_in).await,
+            Err(error) => tracing::debug!("https: {error}"),
+        },
+    }
+}
+
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    patience: Duration,
+    site: &Site,
+    is_in: &AtomicBool,
+) {
+    let is_feeding = AtomicBool::new(false);
     let service = service_fn(|request: Request<Incoming>| {
-        let response = answer(&*pages, &request);
-        async move { Ok::<_, Infallible>(response) }
+        let is_feeding = &is_feeding;
+        async move { Ok::<_, Infallible>(answer(site, &request, is_in, is_feeding).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -161,35 +270,136 @@ async fn serve(stream: TcpStream, pages: Arc<dyn Pages>) {
         .keep_alive(false)
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(PATIENCE, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("http: {error}"),
-        Err(_) => tracing::debug!("http: a client was too slow"),
+    let mut connection = std::pin::pin!(connection);
+    loop {
+        match tokio::time::timeout(patience, &mut connection).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!("http: {error}"),
+            // Lines come as long as the client wants them.
+            Err(_) if is_feeding.load(Ordering::Acquire) => continue,
+            Err(_) => tracing::debug!("http: a client was too slow"),
+        }
+        return;
     }
 }
 
-fn answer(pages: &dyn Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+/// Decides whether the client may have the page; the page that refuses it otherwise.
+async fn admit(site: &Site, request: &Request<Incoming>) -> Result<(), Page> {
+    let Some(guard) = &site.guard else { return Ok(()) };
+    let Some(credential) = secure::credential(request.headers()) else {
+        return Err(Page::new(401, "a bearer token is needed\n"));
+    };
+    let path = request.uri().path().to_owned();
+    match guard.authorize.authorize(credential, path).await {
+        Access::Granted => Ok(()),
+        Access::Unauthenticated(why) => Err(Page::new(401, why + "\n")),
+        Access::Denied(why) => Err(Page::new(403, why + "\n")),
+        Access::Unavailable(why) => Err(Page::new(503, why + "\n")),
+    }
+}
+
+async fn answer(
+    site: &Site,
+    request: &Request<Incoming>,
+    is_in: &AtomicBool,
+    is_feeding: &AtomicBool,
+) -> Response<Content> {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
     let read = matches!(*request.method(), Method::GET | Method::HEAD);
-    let page = match read {
-        true => pages.page(path, query).unwrap_or_else(|| Page::new(404, "404 page not found\n")),
-        false => Page::new(405, "only GET and HEAD\n"),
+    let page = match admit(site, request).await {
+        Err(refusal) => refusal,
+        Ok(()) => {
+            is_in.store(true, Ordering::Release);
+            let feed = site.pages.feed(path, query).filter(|_| *request.method() == Method::GET);
+            match feed {
+                Some(Ok(feed)) => match begin_feed(feed, &site.feeds) {
+                    Ok(content) => {
+                        is_feeding.store(true, Ordering::Release);
+                        let mut response = Response::new(content);
+                        let kind = HeaderValue::from_static("application/x-ndjson");
+                        response.headers_mut().insert(CONTENT_TYPE, kind);
+                        return response;
+                    }
+                    Err(refusal) => refusal,
+                },
+                Some(Err(refusal)) => refusal,
+                None if read => {
+                    let page = site.pages.page(path, query);
+                    page.unwrap_or_else(|| Page::new(404, "404 page not found\n"))
+                }
+                None => Page::new(405, "only GET and HEAD\n"),
+            }
+        }
     };
-    let mut response = Response::new(Full::from(page.text));
-    *response.status_mut() =
-        StatusCode::from_u16(page.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = match path {
         "/metrics" => "text/plain; version=0.0.4; charset=utf-8",
         _ => page.kind,
     };
-    if page.kind == HTML {
+    let code = StatusCode::from_u16(page.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let is_html = page.kind == HTML;
+    let mut response = Response::new(Content::Page(Full::from(page.text)));
+    *response.status_mut() = code;
+    if is_html {
         let headers = response.headers_mut();
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     }
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    if !read {
+    if code == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
+}
+
+/// Starts a feed's thread.
+fn begin_feed(feed: Feed, feeds: &Arc<Semaphore>) -> Result<Content, Page> {
+    let Ok(permit) = Arc::clone(feeds).try_acquire_owned() else {
+        return Err(Page::new(503, format!("{FEEDS} clients are fed already\n")));
+    };
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let run = move || {
+        let _permit: OwnedSemaphorePermit = permit;
+        feed(&Lines(sender));
+    };
+    match std::thread::Builder::new().name("http-feed".into()).spawn(run) {
+        Ok(_) => Ok(Content::Feed(receiver)),
+        Err(error) => Err(Page::new(503, format!("start a thread: {error}\n"))),
+    }
+}
+
+/// The body of an answer.
+enum Content {
+    Page(Full<Bytes>),
+    Feed(mpsc::Receiver<Bytes>),
+}
+
+impl Body for Content {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Page(page) => Pin::new(page).poll_frame(context),
+            Self::Feed(lines) => {
+                lines.poll_recv(context).map(|it| it.map(|it| Ok(Frame::data(it))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Page(page) => page.is_end_stream(),
+            Self::Feed(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Page(page) => page.size_hint(),
+            Self::Feed(_) => SizeHint::default(),
+        }
+    }
 }
