@@ -36,6 +36,8 @@ struct Request {
     method: String,
     target: String,
     token: Option<String>,
+    /// All others but those about the connection.
+    headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
@@ -46,7 +48,7 @@ fn read(stream: &mut BufReader<Box<dyn Stream>>) -> io::Result<Option<Request>> 
     }
     let mut words = line.split_whitespace().map(str::to_owned);
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let (mut length, mut token) = (0, None);
+    let (mut length, mut token, mut headers) = (0, None, Vec::new());
     loop {
         let mut header = String::new();
         stream.read_line(&mut header)?;
@@ -54,12 +56,13 @@ fn read(stream: &mut BufReader<Box<dyn Stream>>) -> io::Result<Option<Request>> 
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.trim().parse().unwrap_or(0),
             "authorization" => token = value.trim().strip_prefix("Bearer ").map(str::to_owned),
-            _ => {}
+            "host" | "connection" => {}
+            _ => headers.push((name.to_owned(), value.trim().to_owned())),
         }
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
-    Ok(Some(Request { method, target, token, body }))
+    Ok(Some(Request { method, target, token, headers, body }))
 }
 
 fn serve(
@@ -91,6 +94,13 @@ fn answer(
             json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources});
         return whole(stream, 200, &list);
     }
+    if let Some((target, rest)) = proxied(path) {
+        return proxy(request, target, &format!("{rest}?{query}"), stream, shared);
+    }
+    let body = || serde_json::from_slice(&request.body).unwrap_or_default();
+    if let Some(answer) = shared.identities.answer(&request.method, path, &body()) {
+        return whole(stream, 201, &answer);
+    }
     let Some(resource) = Resource::of(path) else { return refuse(stream, 404, "no such path") };
     let note = format!("{} {}", request.method, request.target);
     let parameter = |name: &str| {
@@ -111,7 +121,7 @@ fn answer(
             watch(stream, &resource, &parameter, shared, stopped)
         }
         ("GET", None) => {
-            let (items, version) = shared.store.list(resource.plural);
+            let (items, version) = listed(&resource, &parameter, shared);
             let metadata = json!({"resourceVersion": version.to_string()});
             whole(stream, 200, &json!({"kind": "List", "metadata": metadata, "items": items}))
         }
@@ -142,6 +152,47 @@ fn answer(
             }
         }
         _ => refuse(stream, 405, "not supported"),
+    }
+}
+
+/// Target and path of a request for a pod's proxy subresource.
+fn proxied(path: &str) -> Option<(&str, &str)> {
+    let (_, rest) = path.strip_prefix("/api/v1/namespaces/")?.split_once("/pods/")?;
+    let (target, rest) = rest.split_once("/proxy")?;
+    Some((target, rest))
+}
+
+/// Passes a request on, without the caller's credentials, and the answer back.
+fn proxy(
+    request: &Request,
+    target: &str,
+    path: &str,
+    stream: &mut Box<dyn Stream>,
+    shared: &Shared,
+) -> io::Result<()> {
+    let note = format!("{} {target}{path}", request.method);
+    if let Some(Refusal::Forbidden) = shared.store.asks("pods/proxy", &note, None) {
+        return refuse(stream, 403, "pods is forbidden: cannot get resource pods/proxy");
+    }
+    let connect = lock(&shared.proxy).clone();
+    let Some(connect) = connect else { return refuse(stream, 503, "no proxy here") };
+    let mut other = match connect(target) {
+        Ok(other) => other,
+        Err(error) => return refuse(stream, 503, &format!("dial {target}: {error}")),
+    };
+    let mut head = format!("{} {path} HTTP/1.1\r\nHost: {target}\r\n", request.method);
+    for (name, value) in &request.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    other.write_all((head + "Connection: close\r\n\r\n").as_bytes())?;
+    other.flush()?;
+    let mut buffer = [0; 16 << 10];
+    loop {
+        match other.read(&mut buffer) {
+            // The answer says that the connection ends with it.
+            Ok(0) | Err(_) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Ok(length) => stream.write_all(&buffer[..length]).and_then(|()| stream.flush())?,
+        }
     }
 }
 
@@ -176,6 +227,24 @@ impl<'p> Resource<'p> {
     }
 }
 
+/// The objects of a list: of its namespace, and with its labels, of which equality alone is known.
+fn listed<'q>(
+    resource: &Resource<'_>,
+    parameter: &impl Fn(&str) -> Option<&'q str>,
+    shared: &Shared,
+) -> (Vec<Value>, u64) {
+    let (mut items, version) = shared.store.list(resource.plural);
+    if let Some(namespace) = resource.namespace {
+        items.retain(|item| item["metadata"]["namespace"] == namespace);
+    }
+    let selector = parameter("labelSelector").unwrap_or_default();
+    let selector = selector.replace("%3D", "=").replace("%2F", "/").replace("%2C", ",");
+    for (label, value) in selector.split(',').filter_map(|it| it.split_once('=')) {
+        items.retain(|item| item["metadata"]["labels"][label] == value);
+    }
+    (items, version)
+}
+
 fn watch<'q>(
     stream: &mut Box<dyn Stream>,
     resource: &Resource<'_>,
@@ -191,7 +260,7 @@ fn watch<'q>(
     let mut version = match parameter("resourceVersion").and_then(|it| it.parse().ok()) {
         Some(version) => version,
         None => {
-            let (items, version) = shared.store.list(resource.plural);
+            let (items, version) = listed(resource, parameter, shared);
             for object in items {
                 event(stream, &json!({"type": "ADDED", "object": object}))?;
             }

@@ -6,6 +6,7 @@
 //! installed, merge patches of the status subresource. It can go away and come back.
 
 mod http;
+mod identities;
 mod store;
 
 use std::io;
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::TempDir;
 pub use http::Stream;
+use identities::Identities;
 use store::Store;
 
 /// The double; it is gone when this is dropped.
@@ -37,12 +39,18 @@ struct Accepting {
 
 struct Shared {
     store: Store,
+    identities: Identities,
+    /// Connects to a pod's port, as the proxy subresource does.
+    proxy: Mutex<Option<Arc<Proxy>>>,
     /// The token a request must carry, if any.
     token: Mutex<Option<String>>,
     connections: Mutex<Vec<TcpStream>>,
     /// Makes more of a connection than TCP, such as TLS.
     wrap: Wrap,
 }
+
+/// Connects to a target of the proxy subresource, `https:POD:PORT`.
+pub type Proxy = dyn Fn(&str) -> io::Result<Box<dyn Stream>> + Send + Sync;
 
 /// Makes a stream of a connection; an error ends it.
 pub type Wrap = Box<dyn Fn(TcpStream) -> io::Result<Box<dyn Stream>> + Send + Sync>;
@@ -76,6 +84,8 @@ impl ApiServer {
     ) -> Self {
         let shared = Shared {
             store: Store::default(),
+            identities: Identities::default(),
+            proxy: Mutex::default(),
             token: Mutex::default(),
             connections: Mutex::default(),
             wrap,
@@ -125,6 +135,35 @@ impl ApiServer {
         *lock(&self.shared.token) = Some(token.to_owned());
     }
 
+    /// From now on this token is one of `user`, for the API server.
+    pub fn add_user(&self, token: &str, user: &str) {
+        self.shared.identities.add(token, user);
+    }
+
+    /// From now on `user` may get the non-resource path `path`.
+    pub fn grant(&self, user: &str, path: &str) {
+        self.shared.identities.grant(user, path);
+    }
+
+    /// From now on this token is invalid.
+    pub fn revoke(&self, token: &str) {
+        self.shared.identities.revoke(token);
+    }
+
+    /// TokenReviews and SubjectAccessReviews so far.
+    pub fn reviews(&self) -> (usize, usize) {
+        self.shared.identities.reviews()
+    }
+
+    /// From now on the proxy subresource of pods works: `connect` makes connections to
+    /// `https:POD:PORT`.
+    pub fn proxy_to(
+        &self,
+        connect: impl Fn(&str) -> io::Result<Box<dyn Stream>> + Send + Sync + 'static,
+    ) {
+        *lock(&self.shared.proxy) = Some(Arc::new(connect));
+    }
+
     /// Adds or replaces an object, given as for `kubectl apply`.
     ///
     /// # Panics
@@ -141,6 +180,11 @@ impl ApiServer {
     /// An object as it is now.
     pub fn object(&self, plural: &str, namespace: Option<&str>, name: &str) -> Option<Value> {
         self.shared.store.object(plural, namespace, name)
+    }
+
+    /// All objects of a resource as they are now.
+    pub fn objects(&self, plural: &str) -> Vec<Value> {
+        self.shared.store.list(plural).0
     }
 
     /// From now on this resource is unknown, as without its CustomResourceDefinition; `false`
