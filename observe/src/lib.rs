@@ -1,9 +1,11 @@
 //! What the switch did, in words and in JSON.
 //!
 //! - [`verdicts`]: the stream of verdicts about new connections (`podgate observe`),
+//! - [`export`]: the same in a file that rotates,
 //! - [`trace`]: packets followed through the graph (`podgate trace`, `podgate replay --trace`),
 //! - [`time`]: timestamps as people and scripts read them.
 
+pub mod export;
 pub mod time;
 pub mod trace;
 pub mod verdicts;

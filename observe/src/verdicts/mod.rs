@@ -17,6 +17,8 @@ mod inspector;
 
 pub use broker::{EventBroker, Names, Observer};
 pub use broker::{flag_names, protocol_name};
+#[cfg(test)]
+pub(crate) use event::tests::denied;
 pub use event::{End, Event};
 pub use filter::{Filter, Pod};
 pub use inspector::Inspector;
