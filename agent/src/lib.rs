@@ -8,8 +8,10 @@
 //!
 //! - [`commands`]: the command line,
 //! - [`config`]: options from flags, environment and file,
-//! - [`run`]: the running switch, its local API, health and metrics.
+//! - [`run`]: the running switch, its local API, health, metrics and pages for clients elsewhere,
+//! - [`kubectl`]: `kubectl podgate`.
 
 pub mod commands;
 pub mod config;
+pub mod kubectl;
 pub mod run;

@@ -3,8 +3,12 @@
 use std::process::ExitCode;
 
 use agent::commands::Cli;
+use agent::kubectl;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    if kubectl::is_plugin(std::env::args_os().next().as_deref()) {
+        return kubectl::Cli::parse().run();
+    }
     Cli::parse_from(konnectivity::commands::arguments(std::env::args_os())).run()
 }

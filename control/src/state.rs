@@ -90,6 +90,13 @@ pub fn load(path: &Path) -> io::Result<Vec<Object>> {
     Err(damaged(format!("{} is cut off after {} objects", path.display(), objects.len())))
 }
 
+/// The checksum of `bytes`: the same in every process and version.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    let mut sum = Sum::new();
+    sum.add(bytes);
+    sum.0
+}
+
 /// FNV-1a over 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): detects damage, not
 /// tampering.
 struct Sum(u64);

@@ -9,6 +9,8 @@
 //!                                Config
 //! ```
 
+mod flow_export;
+mod metrics;
 mod network;
 mod options;
 mod text;
@@ -26,6 +28,8 @@ use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use cli::Span;
+pub use flow_export::FlowExport;
+pub use metrics::Metrics;
 pub use network::Network;
 pub use options::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, Options, RxMode};
 pub use text::{Cores, OnOff, PortSpan};
@@ -47,6 +51,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Whether HTTP also serves the page for browsers.
     pub web_page: bool,
+    /// Where clients elsewhere are answered.
+    pub metrics: Metrics,
     /// Folder for the state that outlives the process.
     pub state_dir: PathBuf,
     /// Cores that workers are pinned to, in order.
@@ -90,6 +96,8 @@ pub struct Config {
     pub flow_offload: bool,
     /// Time that they stay valid without the switch.
     pub flow_offload_grace: Duration,
+    /// The file that verdicts are written to.
+    pub flow_export: FlowExport,
     /// Level of the log.
     pub log_level: LogLevel,
     /// Format of the log.
@@ -153,6 +161,8 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let mut faults = Faults::default();
         let network = Network::resolve(&options, &mut faults);
+        let metrics = Metrics::resolve(&options, &mut faults);
+        let flow_export = FlowExport::resolve(&options, &mut faults);
         let cores = options.cores.unwrap_or_default().0;
         for core in cores.iter().filter(|core| !online.contains(core)) {
             faults.add("cores", format_args!("there is no core {core} online here"));
@@ -239,6 +249,7 @@ impl Config {
                 .listen
                 .unwrap_or_else(|| DEFAULT_LISTEN.parse().expect("a socket address")),
             web_page: options.web_page == Some(OnOff::On),
+            metrics,
             state_dir: options.state_dir.unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
             cores,
             workers,
@@ -266,6 +277,7 @@ impl Config {
             flow_offload_grace: options
                 .flow_offload_grace
                 .map_or(flow_offload::Options::default().grace, |span| span.0),
+            flow_export,
             log_level: options.log_level.unwrap_or(LogLevel::Info),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
         };
@@ -312,8 +324,10 @@ impl Config {
             ("mtu", self.mtu.to_string()),
         ];
         described.extend(self.network.describe());
+        described.extend(self.metrics.describe());
         described.push(("flow-offload", on_off(self.flow_offload)));
         described.push(("flow-offload-grace", Span(self.flow_offload_grace).to_string()));
+        described.extend(self.flow_export.describe());
         described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
         described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));
         described

@@ -46,6 +46,19 @@ pub struct Options {
     #[arg(long, env = "PODGATE_WEB_PAGE", value_name = "on|off")]
     pub web_page: Option<OnOff>,
 
+    /// Address for clients elsewhere, over TLS: /metrics for a scraper, and what kubectl podgate asks
+    /// for. The API server authenticates and authorizes each of them [default: none, loopback only]
+    #[arg(long, env = "PODGATE_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
+    pub metrics_listen: Option<SocketAddr>,
+
+    /// Certificate chain for it, PEM, read again when it changes [default: none, made at the start]
+    #[arg(long, env = "PODGATE_METRICS_CERT_FILE", value_name = "FILE")]
+    pub metrics_cert_file: Option<PathBuf>,
+
+    /// The certificate's key, PEM [default: none, made at the start]
+    #[arg(long, env = "PODGATE_METRICS_KEY_FILE", value_name = "FILE")]
+    pub metrics_key_file: Option<PathBuf>,
+
     /// Folder for state that outlives the process: attached pods, and the last objects received
     /// from the API server [default: /run/podgate]
     #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH")]
@@ -194,6 +207,24 @@ pub struct Options {
     #[arg(long, env = "PODGATE_FLOW_OFFLOAD_GRACE", value_name = "TIME")]
     pub flow_offload_grace: Option<Span>,
 
+    /// File that verdicts are written to, one JSON line each, as podgate observe -o json prints them
+    /// [default: none, no export]
+    #[arg(long, env = "PODGATE_FLOW_EXPORT", value_name = "FILE")]
+    pub flow_export: Option<PathBuf>,
+
+    /// Size at which that file is rotated, in MB [default: 10]
+    #[arg(long, env = "PODGATE_FLOW_EXPORT_MAX_SIZE_MB", value_name = "N")]
+    pub flow_export_max_size_mb: Option<u32>,
+
+    /// Rotated files kept beside it, FILE.1 the newest [default: 5]
+    #[arg(long, env = "PODGATE_FLOW_EXPORT_MAX_BACKUPS", value_name = "N")]
+    pub flow_export_max_backups: Option<u32>,
+
+    /// Only these verdicts: terms named as flags of podgate observe, such as 'verdict=dropped
+    /// namespace=shop' [default: none, all verdicts]
+    #[arg(long, env = "PODGATE_FLOW_EXPORT_FILTER", value_name = "TERMS")]
+    pub flow_export_filter: Option<String>,
+
     /// How much is logged to stderr [default: info]
     #[arg(long, env = "PODGATE_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
@@ -286,6 +317,9 @@ impl Options {
             socket: self.socket.or(file.socket),
             listen: self.listen.or(file.listen),
             web_page: self.web_page.or(file.web_page),
+            metrics_listen: self.metrics_listen.or(file.metrics_listen),
+            metrics_cert_file: self.metrics_cert_file.or(file.metrics_cert_file),
+            metrics_key_file: self.metrics_key_file.or(file.metrics_key_file),
             state_dir: self.state_dir.or(file.state_dir),
             cores: self.cores.or(file.cores),
             workers: self.workers.or(file.workers),
@@ -318,6 +352,10 @@ impl Options {
             service_networks: first(self.service_networks, file.service_networks),
             flow_offload: self.flow_offload.or(file.flow_offload),
             flow_offload_grace: self.flow_offload_grace.or(file.flow_offload_grace),
+            flow_export: self.flow_export.or(file.flow_export),
+            flow_export_max_size_mb: self.flow_export_max_size_mb.or(file.flow_export_max_size_mb),
+            flow_export_max_backups: self.flow_export_max_backups.or(file.flow_export_max_backups),
+            flow_export_filter: self.flow_export_filter.or(file.flow_export_filter),
             log_level: self.log_level.or(file.log_level),
             log_format: self.log_format.or(file.log_format),
         }

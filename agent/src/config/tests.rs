@@ -72,6 +72,13 @@ fn a_file_may_say_everything() {
         masquerade: direct
         translation-ports: 50000-50999
         service-networks: [10.96.0.0/12, 'fd60::/112']
+        metrics-listen: 0.0.0.0:9471
+        metrics-cert-file: /etc/tls/tls.crt
+        metrics-key-file: /etc/tls/tls.key
+        flow-export: /var/log/flows.json
+        flow-export-max-size-mb: 20
+        flow-export-max-backups: 0
+        flow-export-filter: verdict=dropped
         log-level: debug
         flow-offload: true
         flow-offload-grace: 5s
@@ -117,8 +124,15 @@ fn a_file_may_say_everything() {
         "masquerade=direct",
         "translation-ports=50000-50999",
         "service-networks=10.96.0.0/12,fd60::/112",
+        "metrics-listen=0.0.0.0:9471",
+        "metrics-cert-file=/etc/tls/tls.crt",
+        "metrics-key-file=/etc/tls/tls.key",
         "flow-offload=on",
         "flow-offload-grace=5s",
+        "flow-export=/var/log/flows.json",
+        "flow-export-max-size-mb=20",
+        "flow-export-max-backups=0",
+        "flow-export-filter=verdict=dropped",
         "log-level=debug",
         "log-format=json",
     ];
@@ -169,6 +183,10 @@ fn faults_name_their_place() {
         ("masquerade: direct", "masquerade: direct needs an uplink"),
         ("translation-ports: 9-3", "write FIRST-LAST"),
         ("service-networks: [10.0.0.1/99]", "line 1"),
+        ("flow-export-filter: colour=red", "flow-export-filter: 'colour=red'"),
+        ("metrics-cert-file: /a", "metrics-cert-file: goes with metrics-key-file"),
+        ("flow-export: /", "flow-export: names no file"),
+        ("flow-export-max-size-mb: 0", "flow-export-max-size-mb: 0 is not between"),
         ("host-port: perhaps", "neither on nor off"),
     ];
     for (text, expected) in cases {

@@ -212,8 +212,8 @@ impl Shared {
         if connections.values().filter(|(_, doing)| counts(doing)).count() < CONNECTIONS {
             return true;
         }
-        let idle = connections.iter().filter_map(|(number, (_, doing))| match doing {
-            Doing::Idle(since) => Some((*since, *number)),
+        let idle = connections.iter().filter_map(|(number, (stream, doing))| match doing {
+            Doing::Idle(since) if !has_input(stream) => Some((*since, *number)),
             _ => None,
         });
         let Some((_, oldest)) = idle.min() else { return false };
@@ -223,6 +223,14 @@ impl Shared {
         }
         true
     }
+}
+
+/// Returns whether a request has arrived that is not read yet.
+fn has_input(stream: &UnixStream) -> bool {
+    use rustix::net::RecvFlags;
+
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::net::recv(stream, &mut [0_u8][..], flags).is_ok_and(|(read, _)| read > 0)
 }
 
 impl Drop for Connection {

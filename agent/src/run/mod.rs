@@ -5,7 +5,7 @@
 //! local API ──▶ ├─ events ─▶ control loop ─────┤
 //! interfaces ─▶ │   (one thread: Control,      └──▶ SharedStatus ─▶ status, metrics, show
 //! signals ────▶ ┘    pods, ports)
-//! workers ───── verdicts ─────────────────────────▶ EventBroker ───▶ observe
+//! workers ───── verdicts ─────────────────────────▶ EventBroker ───▶ observe, flow export
 //! ```
 //!
 //! Only the control loop changes the switch's state, so there is no lock order to keep. It never
@@ -31,7 +31,7 @@
 //! - `source`: where objects come from,
 //! - `shared_status`: state that other threads read; `status` and `show` format it,
 //! - `api`, `capture`: the server side of the local API and of live captures,
-//! - `http`: health and metrics.
+//! - `http`: health, metrics, and pages for clients elsewhere.
 
 mod api;
 mod capture;
@@ -70,6 +70,7 @@ use observe::verdicts::EventBroker;
 use events::Event;
 
 pub use error::StartError;
+pub(crate) use http::{AUDIENCE, FOLDER};
 pub use input::Input;
 pub use kernel::{
     HostNetwork, InterfaceEvent, Interfaces, KernelInterfaces, Opened, OpenedUplink, WithoutPorts,
@@ -88,8 +89,10 @@ pub struct Running {
     control_loop: Option<JoinHandle<()>>,
     broker: Option<JoinHandle<()>>,
     names: Option<names::NameThreads>,
+    export: Option<JoinHandle<()>>,
     api: Option<api::Server>,
     http: Option<telemetry::Server>,
+    https: Option<telemetry::Server>,
     /// Prevents a second switch from using the same folder.
     _lock: fs::File,
 }
@@ -114,6 +117,13 @@ pub fn start(
             let _ = report.send(Event::Interface(event));
         }))
         .map_err(StartError::Failed)?;
+    let mut cluster = source::ClusterRecord::open(&config.state_dir);
+    let refused = match &source {
+        source::Source::ApiServer(api_server) => {
+            api_server.cluster.as_ref().and_then(|uid| cluster.verify_at_start(uid))
+        }
+        _ => None,
+    };
     let broker = EventBroker::new(&config.node_name, config.workers);
     let switch = workers::start_workers(&config, memory, frames, &broker)?;
     let (names, copies) = names::Names::open(&config);
@@ -122,12 +132,14 @@ pub fn start(
     let http =
         telemetry::Server::start(listener, Arc::new(http::SwitchPages::new(&shared, &events)))
             .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
+    let https = start_https(&shared, &events)?;
     let channel = (events.clone(), received);
     let (names, published) = names::NameThreads::start(&shared, &events, copies)?;
     let control_loop = control_loop::ControlLoop::start(
         Arc::clone(&shared),
         interfaces,
         (source, reading),
+        (cluster, refused),
         channel,
         published,
     )?;
@@ -135,6 +147,15 @@ pub fn start(
     let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
     let control_loop = thread("control").spawn(move || control_loop.run()).map_err(failed)?;
     let fetcher = Arc::clone(&broker);
+    let export = match shared.config.flow_export.export() {
+        Some(export) => {
+            let observer = broker.observe(export.filter.clone());
+            let counts = Arc::clone(&shared.flow_export);
+            let run = move || observe::export::run(&observer, &export, &counts);
+            Some(thread("flow-export").spawn(run).map_err(failed)?)
+        }
+        None => None,
+    };
     let broker = thread("verdicts").spawn(move || fetcher.run()).map_err(failed)?;
     let socket = shared.config.socket.clone();
     let api = api::Server::start(&socket, Arc::clone(&shared), events.clone())
@@ -146,8 +167,10 @@ pub fn start(
         control_loop: Some(control_loop),
         broker: Some(broker),
         names: Some(names),
+        export,
         api: Some(api),
         http: Some(http),
+        https,
         _lock: lock,
     })
 }
@@ -158,10 +181,40 @@ impl Running {
         &self.shared
     }
 
+    /// Address of the server for clients elsewhere, if there is one.
+    pub fn https_address(&self) -> Option<SocketAddr> {
+        self.https.as_ref().map(telemetry::Server::address)
+    }
+
     /// Address of the HTTP server; with the port that the kernel chose, if it was left to it.
     pub fn http_address(&self) -> SocketAddr {
         self.http.as_ref().map_or(self.shared.config.listen, telemetry::Server::address)
     }
+}
+
+/// Starts the server for clients elsewhere, if one is configured.
+fn start_https(
+    shared: &Arc<SharedStatus>,
+    events: &Sender<Event>,
+) -> Result<Option<telemetry::Server>, StartError> {
+    let config = &shared.config;
+    let Some(address) = config.metrics.listen else { return Ok(None) };
+    let input = |what: String| StartError::Input(format!("metrics-listen: {what}"));
+    let Some(access) = config.api_server.clone() else {
+        return Err(input("needs an API server, which reviews the clients' tokens".to_owned()));
+    };
+    let identity = match &config.metrics.certificate {
+        Some((cert, key)) => telemetry::Identity::of_files(cert, key),
+        None => telemetry::Identity::self_signed(&config.node_name),
+    };
+    let guard = telemetry::Guard {
+        identity: identity.map_err(input)?,
+        authorize: Box::new(http::Reviews::new(access)),
+    };
+    let failed = |error| StartError::Failed(format!("metrics-listen: {address}: {error}"));
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let pages = Arc::new(http::Remote::new(shared, events));
+    telemetry::Server::start_guarded(listener, pages, guard).map(Some).map_err(failed)
 }
 
 impl Drop for Running {
@@ -171,13 +224,14 @@ impl Drop for Running {
         // The loop answers pending requests before it ends; the API's connections end after that.
         let _ = self.events.send(Event::Stop);
         self.shared.broker.stop();
-        for thread in [self.control_loop.take(), self.broker.take()].into_iter().flatten() {
+        let threads = [self.control_loop.take(), self.broker.take(), self.export.take()];
+        for thread in threads.into_iter().flatten() {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
         drop(self.names.take());
         drop(self.api.take());
-        drop(self.http.take());
+        drop((self.http.take(), self.https.take()));
     }
 }
 

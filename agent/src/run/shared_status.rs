@@ -31,6 +31,8 @@ pub struct SharedStatus {
     pub(crate) names: Arc<Names>,
     /// The packet trace.
     pub trace: observe::trace::Store,
+    /// What became of exported verdicts.
+    pub(crate) flow_export: Arc<observe::export::ExportCounts>,
     /// What forwards established connections.
     flow_offload: Mutex<FlowOffload>,
     /// Keeps the connections of the packet trace out of the kernel's hands.
@@ -149,6 +151,7 @@ impl SharedStatus {
             broker,
             names,
             trace: observe::trace::Store::default(),
+            flow_export: Arc::default(),
             flow_offload: Mutex::default(),
             traced: Mutex::default(),
             started_at: SystemTime::now(),

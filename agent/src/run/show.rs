@@ -72,7 +72,7 @@ fn whole(
         "runtime" => runtime(shared),
         "errors" => errors(shared),
         "names" => shared.names.show(&shared.state().snapshot),
-        "tables" => tables(&shared.state().snapshot),
+        "tables" => tables_of(&shared.state().snapshot, None),
         "config" => config(shared),
         other => {
             let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
@@ -217,9 +217,11 @@ fn other_end(address: acl::Address, port: u16, shown: IpAddr, shown_port: u16) -
     }
 }
 
-fn tables(snapshot: &Snapshot) -> Table {
+/// The rules in force for all pods, or for one.
+pub(crate) fn tables_of(snapshot: &Snapshot, pod: Option<&str>) -> Table {
     let mut table = Table::new(&["pod", "direction", "rule", "action", "match", "by"]);
-    for (_, port) in snapshot.ports().filter(|(_, port)| port.kind == PortKind::Pod) {
+    let pods = snapshot.ports().filter(|(_, port)| port.kind == PortKind::Pod);
+    for (_, port) in pods.filter(|(_, port)| pod.is_none_or(|pod| *port.name == *pod)) {
         // Named as in Kubernetes: what goes to the pod is its ingress.
         for (direction, binding) in [("ingress", &port.to_pod), ("egress", &port.from_pod)] {
             let mut row = |rule: Value, action: &str, matching: String, by: &str| {

@@ -7,6 +7,7 @@ use dataplane::{Frame, Memory, Switch, switch};
 use observe::verdicts::EventBroker;
 
 use super::error::StartError;
+use super::source;
 use crate::config::Config;
 
 /// Starts the workers on frames of `memory`.
@@ -19,7 +20,7 @@ pub(super) fn start_workers(
     frames: Vec<Frame>,
     broker: &Arc<EventBroker>,
 ) -> Result<Switch, StartError> {
-    let file = config.state_dir.join("sessions");
+    let file = source::sessions(&config.state_dir);
     let session_accounting = config.session_accounting;
     let config = switch::Config {
         workers: config.workers,

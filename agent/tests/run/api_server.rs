@@ -359,8 +359,13 @@ fn the_status_of_cluster_policies_has_one_writer() {
         asked.iter().filter(|it| it.starts_with("PATCH")).count()
     };
     until(|| server.asked("leases").iter().any(|it| it.starts_with("GET")));
+    let mut bad = self::policy("web");
+    bad["spec"]["podSelector"] = json!(7);
+    server.apply(bad);
+    until(|| !node.status().faults.is_empty());
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(patches(), 0, "another cluster node holds the lease");
+    assert!(server.objects("events").is_empty());
     assert_eq!(node.status().source.report_error, None);
 
     // It ends and gives the lease up: the next difference is written here.
@@ -374,4 +379,147 @@ fn the_status_of_cluster_policies_has_one_writer() {
     });
     let lease = server.object("leases", Some("kube-system"), "podgate-status").unwrap();
     assert_eq!(lease["spec"]["holderIdentity"], "node-a");
+}
+
+/// The cluster's own namespace, with this UID.
+fn kube_system(uid: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "kube-system", "uid": uid}})
+}
+
+/// Starts a switch of cluster `first` with a connection from `web` to `db`, and ends it.
+fn leave_state(files: &NodeFiles, server: &ApiServer) -> Kernel {
+    cluster(server);
+    server.apply(kube_system("first"));
+    let node = start(files, server, Kernel::default());
+    until(|| ready(&node));
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 80));
+    db.expects(&syn(WEB, DB, 80), DB);
+    until(|| node.status().source.saved.is_some());
+    assert_eq!(node.status().sessions.used, 1);
+    node.stop()
+}
+
+/// Everything is closed, and `status` says why.
+fn refused_state(node: &Node) {
+    let status = node.status();
+    let why = status.source.restore_error.clone().unwrap();
+    assert!(why.contains("another cluster") && why.contains("'first'"), "{why}");
+    assert!(status.to_string().contains("saved state not used"), "{status}");
+    assert!(status.ports.iter().filter(|port| port.name != "host").all(|port| port.closed));
+    assert!(!status.objects.contains_key("Pod"), "{:?}", status.objects);
+}
+
+#[test]
+fn a_saved_state_of_another_cluster_is_refused_at_the_start() {
+    let server = ApiServer::new();
+    let files = NodeFiles::new("other-cluster");
+    let kernel = leave_state(&files, &server);
+
+    // The same cluster again: state and connections continue, before everything is listed.
+    server.forbid("endpointslices", true);
+    let node = start(&files, &server, kernel);
+    let status = node.status();
+    assert!(status.source.restored_from.is_some() && status.sessions.used == 1, "{status}");
+    let kernel = node.stop();
+
+    server.apply(kube_system("second"));
+    let node = start(&files, &server, kernel);
+    assert!(!ready(&node));
+    refused_state(&node);
+    assert_eq!(node.status().sessions.used, 0);
+    let web = node.taken_up("web", WEB);
+    web.send(&syn(WEB, DB, 81));
+    let cut = node.wait_for_event(|event| event.to.port == Some(81));
+    assert_eq!((cut.verdict, cut.reason.as_str()), (Verdict::Dropped, "closed"));
+
+    // From here on the state is that of the second cluster.
+    server.forbid("endpointslices", false);
+    until(|| ready(&node));
+    until(|| node.status().source.saved.is_some());
+    let node = start(&files, &server, node.stop());
+    assert!(node.status().source.restored_from.is_some());
+}
+
+#[test]
+fn a_saved_state_of_another_cluster_ends_when_the_api_server_answers() {
+    let mut server = ApiServer::new();
+    let files = NodeFiles::new("other-cluster-late");
+    let kernel = leave_state(&files, &server);
+    server.go_away();
+    let node = start(&files, &server, kernel);
+    assert!(ready(&node), "the saved state decides");
+    let (db, web) = (node.taken_up("db", DB), node.taken_up("web", WEB));
+    web.send(&syn(WEB, DB, 81));
+    db.expects(&syn(WEB, DB, 81), DB);
+
+    server.apply(kube_system("second"));
+    server.forget_history();
+    server.forbid("endpointslices", true);
+    server.come_back();
+    in_force(&node, |status| status.source.restore_error.is_some());
+    refused_state(&node);
+    until(|| node.status().sessions.used == 0);
+    assert!(!ready(&node));
+    server.forbid("endpointslices", false);
+    until(|| ready(&node));
+    web.send(&syn(WEB, DB, 82));
+    db.expects(&syn(WEB, DB, 82), DB);
+}
+
+#[test]
+fn a_faulty_policy_gets_an_event_once() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let faulty = |role: Value| {
+        let mut bad = policy("web");
+        bad["metadata"]["uid"] = json!("u-1");
+        bad["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]["role"] = role;
+        bad
+    };
+    server.apply(faulty(json!(7)));
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+        "metadata": {"name": "far", "uid": "u-2"},
+        "spec": {"egress": [{"action": "Deny", "to": [{"networks": ["10.0.0.0/33"]}]}]}}));
+    let files = NodeFiles::new("events");
+    let node = start(&files, &server, Kernel::default());
+    let events = || server.objects("events");
+    until(|| events().len() == 2);
+    let of = |uid: &str| {
+        let is_it = |event: &Value| event["involvedObject"]["uid"] == uid;
+        events().into_iter().filter(is_it).collect::<Vec<_>>()
+    };
+    let event = of("u-1").remove(0);
+    for (field, expected) in [
+        ("type", json!("Warning")),
+        ("reason", json!("InvalidPolicy")),
+        ("count", json!(1)),
+        ("source", json!({"component": "podgate", "host": "node-a"})),
+    ] {
+        assert_eq!(event[field], expected, "{event}");
+    }
+    let object = &event["involvedObject"];
+    assert_eq!(
+        (&object["kind"], &object["namespace"], &object["name"]),
+        (&json!("NetworkPolicy"), &json!("default"), &json!("db"))
+    );
+    assert_eq!(event["metadata"]["namespace"], "default");
+    let message = event["message"].as_str().unwrap();
+    assert!(message.starts_with("spec.ingress[0].from[0].podSelector"), "{message}");
+    // An object without a namespace has its Events in default.
+    assert_eq!(of("u-2")[0]["metadata"]["namespace"], "default");
+
+    // A change elsewhere in the object repeats nothing; neither does another writer.
+    let written = || server.asked("events").iter().filter(|it| !it.starts_with("GET")).count();
+    let before = written();
+    let mut labelled = faulty(json!(7));
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    server.apply(labelled);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((written(), events().len()), (before, 2));
+    let node = start(&files, &server, node.stop());
+    until(|| written() > before + 1);
+    assert_eq!(events().len(), 2, "an Event that is there is repeated");
+    assert_eq!(node.status().source.report_error, None);
 }

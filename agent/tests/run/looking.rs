@@ -1,5 +1,8 @@
 //! What others can see: HTTP, verdicts, tables, status.
 
+use std::collections::BTreeSet;
+
+use agent::config::{Config, Options};
 use agent::run::Status;
 use local_api::{ObserveFilters, Request, TraceAdd, Verdict};
 use observe::trace::Line;
@@ -255,4 +258,52 @@ fn verdicts_know_services_and_filters_unknown_pods() {
     let followed = ObserveFilters { follow: true, ..ghost };
     let first = node.client().stream(&Request::Observe(followed)).unwrap().next().unwrap().unwrap();
     assert_eq!(first["notice"], "no pod default/ghost is known yet");
+}
+
+#[test]
+fn verdicts_are_exported_as_observe_prints_them() {
+    let files = NodeFiles::new("export");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    files.manifest("policy.yaml", POLICY);
+    let path = files.path("flows.json");
+    let options = Options {
+        flow_export: Some(path.clone()),
+        flow_export_filter: Some("verdict=dropped port=6379".into()),
+        ..Options::default()
+    };
+    let config = Config::resolve(options, "node-a", &BTreeSet::new()).unwrap();
+    let node = Node::start_with(&files, |it| it.flow_export = config.flow_export);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    for port in [80, 6379] {
+        web.send(&syn(WEB, DB, port));
+    }
+    db.send(&syn(DB, WEB, 6379));
+    web.expects(&syn(DB, WEB, 6379), WEB);
+    let lines = || std::fs::read_to_string(&path).unwrap_or_default();
+    until(|| lines().ends_with('\n'));
+    let denied = node
+        .wait_for_event(|event| event.verdict == Verdict::Dropped && event.to.port == Some(6379));
+    assert_eq!(lines(), serde_json::to_string(&denied).unwrap() + "\n");
+    until(|| {
+        let page = node.http("GET /metrics HTTP/1.1").1;
+        page.contains("podgate_flow_export_written_total 1\n")
+    });
+    let page = node.http("GET /metrics HTTP/1.1").1;
+    assert!(page.contains("podgate_flow_export_dropped_total 0\n"), "{page}");
+
+    // A file system that refuses: verdicts are dropped and counted, the switch goes on.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let node = Node::start_on(&files, node.stop(), |it| {
+        let options = Options { flow_export: Some(path.clone()), ..Options::default() };
+        let config = Config::resolve(options, "node-a", &BTreeSet::new()).unwrap();
+        it.flow_export = config.flow_export;
+    });
+    let (db, web) = (node.taken_up("db", DB), node.taken_up("web", WEB));
+    db.send(&syn(DB, WEB, 81));
+    web.expects(&syn(DB, WEB, 81), WEB);
+    until(|| {
+        let page = node.http("GET /metrics HTTP/1.1").1;
+        page.contains("podgate_flow_export_dropped_total 1\n")
+    });
 }

@@ -8,6 +8,7 @@ mod kernel;
 mod looking;
 mod node;
 mod page;
+mod remote;
 mod services;
 mod trouble;
 

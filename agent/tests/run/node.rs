@@ -107,6 +107,11 @@ impl NodeFiles {
         std::fs::remove_file(self.0.path().join("manifests").join(name)).unwrap();
     }
 
+    /// A file beside the switch's folders.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
     /// Changes a byte in the middle of a file.
     pub(crate) fn damage(&self, name: &str) {
         let path = self.0.path().join(name);
@@ -159,6 +164,14 @@ impl Node {
     /// Starts a switch that may not start.
     pub(crate) fn try_start(files: &NodeFiles) -> Result<(), StartError> {
         begin(files, &Kernel::default(), |_| ()).map(drop)
+    }
+
+    /// The same, configured otherwise.
+    pub(crate) fn try_start_with(
+        files: &NodeFiles,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<(), StartError> {
+        begin(files, &Kernel::default(), change).map(drop)
     }
 
     /// Ends the switch; the kernel goes on.
@@ -214,6 +227,11 @@ impl Node {
     pub(crate) fn status(&self) -> Status {
         let value = self.client().call(&Request::Status).unwrap();
         serde_json::from_value(value).unwrap()
+    }
+
+    /// Where clients elsewhere are answered.
+    pub(crate) fn https_address(&self) -> std::net::SocketAddr {
+        self.running.https_address().unwrap()
     }
 
     /// Ports by name.

@@ -17,6 +17,14 @@ pub enum Access {
     Kubeconfig(PathBuf),
     /// The service account of the pod this process runs in.
     InCluster,
+    /// What `kubectl` would use: a file, or `KUBECONFIG`, or `~/.kube/config`; one of its contexts,
+    /// or the current one.
+    User {
+        /// The file.
+        kubeconfig: Option<PathBuf>,
+        /// Name of the context.
+        context: Option<String>,
+    },
 }
 
 /// The folder of a pod's service account.
@@ -39,6 +47,8 @@ impl fmt::Display for Access {
         match self {
             Self::Kubeconfig(path) => write!(f, "{}", path.display()),
             Self::InCluster => f.write_str("the pod's service account"),
+            Self::User { kubeconfig: Some(path), .. } => write!(f, "{}", path.display()),
+            Self::User { kubeconfig: None, .. } => f.write_str("kubeconfig"),
         }
     }
 }
@@ -62,6 +72,8 @@ pub struct Connection {
     pub client: Client,
     /// The API server's address, as configured.
     pub server: String,
+    /// The namespace that counts where none is named.
+    pub namespace: String,
 }
 
 impl fmt::Debug for Connection {
@@ -90,6 +102,19 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
         |error: &dyn std::error::Error| AccessError(format!("{access}: {}", with_causes(error)));
     let mut config = match access {
         Access::InCluster => Config::incluster().map_err(|error| failed(&error))?,
+        Access::User { kubeconfig, context } => {
+            let kubeconfig = match kubeconfig {
+                Some(path) => Kubeconfig::read_from(path),
+                None => Kubeconfig::read(),
+            };
+            let kubeconfig = kubeconfig.map_err(|error| failed(&error))?;
+            let options = KubeConfigOptions { context: context.clone(), ..Default::default() };
+            let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+            let mut config = config.map_err(|error| failed(&error))?;
+            // Whoever waits for an answer repeats the command.
+            config.default_retry = false;
+            config
+        }
         Access::Kubeconfig(path) => {
             let unusable = |path: &Path, error: &std::io::Error| {
                 AccessError(format!("{access}: {}: {error}", path.display()))
@@ -107,7 +132,8 @@ pub async fn connect(access: &Access) -> Result<Connection, AccessError> {
         }
     };
     config.connect_timeout = Some(CONNECT);
+    let namespace = config.default_namespace.clone();
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     let client = Client::try_from(config).map_err(|error| failed(&error))?;
-    Ok(Connection { client, server })
+    Ok(Connection { client, server, namespace })
 }

@@ -13,15 +13,20 @@
 //! - `driver`: the requests of one kind, one after the other,
 //! - `failures`: waits between requests; what wakes all kinds after an outage,
 //! - `deletions`: deletions that may be those of a whole kind,
+//! - `cluster`: the identity of the cluster,
 //! - `initial_sync`: what is reported before every kind is listed,
 //! - `report`: conditions in the status of cluster policies,
-//! - `lease`: the election of their one writer,
+//! - `warning`: Events about objects with faults,
+//! - `lease`: the election of the one writer of both,
+//! - `review`: TokenReview and SubjectAccessReview,
+//! - `switches`: the switches of all cluster nodes, through the API server's proxy,
 //! - `stream`: a watch without I/O, for fuzzing.
 //!
 //! Objects are stripped as they arrive; their JSON is not stored. While the API server does not
 //! answer nothing is reported, so the known objects stay in force.
 
 mod access;
+mod cluster;
 mod deletions;
 mod driver;
 mod failures;
@@ -29,8 +34,11 @@ mod initial_sync;
 mod lease;
 mod list;
 mod report;
+mod review;
 mod stream;
+mod switches;
 mod trouble;
+mod warning;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -42,6 +50,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 pub use access::{Access, AccessError, Connection, connect};
+pub use cluster::cluster_uid;
 use driver::Driver;
 use failures::Outage;
 pub use initial_sync::InitialSync;
@@ -49,7 +58,10 @@ pub use kube::Client;
 pub use lease::Election;
 pub use list::list;
 pub use report::report;
+pub use review::{Review, Reviewer};
 pub use stream::parse_watch;
+pub use switches::{Deployment, SwitchPod, Switches, node_of, nodes_with, pods_with};
+pub use warning::{Warning, Warnings};
 
 use crate::{Control, Fault, FieldFault, Kind, Object, ObjectRef};
 
@@ -59,6 +71,8 @@ type Found = BTreeMap<ObjectRef, (Object, Vec<FieldFault>)>;
 /// An event of the API server's watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The UID of the API server's cluster; `None` if it does not say.
+    Cluster(Option<String>),
     /// All objects of a kind, after a list, and what is wrong with them.
     Resync(Kind, Vec<Object>, Vec<Fault>),
     /// An object came or changed, and what is wrong with it.
@@ -78,9 +92,9 @@ pub enum Event {
     Absent(Kind),
     /// A request failed; it is retried.
     Trouble(Kind, String),
-    /// A condition was written into an object's status.
+    /// A condition was written into an object's status, or an Event about it.
     Reported(ObjectRef),
-    /// Writing a condition failed; it is retried.
+    /// Writing it failed; it is retried.
     NotReported(ObjectRef, String),
     /// Every initial list is complete; from here on the objects may decide about packets.
     Synced,

@@ -12,7 +12,7 @@
 //! - `attachments`, `host_port`, `uplink`: each keeps its ports open, with a retry timer of its own,
 //! - `ports`: the ports that workers serve, and the requests to the interface thread,
 //! - `flow_offload`, `punt_link`: the punt link, and ports behind programs,
-//! - `source`, `reports`: the objects and their statuses,
+//! - `source`, `reports`, `warnings`: the objects, their statuses and Events about them,
 //! - `kernel_events`: completed operations, events of interfaces, lost ports,
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
 //! - `publish`, `publish_status`: snapshots and the shared status,
@@ -43,6 +43,7 @@ mod source;
 mod start;
 mod uplink;
 mod uplink_filter;
+mod warnings;
 
 pub(super) use publish_status::NFTABLES;
 
@@ -58,7 +59,7 @@ use renderer::ServiceMaker;
 use super::events::Event;
 use super::kernel::{Completion, InterfaceEvent, Operation, Programming};
 use super::shared_status::{FlowOffload, SharedStatus};
-use super::source::{Source, SourceInfo, StateWriter};
+use super::source::{ClusterRecord, Source, SourceInfo, StateWriter};
 use attachments::{Attachments, Effects};
 use ports::{Change, Ports};
 
@@ -77,7 +78,10 @@ pub(super) struct ControlLoop {
     /// Buffers events until every kind is listed.
     initial_sync: Option<source::Initial>,
     state_writer: Option<StateWriter>,
+    /// The cluster that the saved state belongs to; with an API server.
+    cluster: Option<ClusterRecord>,
     reports: reports::Reports,
+    warnings: warnings::WarningSchedule,
     /// Number of the last reading of the manifests.
     reading: u64,
     skipped: std::collections::BTreeMap<String, usize>,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
+use control::api_server::Warning;
 use control::model::{Condition, Report};
 use control::{Fault, Object, ObjectRef};
 
@@ -25,8 +26,10 @@ pub(super) struct Reports {
 const AGAIN: Duration = Duration::from_secs(60);
 /// Maximum of writes in one comparison.
 const MOST: usize = 10;
-/// Maximum length of a message, in bytes.
-const MESSAGE: usize = 1024;
+/// Maximum length of faults in a message, in bytes; with [`ENDING`] an Event takes it.
+const MESSAGE: usize = Warning::LONGEST - ENDING.len() - "…".len();
+/// The end of a message about faults.
+const ENDING: &str = " (nothing opens by what is not enforced)";
 
 impl Reports {
     /// Records the status of an object.
@@ -89,6 +92,18 @@ impl ControlLoop {
     }
 }
 
+/// The faults of one object in a text of bounded length.
+pub(super) fn summary(faults: &[Fault]) -> String {
+    let faults: Vec<String> = faults.iter().map(|it| it.fault.to_string()).collect();
+    let mut text = faults.join("; ");
+    if text.len() > MESSAGE {
+        let end = (0..=MESSAGE).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+        text.push('…');
+    }
+    text + ENDING
+}
+
 /// Returns the condition to write, or `None` if the status is up to date.
 fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condition> {
     // Those of a whole rule: a peer's field is at fault itself.
@@ -103,16 +118,7 @@ fn condition(report: &Report, faults: &[Fault], now: SystemTime) -> Option<Condi
     };
     let message = match accepted {
         true => "every rule is enforced as written".to_owned(),
-        false => {
-            let faults: Vec<String> = faults.iter().map(|it| it.fault.to_string()).collect();
-            let mut text = faults.join("; ");
-            if text.len() > MESSAGE {
-                let end = (0..=MESSAGE).rev().find(|at| text.is_char_boundary(*at));
-                text.truncate(end.unwrap_or(0));
-                text.push('…');
-            }
-            text + " (nothing opens by what is not enforced)"
-        }
+        false => summary(faults),
     };
     let known = report.condition.as_ref();
     let is_said = known.is_some_and(|it| {
@@ -172,6 +178,6 @@ mod tests {
         assert_eq!(fourth.reason, "Invalid");
         assert!(fourth.message.contains("spec.tier: is wrong"), "{}", fourth.message);
         let many: Vec<Fault> = (0..500).map(|n| fault(&format!("spec.egress[{n}]"))).collect();
-        assert!(condition(&report, &many, later).unwrap().message.len() < 2 * MESSAGE);
+        assert!(condition(&report, &many, later).unwrap().message.len() <= Warning::LONGEST);
     }
 }

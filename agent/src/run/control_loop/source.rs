@@ -9,7 +9,7 @@ use control::{Fault, Kind, Object, ObjectRef, PodKey};
 
 use super::ports::Change;
 use super::{ControlLoop, names};
-use crate::run::source::{Reading, Restored, WatchInfo, WatchState, load};
+use crate::run::source::{ClusterRecord, Reading, Restored, WatchInfo, WatchState, load};
 use observe::verdicts::Names;
 
 /// Faults in the source's objects.
@@ -25,6 +25,11 @@ impl Faults {
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Fault> {
         self.manifests.iter().chain(self.objects.values().flatten())
+    }
+
+    /// Those of the API server's objects.
+    pub(super) fn by_object(&self) -> impl Iterator<Item = (&ObjectRef, &[Fault])> {
+        self.objects.iter().map(|(object, faults)| (object, faults.as_slice()))
     }
 
     /// Those of one object of the API server.
@@ -62,6 +67,8 @@ pub(super) struct Initial {
     buffer: InitialSync,
     /// When the first kind was listed.
     began: Option<Instant>,
+    /// The API server has said which cluster it is of.
+    is_identified: bool,
 }
 
 /// Time that listed kinds wait for the others if a saved state covers these.
@@ -76,13 +83,15 @@ fn is_reported(kind: Kind) -> bool {
 }
 
 impl ControlLoop {
-    /// Applies what is due at the source: objects of kinds that are late, saves, statuses.
+    /// Applies what is due at the source: objects of kinds that are late, saves, statuses,
+    /// Events.
     pub(super) fn follow_source(&mut self) {
         if self.end_initial_sync_if_late() {
             self.ports.changed(Change::Status);
         }
         self.look_after_saving();
         self.write_reports();
+        self.write_warnings();
     }
 
     /// Applies a reading of the manifests.
@@ -108,9 +117,13 @@ impl ControlLoop {
         self.rename_all();
     }
 
-    /// Loads the saved state, if there is a usable one.
-    pub(in crate::run) fn take_saved(&mut self) {
-        let (objects, restored) = load(&self.shared.config.state_dir);
+    /// Loads the saved state, if there is a usable one that was not `refused`.
+    pub(in crate::run) fn take_saved(&mut self, cluster: ClusterRecord, refused: Option<String>) {
+        self.cluster = Some(cluster);
+        let (objects, restored) = match refused {
+            Some(why) => (Vec::new(), Restored::Refused(why)),
+            None => load(&self.shared.config.state_dir),
+        };
         match &restored {
             Restored::From(at) => {
                 let at = observe::time::utc(*at);
@@ -130,9 +143,32 @@ impl ControlLoop {
         self.rename_all();
     }
 
+    /// Compares the API server's cluster with that of the saved state; drops the state if they
+    /// differ. Pods are closed then until everything is listed.
+    fn verify_cluster(&mut self, uid: Option<&str>) {
+        if let Some(initial) = &mut self.initial_sync {
+            initial.is_identified = true;
+        }
+        let refused = match (&mut self.cluster, uid) {
+            (Some(cluster), Some(uid)) => cluster.verify(uid),
+            _ => None,
+        };
+        let Some(why) = refused else { return };
+        tracing::error!("state-dir: {why}; it is not used any longer");
+        self.source_info.restored = Restored::Refused(why);
+        // Once every kind is listed nothing of it is left.
+        if self.initial_sync.is_some() {
+            self.control.resync(Vec::new());
+            self.rename_all();
+        }
+    }
+
     /// Applies an event of the API server's watches.
     pub(super) fn source_event(&mut self, event: Event) {
         self.note(&event);
+        if let Event::Cluster(uid) = &event {
+            self.verify_cluster(uid.as_deref());
+        }
         let is_synced = event == Event::Synced;
         match &mut self.initial_sync {
             None => self.handle(event),
@@ -154,7 +190,9 @@ impl ControlLoop {
     /// Applies the kinds listed so far if the others are late and a saved state covers them;
     /// returns whether it did.
     fn end_initial_sync_if_late(&mut self) -> bool {
-        let began = self.initial_sync.as_ref().and_then(|initial| initial.began);
+        // Objects of another cluster must not be mixed with the saved ones.
+        let initial = self.initial_sync.as_ref().filter(|initial| initial.is_identified);
+        let began = initial.and_then(|initial| initial.began);
         let is_late = began.is_some_and(|began| began.elapsed() > LATE);
         let is_restored = matches!(self.source_info.restored, Restored::From(_));
         if is_late && is_restored {
@@ -246,6 +284,7 @@ impl ControlLoop {
             watch.state = state;
         };
         match event {
+            Event::Cluster(_) => {}
             Event::Responded(kind, duration) => {
                 let api = self.shared.durations.api.with_label_values(&[kind.name()]);
                 api.observe(duration.as_secs_f64());
@@ -262,7 +301,7 @@ impl ControlLoop {
             Event::NotReported(object, why) => {
                 let why = format!("{object}: {why}");
                 if info.report_error.as_ref() != Some(&why) {
-                    tracing::warn!("write the status of {why}");
+                    tracing::warn!("write about {why}");
                 }
                 info.report_error = Some(why);
             }

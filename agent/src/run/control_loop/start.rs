@@ -16,6 +16,7 @@ use super::names::Answers;
 use super::ports::{Change, Ports};
 use super::punt_link::PuntLink;
 use super::uplink::UplinkPort;
+use super::warnings::WarningSchedule;
 use super::{ControlLoop, TICK, source};
 use crate::config::Enforcer;
 use crate::run::error::StartError;
@@ -25,7 +26,7 @@ use crate::run::names::PendingAnswer;
 use crate::run::port::{ManagedPort, State};
 use crate::run::records::Records;
 use crate::run::shared_status::SharedStatus;
-use crate::run::source::{API_SERVER, Reading, Source, SourceInfo, StateWriter};
+use crate::run::source::{API_SERVER, ClusterRecord, Reading, Source, SourceInfo, StateWriter};
 
 /// Timeout until a snapshot of the start is in force.
 const IN_FORCE: Duration = Duration::from_secs(30);
@@ -44,6 +45,7 @@ impl ControlLoop {
         shared: Arc<SharedStatus>,
         interfaces: Box<dyn Interfaces>,
         (source, reading): (Source, Option<Reading>),
+        (cluster, refused): (ClusterRecord, Option<String>),
         (events, received): (Sender<Event>, Receiver<Event>),
         answers: Sender<(u64, PendingAnswer)>,
     ) -> Result<Self, StartError> {
@@ -94,7 +96,9 @@ impl ControlLoop {
             source_info,
             initial_sync: asks.then(source::Initial::default),
             state_writer,
+            cluster: None,
             reports: Default::default(),
+            warnings: WarningSchedule::new(Instant::now()),
             reading: 0,
             skipped: Default::default(),
             faults: Default::default(),
@@ -112,7 +116,7 @@ impl ControlLoop {
             started.take_manifests(reading);
         }
         if asks {
-            started.take_saved();
+            started.take_saved(cluster, refused);
         }
         started.restore_names();
         started.first_snapshot()?;

@@ -1,6 +1,6 @@
 //! The switch's metrics, read from its counters at each scrape.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dataplane::Outcome;
@@ -58,6 +58,17 @@ pub(super) fn text(shared: &SharedStatus) -> String {
         "Verdicts that were not delivered to observers.",
     );
     page.sample(&[], shared.broker.lost());
+    if shared.config.flow_export.file.is_some() {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        page.family("flow_export_written_total", "counter", "Verdicts written to the export file.");
+        page.sample(&[], of(&shared.flow_export.written));
+        page.family(
+            "flow_export_dropped_total",
+            "counter",
+            "Verdicts that came too fast for the export file, or could not be written.",
+        );
+        page.sample(&[], of(&shared.flow_export.dropped));
+    }
     page.family(
         "policy_denied_packets_total",
         "counter",

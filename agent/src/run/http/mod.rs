@@ -1,7 +1,9 @@
-//! `/healthz`, `/readyz` and `/metrics` of the switch, and where it is wanted the page for browsers.
+//! `/healthz`, `/readyz` and `/metrics` of the switch, where it is wanted the page for browsers, and
+//! pages for clients elsewhere.
 
 mod metrics;
 mod page;
+mod remote;
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,6 +13,9 @@ use telemetry::{Page, Pages};
 use crate::run::events::Event;
 use crate::run::shared_status::SharedStatus;
 use page::LivePage;
+
+pub(crate) use remote::{AUDIENCE, FOLDER};
+pub(in crate::run) use remote::{Remote, Reviews};
 
 /// The pages about a switch.
 pub(in crate::run) struct SwitchPages {

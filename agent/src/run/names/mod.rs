@@ -34,12 +34,10 @@ use domain_names::{Change, DomainPattern, Limits, NameTable, SavedAddress};
 use serde_json::Value;
 
 use super::shared_status::SharedStatus;
+use super::source;
 use super::table::Table;
 use super::{Event, StartError};
 use crate::config::Config;
-
-/// The file of addresses, in the folder of the state.
-const FILE: &str = "names";
 
 /// An answer whose addresses are on their way to the workers.
 #[derive(Debug)]
@@ -92,7 +90,7 @@ impl Names {
     /// The names of a switch, with what an earlier process saved.
     pub(super) fn open(config: &Config) -> (Arc<Self>, Receiver<DnsPacket>) {
         let limits = Limits { least: config.dns_min_ttl, ..Limits::default() };
-        let file = config.state_dir.join(FILE);
+        let file = source::names(&config.state_dir);
         let mut table = NameTable::new(limits);
         match SavedAddress::read(&file, SystemTime::now()) {
             Ok((saved, elapsed)) => table.restore(saved, elapsed, boot_time()),

@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use control::ObjectRef;
-use control::api_server::{Access, Client, Election, Event, Pace, connect, report, watch};
+use control::api_server::{
+    Access, Client, Election, Event, Pace, Warning, Warnings, cluster_uid, connect, report, watch,
+};
 use control::model::Condition;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -21,11 +23,21 @@ use crate::run::error::StartError;
 pub(in crate::run) struct ApiServer {
     /// Its address, as configured.
     pub(in crate::run) server: String,
-    reports: mpsc::Sender<(ObjectRef, Condition)>,
+    /// The UID of its cluster, if it answered at once.
+    pub(in crate::run) cluster: Option<String>,
+    writes: mpsc::Sender<Write>,
     /// Set at intervals while the thread makes progress.
     pulse: Arc<AtomicBool>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Something to write at the API server.
+enum Write {
+    /// A condition in an object's status.
+    Condition(ObjectRef, Condition),
+    /// An Event.
+    Warning(Warning),
 }
 
 /// Pending events of the control loop before the watches pause.
@@ -38,6 +50,11 @@ pub(in crate::run) type Slot = OwnedSemaphorePermit;
 const PULSE: Duration = Duration::from_millis(200);
 /// Pause between two writes.
 const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
+
+/// How long a start waits for the identity of the cluster.
+const IDENTITY: Duration = Duration::from_secs(1);
+/// Timeout of further requests for it, and the wait between them.
+const IDENTITY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Duration of the lease of the status writer.
 const LEASE: Duration = Duration::from_secs(15);
@@ -55,7 +72,7 @@ impl ApiServer {
     ) -> Result<Self, StartError> {
         let (stop, stopped) = oneshot::channel();
         let (answer, answered) = sync_channel(1);
-        let (reports, to_report) = mpsc::channel(WAITING);
+        let (writes, to_write) = mpsc::channel(WAITING);
         let pulse = Arc::new(AtomicBool::new(true));
         let pulsing = Arc::clone(&pulse);
         let node = node.to_owned();
@@ -76,11 +93,18 @@ impl ApiServer {
                         return;
                     }
                 };
-                let _ = answer.send(Ok(connection.server));
+                let asked = cluster_uid(&connection.client);
+                let cluster = tokio::time::timeout(IDENTITY, asked).await;
+                let known = matches!(cluster, Ok(Ok(_)));
+                let cluster = cluster.ok().and_then(Result::ok).flatten();
+                let _ = answer.send(Ok((connection.server, cluster.clone())));
                 let (sender, mut events) = mpsc::channel(1);
                 let mut tasks = watch(&connection.client, Pace::default(), &sender);
+                let client = connection.client.clone();
+                tasks.spawn(identify(client, known.then_some(cluster), sender.clone()));
                 let election = Election::new(connection.client.clone(), &node, LEASE);
-                tasks.spawn(write(connection.client, election, to_report, sender));
+                let warnings = Warnings::new(connection.client.clone(), &node);
+                tasks.spawn(write(connection.client, election, warnings, to_write, sender));
                 tasks.spawn(async move {
                     loop {
                         pulsing.store(true, Ordering::Release);
@@ -106,8 +130,8 @@ impl ApiServer {
         let thread = thread.map_err(|error| StartError::Failed(format!("start a thread: {error}")));
         let thread = thread?;
         let ended = || StartError::Failed("the thread that asks the API server ended".to_owned());
-        let server = answered.recv().map_err(|_| ended())??;
-        Ok(Self { server, reports, pulse, stop: Some(stop), thread: Some(thread) })
+        let (server, cluster) = answered.recv().map_err(|_| ended())??;
+        Ok(Self { server, cluster, writes, pulse, stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -119,22 +143,42 @@ impl ApiServer {
 
     /// Queues the write of a condition into an object's status; `false` if the queue is full.
     pub(in crate::run) fn report(&self, object: ObjectRef, condition: Condition) -> bool {
-        self.reports.try_send((object, condition)).is_ok()
+        self.writes.try_send(Write::Condition(object, condition)).is_ok()
+    }
+
+    /// Queues the write of an Event; `false` if the queue is full.
+    pub(in crate::run) fn warn(&self, warning: Warning) -> bool {
+        self.writes.try_send(Write::Warning(warning)).is_ok()
     }
 }
 
-/// Writes queued conditions one after the other while this cluster node is elected. Discards them
-/// otherwise: they are queued again if they still differ later.
+/// Reports the identity of the cluster; requests it until the API server answers.
+async fn identify(client: Client, mut known: Option<Option<String>>, events: mpsc::Sender<Event>) {
+    loop {
+        if let Some(cluster) = known {
+            // The loop that receives may have ended.
+            let _ = events.send(Event::Cluster(cluster)).await;
+            return;
+        }
+        tokio::time::sleep(IDENTITY_AGAIN).await;
+        let answer = tokio::time::timeout(IDENTITY_AGAIN, cluster_uid(&client)).await;
+        known = answer.ok().and_then(Result::ok);
+    }
+}
+
+/// Writes queued conditions and Events one after the other while this cluster node is elected.
+/// Discards them otherwise: they are queued again if they are still due later.
 async fn write(
     client: Client,
     mut election: Election,
-    mut wanted: mpsc::Receiver<(ObjectRef, Condition)>,
+    mut warnings: Warnings,
+    mut queue: mpsc::Receiver<Write>,
     events: mpsc::Sender<Event>,
 ) {
     let mut renewal = tokio::time::interval(LEASE / 3);
     loop {
-        let (object, condition) = tokio::select! {
-            next = wanted.recv() => match next {
+        let wanted = tokio::select! {
+            next = queue.recv() => match next {
                 Some(next) => next,
                 None => return,
             },
@@ -146,9 +190,16 @@ async fn write(
             }
         };
         let written = match election.is_elected().await {
-            Ok(true) => report(&client, &object, &condition).await,
+            Ok(true) => match &wanted {
+                Write::Condition(object, condition) => report(&client, object, condition).await,
+                Write::Warning(warning) => warnings.write(warning).await,
+            },
             Ok(false) => continue,
             Err(error) => Err(error),
+        };
+        let object = match wanted {
+            Write::Condition(object, _) => object,
+            Write::Warning(warning) => warning.object,
         };
         let event = match written {
             Ok(()) => Event::Reported(object),

@@ -10,9 +10,11 @@
 //!
 //! - `manifests`: files and folders under watch,
 //! - `api_server`: the thread that watches the API server,
+//! - `cluster`: the cluster that saved state belongs to,
 //! - `state_writer`: the thread that saves the API server's objects, for a start without it.
 
 mod api_server;
+mod cluster;
 mod manifests;
 mod state_writer;
 
@@ -22,6 +24,7 @@ use std::time::SystemTime;
 use control::Kind;
 
 pub(super) use api_server::{ApiServer, Slot};
+pub(super) use cluster::{ClusterRecord, names, sessions};
 pub(super) use manifests::Manifests;
 pub(crate) use manifests::Reading;
 pub(super) use state_writer::{StateWriter, load};

@@ -137,6 +137,7 @@ pub(in crate::run) fn load(state_dir: &Path) -> (Vec<Object>, Restored) {
     }
 }
 
-fn file(state_dir: &Path) -> PathBuf {
+/// The file of the saved objects.
+pub(super) fn file(state_dir: &Path) -> PathBuf {
     state_dir.join("cluster-state")
 }

@@ -111,7 +111,7 @@ impl Watch {
             State::List { next, .. } if next.is_empty() => format!("limit={PAGE}"),
             State::List { next, .. } => format!("limit={PAGE}&continue={}", escaped(next)),
         };
-        format!("/{root}/{version}/{plural}?{query}")
+        format!("/{root}/{version}/{plural}?{}{query}", selector(self.kind))
     }
 
     /// A line of the answer.
@@ -315,6 +315,20 @@ pub(super) fn resync(kind: Kind, found: Found) -> Event {
         objects.push(object);
     }
     Event::Resync(kind, objects, faults)
+}
+
+/// The part of a query that leaves out objects which decide nothing: finished pods, and services
+/// without a cluster address or of another implementation, as kube-proxy does. A watch reports an
+/// object that the selector no longer matches as deleted.
+fn selector(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pod => "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&",
+        Kind::Service | Kind::EndpointSlice => {
+            "labelSelector=%21service.kubernetes.io%2Fheadless%2C\
+             %21service.kubernetes.io%2Fservice-proxy-name&"
+        }
+        _ => "",
+    }
 }
 
 /// A resource version, which must not be interpreted; letters and digits so far.

@@ -136,3 +136,26 @@ fn nonsense_is_a_fault_and_passed_over() {
     assert_eq!(line(&mut watch, "BOOKMARK", evil), Ok(vec![]));
     assert!(watch.path().ends_with("resourceVersion=11"));
 }
+
+#[test]
+fn every_request_leaves_out_what_decides_nothing() {
+    for (kind, selector) in [
+        (Kind::Pod, "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"),
+        (Kind::EndpointSlice, "labelSelector=%21service.kubernetes.io%2Fheadless"),
+        (Kind::Service, "%21service.kubernetes.io%2Fservice-proxy-name"),
+    ] {
+        let mut watch = Watch::new(kind);
+        assert!(watch.path().contains(selector), "{}", watch.path());
+        let mut end = bookmark(5, true);
+        end["kind"] = kind.name().into();
+        line(&mut watch, "BOOKMARK", end).unwrap();
+        assert!(watch.path().contains(selector) && watch.path().ends_with("resourceVersion=5"));
+        let mut watch = Watch::new(kind);
+        watch.next_after(Some(&Trouble::status(422, "sendInitialEvents: Forbidden", 0)));
+        assert!(watch.path().contains(selector) && watch.path().ends_with("&limit=500"));
+    }
+    // A denial is never left out.
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.closes()) {
+        assert!(!Watch::new(kind).path().contains("elector"), "{kind:?}");
+    }
+}

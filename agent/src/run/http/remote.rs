@@ -1,0 +1,187 @@
+//! The pages for clients elsewhere: metrics for a scraper, and what `kubectl podgate` shows. All of
+//! them only read.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/metrics` | as on the loopback address |
+//! | `/podgate/v1/status` | [`Status`] |
+//! | `/podgate/v1/tables?pod=NS/POD` | the rules in force for a pod |
+//! | `/podgate/v1/observe?filters=JSON` | verdicts, one a line |
+//!
+//! A scraper's token comes as `Authorization: Bearer` and is one for the API server. The API
+//! server's proxy takes that header for itself: `kubectl podgate` sends a token of audience
+//! [`AUDIENCE`] in [`telemetry::FORWARDED`], which no API server accepts.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use control::api_server::{Access as ApiAccess, Review, Reviewer, connect};
+use local_api::ObserveFilters;
+use observe::verdicts::{Filter, Observer};
+use serde_json::json;
+use telemetry::{Access, Answer, Authorize, Credential, Feed, Lines, Page, Pages};
+use tokio::sync::OnceCell;
+
+use super::SwitchPages;
+use crate::run::events::Event;
+use crate::run::shared_status::SharedStatus;
+use crate::run::show::tables_of;
+use crate::run::status::Status;
+
+/// The audience of forwarded tokens.
+pub(crate) const AUDIENCE: &str = "podgate";
+/// The folder of the pages.
+pub(crate) const FOLDER: &str = "/podgate/v1/";
+
+/// Interval at which a silent feed checks for the end of its client.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// The pages about a switch.
+pub(in crate::run) struct Remote {
+    shared: Arc<SharedStatus>,
+    own: SwitchPages,
+}
+
+impl Remote {
+    /// Of the switch whose control loop receives `events`.
+    pub(in crate::run) fn new(shared: &Arc<SharedStatus>, events: &Sender<Event>) -> Self {
+        Self { shared: Arc::clone(shared), own: SwitchPages::new(shared, events) }
+    }
+}
+
+impl Pages for Remote {
+    fn page(&self, path: &str, query: &str) -> Option<Page> {
+        if matches!(path, "/metrics" | "/healthz" | "/readyz") {
+            return self.own.page(path, query);
+        }
+        match path.strip_prefix(FOLDER)? {
+            "status" => Some(as_json(&Status::of(&self.shared))),
+            "tables" => {
+                let pod = parameter(query, "pod");
+                Some(as_json(&tables_of(&self.shared.state().snapshot, pod.as_deref())))
+            }
+            _ => None,
+        }
+    }
+
+    fn feed(&self, path: &str, query: &str) -> Option<Result<Feed, Page>> {
+        if path.strip_prefix(FOLDER)? != "observe" {
+            return None;
+        }
+        let filters = parameter(query, "filters").unwrap_or_else(|| "{}".to_owned());
+        let refused = |what: String| Page::new(400, what + "\n");
+        let filter = serde_json::from_str::<ObserveFilters>(&filters)
+            .map_err(|error| refused(format!("filters: {error}")))
+            .and_then(|it| Filter::new(it).map_err(|error| refused(error.message)));
+        let shared = Arc::clone(&self.shared);
+        Some(filter.map(|filter| {
+            let observer = shared.broker.observe(filter);
+            Box::new(move |client: &Lines| stream(&observer, client)) as Feed
+        }))
+    }
+}
+
+/// Sends verdicts until there are no more or the client is gone.
+fn stream(observer: &Observer, client: &Lines) {
+    loop {
+        let event = match observer.events.recv_timeout(IDLE) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) if !client.is_closed() => continue,
+            Err(_) => return,
+        };
+        let mut text = String::new();
+        for event in std::iter::once(event).chain(observer.events.try_iter().take(255)) {
+            if let Ok(line) = serde_json::to_string(&*event) {
+                text += &line;
+                text.push('\n');
+            }
+        }
+        match observer.take_lost() {
+            0 => {}
+            lost => text += &format!("{}\n", json!({ "lost": lost })),
+        }
+        if !client.send(text) {
+            return;
+        }
+    }
+}
+
+fn as_json(value: &impl serde::Serialize) -> Page {
+    match serde_json::to_string(value) {
+        Ok(text) => Page::json(text + "\n"),
+        Err(error) => Page::new(500, format!("{error}\n")),
+    }
+}
+
+/// A parameter of a query, decoded (RFC 3986, section 2.1).
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let mut all = query.split('&').filter_map(|it| it.split_once('='));
+    let (_, text) = all.find(|(key, _)| *key == name)?;
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            b'+' => b' ',
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Lets in whom the API server authenticates and authorizes.
+pub(in crate::run) struct Reviews {
+    access: ApiAccess,
+    reviewer: OnceCell<Reviewer>,
+}
+
+impl Reviews {
+    pub(in crate::run) fn new(access: ApiAccess) -> Self {
+        Self { access, reviewer: OnceCell::new() }
+    }
+}
+
+impl Authorize for Reviews {
+    fn authorize(&self, credential: Credential, path: String) -> Answer<'_> {
+        Box::pin(async move {
+            // A client belongs to the runtime that makes it.
+            let connect = async || connect(&self.access).await.map(|it| Reviewer::new(it.client));
+            let reviewer = match self.reviewer.get_or_try_init(connect).await {
+                Ok(reviewer) => reviewer,
+                Err(error) => return Access::Unavailable(error.to_string()),
+            };
+            let (token, audience) = match &credential {
+                Credential::Bearer(token) => (token, None),
+                Credential::Forwarded(token) => (token, Some(AUDIENCE)),
+            };
+            match reviewer.review(token, audience, &path).await {
+                Review::Granted(user) => {
+                    tracing::debug!("https: {user} reads {path}");
+                    Access::Granted
+                }
+                Review::Unauthenticated(why) => Access::Unauthenticated(why),
+                Review::Denied(why) => Access::Denied(why),
+                Review::Unavailable(why) => Access::Unavailable(why),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded() {
+        let query = "a=1&pod=default%2Fdb&text=x+y%7B";
+        assert_eq!(parameter(query, "pod").as_deref(), Some("default/db"));
+        assert_eq!(parameter(query, "text").as_deref(), Some("x y{"));
+        for (query, name) in [("", "a"), ("a=%4", "a"), ("a=%zz", "a"), ("a=%ff", "a")] {
+            assert_eq!(parameter(query, name), None, "{query}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! TokenReview and SubjectAccessReview: authenticates and authorizes clients of a server of ours.
+//!
+//! <https://kubernetes.io/docs/reference/access-authn-authz/webhook/> describes what other servers of
+//! a cluster do. Results are cached for a short time, and few reviews are under way at a time: an
+//! unauthenticated client costs the API server a bounded number of requests.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::list::with_causes;
+
+/// The result of a review.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Review {
+    /// The user with this name may.
+    Granted(String),
+    /// The token is not valid.
+    Unauthenticated(String),
+    /// The user may not.
+    Denied(String),
+    /// The API server does not answer, or refuses reviews.
+    Unavailable(String),
+}
+
+/// Reviews tokens.
+pub struct Reviewer {
+    client: Client,
+    /// Reviews under way.
+    permits: Semaphore,
+    known: Mutex<HashMap<Question, (Instant, Review)>>,
+}
+
+/// Token, audience and path.
+type Question = (String, Option<&'static str>, String);
+
+/// Reviews at a time.
+const AT_ONCE: usize = 4;
+/// Wait for one of them.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a grant counts; a revoked right ends after this time.
+const GRANTED: Duration = Duration::from_secs(30);
+/// How long a refusal counts.
+const REFUSED: Duration = Duration::from_secs(5);
+/// Results remembered.
+const KNOWN: usize = 512;
+/// Longest token, in bytes.
+const TOKEN: usize = 16 << 10;
+
+impl Reviewer {
+    /// A reviewer; its client needs the rights of the ClusterRole `system:auth-delegator`.
+    pub fn new(client: Client) -> Self {
+        Self { client, permits: Semaphore::new(AT_ONCE), known: Mutex::default() }
+    }
+
+    /// Whether the owner of `token` may `get` the non-resource path `path`. The token must be for
+    /// `audience`; without one for the API server itself.
+    pub async fn review(&self, token: &str, audience: Option<&'static str>, path: &str) -> Review {
+        if token.len() > TOKEN {
+            return Review::Unauthenticated("the token is too long".to_owned());
+        }
+        let question = (token.to_owned(), audience, path.to_owned());
+        if let Some(known) = self.known(&question) {
+            return known;
+        }
+        let Ok(Ok(_permit)) = tokio::time::timeout(PATIENCE, self.permits.acquire()).await else {
+            return Review::Unavailable("too many tokens wait for their review".to_owned());
+        };
+        let review = match self.ask(&question).await {
+            Ok(review) => review,
+            Err(error) => return Review::Unavailable(error),
+        };
+        let mut known = self.lock();
+        if known.len() >= KNOWN {
+            known.retain(|_, (at, review)| at.elapsed() < life(review));
+            // A flood of tokens displaces the others; they are reviewed again.
+            if known.len() >= KNOWN {
+                known.clear();
+            }
+        }
+        known.insert(question, (Instant::now(), review.clone()));
+        review
+    }
+
+    fn known(&self, question: &Question) -> Option<Review> {
+        let known = self.lock();
+        let (at, review) = known.get(question)?;
+        (at.elapsed() < life(review)).then(|| review.clone())
+    }
+
+    /// Nothing that can panic runs under this lock.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Question, (Instant, Review)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn ask(&self, (token, audience, path): &Question) -> Result<Review, String> {
+        let audiences: Vec<&str> = audience.iter().copied().collect();
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": audiences},
+        });
+        let answer = self.post("/apis/authentication.k8s.io/v1/tokenreviews", &review).await?;
+        let status = &answer["status"];
+        if status["authenticated"] != true {
+            let why = status["error"].as_str().unwrap_or("the token is not valid");
+            return Ok(Review::Unauthenticated(why.to_owned()));
+        }
+        // An API server that knows no audiences returns none: the token may be another one's.
+        let is_for = |wanted: &str| {
+            status["audiences"].as_array().is_some_and(|all| all.iter().any(|it| it == wanted))
+        };
+        if let Some(wanted) = audience.filter(|wanted| !is_for(wanted)) {
+            let why = format!("the token is not for audience '{wanted}'");
+            return Ok(Review::Unauthenticated(why));
+        }
+        let user = &status["user"];
+        let name = user["username"].as_str().unwrap_or_default().to_owned();
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": name,
+                "groups": user["groups"],
+                "uid": user["uid"],
+                "extra": user["extra"],
+                "nonResourceAttributes": {"path": path, "verb": "get"},
+            },
+        });
+        let path_of = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let answer = self.post(path_of, &review).await?;
+        Ok(match answer["status"]["allowed"] == true && answer["status"]["denied"] != true {
+            true => Review::Granted(name),
+            false => Review::Denied(format!("user '{}' may not get {path}", name.escape_debug())),
+        })
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
+        let request = http::Request::post(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(body.to_string().into_bytes())
+            .map_err(|error| error.to_string())?;
+        match tokio::time::timeout(TIMEOUT, self.client.request::<Value>(request)).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(kube::Error::Api(status))) => {
+                Err(format!("review: {} {}", status.code, status.message))
+            }
+            Ok(Err(error)) => Err(format!("review: {}", with_causes(&error))),
+            Err(_) => Err(format!("review: no answer within {TIMEOUT:?}")),
+        }
+    }
+}
+
+fn life(review: &Review) -> Duration {
+    match review {
+        Review::Granted(_) => GRANTED,
+        _ => REFUSED,
+    }
+}

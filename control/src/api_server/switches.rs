@@ -1,0 +1,266 @@
+//! The switches of all cluster nodes, reached through the API server with the caller's own rights.
+//!
+//! ```text
+//! caller ──TLS, own credentials──▶ API server ──TLS, token for the switch──▶ switch
+//!           pods/proxy, a token of                    reviewed by the API server
+//!           the account podgate-viewer
+//! ```
+//!
+//! The API server keeps the caller's credentials to itself. The caller requests a token of a service
+//! account instead, for the switches alone, and sends it beside them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::AsyncBufReadExt;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::Connection;
+use super::list::with_causes;
+use super::watch::escaped;
+
+/// Where switches are deployed, and how they are recognized.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deployment {
+    /// Namespace of their pods.
+    pub namespace: String,
+    /// Label selector of their pods.
+    pub selector: String,
+    /// Service account whose token they take.
+    pub account: String,
+    /// Audience of the token.
+    pub audience: String,
+    /// Header of the token.
+    pub header: &'static str,
+    /// Name of the container port that answers.
+    pub port_name: String,
+    /// The port where none has this name.
+    pub port: u16,
+}
+
+/// The switch of a cluster node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SwitchPod {
+    /// Name of the cluster node.
+    pub node: String,
+    /// Name of the pod that the switch runs in.
+    pub pod: String,
+    port: u16,
+}
+
+/// The switches of a cluster.
+#[derive(Clone)]
+pub struct Switches {
+    client: Client,
+    deployment: Arc<Deployment>,
+    token: Arc<str>,
+    all: Vec<SwitchPod>,
+}
+
+/// Requests at a time.
+const AT_ONCE: usize = 32;
+/// Timeout of one.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Seconds that a token is valid; the least that API servers grant.
+const TOKEN_SECONDS: u32 = 600;
+
+impl Switches {
+    /// Finds the switches, and requests a token for them; `nodes` are the cluster nodes that count,
+    /// or all.
+    ///
+    /// # Errors
+    /// When the API server refuses; names the right that is missing.
+    pub async fn find(
+        connection: &Connection,
+        deployment: Deployment,
+        nodes: Option<&[String]>,
+    ) -> Result<Self, String> {
+        let client = connection.client.clone();
+        let Deployment { namespace, account, .. } = &deployment;
+        let selector = escaped(&deployment.selector);
+        let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={selector}");
+        let list = request(&client, "GET", &path, None).await?;
+        let mut all = Vec::new();
+        for pod in list["items"].as_array().into_iter().flatten() {
+            let (Some(node), Some(name)) =
+                (pod["spec"]["nodeName"].as_str(), pod["metadata"]["name"].as_str())
+            else {
+                continue;
+            };
+            let is_over = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+            if is_over || nodes.is_some_and(|nodes| !nodes.iter().any(|it| it == node)) {
+                continue;
+            }
+            let port = port_of(pod, &deployment.port_name).unwrap_or(deployment.port);
+            all.push(SwitchPod { node: node.to_owned(), pod: name.to_owned(), port });
+        }
+        all.sort();
+        let body = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [deployment.audience], "expirationSeconds": TOKEN_SECONDS},
+        });
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let answer = request(&client, "POST", &path, Some(&body)).await?;
+        let token =
+            answer["status"]["token"].as_str().ok_or("the API server gave no token")?.into();
+        Ok(Self { client, deployment: Arc::new(deployment), token, all })
+    }
+
+    /// All of them, by cluster node.
+    pub fn all(&self) -> &[SwitchPod] {
+        &self.all
+    }
+
+    /// The page at `path` of each switch in `of`, in their order.
+    pub async fn pages(&self, of: &[SwitchPod], path: &str) -> Vec<Result<Value, String>> {
+        let permits = Arc::new(Semaphore::new(AT_ONCE));
+        let mut tasks = JoinSet::new();
+        for (number, switch) in of.iter().cloned().enumerate() {
+            let (this, path, permits) = (self.clone(), path.to_owned(), Arc::clone(&permits));
+            tasks.spawn(async move {
+                let _permit = permits.acquire().await;
+                (number, this.page(&switch, &path).await)
+            });
+        }
+        let mut pages: Vec<_> = of.iter().map(|_| Err("the request was lost".to_owned())).collect();
+        while let Some(done) = tasks.join_next().await {
+            if let Ok((number, page)) = done {
+                pages[number] = page;
+            }
+        }
+        pages
+    }
+
+    async fn page(&self, switch: &SwitchPod, path: &str) -> Result<Value, String> {
+        let answer = self.client.request::<Value>(self.request(switch, path)?);
+        match tokio::time::timeout(TIMEOUT, answer).await {
+            Ok(answer) => answer.map_err(|error| in_words(&error)),
+            Err(_) => Err(format!("no answer within {TIMEOUT:?}")),
+        }
+    }
+
+    /// Passes on the lines at `path` of a switch, until it ends or `take` returns `false`.
+    ///
+    /// # Errors
+    /// Why there are none, or no more.
+    pub async fn lines(
+        &self,
+        switch: &SwitchPod,
+        path: &str,
+        mut take: impl FnMut(Value) -> bool,
+    ) -> Result<(), String> {
+        let stream = self.client.request_stream(self.request(switch, path)?);
+        let stream = match tokio::time::timeout(TIMEOUT, stream).await {
+            Ok(stream) => stream.map_err(|error| in_words(&error))?,
+            Err(_) => return Err(format!("no answer within {TIMEOUT:?}")),
+        };
+        let mut stream = std::pin::pin!(stream);
+        let mut line = String::new();
+        loop {
+            line.clear();
+            match stream.read_line(&mut line).await {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            let value = serde_json::from_str(&line).map_err(|error| format!("answer: {error}"))?;
+            if !take(value) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn request(&self, switch: &SwitchPod, path: &str) -> Result<http::Request<Vec<u8>>, String> {
+        let (namespace, SwitchPod { pod, port, .. }) = (&self.deployment.namespace, switch);
+        let path = format!("/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy{path}");
+        http::Request::get(path)
+            .header(self.deployment.header, format!("Bearer {}", self.token))
+            .body(Vec::new())
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// Names of the cluster nodes with these labels.
+///
+/// # Errors
+/// When the API server refuses.
+pub async fn nodes_with(connection: &Connection, selector: &str) -> Result<Vec<String>, String> {
+    let path = format!("/api/v1/nodes?labelSelector={}", escaped(selector));
+    let list = request(&connection.client, "GET", &path, None).await?;
+    let names = list["items"].as_array().into_iter().flatten();
+    Ok(names.filter_map(|it| it["metadata"]["name"].as_str().map(str::to_owned)).collect())
+}
+
+/// Pods in a namespace, or in all, with these labels: `NS/NAME` and cluster node.
+///
+/// # Errors
+/// When the API server refuses.
+pub async fn pods_with(
+    connection: &Connection,
+    namespace: Option<&str>,
+    selector: &str,
+) -> Result<Vec<(String, String)>, String> {
+    let folder = namespace.map_or(String::new(), |it| format!("namespaces/{it}/"));
+    let path = format!("/api/v1/{folder}pods?labelSelector={}", escaped(selector));
+    let list = request(&connection.client, "GET", &path, None).await?;
+    let pods = list["items"].as_array().into_iter().flatten();
+    Ok(pods.filter_map(name_and_node).collect())
+}
+
+/// The cluster node of a pod.
+///
+/// # Errors
+/// When there is no such pod, or the API server refuses.
+pub async fn node_of(
+    connection: &Connection,
+    namespace: &str,
+    pod: &str,
+) -> Result<String, String> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
+    let pod = request(&connection.client, "GET", &path, None).await?;
+    let named = name_and_node(&pod).ok_or("the pod is on no cluster node yet")?;
+    Ok(named.1)
+}
+
+fn name_and_node(pod: &Value) -> Option<(String, String)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let metadata = &pod["metadata"];
+    let name = format!("{}/{}", text(&metadata["namespace"])?, text(&metadata["name"])?);
+    Some((name, text(&pod["spec"]["nodeName"])?))
+}
+
+fn port_of(pod: &Value, name: &str) -> Option<u16> {
+    let containers = pod["spec"]["containers"].as_array()?.iter();
+    let mut ports = containers.flat_map(|it| it["ports"].as_array().into_iter().flatten());
+    let port = ports.find(|port| port["name"] == name)?["containerPort"].as_u64()?;
+    u16::try_from(port).ok()
+}
+
+async fn request(
+    client: &Client,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, String> {
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
+        .map_err(|error| error.to_string())?;
+    match tokio::time::timeout(TIMEOUT, client.request::<Value>(request)).await {
+        Ok(answer) => answer.map_err(|error| in_words(&error)),
+        Err(_) => Err(format!("API server: no answer within {TIMEOUT:?}")),
+    }
+}
+
+fn in_words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} {}", status.code, status.message.trim()),
+        error => with_causes(error),
+    }
+}

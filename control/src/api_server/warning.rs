@@ -1,0 +1,187 @@
+//! Kubernetes Events of type Warning about objects with faults.
+//!
+//! An Event's name follows from its object, reason and message, so every writer names it alike: a
+//! second writer repeats the Event instead of adding another one. It is a core/v1 Event, as
+//! `kubectl describe` and `kubectl get events` show it
+//! (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/>).
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::list::with_causes;
+use crate::ObjectRef;
+
+/// What is wrong with an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The object.
+    pub object: ObjectRef,
+    /// A word in CamelCase.
+    pub reason: &'static str,
+    /// At most [`Warning::LONGEST`] bytes.
+    pub message: String,
+}
+
+impl Warning {
+    /// Longest message that the API server takes, in bytes.
+    pub const LONGEST: usize = 1024;
+}
+
+/// Writes warnings; repeats none within [`Warnings::REST`].
+pub struct Warnings {
+    client: Client,
+    node: String,
+    /// Events by name: when written last, and how often.
+    written: HashMap<String, (Instant, u64)>,
+}
+
+/// The namespace of Events about objects without one.
+const DEFAULT_NAMESPACE: &str = "default";
+/// The component in an Event.
+const COMPONENT: &str = "podgate";
+/// Longest part of an object's name in the name of an Event, in bytes.
+const NAME: usize = 200;
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Warnings {
+    /// An Event is not repeated before this time.
+    pub const REST: Duration = Duration::from_secs(20 * 60);
+
+    /// A writer on cluster node `node`.
+    pub fn new(client: Client, node: &str) -> Self {
+        Self { client, node: node.to_owned(), written: HashMap::new() }
+    }
+
+    /// Writes an Event, or repeats the one that says the same.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer; a deleted object is no error.
+    pub async fn write(&mut self, warning: &Warning) -> Result<(), String> {
+        let object = &warning.object;
+        let name = name(warning);
+        self.written.retain(|_, (at, _)| at.elapsed() < 4 * Self::REST);
+        if self.written.get(&name).is_some_and(|(at, _)| at.elapsed() < Self::REST) {
+            return Ok(());
+        }
+        let Some(current) = self.request("GET", &path(object), None).await? else {
+            return Ok(());
+        };
+        let count = self.written.get(&name).map_or(1, |(_, count)| count + 1);
+        let namespace = object.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
+        let events = format!("/api/v1/namespaces/{namespace}/events");
+        let now = format!("{:.0}", jiff::Timestamp::now());
+        let event = json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "type": "Warning",
+            "reason": warning.reason,
+            "message": warning.message,
+            "involvedObject": {
+                "apiVersion": object.kind.api_version(),
+                "kind": object.kind.name(),
+                "namespace": object.namespace,
+                "name": object.name,
+                "uid": current["metadata"]["uid"],
+                "resourceVersion": current["metadata"]["resourceVersion"],
+            },
+            "source": {"component": COMPONENT, "host": self.node},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self.node,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        });
+        if self.request("POST", &events, Some(&event)).await?.is_none() {
+            let mut repeated = json!({"lastTimestamp": now});
+            if count > 1 {
+                repeated["count"] = count.into();
+            }
+            self.request("PATCH", &format!("{events}/{name}"), Some(&repeated)).await?;
+        }
+        self.written.insert(name, (Instant::now(), count));
+        Ok(())
+    }
+
+    /// Sends a request; `None` if the object does not exist, or exists already.
+    async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Option<Value>, String> {
+        let content = match method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, content)
+            .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
+            .map_err(|error| error.to_string())?;
+        match tokio::time::timeout(TIMEOUT, self.client.request::<Value>(request)).await {
+            Ok(Ok(value)) => Ok(Some(value)),
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(None),
+            Ok(Err(kube::Error::Api(status))) => {
+                Err(format!("event: {} {}", status.code, status.message))
+            }
+            Ok(Err(error)) => Err(format!("event: {}", with_causes(&error))),
+            Err(_) => Err(format!("event: no answer within {TIMEOUT:?}")),
+        }
+    }
+}
+
+/// The path of an object.
+fn path(object: &ObjectRef) -> String {
+    let version = object.kind.api_version();
+    let root = if version.contains('/') { "apis" } else { "api" };
+    let namespace = object.namespace.iter().map(|it| format!("namespaces/{it}/"));
+    let namespace: String = namespace.collect();
+    format!("/{root}/{version}/{namespace}{}/{}", object.kind.plural(), object.name)
+}
+
+/// The name of an Event: `OBJECT.HASH`.
+fn name(warning: &Warning) -> String {
+    let object = &warning.object.name;
+    let end = (0..=object.len().min(NAME)).rev().find(|at| object.is_char_boundary(*at));
+    let short = object[..end.unwrap_or(0)].trim_end_matches(['.', '-']);
+    let text = format!("{} {} {}", warning.object, warning.reason, warning.message);
+    format!("{short}.{:016x}", crate::state::checksum(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    fn warning(name: &str, message: &str) -> Warning {
+        let namespace = Some("shop".into());
+        let object = ObjectRef { kind: Kind::NetworkPolicy, namespace, name: name.into() };
+        Warning { object, reason: "InvalidPolicy", message: message.into() }
+    }
+
+    #[test]
+    fn names_are_those_of_objects_and_tell_messages_apart() {
+        let one = name(&warning("db", "a"));
+        assert_eq!(one, name(&warning("db", "a")));
+        assert_ne!(one, name(&warning("db", "b")));
+        assert!(one.starts_with("db."), "{one}");
+        // At most 253 characters, and no label ends with a hyphen (RFC 1123).
+        let long = name(&warning(&format!("{}-{}", "a".repeat(199), "b".repeat(50)), "a"));
+        assert!(long.len() <= 253 && long.starts_with(&format!("{}.", "a".repeat(199))), "{long}");
+    }
+
+    #[test]
+    fn paths_of_objects() {
+        let mut object = warning("db", "").object;
+        let folder = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies";
+        assert_eq!(path(&object), format!("{folder}/db"));
+        object = ObjectRef { kind: Kind::ClusterEgressFirewall, namespace: None, ..object };
+        assert_eq!(path(&object), "/apis/podgate.io/v1alpha1/clusteregressfirewalls/db");
+    }
+}
