@@ -23,13 +23,41 @@ fn kustomization(name: &str) -> Vec<Value> {
     for resource in kustomization["resources"].as_array().unwrap() {
         match resource.as_str().unwrap() {
             "../crds" => objects.extend(kustomization_crds()),
+            "../base" => objects.extend(self::kustomization("base")),
             file => objects.extend(documents(&folder.join(file))),
         }
+    }
+    for patch in kustomization["patches"].as_array().into_iter().flatten() {
+        let patch = documents(&folder.join(patch["path"].as_str().unwrap())).remove(0);
+        let is_meant = |it: &&mut Value| {
+            it["kind"] == patch["kind"] && it["metadata"]["name"] == patch["metadata"]["name"]
+        };
+        merge(objects.iter_mut().find(is_meant).unwrap(), &patch);
     }
     for object in &mut objects {
         each_container(object, |container| container["image"] = json!(IMAGE));
     }
     objects
+}
+
+/// A strategic merge, as far as lists of things with names go.
+fn merge(into: &mut Value, patch: &Value) {
+    match (into, patch) {
+        (Value::Object(into), Value::Object(patch)) => {
+            for (field, value) in patch {
+                merge(into.entry(field).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(into), Value::Array(patch)) => {
+            for item in patch {
+                match into.iter_mut().find(|it| it["name"] == item["name"]) {
+                    Some(known) => merge(known, item),
+                    None => into.push(item.clone()),
+                }
+            }
+        }
+        (into, patch) => *into = patch.clone(),
+    }
 }
 
 fn kustomization_crds() -> Vec<Value> {
@@ -80,6 +108,35 @@ fn the_chart_with_konnectivity_makes_both_kustomizations() {
     both.retain(|object| object["kind"] != "CustomResourceDefinition");
     both.extend(kustomization("konnectivity"));
     assert_eq!(by_name(render(&values, "kube-system")), by_name(both));
+}
+
+#[test]
+fn the_chart_with_metrics_makes_the_overlay() {
+    let mut values = values();
+    values["metrics"]["enabled"] = json!(true);
+    let mut overlay = kustomization("metrics");
+    overlay.retain(|object| object["kind"] != "CustomResourceDefinition");
+    assert_eq!(by_name(render(&values, "kube-system")), by_name(overlay));
+}
+
+#[test]
+fn clients_elsewhere_get_what_they_need_and_nothing_else() {
+    let overlay = kustomization("metrics");
+    let reviews =
+        ["authentication.k8s.io tokenreviews", "authorization.k8s.io subjectaccessreviews"];
+    let reviews = reviews.map(|it| format!("{it} create"));
+    assert_eq!(grants(&overlay, "ClusterRole", "podgate-reviews"), reviews.into());
+    let view = [" pods list", " pods/proxy get", " serviceaccounts/token create"];
+    assert_eq!(grants(&overlay, "Role", "podgate-view"), view.map(str::to_owned).into());
+    let rules = object(&overlay, "Role", "podgate-view")["rules"].clone();
+    assert_eq!(rules[2]["resourceNames"], json!(["podgate-viewer"]));
+    for (role, path) in [("podgate-metrics-reader", "/metrics"), ("podgate-pages", "/podgate/v1/*")]
+    {
+        let rules = object(&overlay, "ClusterRole", role)["rules"].clone();
+        assert_eq!(rules, json!([{"nonResourceURLs": [path], "verbs": ["get"]}]));
+    }
+    let pages = object(&overlay, "ClusterRoleBinding", "podgate-pages")["subjects"].clone();
+    assert_eq!(pages[0]["name"], "podgate-viewer");
 }
 
 #[test]
@@ -273,11 +330,16 @@ fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
         let group = kind.api_version().split_once('/').map_or("", |(group, _)| group);
         let resource = kind.plural();
         wanted.extend(["list", "watch"].map(|verb| format!("{group} {resource} {verb}")));
+        // Read right before an Event about it is written.
+        if kind.closes() {
+            wanted.insert(format!("{group} {resource} get"));
+        }
         // What is enforced of a cluster-wide policy is written into its status.
         if kind.may_be_absent() {
             wanted.insert(format!("{group} {resource}/status patch"));
         }
     }
+    wanted.extend(["create", "patch"].map(|verb| format!(" events {verb}")));
     assert_eq!(grants(&kustomization("base"), "ClusterRole", "podgate"), wanted);
 }
 
