@@ -1,0 +1,193 @@
+//! Serves generated objects as the API server does: streaming lists, bookmarks, watches, selectors.
+//!
+//! It generates what it sends, so it needs no memory for the cluster. `/counts` answers what was sent,
+//! `/change?seconds=N` begins changes on the watches of pods and cluster nodes.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::objects::Cluster;
+
+/// Objects and bytes of one resource's list: sent, and left out by a selector.
+#[derive(Default, Clone, Copy)]
+struct Count {
+    objects: u64,
+    bytes: u64,
+    left_out: u64,
+    left_out_bytes: u64,
+}
+
+#[derive(Default)]
+struct State {
+    lists: BTreeMap<String, Count>,
+    changes: (u64, u64),
+    /// Changes are sent until then.
+    until: Option<Instant>,
+}
+
+type Shared = Arc<Mutex<State>>;
+
+/// Interval of bookmarks.
+const BOOKMARK: Duration = Duration::from_secs(1);
+/// Version of everything that is listed.
+const LISTED: u64 = 1_000_000;
+
+/// Serves until the process is ended.
+pub(super) fn run(nodes: usize, pods: usize) -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?);
+    let shared = Shared::default();
+    for stream in listener.incoming() {
+        let (stream, shared) = (stream?, Arc::clone(&shared));
+        std::thread::spawn(move || {
+            // The client ended, most likely.
+            let _ = serve(&stream, Cluster { nodes, pods }, &shared);
+        });
+    }
+    Ok(())
+}
+
+fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, State> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve(stream: &TcpStream, cluster: Cluster, shared: &Shared) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut out = BufWriter::with_capacity(256 << 10, stream);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        while reader.read_line(&mut line)? > 2 {}
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let plural = path.rsplit('/').next().unwrap_or_default();
+        match plural {
+            "counts" => whole(&mut out, 200, &counts(&lock(shared)))?,
+            "change" => {
+                let seconds = query.trim_start_matches("seconds=").parse().unwrap_or(0);
+                lock(shared).until = Some(Instant::now() + Duration::from_secs(seconds));
+                whole(&mut out, 200, &json!({}))?;
+            }
+            _ if cluster.count(plural) == 0 && path.contains("podgate.io") => {
+                whole(&mut out, 404, &json!({"kind": "Status", "code": 404}))?;
+            }
+            _ => return watch(&mut out, plural, query, cluster, shared),
+        }
+    }
+}
+
+fn counts(state: &State) -> Value {
+    let list = |count: &Count| {
+        json!({"objects": count.objects, "bytes": count.bytes, "left_out": count.left_out,
+            "left_out_bytes": count.left_out_bytes})
+    };
+    let lists: serde_json::Map<String, Value> =
+        state.lists.iter().map(|(name, count)| (name.clone(), list(count))).collect();
+    json!({"lists": lists, "changes": {"objects": state.changes.0, "bytes": state.changes.1}})
+}
+
+/// A streaming list, and the watch that follows.
+fn watch(
+    out: &mut impl Write,
+    plural: &str,
+    query: &str,
+    cluster: Cluster,
+    shared: &Shared,
+) -> std::io::Result<()> {
+    out.write_all(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+    )?;
+    let selects = query.contains("Selector=");
+    if query.contains("sendInitialEvents=true") {
+        let mut count = Count::default();
+        for n in 0..cluster.count(plural) {
+            let line = event("ADDED", &cluster.object(plural, n, LISTED));
+            if selects && cluster.is_left_out(plural, n) {
+                count.left_out += 1;
+                count.left_out_bytes += line.len() as u64;
+                continue;
+            }
+            count.objects += 1;
+            count.bytes += line.len() as u64;
+            chunk(out, &line)?;
+        }
+        lock(shared).lists.insert(plural.to_owned(), count);
+        chunk(out, &event("BOOKMARK", &bookmark(LISTED, true)))?;
+        out.flush()?;
+    }
+    let (mut version, mut n, mut marked) = (LISTED, 0, Instant::now());
+    loop {
+        let is_changing = lock(shared).until.is_some_and(|until| Instant::now() < until);
+        if is_changing && matches!(plural, "pods" | "nodes") {
+            // Heartbeats of cluster nodes come beside changes of pods, in bursts of a hundred.
+            let burst = if plural == "pods" { 100 } else { 1 };
+            for _ in 0..burst {
+                version += 1;
+                n = (n + 7919) % cluster.count(plural);
+                if cluster.is_left_out(plural, n) {
+                    continue;
+                }
+                let mut object = cluster.object(plural, n, version);
+                if plural == "pods" && version % 10 == 0 {
+                    object["metadata"]["labels"]["tier"] = "changed".into();
+                }
+                let line = event("MODIFIED", &object);
+                let mut state = lock(shared);
+                state.changes.0 += 1;
+                state.changes.1 += line.len() as u64;
+                drop(state);
+                chunk(out, &line)?;
+            }
+            out.flush()?;
+            if plural == "nodes" {
+                std::thread::sleep(Duration::from_millis(60));
+            }
+            continue;
+        }
+        if marked.elapsed() >= BOOKMARK {
+            marked = Instant::now();
+            chunk(out, &event("BOOKMARK", &bookmark(version, false)))?;
+            out.flush()?;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn event(kind: &str, object: &Value) -> Vec<u8> {
+    let mut line = json!({"type": kind, "object": object}).to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+fn bookmark(version: u64, is_end: bool) -> Value {
+    let mut metadata = json!({"resourceVersion": version.to_string()});
+    if is_end {
+        metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+    }
+    json!({ "metadata": metadata })
+}
+
+fn chunk(out: &mut impl Write, line: &[u8]) -> std::io::Result<()> {
+    write!(out, "{:x}\r\n", line.len())?;
+    out.write_all(line)?;
+    out.write_all(b"\r\n")
+}
+
+fn whole(out: &mut impl Write, code: u16, body: &Value) -> std::io::Result<()> {
+    let body = body.to_string();
+    write!(
+        out,
+        "HTTP/1.1 {code} OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )?;
+    out.flush()
+}
