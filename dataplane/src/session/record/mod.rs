@@ -179,8 +179,8 @@ impl Record {
         for (word, value) in self.words[1..].iter().zip(values.into_iter().chain([forwarding])) {
             word.store(value, Ordering::Relaxed);
         }
-        // A note about the session before either is older, or finds the new session's tag.
-        self.words[LIFE].store(life, Ordering::Relaxed);
+        // An exchange, which comes after any note about the session before.
+        self.words[LIFE].swap(life, Ordering::Relaxed);
         translate.into_iter().for_each(|translate| translate());
         self.words[SEQUENCE].store(sequence, Ordering::Release);
         sequence
