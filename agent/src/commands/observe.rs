@@ -216,18 +216,19 @@ fn stream(
             eprintln!("podgate: {notice}");
             continue;
         }
-        match (colour && args.output == Output::Text, &value["verdict"]) {
-            (true, verdict) => print_coloured(verdict == "drop", value)?,
-            (false, _) => print_line::<Event>(value, args.output)?,
+        match colour && args.output == Output::Text {
+            true => print_coloured(value)?,
+            false => print_line::<Event>(value, args.output)?,
         }
     }
     Ok(None)
 }
 
 /// Writes a verdict whose reason stands out.
-fn print_coloured(is_dropped: bool, value: Value) -> Result<(), ExitCode> {
+fn print_coloured(value: Value) -> Result<(), ExitCode> {
     let event: Event = serde_json::from_value(value)
         .map_err(|error| fail(NO, format_args!("podgate's answer: {error}")))?;
+    let is_dropped = event.verdict == Verdict::Dropped;
     let colour = if is_dropped { "\x1b[31m" } else { "\x1b[32m" };
     let verdict = if is_dropped { "DROPPED" } else { "FORWARDED" };
     let line = event.to_string();
