@@ -158,7 +158,7 @@ impl PeerSet {
         })
     }
 
-    /// Whether an address is in it of which `has` tells the names.
+    /// Whether the set contains an address whose names `has` matches.
     pub(crate) fn holds_name(&self, address: IpAddr, has: impl Fn(&NamePeers) -> bool) -> bool {
         self.names().next().is_some()
             && self.parts().iter().all(|part| match part {

@@ -35,7 +35,7 @@ pub struct PodView {
     /// ACL of connections that the pod opens (its egress in Kubernetes); the peer is the
     /// destination of the packet.
     pub from_pod: PodAcl,
-    /// The domain names of its egress rules, sorted: its DNS answers decide who is meant.
+    /// The domain names of its egress rules, sorted: its DNS answers give their addresses.
     pub names: Arc<[DomainPattern]>,
 }
 

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use serde_json::{Value, json};
 
+use super::call::{Failure, call};
+
 /// Name of the lease.
 const NAME: &str = "podgate-status";
 /// Its namespace.
@@ -125,20 +127,10 @@ impl Election {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Option<Value>, String> {
-        let request = http::Request::builder()
-            .method(method)
-            .uri(path)
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
-            .map_err(|error| error.to_string())?;
-        match tokio::time::timeout(TIMEOUT, self.client.request::<Value>(request)).await {
-            Ok(Ok(value)) => Ok(Some(value)),
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(None),
-            Ok(Err(kube::Error::Api(status))) => {
-                Err(format!("lease {NAMESPACE}/{NAME}: {} {}", status.code, status.message))
-            }
-            Ok(Err(error)) => Err(format!("lease {NAMESPACE}/{NAME}: {error}")),
-            Err(_) => Err(format!("lease {NAMESPACE}/{NAME}: no answer within {TIMEOUT:?}")),
+        match call(&self.client, method, path, body, TIMEOUT).await {
+            Ok(value) => Ok(Some(value)),
+            Err(Failure::Refused(404 | 409, _)) => Ok(None),
+            Err(failure) => Err(format!("lease {NAMESPACE}/{NAME}: {failure}")),
         }
     }
 }

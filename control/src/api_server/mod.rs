@@ -26,6 +26,7 @@
 //! answer nothing is reported, so the known objects stay in force.
 
 mod access;
+mod call;
 mod cluster;
 mod deletions;
 mod driver;

@@ -12,7 +12,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::list::with_causes;
+use super::call::call;
 
 /// The result of a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,18 +142,8 @@ impl Reviewer {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
-        let request = http::Request::post(path)
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(body.to_string().into_bytes())
-            .map_err(|error| error.to_string())?;
-        match tokio::time::timeout(TIMEOUT, self.client.request::<Value>(request)).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(kube::Error::Api(status))) => {
-                Err(format!("review: {} {}", status.code, status.message))
-            }
-            Ok(Err(error)) => Err(format!("review: {}", with_causes(&error))),
-            Err(_) => Err(format!("review: no answer within {TIMEOUT:?}")),
-        }
+        let answer = call(&self.client, "POST", path, Some(body), TIMEOUT).await;
+        answer.map_err(|failure| format!("review: {failure}"))
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::Connection;
+use super::call::{Failure, call};
 use super::list::with_causes;
 use super::watch::escaped;
 
@@ -246,16 +247,10 @@ async fn request(
     path: &str,
     body: Option<&Value>,
 ) -> Result<Value, String> {
-    let request = http::Request::builder()
-        .method(method)
-        .uri(path)
-        .header(http::header::CONTENT_TYPE, "application/json")
-        .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
-        .map_err(|error| error.to_string())?;
-    match tokio::time::timeout(TIMEOUT, client.request::<Value>(request)).await {
-        Ok(answer) => answer.map_err(|error| in_words(&error)),
-        Err(_) => Err(format!("API server: no answer within {TIMEOUT:?}")),
-    }
+    call(client, method, path, body, TIMEOUT).await.map_err(|failure| match failure {
+        Failure::Late(_) => format!("API server: {failure}"),
+        failure => failure.to_string(),
+    })
 }
 
 fn in_words(error: &kube::Error) -> String {

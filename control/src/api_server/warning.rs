@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::list::with_causes;
+use super::call::{Failure, call};
 use crate::ObjectRef;
 
 /// What is wrong with an object.
@@ -114,24 +114,10 @@ impl Warnings {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Option<Value>, String> {
-        let content = match method {
-            "PATCH" => "application/merge-patch+json",
-            _ => "application/json",
-        };
-        let request = http::Request::builder()
-            .method(method)
-            .uri(path)
-            .header(http::header::CONTENT_TYPE, content)
-            .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
-            .map_err(|error| error.to_string())?;
-        match tokio::time::timeout(TIMEOUT, self.client.request::<Value>(request)).await {
-            Ok(Ok(value)) => Ok(Some(value)),
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(None),
-            Ok(Err(kube::Error::Api(status))) => {
-                Err(format!("event: {} {}", status.code, status.message))
-            }
-            Ok(Err(error)) => Err(format!("event: {}", with_causes(&error))),
-            Err(_) => Err(format!("event: no answer within {TIMEOUT:?}")),
+        match call(&self.client, method, path, body, TIMEOUT).await {
+            Ok(value) => Ok(Some(value)),
+            Err(Failure::Refused(404 | 409, _)) => Ok(None),
+            Err(failure) => Err(format!("event: {failure}")),
         }
     }
 }
