@@ -71,6 +71,12 @@ pub(super) struct Request {
     is_lost: bool,
 }
 
+impl Request {
+    fn new(owner: Owner, interface: String, expected: Option<u32>, mac: Option<Mac>) -> Self {
+        Self { owner, interface, expected, mac, member: None, is_cancelled: false, is_lost: false }
+    }
+}
+
 /// A port that workers serve.
 struct Served {
     owner: Owner,
@@ -133,16 +139,7 @@ impl Ports {
     pub(super) fn open(&mut self, owner: Owner, port: &mut ManagedPort, mac: Option<Mac>) {
         self.tickets += 1;
         let ticket = self.tickets;
-        let (interface, expected) = (port.interface.clone(), port.index);
-        let request = Request {
-            owner,
-            interface,
-            expected,
-            mac,
-            member: None,
-            is_cancelled: false,
-            is_lost: false,
-        };
+        let request = Request::new(owner, port.interface.clone(), port.index, mac);
         self.requests.insert(ticket, request);
         port.requested(ticket);
         match (&mut self.punt_link, mac) {
@@ -268,16 +265,7 @@ impl Ports {
     /// Hands the punt link to the workers.
     pub(super) fn serve_punt_link(&mut self, opened: Opened) -> Result<OpenPort, String> {
         let interface = linux_net::punt::SWITCH_END.to_owned();
-        let (owner, expected, mac) = (Owner::PuntLink, None, None);
-        let request = Request {
-            owner,
-            interface,
-            expected,
-            mac,
-            member: None,
-            is_cancelled: false,
-            is_lost: false,
-        };
+        let request = Request::new(Owner::PuntLink, interface, None, None);
         self.serve(&request, opened).map_err(|error| error.why)
     }
 
