@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
 use dataplane::port::{Buffers, Port};
@@ -104,6 +104,17 @@ impl Rig {
         let count = self.node.exec(words("cat /sys/class/net/pgb/statistics/tx_packets"));
         Ok(count.trim().parse()?)
     }
+}
+
+/// Millions a second by which a count grows, over this time.
+pub fn rate(
+    measured: Duration,
+    count: impl Fn() -> Result<u64, Box<dyn Error>>,
+) -> Result<f64, Box<dyn Error>> {
+    let (before, started) = (count()?, Instant::now());
+    std::thread::sleep(measured);
+    let (after, spent) = (count()?, started.elapsed());
+    Ok((after - before) as f64 / spent.as_secs_f64() / 1e6)
 }
 
 /// Joins two namespaces by interfaces of one queue each, with the offloads that the CNI plugin

@@ -6,11 +6,11 @@
 //! ```
 
 use std::error::Error;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bench::forwarder::{Forwarder, SERVER_PORT, is_switch, own_path};
 use bench::generator::Stream;
-use bench::rig::{End, PATIENCE, Rig, mac, pin};
+use bench::rig::{End, PATIENCE, Rig, mac, pin, rate};
 use bench::{Samples, print_table};
 use dataplane::port::af_xdp::Umem;
 use testkit::is_root;
@@ -66,13 +66,11 @@ fn measure(rig: &Rig, idle: usize) -> Result<f64> {
     let mut generator = rig.a.spawn([own.as_str(), "generate", &rig.mac_a, &rig.mac_b]);
     generator.wait_for_line("sending", PATIENCE);
     std::thread::sleep(WARM_UP);
-    let (before, started) = (rig.arrived()?, Instant::now());
-    std::thread::sleep(MEASURED);
-    let (after, spent) = (rig.arrived()?, started.elapsed());
+    let rate = rate(MEASURED, || rig.arrived())?;
     generator.kill();
     drop(running);
     rig.clear();
-    Ok((after - before) as f64 / spent.as_secs_f64() / 1e6)
+    Ok(rate)
 }
 
 /// Sends UDP frames as fast as they go; runs until it is killed.

@@ -16,11 +16,11 @@
 mod offload;
 
 use std::error::Error;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bench::forwarder::{Forwarder, SERVER_PORT, is_switch, own_path};
 use bench::generator::Stream;
-use bench::rig::{End, PATIENCE, Rig, mac, pin, words};
+use bench::rig::{End, PATIENCE, Rig, mac, pin, rate, words};
 use bench::{Samples, print_table};
 use dataplane::port::af_xdp::Umem;
 use testkit::{has_program, is_root};
@@ -145,14 +145,12 @@ fn packets(rig: &Rig, forwarder: Forwarder, size: usize) -> Result<f64> {
     let mut generator = rig.a.spawn([own.as_str(), "generate", &size, &rig.mac_a, &rig.mac_b]);
     generator.wait_for_line("sending", PATIENCE);
     std::thread::sleep(WARM_UP);
-    let (before, started) = (rig.arrived()?, Instant::now());
-    std::thread::sleep(MEASURED);
-    let (after, spent) = (rig.arrived()?, started.elapsed());
+    let rate = rate(MEASURED, || rig.arrived())?;
     generator.kill();
     sink.kill();
     drop(running);
     rig.clear();
-    Ok((after - before) as f64 / spent.as_secs_f64() / 1e6)
+    Ok(rate)
 }
 
 /// Gigabits of payload a second from pod to pod.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bench::Samples;
 use bench::forwarder::{Beside, Forwarder, own_path};
-use bench::rig::{PATIENCE, Rig, words};
+use bench::rig::{PATIENCE, Rig, rate, words};
 use testkit::{Namespace, Process, TempDir};
 
 use super::{RECEIVER, Result};
@@ -70,12 +70,10 @@ pub(super) fn small_datagrams(forwarder: Forwarder) -> Result<f64> {
     let arrived = || -> Result<u64> {
         Ok(rig.b.exec(words("cat /sys/class/net/eth0/statistics/rx_packets")).trim().parse()?)
     };
-    let (before, started) = (arrived()?, std::time::Instant::now());
-    std::thread::sleep(MEASURED);
-    let (after, spent) = (arrived()?, started.elapsed());
+    let rate = rate(MEASURED, arrived)?;
     sender.kill();
     drop(running);
-    Ok((after - before) as f64 / spent.as_secs_f64() / 1e6)
+    Ok(rate)
 }
 
 /// Microseconds of round trips between sockets of two pods.
