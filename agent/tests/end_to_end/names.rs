@@ -1,4 +1,4 @@
-//! Domain names of policies: what DNS answers opens, for how long, and for whom.
+//! Domain names of policies: which connections a DNS answer opens, for which pod and how long.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use testkit::{Namespace, Process};
 
 use crate::clients::curl;
-use crate::cluster_node::{BLOCKED, ClusterNode, PATIENCE, Pod, text};
+use crate::cluster_node::{BLOCKED, ClusterNode, Pod, text};
 use crate::lan::Lan;
 use crate::requires_the_machine;
+use crate::servers::dnsmasq;
 
 /// Names `n0` to `n39` below this one have an address each.
 const ZONE: &str = "names.test";
@@ -59,18 +60,7 @@ fn serve_names(namespace: &Namespace) -> Process {
         format!("--host-record=n39.{ZONE},{}", address(39)),
     ];
     let arguments: Vec<String> = known.chain(other).chain(own).chain(alias).collect();
-    let fixed = [
-        "dnsmasq",
-        "--no-daemon",
-        "--conf-file=/dev/null",
-        "--no-resolv",
-        "--no-hosts",
-        "--user=root",
-        "--pid-file=",
-    ];
-    let server = namespace.spawn(fixed.iter().copied().chain(arguments.iter().map(String::as_str)));
-    server.wait_for_line("started", PATIENCE);
-    server
+    dnsmasq(namespace, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Sends back what it gets, on port 80 of every address of a namespace.
@@ -251,7 +241,7 @@ fn the_first_connection_after_an_answer_succeeds_and_none_before_it() {
     assert!(is_refused(&client, found));
     assert_eq!(shown(node, found)[0]["state"], "ignored");
     assert!(node.metric("podgate_dns_addresses_ignored_total") >= 1.0);
-    // What the client asked for opens nothing for others.
+    // The client's answer opens nothing for another pod.
     let second = node.pod("second", "client");
     assert!(is_refused(&second, address(0)));
     // By TCP, by an alias, and as people do it.
@@ -300,7 +290,7 @@ fn spoofed_answers_open_nothing() {
     let mut bytes = [0; 512];
     let (count, from) = at.recv_from(&mut bytes).unwrap();
     assert_eq!((&bytes[..count], from.port()), (&asked[..], 34000));
-    // Each goes to an address of its own, from whom the policy lets the client ask.
+    // Each question goes to an address of its own, which the policy permits as a resolver.
     let spoofed = [
         answer(&question(8, "n1.NAMES.test"), address(1)),
         answer(&question(7, "n1.names.test"), address(2)),

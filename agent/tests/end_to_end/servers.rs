@@ -59,7 +59,12 @@ pub(crate) fn serve_names(namespace: &Namespace) -> Process {
     let text = "t".repeat(200);
     let long = format!("--txt-record={LONG_NAME}{}", format!(",{text}").repeat(LONG_TEXT / 200));
     let (v4, v6) = (format!("--address=/{NAME}/{NAME_V4}"), format!("--address=/{NAME}/{NAME_V6}"));
-    let server = namespace.spawn([
+    dnsmasq(namespace, &["--edns-packet-max=4096", &v4, &v6, &long])
+}
+
+/// dnsmasq with these names alone.
+pub(crate) fn dnsmasq(namespace: &Namespace, names: &[&str]) -> Process {
+    let fixed = [
         "dnsmasq",
         "--no-daemon",
         "--conf-file=/dev/null",
@@ -67,11 +72,8 @@ pub(crate) fn serve_names(namespace: &Namespace) -> Process {
         "--no-hosts",
         "--user=root",
         "--pid-file=",
-        "--edns-packet-max=4096",
-        &v4,
-        &v6,
-        &long,
-    ]);
+    ];
+    let server = namespace.spawn(fixed.iter().chain(names).copied());
     server.wait_for_line("started", PATIENCE);
     server
 }

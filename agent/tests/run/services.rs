@@ -1,10 +1,10 @@
-//! What the kernel is told about services.
+//! What is programmed into the kernel for services.
 
 use std::net::SocketAddr;
 
 use testkit::packet;
 
-use crate::node::{Node, NodeFiles, POLICY, cluster, until};
+use crate::node::{Node, NodeFiles, POLICY, Pod, cluster, until};
 use crate::{API, DB, WEB, syn};
 
 fn service(name: &str, node_port: u16) -> String {
@@ -48,6 +48,16 @@ fn programming(node: &Node, part: &str) -> (bool, Option<String>) {
     (found.in_sync, found.error)
 }
 
+/// Adds the policy; waits until it is in force, and denies a packet of a live connection.
+fn expect_denial_in_force(node: &Node, files: &NodeFiles, web: &Pod) {
+    let before = node.status().generation;
+    files.manifest("policy.yaml", POLICY);
+    until(|| node.status().generation_in_force > before);
+    web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:6379").data(b"x"));
+    let denied = node.wait_for_event(|event| event.reason == "policy-denied");
+    assert_eq!(denied.to.port, Some(6379));
+}
+
 #[test]
 fn a_kernel_that_hangs_delays_no_policy_and_no_pod() {
     let files = NodeFiles::new("hangs");
@@ -62,12 +72,7 @@ fn a_kernel_that_hangs_delays_no_policy_and_no_pod() {
     let _far = node.attach("far", "10.9.0.5");
     let waits = |part| programming(&node, part) == (false, None);
     until(|| waits("redirects") && waits("host-port"));
-    let before = node.status().generation;
-    files.manifest("policy.yaml", POLICY);
-    until(|| node.status().generation_in_force > before);
-    web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:6379").data(b"x"));
-    let denied = node.wait_for_event(|event| event.reason == "policy-denied");
-    assert_eq!(denied.to.port, Some(6379));
+    expect_denial_in_force(&node, &files, &web);
     assert!(waits("redirects"), "the kernel still hangs");
     node.kernel.hang(false);
     until(|| node.kernel.redirects().is_some_and(|it| !it.node_ports.is_empty()));
@@ -87,12 +92,7 @@ fn a_port_that_opens_slowly_delays_no_snapshot_and_no_request() {
     let late = node.attach_in_background("late", API);
     until(|| node.kernel.is_waiting());
     until(|| node.status().waiting.iter().any(|it| it.reason == "its port to open"));
-    let before = node.status().generation;
-    files.manifest("policy.yaml", POLICY);
-    until(|| node.status().generation_in_force > before);
-    web.send(&packet::tcp("10.1.0.3:40000", "10.1.0.2:6379").data(b"x"));
-    let denied = node.wait_for_event(|event| event.reason == "policy-denied");
-    assert_eq!(denied.to.port, Some(6379));
+    expect_denial_in_force(&node, &files, &web);
     // Addresses of the kernel are read by the same thread.
     node.kernel.add_address("172.17.0.1".parse().unwrap());
     // A pod is detached although its neighbour's port still opens.
