@@ -7,7 +7,7 @@
 //!                  └────────────▶ receiver of the tap ◀─────┘   Switch::release_answers
 //! ```
 //!
-//! The graph knows ports and headers alone. Who receives the copies reads the messages, puts addresses
+//! The graph knows ports and headers alone. The receiver of the copies reads the messages, puts addresses
 //! in force and releases the answers. An answer that is not released leaves by itself after
 //! [`LONGEST_HOLD`].
 
@@ -71,7 +71,7 @@ pub struct DnsTap {
     pub uncopied: AtomicU64,
     /// Answers that left without being held because too many were.
     pub unheld: AtomicU64,
-    /// Answers that left because nobody released them in time.
+    /// Answers that were sent without a release when their time was over.
     pub late: AtomicU64,
 }
 
@@ -110,7 +110,7 @@ impl DnsTap {
         (own < MOST_COPIES_OF_POD && all < MOST_COPIES).then_some(guard)
     }
 
-    /// Sends a copy; returns whether somebody receives it.
+    /// Sends a copy; returns `false` if there is no receiver.
     pub(crate) fn send(&self, draft: Draft, held: Option<Ticket>, copy: CopyGuard) -> bool {
         let Draft { pod, flow, from_pod, segment, payload } = draft;
         let packet = DnsPacket { pod, flow, from_pod, segment, payload, held, _copy: copy };

@@ -23,7 +23,7 @@ pub struct LoggedPackets {
 pub struct LoggedPacket {
     /// The prefix that the rule gave.
     pub prefix: String,
-    /// The packet from its IP header on, as much as was asked for.
+    /// The packet from its IP header on, up to the requested length.
     pub bytes: Vec<u8>,
 }
 

@@ -168,7 +168,7 @@ fn verdicts(rule: &Rule, way: Way, permit: &str) -> Vec<String> {
     if origin.is_empty() { vec![drop] } else { vec![log, drop] }
 }
 
-/// The deciding policy, for those who read the kernel's tables, and its log.
+/// The deciding policy, as it stands in the kernel's tables and in its log.
 fn plain(origin: &str) -> String {
     let safe = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '$');
     let mut text: String = origin.chars().map(|c| if safe(c) { c } else { ' ' }).collect();

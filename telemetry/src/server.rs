@@ -102,7 +102,7 @@ impl Lines {
     }
 }
 
-/// TLS, and who may read.
+/// TLS, and the check of each request.
 pub struct Guard {
     /// The server's certificate.
     pub identity: Identity,
@@ -200,7 +200,7 @@ impl Drop for Server {
     }
 }
 
-/// What is served, to whom.
+/// The pages, and the check of each request.
 struct Site {
     pages: Arc<dyn Pages>,
     guard: Option<Guard>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rule looks at     goes to
-//! no end            the lists of an end, or a list that every key is asked about
+//! no end            the lists of an end, or a list that every lookup reads
 //! one end           lists of that end's elements, merged with those around
 //! both ends         pairs of classes in one array; tuples if these are too many
 //! ```

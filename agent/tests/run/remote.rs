@@ -145,7 +145,7 @@ fn a_scraper_needs_a_token_and_a_right() {
     }
     let after = server.reviews();
     assert!(after.0 - before.0 <= 4 && after.1 - before.1 <= 2, "{before:?} {after:?}");
-    // Without TLS there is no answer; idle clients keep nobody out.
+    // Without TLS there is no answer; idle clients do not block others.
     let idle: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut plain = TcpStream::connect(address).unwrap();
     plain
@@ -156,7 +156,7 @@ fn a_scraper_needs_a_token_and_a_right() {
     assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1"));
     assert_eq!(ask("GET /metrics", "Authorization: Bearer good").0, 200);
     drop(idle);
-    // Nobody is let in while nobody can say who it is.
+    // No client is admitted while no API server can authenticate it.
     server.go_away();
     assert_eq!(ask("GET /metrics", "Authorization: Bearer fresh").0, 503);
 }
@@ -290,7 +290,7 @@ fn a_certificate_is_made_where_none_is_given() {
     cluster(&server);
     let files = NodeFiles::new("self-signed");
     let node = start(&files, &server, None);
-    // It is trusted by nobody: the handshake gets as far as that.
+    // No trusted authority signed it: the handshake ends with that alert.
     let other = Certificate::new(&files);
     let mut stream = other.connect(node.https_address()).unwrap();
     let error = stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap_err();

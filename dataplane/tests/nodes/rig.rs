@@ -70,13 +70,13 @@ impl Rig {
         self.worker.round(self.now());
     }
 
-    /// Has it let answers go; tells how they ended.
+    /// Releases answers; returns their outcomes.
     pub(crate) fn release(&mut self, numbers: &[u64]) -> Vec<Outcome> {
         self.worker.mailbox().send(Command::ReleaseAnswers(numbers.to_vec()));
         self.wait(0)
     }
 
-    /// Lets seconds pass; tells how what waited ended.
+    /// Advances the clock by seconds; returns the outcomes of held packets.
     pub(crate) fn wait(&mut self, seconds: u64) -> Vec<Outcome> {
         self.now_s += seconds;
         self.worker.round(self.now());

@@ -1,5 +1,5 @@
 //! Servers whose connection ended and that may come back: a restarted one is found again at the
-//! shortest interval, whatever the leases count meanwhile.
+//! shortest interval, whatever the leases say.
 
 use std::time::Duration;
 

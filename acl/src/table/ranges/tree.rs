@@ -27,10 +27,16 @@ pub(super) trait Number: Copy + Ord + std::fmt::Debug {
     fn node(numbers: &[Self]) -> Self::Node;
     /// How many of a node's numbers are below a key.
     fn below(node: &Self::Node, key: Self::Signed) -> u32;
-    /// The same with AVX2, which the processor must have.
+    /// The same with AVX2.
+    ///
+    /// # Safety
+    /// The processor has AVX2 and POPCNT.
     #[cfg(target_arch = "x86_64")]
     unsafe fn below_avx2(node: &Self::Node, key: Self::Signed) -> u32;
-    /// The same with AVX-512, which the processor must have.
+    /// The same with AVX-512.
+    ///
+    /// # Safety
+    /// The processor has AVX-512F and POPCNT.
     #[cfg(target_arch = "x86_64")]
     unsafe fn below_avx512(node: &Self::Node, key: Self::Signed) -> u32;
 }

@@ -5,8 +5,8 @@
 //! | `/page` | the picture of the policies, with empty tables and a script |
 //! | `/page/live.json` | what the script asks for every two seconds |
 //!
-//! A picture takes a while to draw, so a thread draws it and the last one is served meanwhile. It is
-//! drawn only while somebody looks, and takes at most one part in [`SHARE`] of the time.
+//! A picture takes a while to draw, so a thread draws it, and requests get the last one. It is
+//! drawn only while a browser requests it, and takes at most one part in [`SHARE`] of the time.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};

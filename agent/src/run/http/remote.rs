@@ -133,7 +133,7 @@ fn parameter(query: &str, name: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Lets in whom the API server authenticates and authorizes.
+/// Admits clients that the API server authenticates and authorizes.
 pub(in crate::run) struct Reviews {
     access: ApiAccess,
     reviewer: OnceCell<Reviewer>,

@@ -72,7 +72,7 @@ impl HeldAnswers {
         }
     }
 
-    /// Lets answers go that nobody released in time.
+    /// Makes answers ready to send whose time is over without a release.
     pub(in crate::graph) fn expire(&mut self, now: Now) {
         while let Some(held) = self.held.pop_front_if(|it| it.until <= now) {
             if let Some(tap) = &self.tap {

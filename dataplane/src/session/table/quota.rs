@@ -13,7 +13,7 @@
 //!
 //! Each thread counts what it opens and ends by itself, so that threads do not take cache lines from
 //! each other; the sum over the threads is what is used. It is formed only for a table that is
-//! filling up: while less than a quarter is used, nobody can have reached a bound.
+//! filling up: while less than a quarter is used, no owner can have reached a bound.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
@@ -75,7 +75,7 @@ pub(super) struct Quotas {
 #[repr(align(64))]
 struct Counts {
     unreported: AtomicI32,
-    /// By owner: ports, remote owners, nobody.
+    /// By owner: ports, remote owners, none.
     owners: Box<[AtomicI32]>,
 }
 
@@ -195,7 +195,7 @@ impl Quotas {
             self.counting.fetch_max(number + 1, Ordering::AcqRel);
         }
         let Counts { unreported, owners } = &self.threads[number];
-        // The list is locked, so nobody else writes these counts.
+        // The list is locked, so no other thread writes these counts.
         let add = |counter: &AtomicI32| {
             let sum = counter.load(Ordering::Relaxed) + by;
             counter.store(sum, Ordering::Relaxed);
