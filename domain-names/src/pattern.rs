@@ -96,7 +96,8 @@ impl fmt::Display for DomainPattern {
 }
 
 impl DomainPattern {
-    /// Whether the pattern covers a name, given without a full stop at the end.
+    /// Whether the pattern covers a name, given without a full stop at the end. A text with an empty
+    /// first label is no name.
     pub fn matches(&self, name: &str) -> bool {
         let Some(at) = name.len().checked_sub(self.name.len()) else { return false };
         let (front, end) = name.as_bytes().split_at(at);
@@ -104,7 +105,7 @@ impl DomainPattern {
             return false;
         }
         match self.is_prefix {
-            true => front.len() > 1 && front.ends_with(b"."),
+            true => front.ends_with(b".") && !front.starts_with(b"."),
             false => front.is_empty(),
         }
     }
@@ -142,7 +143,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_empty_label_in_front_matches_nothing() {
+        let pattern: DomainPattern = "*.example.org".parse().unwrap();
+        assert!(pattern.matches("a.example.org"));
+        for other in [".example.org", ".a.example.org", "..example.org"] {
+            assert!(!pattern.matches(other), "{other}");
+        }
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         /// The definition, label by label.
         #[test]
         fn matching_is_by_whole_labels(
