@@ -39,7 +39,7 @@ impl<T> Nested<T> {
         self.nodes.get_mut(&prefix.order()).map(|(_, node)| node)
     }
 
-    /// What is attached to `prefix`, made by `fresh` if there is nothing yet.
+    /// Returns the value attached to `prefix`, made by `fresh` if there is none yet.
     pub(crate) fn entry(&mut self, prefix: Prefix, fresh: impl FnOnce() -> T) -> &mut T {
         let lengths = &mut self.lengths;
         let (_, node) = self.nodes.entry(prefix.order()).or_insert_with(|| {
@@ -55,7 +55,7 @@ impl<T> Nested<T> {
         Some(node)
     }
 
-    /// What is attached to the networks around `net`, outermost first.
+    /// Returns the values attached to the networks around `net`, outermost first.
     pub(crate) fn around(&self, net: Prefix) -> impl Iterator<Item = &T> {
         let lengths = &self.lengths[usize::from(net.is_v4())];
         (0..net.length())

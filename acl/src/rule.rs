@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::{AddressMap, Identity, Key, PeerSetId};
 
-/// What a rule demands of one end (source or destination) of a packet.
+/// Condition on one end (source or destination) of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     /// Any address of any family.
@@ -42,7 +42,7 @@ impl PortRange {
     }
 }
 
-/// What becomes of a packet that a rule matches.
+/// Verdict on a packet that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// The connection may be opened.
@@ -53,7 +53,7 @@ pub enum Action {
     Pass,
 }
 
-/// What a rule demands of the TCP flags: the bits of `mask` must read `value`.
+/// Condition on the TCP flags: the bits of `mask` must read `value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct TcpFlags {
     /// The flags that are looked at, as in byte 13 of the TCP header (RFC 9293).
@@ -89,7 +89,7 @@ pub struct Rule {
     pub destination_ports: PortRange,
     /// TCP flags; anything but [`TcpFlags::ANY`] goes with TCP.
     pub tcp_flags: TcpFlags,
-    /// What the rule says.
+    /// Verdict of the rule.
     pub action: Action,
     /// The origin that verdicts are reported with, such as `NetworkPolicy default/db ingress[0]`.
     pub origin: Arc<str>,

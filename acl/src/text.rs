@@ -123,7 +123,7 @@ fn ports(f: &mut fmt::Formatter<'_>, what: &str, range: PortRange) -> fmt::Resul
 /// IANA's numbers of the protocols that have a name here.
 const NAMES: [(&str, u8); 5] = [("tcp", 6), ("udp", 17), ("sctp", 132), ("icmp", 1), ("icmp6", 58)];
 
-/// What stands behind a backslash in an origin for characters that cannot stand there.
+/// Stands behind a backslash in an origin for characters that cannot stand there.
 const ESCAPES: [(char, char); 4] = [('\\', '\\'), ('"', '"'), ('\n', 'n'), ('\r', 'r')];
 
 fn is_icmp(protocol: u8) -> bool {

@@ -16,7 +16,7 @@ pub struct ParseError {
     pub line: usize,
     /// Column in characters, counted from 1; one past the end where something is missing.
     pub column: usize,
-    /// What was found and what was expected.
+    /// The word found, and those expected.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the commands of `podgate` share: exit codes, errors on stderr, output on stdout.
+//! Parts that the commands of `podgate` share: exit codes, errors on stderr, output on stdout.
 //!
 //! Every command ends with 0 (done), [`NO`] (the answer is no) or [`UNUSABLE`] (the input cannot
 //! be used, which is also the exit code of wrong arguments).

@@ -7,7 +7,7 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-/// What the switch needs:
+/// Capabilities of the switch:
 ///
 /// - `NET_ADMIN`: XDP programs on interfaces, netlink, nftables, sysctls of the network,
 /// - `NET_RAW`: AF_XDP sockets,
@@ -18,16 +18,16 @@ pub const SWITCH: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::IPC_LOCK);
 
-/// What enforcement by nftables needs: rules, netlink and sysctls of the network.
+/// Capabilities of enforcement by nftables: rules, netlink and sysctls of the network.
 pub const NFTABLES: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// What the CNI plugin needs, and the IPAM plugin that it calls:
+/// Capabilities of the CNI plugin and the IPAM plugin that it calls:
 ///
 /// - `NET_ADMIN`: veth pairs, addresses, routes,
 /// - `SYS_ADMIN`: entering the pod's network namespace.
 pub const PLUGIN: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::SYS_ADMIN);
 
-/// What the proxy needs: nothing.
+/// Capabilities of the proxy: none.
 pub const NONE: CapabilitySet = CapabilitySet::empty();
 
 /// Keeps these capabilities of those the calling thread has, for good: later programs that it runs

@@ -1,4 +1,4 @@
-//! What the calling process runs with, as the kernel tells it in `/proc/self/status`.
+//! Privileges of the calling process, as the kernel reports them in `/proc/self/status`.
 
 use std::fs;
 

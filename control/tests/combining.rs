@@ -87,7 +87,7 @@ fn basic_rules(cluster: &Cluster, pod: &Pod, is_ingress: bool) -> Vec<Rule> {
     table
 }
 
-/// What matches both rules; permitted if both permit.
+/// Matches what both rules match; permits if both permit.
 fn both(a: &Rule, b: &Rule) -> Option<Rule> {
     let net = |a: Option<IpNet>, b: Option<IpNet>| match (a, b) {
         (None, net) | (net, None) => Some(net),

@@ -96,7 +96,7 @@ fn a_recreated_pod_keeps_nothing_of_its_predecessor() {
     }
 }
 
-/// What the switch ends connections by.
+/// The switch ends connections by these reports.
 #[test]
 fn addresses_that_change_their_pod_are_told_once() {
     let made = |name: &str, address: &str, uid: &str| {

@@ -1,4 +1,4 @@
-//! What an event touches, and what it does not.
+//! Each event touches the tables that it concerns, and no others.
 
 mod common;
 

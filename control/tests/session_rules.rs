@@ -19,7 +19,7 @@ fn everybody() -> Vec<IpAddr> {
     pods.chain(OTHERS.map(str::to_owned)).map(|text| text.parse().unwrap()).collect()
 }
 
-/// What the stack says; without any rule it goes on, that is: yes.
+/// Verdict of the stack; without any rule, it permits.
 fn allowed(table: &Table, connection: &Connection) -> bool {
     table.lookup(connection).is_none_or(|rule| rule.action == Action::Allow)
 }

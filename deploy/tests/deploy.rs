@@ -1,4 +1,4 @@
-//! What deploys Podgate: manifests, chart and kustomization agree with each other and with the code.
+//! Manifests, chart and kustomization agree with each other and with the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -304,7 +304,7 @@ fn the_switch_gets_the_capabilities_that_it_uses_and_no_others() {
     assert_eq!(names[kept..], ["SYS_ADMIN", "SETPCAP"], "for the start");
 }
 
-/// What the roles of a kustomization grant, as `GROUP RESOURCE VERB`.
+/// Permissions that the roles of a kustomization grant, as `GROUP RESOURCE VERB`.
 fn grants(objects: &[Value], kind: &str, role: &str) -> BTreeSet<String> {
     let role = object(objects, kind, role);
     let mut grants = BTreeSet::new();

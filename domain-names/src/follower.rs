@@ -20,7 +20,7 @@ pub struct Seen<'a> {
     pub from_pod: bool,
     /// The place in the stream; `None` for UDP.
     pub segment: Option<Segment>,
-    /// What is behind the transport header.
+    /// Bytes behind the transport header.
     pub payload: &'a [u8],
 }
 

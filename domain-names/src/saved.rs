@@ -35,7 +35,7 @@ struct Head {
 const MOST: usize = 1 << 20;
 
 impl<P: Ord + Clone + Serialize + DeserializeOwned> NameTable<P> {
-    /// What to save at `now`.
+    /// Returns the state to save at `now`.
     pub fn to_save(&self, now: Duration) -> Vec<SavedAddress<P>> {
         let saved = |row: crate::Row<P>| SavedAddress {
             pod: row.pod,

@@ -102,10 +102,10 @@ pub struct Change<P> {
     pub lingering: Vec<IpAddr>,
 }
 
-/// What an answer did.
+/// Effect of an answer on the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered<P> {
-    /// What changed.
+    /// Changes of pods' addresses.
     pub changes: Vec<Change<P>>,
     /// The number of the change that must be in force before the pod gets the answer; `None` if all
     /// is in force.

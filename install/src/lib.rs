@@ -1,4 +1,4 @@
-//! What Podgate puts on a cluster node beside its process, and how it is taken off again.
+//! Installs on a cluster node what Podgate needs beside its process, and removes it.
 //!
 //! - `place`: files that appear whole or not at all,
 //! - `configuration`: the CNI configuration, completed from the Node's pod networks,

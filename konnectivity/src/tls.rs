@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// What client and server say of a connection between them.
+    /// Returns the errors of client and server on a connection between them.
     async fn refusals(ours: &TlsFiles, theirs: &TlsFiles) -> [Option<String>; 2] {
         use tokio::io::AsyncReadExt;
         let client = tokio_rustls::TlsConnector::from(Arc::new(client(ours, &[]).unwrap()));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is open never passes the bound and never closes for good.
+        /// The open window never passes the bound and never stays closed.
         #[test]
         fn the_window_stays_within_its_bounds(
             most in 1_usize..1 << 21,

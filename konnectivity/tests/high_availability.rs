@@ -103,7 +103,7 @@ impl Fleet {
     }
 }
 
-/// What came of the connections.
+/// Outcomes of the connections.
 #[derive(Debug, Default)]
 struct Tally {
     finished: AtomicUsize,

@@ -85,7 +85,7 @@ fn an_older_switchs_answers_are_understood_and_a_newer_ones_too() {
     }
 }
 
-/// Has the client make a request of this kind, and reads the answer as the plugin does.
+/// Makes the client send a request of this kind, and reads the answer as the plugin does.
 fn call(request: &Value, answer: String) {
     let folder = TempDir::new("versions");
     let socket = folder.path().join("socket");

@@ -34,7 +34,7 @@ pub struct Export {
     pub filter: Filter,
 }
 
-/// What became of the verdicts that match.
+/// Counts of the verdicts that match.
 #[derive(Debug, Default)]
 pub struct ExportCounts {
     /// Written.

@@ -1,4 +1,4 @@
-//! What the switch did, in words and in JSON.
+//! Verdicts and traces of the switch, in words and in JSON.
 //!
 //! - [`verdicts`]: the stream of verdicts about new connections (`podgate observe`),
 //! - [`export`]: the same in a file that rotates,

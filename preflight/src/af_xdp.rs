@@ -9,7 +9,7 @@ use crate::report::{Finding, Level};
 /// Frames of the trial's UMEM.
 const FRAMES: u32 = 1024;
 
-/// What a port of a pod can do here.
+/// AF_XDP capabilities of a pod's port here.
 pub(crate) struct Ports {
     /// How frames reach it.
     pub(crate) mode: String,

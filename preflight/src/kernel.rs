@@ -33,7 +33,7 @@ fn rate_release(release: &str) -> Finding {
     }
 }
 
-/// What the switch keeps while it runs (`confine::capabilities::SWITCH`).
+/// Capabilities that the switch keeps while it runs (`confine::capabilities::SWITCH`).
 const KEPT: [&str; 4] = ["NET_ADMIN", "NET_RAW", "BPF", "IPC_LOCK"];
 
 pub(crate) fn capabilities(held: &[String]) -> Finding {

@@ -1,4 +1,4 @@
-//! What a machine allows the switch to do, which modes the switch takes there, and what it costs.
+//! Checks what a machine allows the switch to do, which modes the switch takes there, and its memory cost.
 //!
 //! ```text
 //!   Wanted ─▶ inspect ─▶ kernel, memory, af_xdp, uplink, cni ─▶ Finding … ─▶ Report
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 pub use memory::{HugePages, Memory};
 pub use report::{Finding, Level, Modes, Report};
 
-/// What the switch would be started with.
+/// Options that the switch would be started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// Pods of this cluster node.

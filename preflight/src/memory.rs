@@ -1,4 +1,4 @@
-//! What the switch costs in memory, and whether the machine has that.
+//! Memory cost of the switch, and whether the machine has that much.
 
 use std::fmt;
 use std::path::Path;
@@ -28,7 +28,7 @@ const FRAME_AND_PORT: u64 = 133;
 const SESSION: u64 = 64 + 48;
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// What the switch costs in memory, in bytes.
+/// Memory cost of the switch, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Pods it is worked out for.
@@ -37,7 +37,7 @@ pub struct Memory {
     pub ports: u32,
     /// Frames of the UMEM, shared by all ports.
     pub umem_bytes: u64,
-    /// What the kernel sets aside for the ports.
+    /// Kernel memory for the ports.
     pub kernel_bytes: u64,
     /// Of that, for one port.
     pub kernel_bytes_per_port: u64,

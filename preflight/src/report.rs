@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::Memory;
 
-/// What one check came to, from best to worst.
+/// Result of one check, from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -27,9 +27,9 @@ pub struct Finding {
     pub check: &'static str,
     /// How good it is.
     pub level: Level,
-    /// What was found.
+    /// The finding in words.
     pub detail: String,
-    /// What to do about it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -66,9 +66,9 @@ pub struct Modes {
 pub struct Report {
     /// One for each check.
     pub findings: Vec<Finding>,
-    /// What a start would take.
+    /// Modes that a start would take.
     pub modes: Modes,
-    /// What it would cost.
+    /// Memory that a start would cost.
     pub memory: Memory,
 }
 

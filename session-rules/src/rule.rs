@@ -102,7 +102,7 @@ pub struct Rule {
     pub local: End,
     /// The other end.
     pub remote: End,
-    /// What it says.
+    /// The rule's verdict.
     pub action: Action,
     /// Its name, unique among the rules of a stack.
     pub tag: Arc<str>,

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// What is known about a client.
+/// Identity of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
     /// The token of the header `Authorization: Bearer`.
@@ -89,7 +89,7 @@ impl Identity {
         Ok(Self { files: None, current: Mutex::new(current) })
     }
 
-    /// What accepts the next connection.
+    /// Accepts the next connection.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         // Nothing that can panic runs under this lock.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);

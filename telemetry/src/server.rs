@@ -62,7 +62,7 @@ pub struct Page {
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
-/// What a page may load and run: its own styles and scripts, answers of this server.
+/// Content-Security-Policy of pages: own styles and scripts, answers of this server.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

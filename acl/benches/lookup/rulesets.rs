@@ -3,7 +3,7 @@
 use acl::{Action, Address, End, Key, PortRange, Rule};
 use ipnet::IpNet;
 
-/// What the ends of rules look like.
+/// The shape of a rule's ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
     /// Hosts on both ends, each pair with a port.

@@ -50,7 +50,7 @@ struct Node {
     identity: Option<Identity>,
 }
 
-/// What begins at a network for one set.
+/// The blocks of one set that begin at a network.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     set: PeerSetId,

@@ -99,7 +99,7 @@ pub(crate) struct Editor {
     v6: v6::Editor,
     /// Whether IPv4 and IPv6 networks changed since the last version.
     changed: [bool; 2],
-    /// What [`version`](Self::version) hands out.
+    /// The version that [`version`](Self::version) hands out.
     current: Lpm,
 }
 

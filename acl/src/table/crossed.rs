@@ -60,7 +60,7 @@ const BLOCK: usize = 32;
 #[repr(align(64))]
 struct Block([u16; BLOCK]);
 
-/// What is granted to each layer of a table of so many rules.
+/// Bounds on each layer of a table of so many rules.
 #[derive(Clone, Copy)]
 struct Room {
     /// Words of its index.

@@ -37,7 +37,7 @@ pub(super) struct Field {
     pub(super) has_classes: [bool; 3],
 }
 
-/// What records hold for rules over both ends.
+/// Parts of a record that serve rules over both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Both {
     /// Nothing: there are none.

@@ -1,6 +1,6 @@
 //! Lists of rules, decided by a key's transport class.
 //!
-//! What the ends of a key leave is a list of rules in order. Which of them is the first to match
+//! The ends of a key leave a list of rules in order. Which of them is the first to match
 //! depends on the key's [transport class](super::transport) alone and is read from a row of cells,
 //! however long the list is. Lists with equal conditions in equal order share one row.
 //!

@@ -38,7 +38,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// What [`lookup_vector`](Self::lookup_vector) says where no rule matches.
+    /// Value that [`lookup_vector`](Self::lookup_vector) writes where no rule matches.
     pub const NONE: u32 = NONE;
 
     /// Compiles `rules` for the identities of `addresses`.
@@ -70,7 +70,7 @@ impl Table {
         self.parts.ends.fields.each_ref().map(|field| field.identities > 0)
     }
 
-    /// What the compiler found.
+    /// Findings of the compiler.
     pub fn report(&self) -> Report {
         Report::new(&self.parts, &self.rules, size_of::<Self>() + size_of_val(&*self.permits))
     }

@@ -1,4 +1,4 @@
-//! What the compiler found in a rule set, and what it chose.
+//! Findings of the compiler about a rule set, and its choice of structure.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::plan::{BothEnds, ByEnds, Decide, Parts};
 use super::ranges::Ranges;
 use crate::Rule;
 
-/// What the compiler found in a rule set.
+/// Findings of the compiler about a rule set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Rules in the set.

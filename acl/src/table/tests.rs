@@ -1,4 +1,4 @@
-//! What tables find, whatever structure is chosen for them.
+//! Lookups in tables agree with the linear form, whatever structure is chosen.
 
 use super::*;
 use crate::{Action, Address, AddressMapBuilder, Block, End, Key, PeerSetId, PortRange, linear};

@@ -12,7 +12,7 @@ use crate::config::{
     self, Config, ConfigError, Masquerade, Options, host_name, online_cores, read_file,
 };
 
-/// What `podgate check` takes.
+/// Arguments of `podgate check`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Ends with 0 if nothing is in the way, with 1 if the switch runs and there \

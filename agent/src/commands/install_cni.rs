@@ -15,7 +15,7 @@ use super::call::Socket;
 use crate::config::Span;
 use crate::run::Status;
 
-/// What `podgate install-cni` takes.
+/// Arguments of `podgate install-cni`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Both files appear whole or not at all. The configuration is written once \
 the switch is ready: a runtime that finds it starts pods. host-local without ranges gets one for each \

@@ -7,7 +7,7 @@ use cli::{NO, Output, fail, print};
 use install::{Places, Removal, uninstall};
 use serde_json::json;
 
-/// What `podgate uninstall` takes.
+/// Arguments of `podgate uninstall`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Removes configurations that call podgate-cni, the plugin, XDP and tcx programs, \

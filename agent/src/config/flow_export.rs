@@ -40,7 +40,7 @@ impl FlowExport {
         Self { file, max_size_mb, backups, filter: text, parsed: parsed.ok() }
     }
 
-    /// What to export, if anything.
+    /// Where and which verdicts to export; `None` exports none.
     pub(crate) fn export(&self) -> Option<Export> {
         Some(Export {
             path: self.file.clone()?,

@@ -46,7 +46,7 @@ enum Command {
     Top(top::Args),
 }
 
-/// What all commands take.
+/// Arguments of all commands.
 #[derive(Debug, Clone, clap::Args)]
 struct Cluster {
     /// The kubeconfig file [default: KUBECONFIG, else ~/.kube/config]
@@ -101,7 +101,7 @@ impl Scope {
 /// Why a command ends.
 #[derive(Debug)]
 enum Failure {
-    /// What the caller gave cannot be used.
+    /// An argument of the caller is wrong.
     Unusable(String),
     /// Anything else.
     Failed(String),

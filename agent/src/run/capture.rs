@@ -89,7 +89,7 @@ pub(super) fn stream(
     writer.flush()
 }
 
-/// Has the connections that a capture of a port may show take the switch, others stay in the
+/// Keeps the connections that a capture of a port may show in the switch; others stay in the
 /// kernel's hands.
 fn follow(status: &SharedStatus, port: &Arc<str>, filter: Filter) -> Option<Followed> {
     let flow_offload = status.flow_offload();

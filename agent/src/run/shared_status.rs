@@ -31,9 +31,9 @@ pub struct SharedStatus {
     pub(crate) names: Arc<Names>,
     /// The packet trace.
     pub trace: observe::trace::Store,
-    /// What became of exported verdicts.
+    /// Counts of exported and lost verdicts.
     pub(crate) flow_export: Arc<observe::export::ExportCounts>,
-    /// What forwards established connections.
+    /// State of flow offload.
     flow_offload: Mutex<FlowOffload>,
     /// Keeps the connections of the packet trace out of the kernel's hands.
     traced: Mutex<Option<Followed>>,
@@ -54,7 +54,7 @@ pub struct SharedStatus {
     recent: Recent,
 }
 
-/// What forwards established connections beside the switch.
+/// State of flow offload.
 #[derive(Clone, Default)]
 pub enum FlowOffload {
     /// Not requested.
@@ -213,7 +213,7 @@ impl SharedStatus {
         unhealthy_reasons
     }
 
-    /// What forwards established connections.
+    /// State of flow offload.
     pub fn flow_offload(&self) -> FlowOffload {
         self.flow_offload.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

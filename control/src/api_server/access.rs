@@ -17,7 +17,7 @@ pub enum Access {
     Kubeconfig(PathBuf),
     /// The service account of the pod this process runs in.
     InCluster,
-    /// What `kubectl` would use: a file, or `KUBECONFIG`, or `~/.kube/config`; one of its contexts,
+    /// Credentials that `kubectl` would use: a file, or `KUBECONFIG`, or `~/.kube/config`; one of its contexts,
     /// or the current one.
     User {
         /// The file.

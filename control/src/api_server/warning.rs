@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::call::{Failure, call};
 use crate::ObjectRef;
 
-/// What is wrong with an object.
+/// A fault of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The object.

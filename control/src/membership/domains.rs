@@ -15,7 +15,7 @@ use super::{Membership, Sets};
 use crate::PodKey;
 use crate::peers::PeerSet;
 
-/// What DNS gave to pods, and the sets that it is in.
+/// Addresses that DNS gave to pods, and the sets that a pod is in.
 #[derive(Debug, Default)]
 pub(super) struct Domains {
     names: HashMap<PodKey, BTreeMap<Arc<str>, Addresses>, RandomState>,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// What a request is answered with.
+/// Answer to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Watch events, then the end of the answer.
@@ -28,7 +28,7 @@ pub(crate) enum Step {
     Drop,
     /// This status.
     Status(u16),
-    /// What a server without streaming lists says.
+    /// Answers as a server without streaming lists.
     NoStreaming,
     /// A page of a list and its continue token.
     Page(Vec<Value>, &'static str),
@@ -101,7 +101,7 @@ impl Double {
         path
     }
 
-    /// What was asked of a resource so far.
+    /// Requests for a resource so far.
     pub(crate) fn asked(&self, resource: &str) -> Vec<String> {
         self.state.lock().unwrap().asked.get(resource).cloned().unwrap_or_default()
     }

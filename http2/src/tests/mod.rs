@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::frame::{self, flag, kind};
 use super::{Field, Handler, Link, Receiver, Role, Settings, hpack};
 
-/// What a connection made of the bytes it got.
+/// Events that a connection made of the bytes it got.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     /// Calls of the handler.

@@ -15,7 +15,7 @@ fn on_stream(frames: &[Raw<'_>]) -> Seen {
     serve(&client(&all))
 }
 
-/// What a client makes of a server's frames, with streams 1 and 3 open.
+/// Returns a client's reaction to a server's frames, with streams 1 and 3 open.
 fn as_client(frames: &[Raw<'_>]) -> Seen {
     let mut bytes = Vec::new();
     put(&mut bytes, kind::SETTINGS, 0, 0, &[]);

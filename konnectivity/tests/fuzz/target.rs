@@ -1,4 +1,4 @@
-//! What must hold for any bytes that a client or an agent sends.
+//! Checks that hold for any bytes that a client or an agent sends.
 
 use bytes::Bytes;
 use konnectivity::packet::Packet;

@@ -7,7 +7,7 @@ use dataplane::graph::trace::Filter;
 use dataplane::{Outcome, Verdict};
 use ipnet::IpNet;
 
-/// What each term is called, and what it takes.
+/// Names and arguments of the terms.
 const TERMS: &str = "in, out, from, to, address, protocol, port, verdict, reason";
 
 /// Reads terms, `NAME=VALUE`, separated by blanks or commas; `addresses` returns those of a pod.

@@ -35,7 +35,7 @@ pub struct Line {
     /// Name of the outcome, as in metrics; absent while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What the reason means.
+    /// The reason in words.
     pub meaning: String,
     /// Whether the switch sent its sender an ICMP error.
     pub answered: bool,
@@ -43,7 +43,7 @@ pub struct Line {
     pub trace: Vec<Decision>,
 }
 
-/// What one node decided.
+/// Decision of one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// The node.
@@ -51,14 +51,14 @@ pub struct Decision {
     /// Where it sent the packet; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// What it found and decided, in words.
+    /// The node's findings and decision, in words.
     pub says: String,
     /// The same in fields that belong to the node.
     #[serde(flatten)]
     pub fields: Map<String, Value>,
 }
 
-/// What is said of a packet that waits.
+/// Description of a packet that waits.
 const WAITS: &str = "A later fragment that waits for its first.";
 
 impl Line {
@@ -112,7 +112,7 @@ pub fn write_decisions(
     decisions.try_for_each(|it| writeln!(f, "    {:<14} {}", it.node, it.says))
 }
 
-/// What each node of a trace decided.
+/// Returns the decision of each node of a trace.
 pub fn decisions(trace: &PacketTrace) -> Vec<Decision> {
     let decision = |step| {
         let (says, fields) = words::of(step);

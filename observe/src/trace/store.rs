@@ -45,7 +45,7 @@ impl Store {
         drop(old);
     }
 
-    /// What was followed so far, in the order of time, and how many packets are wanted.
+    /// Packets recorded so far, in order of time, and how many are wanted.
     pub fn lines(&self, switch: &Switch) -> (Vec<Line>, u32) {
         self.newest(switch, usize::MAX)
     }

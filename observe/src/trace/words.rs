@@ -1,4 +1,4 @@
-//! What a node decided, in words for people and in fields for scripts.
+//! Decisions of nodes, in words for people and in fields for scripts.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -57,7 +57,7 @@ struct Handle {
 
 /// One observer's end.
 pub struct Observer {
-    /// What matches its filter: past events first, then new ones.
+    /// Events that match its filter: past ones first, then new ones.
     pub events: Receiver<Arc<Event>>,
     lost: Arc<AtomicU64>,
 }
@@ -304,7 +304,7 @@ impl Inner {
     }
 }
 
-/// What the protocol with this IP number (IANA) is called.
+/// Name of the protocol with this IP number (IANA).
 pub fn protocol_name(number: u8) -> String {
     match number {
         protocol::TCP => "TCP".to_owned(),

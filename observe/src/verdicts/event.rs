@@ -15,7 +15,7 @@ pub struct Event {
     pub time: String,
     /// The cluster node whose switch took it.
     pub node: Arc<str>,
-    /// What became of the packet.
+    /// Verdict on the packet.
     pub verdict: Verdict,
     /// Name of the outcome, as in metrics.
     pub reason: String,

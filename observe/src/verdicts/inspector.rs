@@ -48,7 +48,7 @@ pub(super) struct Seen {
     pub(super) packet: Option<SeenPacket>,
 }
 
-/// What its headers said.
+/// Contents of the packet's headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SeenPacket {
     pub(super) source: IpAddr,

@@ -41,7 +41,7 @@ pub(super) struct Diff {
     /// The cluster that live stands for [default: $KUBECONFIG, or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// What ends with 1
+    /// Changes that end the command with 1
     #[arg(long, value_enum, default_value = "opened")]
     fail_on: FailOn,
     /// Words, one JSON object, or a table for a review

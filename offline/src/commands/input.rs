@@ -104,7 +104,7 @@ impl Observed {
         Ok(events)
     }
 
-    /// What the running switch remembers, and decides in the time to come.
+    /// Restores what the running switch remembers and decides in the time to come.
     fn live(&self) -> Result<Vec<Event>, String> {
         let said = |error: ClientError| error.to_string();
         let client = Client::connect(&self.socket, PATIENCE).map_err(said)?;

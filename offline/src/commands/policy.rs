@@ -32,7 +32,7 @@ enum Command {
     Diff(diff::Diff),
     /// Mistakes in manifests, each with its line
     Lint(lint::Lint),
-    /// What policies allow, drawn
+    /// Draw what policies allow
     Picture(picture::Draw),
     /// Policies that allow what was observed
     Suggest(suggest::Suggest),

@@ -19,7 +19,7 @@ pub(crate) struct Staged {
     /// The file with the objects of the live cluster.
     pub(crate) live: Option<PathBuf>,
     folder: Option<PathBuf>,
-    /// What staged paths stand for.
+    /// The original paths of staged ones.
     names: Vec<(PathBuf, String)>,
 }
 

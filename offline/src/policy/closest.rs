@@ -61,7 +61,7 @@ pub(super) fn closest(
     gaps.min_by_key(|(lacking, _)| *lacking).map(|(_, words)| words)
 }
 
-/// What a rule lacks, and how much that is.
+/// Conditions of a rule that a connection lacks, and how many.
 type Gap = Option<(usize, String)>;
 
 fn peer_gap(cluster: &Cluster<'_>, rule: &PolicyRule, other: &Other<'_>) -> Gap {

@@ -1,4 +1,4 @@
-//! What a running switch shows in a browser: the picture of its policies, and the names that its
+//! The live page of a running switch: the picture of its policies, and the names that its
 //! connections have in the picture.
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ pub struct Drawing {
     nodes: HashMap<IpAddr, String>,
     /// Networks in the picture.
     nets: Vec<IpNet>,
-    /// What stands for all other addresses in the picture.
+    /// The node of the picture for all other addresses.
     outside: Option<String>,
 }
 

@@ -24,7 +24,7 @@ pub struct Matrix {
     view: Arc<View>,
 }
 
-/// What the rules say about one connection.
+/// The rules' answer for one connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Decision {
     /// Whether the connection may be opened.

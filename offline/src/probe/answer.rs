@@ -119,7 +119,7 @@ impl From<Answer> for Reply {
     }
 }
 
-/// What one switch decided about the packet that opens a connection.
+/// Decision of one switch about the packet that opens a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// The cluster node.
@@ -142,7 +142,7 @@ pub struct Passage {
     pub ingress: Option<Decision>,
 }
 
-/// What the rules of one pod say about one direction.
+/// Verdict of the rules of one pod in one direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The pod, as `ns/pod`.

@@ -43,7 +43,7 @@ pub struct Case {
     pub expect: Option<Verdict>,
 }
 
-/// What is wrong with a case; displays as `case N: FIELD: what is wrong`, without the parts that
+/// A fault of a case; displays as `case N: FIELD: what is wrong`, without the parts that
 /// do not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -51,7 +51,7 @@ pub struct Fault {
     pub case: Option<usize>,
     /// The field; empty for the case as a whole.
     pub field: &'static str,
-    /// What is wrong, with the value where that helps.
+    /// The fault, with the value where that helps.
     pub problem: String,
 }
 

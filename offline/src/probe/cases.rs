@@ -90,7 +90,7 @@ fn yaml(text: &[u8]) -> Result<Vec<Document>, String> {
     Ok(documents)
 }
 
-/// What a document, or an element of a list, is.
+/// Returns the kind of a document, or of an element of a list.
 #[derive(Debug)]
 enum Document {
     Case(Fields),

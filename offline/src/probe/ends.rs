@@ -44,7 +44,7 @@ pub enum Port {
 /// Reads a pod, address, cluster node or service.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// A fault of the text.
 pub fn endpoint(text: &str) -> Result<Endpoint, String> {
     if let Ok(address) = text.parse() {
         return Ok(Endpoint::Address(address));
@@ -99,7 +99,7 @@ fn named_port(name: &str) -> Result<Port, String> {
 /// Reads a port as written on a command line.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// A fault of the text.
 pub fn port_argument(text: &str) -> Result<Port, String> {
     match text.parse::<u64>() {
         Ok(number) => port(&number.into()),

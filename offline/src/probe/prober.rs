@@ -59,7 +59,7 @@ impl Prober {
         &self.world
     }
 
-    /// What case `number` names that does not exist.
+    /// Returns the names in case `number` that do not exist.
     pub fn check(&self, number: usize, case: &Case) -> Vec<Fault> {
         let unknown = |field, endpoint: &Endpoint| {
             let problem = self.unknown(endpoint)?;

@@ -142,7 +142,7 @@ impl Inspect for Recorder {
     }
 }
 
-/// What the egress rules of the pod that sent the packet say.
+/// Verdict of the egress rules of the pod that sent the packet.
 fn egress(packet: &Packet, snapshot: &Snapshot, outcome: Outcome) -> Option<Decision> {
     let pod = Arc::clone(&snapshot.pod(packet.in_port)?.name);
     let rule = Deciders { from_pod: packet.by.from_pod, to_pod: None };
@@ -160,7 +160,7 @@ fn egress(packet: &Packet, snapshot: &Snapshot, outcome: Outcome) -> Option<Deci
     }
 }
 
-/// What the ingress rules of the pod that the packet is for say.
+/// Verdict of the ingress rules of the pod that the packet is for.
 fn ingress(
     packet: &Packet,
     snapshot: &Snapshot,

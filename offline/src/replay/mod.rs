@@ -55,15 +55,15 @@ pub(crate) enum Failure {
     /// The capture cannot be read, or not to its end.
     #[error(transparent)]
     Capture(#[from] capture::Error),
-    /// What leaves would be written over what comes in.
+    /// Output and input are the same file.
     #[error("--write {}: is the capture that is being replayed", .0.display())]
     Overwrites(PathBuf),
-    /// What was to be written could not be.
+    /// The output could not be written.
     #[error("{}: {error}", what.display())]
     Output {
         /// The file, or what stands for it.
         what: PathBuf,
-        /// What happened.
+        /// The cause.
         error: io::Error,
     },
     /// The reader of the output has seen enough.

@@ -32,7 +32,7 @@ const WAYS: usize = 1024;
 /// Nothing waits in the switch for so long.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What became of a packet.
+/// Fate of a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Passed {
     /// Its number in the capture, from 1.
@@ -71,7 +71,7 @@ pub(super) struct Offline {
     tracing: Option<Arc<Tracing>>,
 }
 
-/// What happened to packets.
+/// Events of packets.
 #[derive(Default)]
 struct Log {
     /// Number of the packet under way, and when it came.
@@ -126,7 +126,7 @@ impl Offline {
         Ok(Self { worker, snapshot, wires, log, tracing: None })
     }
 
-    /// What the switch decides by.
+    /// The snapshot that the switch decides by.
     pub(super) fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
@@ -176,7 +176,7 @@ impl Offline {
         ended.into_iter().map(|(_, passed)| passed).collect()
     }
 
-    /// Has packets followed from now on.
+    /// Traces packets from now on.
     pub(super) fn follow(&mut self) {
         let tracing = Arc::new(Tracing::endless(Filter::default(), WAYS));
         self.worker.mailbox().send(Command::Trace(Some(Arc::clone(&tracing))));
@@ -263,7 +263,7 @@ mod tests {
         (offline, records.map(|record| record.expect("a whole capture").data).collect())
     }
 
-    /// What left must be what came, one hop on.
+    /// Whether a forwarded frame has sound headers and checksums.
     fn is_sound(left: &[u8]) -> bool {
         let packet = SlicedPacket::from_ethernet(left).map(|packet| packet.net);
         match packet {

@@ -1,4 +1,4 @@
-//! What is printed: a line for each packet and one for all.
+//! Prints a line for each packet and one for all.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};

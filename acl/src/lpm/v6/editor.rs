@@ -8,7 +8,7 @@ use crate::lpm::memory::Pool;
 #[derive(Debug, Default)]
 pub(in crate::lpm) struct Editor {
     tables: Option<Tables>,
-    /// What has changed since: bits, length and value, in order.
+    /// Changes since the last version: bits, length and value, in order.
     changes: Vec<(u128, u8, Option<u32>)>,
 }
 

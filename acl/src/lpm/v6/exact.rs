@@ -21,7 +21,7 @@ pub(super) struct Exact {
     pub(super) entries: usize,
 }
 
-/// What lookups see.
+/// The side that lookups read.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     tops: &'a [u32],

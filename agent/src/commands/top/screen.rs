@@ -1,10 +1,10 @@
-//! What `top` shows: rates as text, and how keys choose among them.
+//! The screen of `top`: rates as text, and keys that choose among them.
 
 use std::fmt::Write as _;
 
 use super::rates::{PortRates, Rates};
 
-/// What a screen shows, as keys have set it.
+/// The state of a screen, as keys have set it.
 #[derive(Default)]
 pub(super) struct Shown {
     order: usize,

@@ -29,7 +29,7 @@ pub(super) struct KernelRules {
     redirects: Option<RedirectReconciler>,
 }
 
-/// What the rules follow from, beside the view.
+/// Inputs of the rules, beside the view.
 pub(super) struct Site<'a> {
     pub(super) config: &'a Config,
     /// Whether the view is a whole cluster's.

@@ -62,7 +62,7 @@ impl ControlLoop {
     }
 }
 
-/// What of an object's domain names the enforcer cannot enforce.
+/// Returns a fault for each rule with domain names that the enforcer cannot enforce.
 pub(super) fn unenforced(enforcer: Enforcer, object: &Object) -> Vec<Fault> {
     let rules: &[ClusterRule] = match object {
         _ if enforcer == Enforcer::AfXdp => &[],

@@ -66,7 +66,7 @@ const MOST_FLOWS: usize = 200;
 const MOST_PAIRS: usize = 10;
 const MOST_TRACED: usize = 50;
 
-/// What the script asks for.
+/// Answer to a request of the page's script.
 #[derive(Serialize)]
 struct Live {
     time: String,

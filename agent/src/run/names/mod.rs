@@ -67,7 +67,7 @@ pub(crate) struct NameCounters {
     pub(crate) ignored: AtomicU64,
 }
 
-/// What the threads, the control loop and `show` share.
+/// State that the threads, the control loop and `show` share.
 pub(crate) struct Names {
     tap: Arc<DnsTap>,
     table: Mutex<NameTable<PodKey>>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::shared_status::{FlowOffload, SharedStatus};
 
-/// What forwards established connections beside the switch.
+/// State of flow offload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowOffloadStatus {
     /// `on`, `off`, or `unavailable`: requested, but the kernel lacks what it needs.

@@ -82,7 +82,7 @@ pub struct Status {
     /// Privileges of the process.
     #[serde(default)]
     pub privileges: PrivilegeStatus,
-    /// What forwards established connections beside the switch.
+    /// State of flow offload.
     #[serde(default)]
     pub flow_offload: FlowOffloadStatus,
 }

@@ -1,4 +1,4 @@
-//! What Kubernetes says, object by object.
+//! Kubernetes' rules as its documents state them, object by object.
 //!
 //! Written from <https://kubernetes.io/docs/concepts/services-networking/network-policies/>
 //! and the field documentation of the API types, without rules, tables or sets. It answers
@@ -39,7 +39,7 @@ pub(crate) struct Cluster {
     pub(crate) slices: BTreeMap<(String, String), Value>,
 }
 
-/// What a tier makes of a connection.
+/// Verdict of a tier on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Accept,
@@ -59,7 +59,7 @@ pub(crate) struct Connection {
 }
 
 impl Cluster {
-    /// What an edit does.
+    /// Applies an edit.
     pub(crate) fn apply(&mut self, edit: &Edit) {
         match edit {
             Edit::Apply(value) => {

@@ -103,7 +103,7 @@ impl Findings<'_> {
         }
     }
 
-    /// What the switch itself cannot read, unless a finding says it better.
+    /// Faults that the switch itself reports, unless a finding describes them better.
     pub(super) fn faults(&mut self, faults: &[Fault], named: &dyn Fn(&Path) -> String) {
         for fault in faults {
             let Some(document) = fault.document else { continue };

@@ -1,4 +1,4 @@
-//! What policies allow, as a picture: workloads are nodes, allowed ports are edges.
+//! Draws what policies allow: workloads are nodes, allowed ports are edges.
 //!
 //! ```text
 //! manifests ─ survey ─▶ Picture ─ collapse ─▶ Picture ─ layout ─▶ SVG, HTML
@@ -40,11 +40,11 @@ pub struct Node {
     pub name: String,
     /// Its namespace; empty for what is outside of all namespaces.
     pub group: String,
-    /// What it stands for.
+    /// The workload, network or service that the node stands for.
     pub kind: NodeKind,
 }
 
-/// What a node stands for.
+/// Kinds of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeKind {
     /// The pods of one workload.
@@ -142,7 +142,7 @@ impl Node {
         }
     }
 
-    /// What it stands for, as connections name their ends: `NS/WORKLOAD`, `NS/*`, a network,
+    /// The subject of the node, as connections name their ends: `NS/WORKLOAD`, `NS/*`, a network,
     /// `internet` or `node/NAME`.
     pub fn place(&self) -> Option<String> {
         match self.kind {

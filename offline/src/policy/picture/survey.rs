@@ -18,7 +18,7 @@ use crate::probe::complete::complete;
 /// The node of addresses that no policy names.
 pub const INTERNET: &str = "internet";
 
-/// What a picture shows.
+/// Choice of what a picture shows.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Only this protocol.

@@ -135,7 +135,7 @@ impl Picture {
         *text += "</g>\n";
     }
 
-    /// What the marks mean; of those that the picture has.
+    /// Draws the legend, of the marks that the picture has.
     fn legend(&self, text: &mut String, prefix: &str) {
         let has = |kind: fn(&NodeKind) -> bool| self.nodes.iter().any(|node| kind(&node.kind));
         let mut x = 30.0;

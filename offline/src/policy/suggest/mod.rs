@@ -20,7 +20,7 @@ use crate::input::Manifests;
 use crate::probe::{Endpoint, Port, Prober, Question, Verdict};
 use labels::Workloads;
 
-/// What is suggested.
+/// Policies suggested from flows.
 #[derive(Debug, Default)]
 pub struct Suggestion {
     /// The policies, as objects of Kubernetes.
@@ -29,16 +29,16 @@ pub struct Suggestion {
     pub allowed: Vec<Flow>,
     /// Observed connections that they deny, each with the reason.
     pub denied: Vec<(Flow, String)>,
-    /// What a reader must know about the policies.
+    /// Notes on the policies for a reader.
     pub notes: Vec<String>,
 }
 
 /// Which directions of a workload the policies restrict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Directions {
-    /// What workloads receive
+    /// Connections that workloads receive
     Ingress,
-    /// What workloads open
+    /// Connections that workloads open
     Egress,
     /// Both
     Both,

@@ -64,7 +64,7 @@ impl Cluster {
         found
     }
 
-    /// What a service at a connection's destination chooses from, as a cluster node sees it.
+    /// Returns the choices of a service at a connection's destination, as a cluster node sees it.
     pub(super) fn backends(
         &mut self,
         node: usize,
