@@ -79,7 +79,7 @@ impl Forwarder {
         if has_program("dpdk-testpmd") {
             list.push(Self::Testpmd);
         } else {
-            eprintln!("dpdk-testpmd is not installed (Debian: dpdk); measuring podgate alone");
+            eprintln!("dpdk-testpmd is not installed (Debian: dpdk-dev); measuring podgate alone");
         }
         list
     }
@@ -132,6 +132,12 @@ impl Forwarder {
                 }
                 let mtu = rig.node.exec(words("cat /sys/class/net/pga/mtu"));
                 rig.node.exec(words(&format!("ip link add bridge mtu {} type bridge", mtu.trim())));
+                // Where the module br_netfilter is loaded, a bridge passes packets through the IP layer's
+                // hooks as well: a bridge at its best does not.
+                for family in ["ip", "ip6", "arp"] {
+                    let hook = format!("net.bridge.bridge-nf-call-{family}tables=0");
+                    rig.node.try_exec(["sysctl", "-qew", &hook]);
+                }
                 for interface in ["pga", "pgb"] {
                     rig.node.exec(words(&format!("ip link set {interface} master bridge")));
                 }

@@ -7,11 +7,13 @@
 pub mod attach;
 pub mod forwarder;
 pub mod generator;
+mod progress;
 pub mod rig;
 mod samples;
 mod session_file;
 mod table;
 
+pub use progress::{end_progress, show_progress};
 pub use samples::Samples;
 pub use session_file::SessionFile;
 pub use table::print_table;

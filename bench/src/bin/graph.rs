@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use acl::Action;
-use bench::{Samples, SessionFile, print_table};
+use bench::{Samples, SessionFile, end_progress, print_table, show_progress};
 use clap::Parser;
 use dataplane::graph::{NODES, Node};
 use dataplane::session::{Sessions, Timeouts};
@@ -90,18 +90,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     cases.retain(|(name, ..)| name.contains(&args.only));
     let mut rigs = Vec::new();
     for (name, kind, rules, finds) in cases {
-        eprint!("\r\x1b[Kpreparing: {name} ");
+        show_progress(&format!("preparing: {name}"));
         let vectors = args.vectors * (args.rounds + 1);
         rigs.push(Rig::new(name, Traffic::new(kind, rules, args.pods), finds, vectors)?);
     }
     // The first round warms caches and predictors.
     for round in 0..=args.rounds {
         for rig in &mut rigs {
-            eprint!("\r\x1b[Kround {round} of {}: {} ", args.rounds, rig.name);
+            show_progress(&format!("round {round} of {}: {}", args.rounds, rig.name));
             rig.measure(args.vectors, round > 0);
         }
     }
-    eprintln!();
+    end_progress();
     let plain = rigs.first().map_or(0.0, |rig| rig.clocks.median());
     let mut head = vec!["case", "Mpps", "clocks a packet", "of the first row"];
     head.extend(SHOWN.map(Node::name));

@@ -1,7 +1,7 @@
 //! The round trip that a switch adds: AF_XDP in both pods, idle and at half load.
 //!
 //! ```text
-//! cargo run --release -p bench --bin latency     (as root; Debian: dpdk ethtool)
+//! cargo run --release -p bench --bin latency     (as root; Debian: dpdk-dev ethtool)
 //! ```
 //!
 //! One thread on core 1 holds both pods' ends. It sends a frame from one pod, sends it back as soon

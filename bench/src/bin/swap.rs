@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use acl::{Action, AddressMap, End, PortRange, Rule, Table};
-use bench::print_table;
+use bench::{end_progress, print_table, show_progress};
 use clap::Parser;
 use dataplane::port::{Buffers, Port, PortGone};
 use dataplane::switch::{Config, RxMode};
@@ -60,18 +60,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Compiling on the side, as the control thread does, but without publishing.
     seen.restart();
     for generation in 0..args.swaps {
-        eprint!("\rwithout swaps: {generation} of {} ", args.swaps);
+        show_progress(&format!("without swaps: {generation} of {}", args.swaps));
         std::hint::black_box(table(args.rules, generation));
     }
     let quiet = seen.gaps();
     seen.restart();
     let mut compiled = Duration::ZERO;
     for generation in 2..2 + args.swaps {
-        eprint!("\rswaps: {} of {}         ", generation - 1, args.swaps);
+        show_progress(&format!("swaps: {} of {}", generation - 1, args.swaps));
         compiled += publish(generation)?;
     }
     let swapped = seen.gaps();
-    eprintln!();
+    end_progress();
     // What is still under way arrives before the counts are compared.
     seen.runs.store(0, Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(100));

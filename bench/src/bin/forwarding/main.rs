@@ -2,7 +2,7 @@
 //! with large packets beside the kernel's bridge.
 //!
 //! ```text
-//! cargo run --release -p bench --bin forwarding     (as root; Debian: dpdk iperf3 ethtool)
+//! cargo run --release -p bench --bin forwarding     (as root; Debian: dpdk-dev iperf3 ethtool)
 //! cargo run --release -p bench --bin forwarding -- large cubic
 //! cargo run --release -p bench --bin forwarding -- offload [ROUNDS [PICTURE.svg]]
 //! ```

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use bench::{Samples, print_table};
+use bench::{Samples, end_progress, print_table, show_progress};
 use clap::Parser;
 use picture::plural;
 use traffic::{Rig, Way};
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for case in &mut cases {
             for (place, workers) in workers.iter().enumerate() {
                 let (round, s) = (round + 1, plural(*workers));
-                eprint!("\r\x1b[Kround {round}: {}, {workers} worker{s} ", case.name);
+                show_progress(&format!("round {round}: {}, {workers} worker{s}", case.name));
                 let time = Duration::from_millis(args.time.max(1));
                 let (rate, per_core) = measure(case.kind, *workers, time)?;
                 case.rates[place].add(rate);
@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    eprintln!();
+    end_progress();
     let mut head = vec!["Mpps".to_owned()];
     for n in &workers {
         head.extend([format!("{n} worker{}", plural(*n)), "per core".to_owned()]);

@@ -45,6 +45,8 @@ Example:
 ";
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Time in which a dial and its close are answered, or counted as unanswered.
+const ANSWER: Duration = Duration::from_secs(5);
 /// Clients that dial at a time.
 const DIALLERS: usize = 16;
 
@@ -159,6 +161,7 @@ async fn measure(
 async fn dials(run: &mut Run) -> Result<()> {
     let mut rates = run.samples();
     let mut costs = [vec![Samples::new(); run.rigs.len()], vec![Samples::new(); run.rigs.len()]];
+    let unanswered: Vec<Arc<AtomicU64>> = run.ways().iter().map(|_| Arc::default()).collect();
     for round in 1..=run.rounds {
         for (way, rig, proxied) in run.ways() {
             eprintln!("dials, round {round} of {}", run.rounds);
@@ -167,19 +170,13 @@ async fn dials(run: &mut Run) -> Result<()> {
             let mut tasks = JoinSet::new();
             for _ in 0..DIALLERS {
                 let (rig, count) = (Arc::clone(&rig), Arc::clone(&count));
+                let unanswered = Arc::clone(&unanswered[way]);
                 tasks.spawn(async move {
                     while begin.elapsed() < length {
-                        if proxied {
-                            let (mut tunnel, connection) = rig.open(b"").await?;
-                            tunnel.send(&Packet::CloseRequest { connection, half: false });
-                            tunnel.receive().await.ok_or("no answer to the close")?;
-                        } else {
-                            // An answer, so that no more are on their way than are accepted.
-                            let mut stream = TcpStream::connect(rig.target()).await?;
-                            stream.write_all(b"ex").await?;
-                            stream.read_exact(&mut [0]).await?;
+                        match tokio::time::timeout(ANSWER, dial(&rig, proxied)).await {
+                            Ok(done) => drop((done?, count.fetch_add(1, Ordering::Relaxed))),
+                            Err(_) => drop(unanswered.fetch_add(1, Ordering::Relaxed)),
                         }
-                        count.fetch_add(1, Ordering::Relaxed);
                     }
                     Result::Ok(())
                 });
@@ -188,7 +185,7 @@ async fn dials(run: &mut Run) -> Result<()> {
                 done??;
             }
             let count = count.load(Ordering::Relaxed) as f64;
-            rates[way].add(count / begin.elapsed().as_secs_f64());
+            rates[way].add(count / length.as_secs_f64());
             if proxied {
                 for (cost, (after, before)) in costs.iter_mut().zip(rig.time()?.iter().zip(before))
                 {
@@ -198,12 +195,29 @@ async fn dials(run: &mut Run) -> Result<()> {
         }
     }
     run.row("dials and closes a second", &rates);
+    let unanswered: Vec<u64> = unanswered.iter().map(|it| it.load(Ordering::Relaxed)).collect();
+    run.row("dials and closes without an answer within 5 s", &unanswered);
     run.row("processor time a dial, server (µs)", &costs[0]);
     run.row("processor time a dial, agent (µs)", &costs[1]);
     Ok(())
 }
 
-/// What connections received in a round.
+/// Opens a connection to the target and closes it, to the answer.
+async fn dial(rig: &Rig, proxied: bool) -> Result<()> {
+    if proxied {
+        let (mut tunnel, connection) = rig.open(b"").await?;
+        tunnel.send(&Packet::CloseRequest { connection, half: false });
+        tunnel.receive().await.ok_or("no answer to the close")?;
+    } else {
+        // An answer, so that no more are on their way than are accepted.
+        let mut stream = TcpStream::connect(rig.target()).await?;
+        stream.write_all(b"ex").await?;
+        stream.read_exact(&mut [0]).await?;
+    }
+    Ok(())
+}
+
+/// Bytes that connections received in a round.
 struct Received {
     /// Bytes a second, all connections together.
     rate: f64,

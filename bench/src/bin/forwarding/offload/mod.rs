@@ -51,7 +51,7 @@ fn forwarders() -> Vec<Forwarder> {
     ];
     match has_program("dpdk-testpmd") {
         true => list.push(Forwarder::Testpmd),
-        false => eprintln!("dpdk-testpmd is not installed (Debian: dpdk); it is left out"),
+        false => eprintln!("dpdk-testpmd is not installed (Debian: dpdk-dev); it is left out"),
     }
     list
 }
