@@ -17,12 +17,10 @@ use flow_offload::{Kernel, Offload, Options};
 use linux_net::{Netlink, punt};
 use testkit::{Process, has_program};
 
-use crate::rig::{PATIENCE, Rig, mac, words};
+use crate::rig::{PATIENCE, Rig, SERVICE, mac, words};
 
 /// The port that the policy lets through.
 pub const SERVER_PORT: u16 = 5201;
-/// Address of a service in front of the receiver.
-pub const SERVICE: &str = "10.96.0.10";
 const RULES: u16 = 100;
 /// Addresses in the set that the kernel's filters look in.
 const SET: u32 = 1000;

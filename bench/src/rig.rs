@@ -10,10 +10,11 @@ use dataplane::wire::Mac;
 use dataplane::{Frame, FreeList, Memory};
 use testkit::Namespace;
 
-use crate::forwarder::SERVICE;
-
 /// Long enough for whatever is going to happen at all.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Address of a service in front of the receiver.
+pub const SERVICE: &str = "10.96.0.10";
 
 /// A cluster node with two pods in namespaces of their own, and others that only exist.
 pub struct Rig {

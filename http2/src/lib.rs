@@ -26,17 +26,21 @@ mod drive;
 mod driven;
 mod field;
 mod frame;
+mod handler;
 mod hpack;
 mod limits;
 mod link;
 mod receive;
+mod role;
 
 pub use clock::millis;
-pub use drive::{Handler, drive};
+pub use drive::drive;
 pub use driven::Driven;
+pub use handler::Handler;
 pub use hpack::{Field, encode};
 pub use link::{Link, Settings};
-pub use receive::{Receiver, Role};
+pub use receive::Receiver;
+pub use role::Role;
 
 /// A fault of the peer that ends the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ use state::{End, Phase, State};
 use super::driven::Driven;
 use super::frame::{self, kind, setting};
 use super::hpack::MOST_BYTES;
-use super::receive::Role;
+use super::role::Role;
 
 /// The settings this side offers.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use super::state::End;
 use super::{Link, MOST_CONTROL};
 use crate::frame::{self, flag, setting};
-use crate::receive::Role;
+use crate::role::Role;
 use crate::{Fault, code};
 
 /// The state of a stream (section 5.1).

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::headers::{Block, unpadded};
 use super::{Frame, Receiver, idle, protocol_error, stream_error};
-use crate::drive::Handler;
 use crate::frame::{flag, kind};
+use crate::handler::Handler;
 use crate::link::{Link, Standing};
 use crate::{Fault, code};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{Frame, Receiver, Role, check_late, protocol_error, stream_error};
-use crate::drive::Handler;
 use crate::field::{check_opening, check_trailers, content_length};
 use crate::frame::flag;
+use crate::handler::Handler;
 use crate::hpack::{Field, HpackError};
 use crate::link::{Link, Standing};
 use crate::{Fault, code};

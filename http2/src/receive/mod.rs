@@ -11,23 +11,15 @@ mod headers;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::drive::Handler;
 use super::frame::{self, flag, kind};
+use super::handler::Handler;
 use super::hpack::Decoder;
 use super::limits::Limits;
 use super::link::{Link, Standing};
+use super::role::Role;
 use super::{Fault, code};
 use frames::{check_frame_length, check_stream};
 use headers::Block;
-
-/// The role of this side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The accepting side.
-    Server,
-    /// The connecting side.
-    Client,
-}
 
 /// The reading side of one connection.
 #[derive(Debug)]

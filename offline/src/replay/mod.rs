@@ -13,6 +13,7 @@
 
 mod entry;
 mod offline;
+mod options;
 mod output;
 mod pace;
 
@@ -26,11 +27,9 @@ use control::{Control, Object, Scope};
 use dataplane::Underlay;
 use dataplane::capture::{self, Direction, Reader, Record, Writer};
 
-use crate::commands::replay::Args;
 use offline::Offline;
-pub(crate) use output::Output;
+pub(crate) use options::Options;
 use output::Report;
-pub(crate) use pace::Speed;
 use pace::{Clock, Pace};
 
 /// Why a replay ended early.
@@ -81,21 +80,21 @@ impl Failure {
     }
 }
 
-/// Replays `args.pcap` through the switch that `objects` make, printing to `stdout`.
+/// Replays `options.pcap` through the switch that `objects` make, printing to `stdout`.
 pub(crate) fn replay(
-    args: &Args,
+    options: &Options,
     objects: Vec<Object>,
     stdout: &mut impl Write,
 ) -> Result<(), Failure> {
-    let mut offline = switch(&args.node, args.underlay(), objects)?;
-    if args.trace {
+    let mut offline = switch(&options.node, options.underlay(), objects)?;
+    if options.trace {
         offline.follow();
     }
-    let capture = open(&args.pcap)?;
-    let mut kept = args.write.as_deref().map(|path| keep(path, &args.pcap)).transpose()?;
+    let capture = open(&options.pcap)?;
+    let mut kept = options.write.as_deref().map(|path| keep(path, &options.pcap)).transpose()?;
     let mut clock = Clock::default();
-    let mut pace = Pace::new(args.speed);
-    let mut report = Report::new(args.output, stdout);
+    let mut pace = Pace::new(options.speed);
+    let mut report = Report::new(options.output, stdout);
     let mut broken = None;
     for record in capture {
         let record = match record {

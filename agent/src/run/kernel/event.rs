@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use dataplane::wire::Mac;
+use linux_net::{Error, Event, Events, PathEvent, PathEvents};
 
 /// Events of interfaces, neighbours and routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,3 +24,41 @@ pub enum InterfaceEvent {
 
 /// The receiver of events, shared by the threads that listen to the kernel.
 pub(super) type EventSink = Arc<Mutex<Box<dyn Fn(InterfaceEvent) + Send>>>;
+
+/// Reports neighbours and routes.
+pub(super) fn paths(sink: &EventSink) -> Result<(), String> {
+    let paths = PathEvents::open().map_err(|error| error.to_string())?;
+    listen("neighbours", paths, sink, |event| {
+        Some(match event {
+            PathEvent::Neighbour { link, address, mac } => {
+                InterfaceEvent::Neighbour(link, address, mac.map(|mac| mac.0))
+            }
+            PathEvent::Routes => InterfaceEvent::Routes,
+            PathEvent::Missed => InterfaceEvent::Missed,
+        })
+    })
+}
+
+/// Forwards events on a thread of its own.
+pub(super) fn listen<E: Event + Send + 'static>(
+    what: &'static str,
+    events: Events<E>,
+    sink: &EventSink,
+    translate: impl Fn(E) -> Option<InterfaceEvent> + Send + 'static,
+) -> Result<(), String> {
+    let sink = EventSink::clone(sink);
+    let pass_on = move |event: Result<E, Error>| -> Result<(), Error> {
+        if let Some(event) = translate(event?) {
+            sink.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(event);
+        }
+        Ok(())
+    };
+    let listen = move || {
+        if let Err(error) = events.into_iter().try_for_each(pass_on) {
+            // Workers still notice deleted interfaces, only later.
+            tracing::error!("{what} are no longer watched: {error}");
+        }
+    };
+    let thread = std::thread::Builder::new().name(what.into()).spawn(listen);
+    thread.map(drop).map_err(|error| format!("start a thread: {error}"))
+}

@@ -8,7 +8,8 @@
 //!
 //! - `operations`: the thread that performs operations on interfaces,
 //! - `backoff`: retry timers,
-//! - `interfaces`: the traits, replaced in tests, and the kernel behind them,
+//! - `interfaces`: operations on interfaces, a trait replaced in tests; `kernel_interfaces`: the real ones,
+//! - `host_network`: the cluster node's own network, a trait and the kernel behind it,
 //! - `event`: what the kernel reports,
 //! - `guard`: notices XDP programs that were removed,
 //! - `programmer`: one part of the configuration, kept in the desired state by a thread of its own,
@@ -18,7 +19,9 @@
 mod backoff;
 mod event;
 mod guard;
+mod host_network;
 mod interfaces;
+mod kernel_interfaces;
 mod next_hops;
 mod operations;
 mod programmer;
@@ -26,7 +29,9 @@ mod without_ports;
 
 pub(super) use backoff::Backoff;
 pub use event::InterfaceEvent;
-pub use interfaces::{HostNetwork, Interfaces, KernelInterfaces, Opened, OpenedUplink};
+pub use host_network::HostNetwork;
+pub use interfaces::{Interfaces, Opened, OpenedUplink};
+pub use kernel_interfaces::KernelInterfaces;
 pub(super) use next_hops::NextHops;
 pub(crate) use next_hops::{Destination, Hop};
 pub(crate) use operations::{Completion, OpenError, Purpose};

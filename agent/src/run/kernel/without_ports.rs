@@ -2,8 +2,9 @@
 
 use dataplane::port::af_xdp::UplinkFilter;
 
-use super::event::{EventSink, InterfaceEvent};
-use super::interfaces::{HostNetwork, Interfaces, KernelNetwork, Opened, OpenedUplink, paths};
+use super::event::{EventSink, InterfaceEvent, listen, paths};
+use super::host_network::{HostNetwork, KernelNetwork, addresses};
+use super::interfaces::{Interfaces, Opened, OpenedUplink};
 use linux_net::{LinkEvent, LinkEvents, Netlink};
 
 /// Interfaces that stay the kernel's: they are watched, and never opened.
@@ -45,7 +46,7 @@ impl Interfaces for WithoutPorts {
     }
 
     fn addresses(&mut self) -> Result<Vec<std::net::IpAddr>, String> {
-        super::interfaces::addresses(&mut self.netlink)
+        addresses(&mut self.netlink)
     }
 
     fn bring_down(&mut self, _: &str) -> Result<(), String> {
@@ -76,7 +77,7 @@ impl Interfaces for WithoutPorts {
     fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
         let links = LinkEvents::open().map_err(|error| error.to_string())?;
         let sink: EventSink = std::sync::Arc::new(std::sync::Mutex::new(sink));
-        super::interfaces::listen("interfaces", links, &sink, |event| {
+        listen("interfaces", links, &sink, |event| {
             Some(match event {
                 // A new interface may be a pod's.
                 LinkEvent::Changed(_) => InterfaceEvent::Routes,

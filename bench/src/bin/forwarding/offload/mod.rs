@@ -9,7 +9,8 @@ mod measure;
 mod picture;
 
 use bench::attach;
-use bench::forwarder::{Beside, Forwarder, SERVICE};
+use bench::forwarder::{Beside, Forwarder};
+use bench::rig::SERVICE;
 use bench::{Samples, print_table};
 use testkit::{has_program, is_root};
 

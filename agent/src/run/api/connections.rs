@@ -1,0 +1,113 @@
+//! The connections of the local API: their classes, and the bound of each.
+
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use local_api::{ApiError, ErrorKind};
+
+use crate::run::events::Event;
+use crate::run::shared_status::SharedStatus;
+
+/// Maximum of connections that neither stream nor wait for an attachment.
+pub(super) const CONNECTIONS: usize = 128;
+/// Maximum of pending attachments.
+const ATTACHING: usize = 1024;
+/// Maximum of streams.
+const STREAMS: usize = 64;
+/// Maximum of captures.
+const CAPTURES: usize = 4;
+
+/// State that all connections share.
+pub(super) struct Shared {
+    pub(super) status: Arc<SharedStatus>,
+    pub(super) events: Mutex<Sender<Event>>,
+    /// Connections by number, so that they can be ended.
+    pub(super) connections: Mutex<HashMap<u64, (UnixStream, Doing)>>,
+    pub(super) accepted: AtomicU64,
+    pub(super) stop: AtomicBool,
+}
+
+/// State of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Waiting for a request since then.
+    Idle(Instant),
+    Answering,
+    Attaching,
+    Streaming,
+    Capturing,
+}
+
+/// Counts the connection until it is dropped.
+pub(super) struct Connection {
+    pub(super) number: u64,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Connection {
+    /// Moves the connection to another class; fails if that class is full.
+    pub(super) fn does(&self, doing: Doing) -> Result<(), ApiError> {
+        let mut connections = lock(&self.shared.connections);
+        let most = match doing {
+            Doing::Attaching => ATTACHING,
+            Doing::Streaming => STREAMS,
+            Doing::Capturing => CAPTURES,
+            Doing::Idle(_) | Doing::Answering => usize::MAX,
+        };
+        if most < usize::MAX && connections.values().filter(|(_, it)| *it == doing).count() >= most
+        {
+            let text = format!("{most} requests of this kind are under way already");
+            return Err(ApiError::new(ErrorKind::NotReady, text));
+        }
+        if let Some((_, known)) = connections.get_mut(&self.number) {
+            *known = doing;
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Makes room for one more connection, if need be by closing the one that has been idle
+    /// longest; `false` if there is none.
+    pub(super) fn make_room(&self) -> bool {
+        let mut connections = lock(&self.connections);
+        let counts = |doing: &Doing| matches!(doing, Doing::Idle(_) | Doing::Answering);
+        if connections.values().filter(|(_, doing)| counts(doing)).count() < CONNECTIONS {
+            return true;
+        }
+        let idle = connections.iter().filter_map(|(number, (stream, doing))| match doing {
+            Doing::Idle(since) if !has_input(stream) => Some((*since, *number)),
+            _ => None,
+        });
+        let Some((_, oldest)) = idle.min() else { return false };
+        if let Some((stream, _)) = connections.remove(&oldest) {
+            // Its thread ends at its next read.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        true
+    }
+}
+
+/// Returns whether a request has arrived that is not read yet.
+fn has_input(stream: &UnixStream) -> bool {
+    use rustix::net::RecvFlags;
+
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::net::recv(stream, &mut [0_u8][..], flags).is_ok_and(|(read, _)| read > 0)
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        lock(&self.shared.connections).remove(&self.number);
+    }
+}
+
+/// No code that can panic runs under these locks.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

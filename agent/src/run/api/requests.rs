@@ -1,0 +1,144 @@
+//! Requests of one connection and their answers.
+
+use std::io::{self, BufReader};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+use local_api::{Answer, ApiError, ErrorKind, FrameError, REQUEST_BYTES, Request, TraceAdd};
+use local_api::{read_line, write_line};
+use observe::trace;
+use observe::verdicts::Filter;
+use serde_json::json;
+
+use super::connections::{Connection, Doing, Shared, lock};
+use super::streams::{follow_session_rules, has_left, observe};
+use crate::run::capture;
+use crate::run::events::Event;
+use crate::run::shared_status::SharedStatus;
+use crate::run::show::show;
+use crate::run::status::Status;
+
+/// Serves the requests of a connection in order.
+pub(super) fn serve(stream: UnixStream, connection: &Connection) -> io::Result<()> {
+    let shared = &*connection.shared;
+    let mut writer = stream.try_clone()?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let line = match read_line(&mut reader, REQUEST_BYTES) {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(FrameError::Io(error)) => return Err(error),
+            Err(error) => {
+                let error = ApiError::new(ErrorKind::BadRequest, format!("request: {error}"));
+                return write_line(&mut writer, &Answer::from(error));
+            }
+        };
+        let request = Request::parse(&line).and_then(|request| {
+            connection.does(match request {
+                Request::AttachPod(_) => Doing::Attaching,
+                Request::Observe(_) | Request::FollowSessionRules => Doing::Streaming,
+                Request::Capture(_) => Doing::Capturing,
+                _ => Doing::Answering,
+            })?;
+            Ok(request)
+        });
+        let answer = match request {
+            Err(error) => error.into(),
+            Ok(Request::Observe(filters)) => match Filter::new(filters) {
+                Err(error) => error.into(),
+                Ok(filter) => match shared.status.broker.unknown_pod(&filter) {
+                    // One that is followed may come yet.
+                    Some(pod) if !filter.follow() => {
+                        let text = format!("observe: no pod {pod} is known");
+                        ApiError::new(ErrorKind::NotFound, text).into()
+                    }
+                    unknown => {
+                        if let Some(pod) = unknown {
+                            let notice = json!({ "notice": format!("no pod {pod} is known yet") });
+                            write_line(&mut writer, &Answer::Result(notice))?;
+                        }
+                        return observe(reader, &mut writer, shared, filter);
+                    }
+                },
+            },
+            Ok(Request::FollowSessionRules) => {
+                return follow_session_rules(reader, &mut writer, shared);
+            }
+            Ok(Request::Capture(wanted)) => {
+                let stops = || shared.stop.load(Ordering::Acquire);
+                let status = &shared.status;
+                return capture::stream(reader, &mut writer, status, &wanted, has_left, stops);
+            }
+            Ok(Request::TraceShow) => return show_trace(&mut writer, &shared.status),
+            Ok(request) => answer(request, shared),
+        };
+        write_line(&mut writer, &answer)?;
+        // This class has no bound of its own.
+        let _ = connection.does(Doing::Idle(Instant::now()));
+    }
+}
+
+fn answer(request: Request, shared: &Shared) -> Answer {
+    let status = &shared.status;
+    match request {
+        Request::Status => Answer::result(&Status::of(status)),
+        Request::Show(wanted) => {
+            let events = lock(&shared.events).clone();
+            match show(status, &events, &wanted) {
+                Ok(table) => Answer::Result(table),
+                Err(error) => error.into(),
+            }
+        }
+        Request::TraceAdd(wanted) => match begin_trace(status, &wanted) {
+            Ok(()) => Answer::Result(json!({})),
+            Err(text) => ApiError::new(ErrorKind::BadRequest, format!("trace-add: {text}")).into(),
+        },
+        Request::TraceClear => {
+            status.clear_trace();
+            Answer::Result(json!({}))
+        }
+        Request::Ready if status.is_ready() && status.unhealthy_reasons().is_empty() => {
+            Answer::Result(json!({}))
+        }
+        Request::Ready => {
+            let unhealthy_reasons = status.unhealthy_reasons().join("; ");
+            let why = if unhealthy_reasons.is_empty() {
+                status.unready().unwrap_or("busy")
+            } else {
+                &unhealthy_reasons
+            };
+            ApiError::new(ErrorKind::NotReady, why).into()
+        }
+        other => {
+            let (sender, receiver) = channel();
+            let events = lock(&shared.events).clone();
+            let sent = events.send(Event::Request(other, sender)).is_ok();
+            drop(events);
+            match receiver.recv() {
+                Ok(answer) if sent => answer,
+                _ => ApiError::new(ErrorKind::NotReady, "podgate is ending").into(),
+            }
+        }
+    }
+}
+
+fn begin_trace(status: &SharedStatus, wanted: &TraceAdd) -> Result<(), String> {
+    if !(1..=trace::MOST).contains(&wanted.count) {
+        return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
+    }
+    let filter = trace::parse(&wanted.filter, |pod| status.broker.addresses_of(pod))?;
+    status.begin_trace(filter, wanted.count);
+    Ok(())
+}
+
+/// Sends the packets traced so far.
+fn show_trace(writer: &mut UnixStream, status: &SharedStatus) -> io::Result<()> {
+    let (lines, wanted) = status.trace.lines(&status.switch);
+    for line in &lines {
+        write_line(writer, &Answer::result(line))?;
+    }
+    let end = json!({ "followed": lines.len(), "wanted": wanted });
+    write_line(writer, &Answer::Result(end))
+}

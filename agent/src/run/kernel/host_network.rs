@@ -1,0 +1,152 @@
+//! The cluster node's own network: a trait, which tests implement without root, and the kernel behind
+//! it.
+
+use std::net::IpAddr;
+
+use control::View;
+use dataplane::wire::Mac;
+use linux_net::filter::{self, Filter};
+use linux_net::host_port::{self, HostPortConfig};
+use linux_net::masquerade::{self, Masquerader};
+use linux_net::redirect::{Redirector, Redirects};
+use linux_net::{Netlink, NextHop};
+use nftables::{Enforcer, Failsafe, HOST_TABLES, host_ruleset};
+
+/// The network configuration of the cluster node itself. Each call brings one part of it into the
+/// given state from any other, and may wait for the kernel.
+pub trait HostNetwork: Send {
+    /// Returns the name of the interface with one of the cluster node's addresses, else of its
+    /// default route.
+    ///
+    /// # Errors
+    /// In words, if the kernel does not answer or there is no such interface.
+    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String>;
+
+    /// Creates or restores the host port; returns the MAC address of the kernel's end.
+    ///
+    /// # Errors
+    /// In words.
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String>;
+
+    /// Masquerades what pods send to the world.
+    ///
+    /// # Errors
+    /// In words.
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String>;
+
+    /// Drops tunnel packets and forged sources that the kernel would route.
+    ///
+    /// # Errors
+    /// In words.
+    fn filter(&mut self, rules: &filter::Rules) -> Result<(), String>;
+
+    /// Redirects to the switch what the cluster node's own processes send to services.
+    ///
+    /// # Errors
+    /// In words.
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
+
+    /// Enforces the host firewalls of a view.
+    ///
+    /// # Errors
+    /// In words.
+    fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), String>;
+
+    /// Removes the redirects; translations of open connections stay.
+    ///
+    /// # Errors
+    /// In words.
+    fn release_redirects(&mut self) -> Result<(), String>;
+
+    /// Returns the next hop towards `address`. If its MAC address is not known, the kernel resolves
+    /// it, and an event reports it. Repeated calls keep the kernel's entry fresh: the kernel does
+    /// not see what the switch sends.
+    ///
+    /// # Errors
+    /// In words, with the address, if there is no route.
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String>;
+}
+
+/// The real configuration, through netlink and `nft`, as one thread sees it.
+pub(super) struct KernelNetwork {
+    netlink: Netlink,
+    masquerader: Masquerader,
+    filter: Filter,
+    redirector: Redirector,
+    host_firewall: Enforcer,
+    /// Whether there may be tables of host firewalls.
+    has_host_firewall: bool,
+}
+
+impl KernelNetwork {
+    /// In the calling thread's network namespace.
+    pub(super) fn open() -> Result<Self, String> {
+        let netlink = Netlink::open().map_err(|error| error.to_string())?;
+        let (masquerader, filter) = (Masquerader::default(), Filter::default());
+        let redirector = Redirector::default();
+        let host_firewall = Enforcer::new(HOST_TABLES);
+        let has_host_firewall = true;
+        Ok(Self { netlink, masquerader, filter, redirector, host_firewall, has_host_firewall })
+    }
+}
+
+impl HostNetwork for KernelNetwork {
+    fn find_uplink(&mut self, node_addresses: &[IpAddr]) -> Result<String, String> {
+        let link = self.netlink.uplink(node_addresses).map_err(|error| error.to_string())?;
+        link.map(|link| link.name).ok_or_else(|| {
+            "no interface has one of the cluster node's addresses, nor is there a default route"
+                .to_owned()
+        })
+    }
+
+    fn set_up_host_port(&mut self, config: &HostPortConfig) -> Result<Mac, String> {
+        let port = host_port::set_up(config).map_err(|error| error.to_string())?;
+        let mac = port.host.mac.ok_or_else(|| format!("{} has no MAC", port.host.name))?;
+        Ok(mac.0)
+    }
+
+    fn masquerade(&mut self, rules: &masquerade::Rules) -> Result<(), String> {
+        self.masquerader.set(rules)
+    }
+
+    fn filter(&mut self, rules: &filter::Rules) -> Result<(), String> {
+        self.filter.set(rules)
+    }
+
+    fn redirect(&mut self, redirects: &Redirects) -> Result<(), String> {
+        self.redirector.set(redirects)
+    }
+
+    fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), String> {
+        let ruleset = host_ruleset(view, failsafe);
+        if !ruleset.is_empty() {
+            self.has_host_firewall = true;
+            self.host_firewall.set(ruleset)?;
+            return self.host_firewall.verify();
+        }
+        // Once: the first time, an earlier process may have left some.
+        if std::mem::replace(&mut self.has_host_firewall, false) && self.host_firewall.is_in_force()
+        {
+            self.host_firewall.remove()?;
+        }
+        Ok(())
+    }
+
+    fn release_redirects(&mut self) -> Result<(), String> {
+        self.redirector.release()
+    }
+
+    fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
+        self.netlink.next_hop(address).map_err(|error| error.to_string())
+    }
+}
+
+/// The kernel's own addresses, but for those of loopback.
+pub(super) fn addresses(netlink: &mut Netlink) -> Result<Vec<IpAddr>, String> {
+    let addresses = netlink.addresses().map_err(|error| error.to_string())?;
+    let addresses = addresses.into_iter().map(|own| own.address.addr());
+    let mut addresses: Vec<_> = addresses.filter(|address| !address.is_loopback()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}

@@ -1,0 +1,177 @@
+//! AF_XDP ports over one UMEM, configured through netlink.
+
+use std::net::IpAddr;
+
+use dataplane::port::Port;
+use dataplane::port::af_xdp::{
+    AfXdpPort, Fallback, PortOptions, Umem, Uplink, UplinkFilter, XdpMode,
+};
+use linux_net::punt;
+use linux_net::{Link, LinkEvents, Netlink};
+
+use super::event::{EventSink, InterfaceEvent, paths};
+use super::guard::{self, Guarded};
+use super::host_network::{HostNetwork, KernelNetwork, addresses};
+use super::interfaces::{Interfaces, Opened, OpenedUplink};
+
+/// Part of the UMEM that the punt link, which serves all pods, posts to its fill rings: one in so
+/// many frames.
+const PUNT_LINK: u32 = 8;
+
+/// The real ones: AF_XDP ports over one UMEM, configured through netlink.
+pub struct KernelInterfaces {
+    umem: Umem,
+    frames_per_port: u32,
+    netlink: Netlink,
+    uplink: Option<OpenUplink>,
+    guarded: Guarded,
+}
+
+/// The uplink's program, its filter as set last, and the interface's number.
+struct OpenUplink {
+    program: Uplink,
+    filter: Option<UplinkFilter>,
+    link: u32,
+}
+
+impl KernelInterfaces {
+    /// Opens ports over this UMEM, in the calling thread's network namespace; each posts
+    /// `frames_per_port` frames to its fill ring.
+    ///
+    /// # Errors
+    /// If the kernel gives no netlink socket.
+    pub fn new(umem: Umem, frames_per_port: u32) -> Result<Self, String> {
+        let netlink = Netlink::open().map_err(|error| error.to_string())?;
+        let guarded = Guarded::default();
+        Ok(Self { umem, frames_per_port, netlink, uplink: None, guarded })
+    }
+}
+
+impl KernelInterfaces {
+    /// Opens a port whose queues post so many frames each.
+    fn open_with(&mut self, interface: &str, fill: u32) -> Result<Opened, String> {
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        let options = PortOptions { fill, fallback: Fallback::Drop };
+        let ports = self.umem.open_queues(interface, &options);
+        let ports = ports.map_err(|error| error.to_string())?;
+        let mode = ports.first().map(AfXdpPort::mode);
+        self.guard(interface);
+        // An earlier process may have used flow offload.
+        flow_offload::Kernel::release(link.index);
+        Ok(as_one(ports, mode, &link))
+    }
+
+    /// Notes which XDP program is attached to an interface; the loss of it is reported.
+    fn guard(&mut self, interface: &str) {
+        if let Ok(link) = self.netlink.link(interface)
+            && let Some(program) = link.xdp_program
+        {
+            self.guarded.lock().insert(link.index, program);
+        }
+    }
+}
+
+impl Interfaces for KernelInterfaces {
+    fn open(&mut self, interface: &str) -> Result<Opened, String> {
+        self.open_with(interface, self.frames_per_port)
+    }
+
+    fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
+        let link = punt::set_up(queues).map_err(|error| error.to_string())?;
+        let fill = self.umem.frames() / PUNT_LINK / queues.max(1);
+        let fill = fill.max(self.frames_per_port);
+        // Once open, this end drops the frames that no worker reads.
+        Ok((self.open_with(punt::SWITCH_END, fill)?, link.kernel.index))
+    }
+
+    fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        Ok((link.index, mtu_of(&link)))
+    }
+
+    fn take_xdp_off(&mut self, interface: &str) -> Result<(), String> {
+        self.release_host_port(interface)
+    }
+
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, String> {
+        addresses(&mut self.netlink)
+    }
+
+    fn bring_up(&mut self, interface: &str) -> Result<(), String> {
+        let up = self.netlink.link(interface).and_then(|link| self.netlink.set_up(link.index));
+        up.map_err(|error| format!("switch on {interface}: {error}"))
+    }
+
+    fn bring_down(&mut self, interface: &str) -> Result<(), String> {
+        let down = self.netlink.link(interface).and_then(|link| self.netlink.set_down(link.index));
+        down.map_err(|error| format!("switch off {interface}: {error}"))
+    }
+
+    fn index(&mut self, interface: &str) -> Result<Option<u32>, String> {
+        let link = self.netlink.find_link(interface).map_err(|error| error.to_string())?;
+        Ok(link.map(|link| link.index))
+    }
+
+    fn release_host_port(&mut self, interface: &str) -> Result<(), String> {
+        if let Ok(link) = self.netlink.link(interface) {
+            self.guarded.lock().remove(&link.index);
+        }
+        Umem::detach(interface).map_err(|error| error.to_string())
+    }
+
+    fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
+        let opened = self.umem.open_uplink(interface, self.frames_per_port);
+        let (program, ports) = opened.map_err(|error| error.to_string())?;
+        let port = as_one(ports, Some(program.mode()), &link);
+        self.uplink = Some(OpenUplink { program, filter: None, link: link.index });
+        self.guard(interface);
+        Ok(OpenedUplink { port, mac })
+    }
+
+    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
+        let uplink = self.uplink.as_mut().ok_or("there is no uplink")?;
+        if uplink.filter.as_ref() != Some(filter) {
+            uplink.filter = None;
+            uplink.program.set(filter).map_err(|error| error.to_string())?;
+            uplink.filter = Some(filter.clone());
+        }
+        Ok(())
+    }
+
+    fn release_uplink(&mut self) -> Result<(), String> {
+        match self.uplink.take() {
+            Some(uplink) => {
+                self.guarded.lock().remove(&uplink.link);
+                uplink.program.detach().map_err(|error| error.to_string())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
+        let links = LinkEvents::open().map_err(|error| error.to_string())?;
+        let sink: EventSink = std::sync::Arc::new(std::sync::Mutex::new(sink));
+        guard::watch(links, self.guarded.clone(), EventSink::clone(&sink))?;
+        paths(&sink)
+    }
+
+    fn host_network(&self) -> Result<Box<dyn HostNetwork>, String> {
+        Ok(Box::new(KernelNetwork::open()?))
+    }
+}
+
+fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
+    let mut mode = mode.map(|mode| mode.to_string()).unwrap_or_default();
+    if ports.len() > 1 {
+        mode += &format!(", {} queues", ports.len());
+    }
+    let queues = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+    Opened { queues, mode, index: link.index, mtu: mtu_of(link) }
+}
+
+/// An IP packet without the jumbo option has at most 65535 bytes.
+fn mtu_of(link: &Link) -> u16 {
+    link.mtu.min(u16::MAX.into()) as u16
+}
