@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -35,13 +35,23 @@ pub(super) fn name(text: &str) -> Result<String, String> {
 /// # Errors
 /// When the view cannot be read or kept.
 pub(super) fn since(view: &str, what: &str, reset: bool, table: &mut Table) -> Result<(), String> {
+    since_in(&folder()?, view, what, reset, table)
+}
+
+/// The same with views in this folder.
+fn since_in(
+    folder: &Path,
+    view: &str,
+    what: &str,
+    reset: bool,
+    table: &mut Table,
+) -> Result<(), String> {
     // A session's counters go on as long as it does.
     let has_counters =
         what != "sessions" && table.columns.iter().any(|it| COUNTERS.contains(&it.as_str()));
     if !has_counters {
         return Err(format!("--view: the table {what} has no counters"));
     }
-    let folder = folder()?;
     let file = folder.join(format!("{view}-{what}.json"));
     let failed = |error: std::io::Error| format!("--view {view}: {}: {error}", file.display());
     let before: Option<Table> = match fs::read(&file) {
@@ -51,7 +61,7 @@ pub(super) fn since(view: &str, what: &str, reset: bool, table: &mut Table) -> R
     let before = match before {
         Some(before) if before.columns == table.columns => before,
         _ => {
-            fs::create_dir_all(&folder).map_err(failed)?;
+            fs::create_dir_all(folder).map_err(failed)?;
             let text = serde_json::to_vec(table).map_err(|error| error.to_string())?;
             fs::write(&file, text).map_err(failed)?;
             table.clone()
@@ -131,6 +141,26 @@ mod tests {
         let mut now = table(5, 50);
         subtract(&mut now, &table(10, 130));
         assert_eq!(now.rows[0][2], json!(5));
+    }
+
+    #[test]
+    fn a_view_begins_when_it_is_new_and_when_it_is_reset() {
+        let folder = testkit::TempDir::new("views");
+        let shown = |packets: u64, reset: bool| {
+            let mut now = table(packets, 10 * packets);
+            since_in(folder.path(), "mine", "runtime", reset, &mut now).unwrap();
+            now.rows[0][2].as_u64().unwrap()
+        };
+        assert_eq!(shown(10, false), 0);
+        assert_eq!(shown(25, false), 15);
+        assert_eq!(shown(30, true), 0);
+        assert_eq!(shown(32, false), 2);
+        let mut other = table(40, 400);
+        since_in(folder.path(), "others", "runtime", false, &mut other).unwrap();
+        assert_eq!(other.rows[0][2], json!(0));
+        let mut sessions = table(40, 400);
+        let refused = since_in(folder.path(), "mine", "sessions", false, &mut sessions);
+        assert_eq!(refused.unwrap_err(), "--view: the table sessions has no counters");
     }
 
     #[test]

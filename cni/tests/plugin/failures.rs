@@ -41,6 +41,7 @@ fn the_agent_does_not_answer_in_time() {
     node.config["timeout"] = json!(1);
     let message = node.add("db", &pod).err(11);
     assert!(message.contains("pod test/db") && message.contains("did not answer"), "{message}");
+    assert!(message.contains("must exceed the switch's attach-timeout"), "{message}");
     node.assert_clean(&pod);
     let requests = stand_in.requests();
     assert!(matches!(requests[0], Request::AttachPod(_)), "{requests:?}");
