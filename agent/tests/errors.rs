@@ -4,7 +4,7 @@ use std::process::Command;
 
 #[test]
 fn an_error_names_the_program_once() {
-    let missing = "/nowhere/of/podgate";
+    let missing = "/nowhere/of/it";
     let cases: &[&[&str]] = &[
         &["status", "--socket", missing],
         &["show", "ports", "--socket", missing],
