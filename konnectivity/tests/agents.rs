@@ -416,21 +416,11 @@ async fn certificates_are_rotated_without_a_lost_connection() {
     let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
     let connection = soon(tunnel.dial(&echo().await.to_string())).await.unwrap();
     // Both authorities count while certificates of the new one are handed out.
-    let read = |name: &str| std::fs::read_to_string(world.path(name)).unwrap();
-    let replace = |name: &str, text: &str| {
-        std::fs::write(world.path("next"), text).unwrap();
-        std::fs::rename(world.path("next"), world.path(name)).unwrap();
-    };
-    replace("ca.crt", &(read("ca.crt") + &read("other-ca.crt")));
-    for name in ["server", "agent"] {
-        for end in ["crt", "key"] {
-            replace(&format!("{name}.{end}"), &read(&format!("other-{name}.{end}")));
-        }
-    }
-    // An agent that has never heard of the first authority.
+    world.trust_both();
+    world.exchange_certificates();
+    // An agent that does not know the first authority.
     let mut options = world.agent_options(server.agent_address());
     options.agent_id = "new".to_owned();
-    options.files = world.files("other-agent");
     options.files.ca = Some(world.path("other-ca.crt"));
     let new = Agent::start(options).unwrap();
     until("the new agent", || server.agents() == 2).await;

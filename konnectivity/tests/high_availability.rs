@@ -1,5 +1,5 @@
 //! Two servers behind a balancer with leases, two agents, all restarted one after the other while
-//! connections are open. Everything over IPv6.
+//! connections are open, with certificates of two authorities in turn. Everything over IPv6.
 //!
 //! `scripts/konnectivity-soak` runs this for longer and with more connections.
 
@@ -189,7 +189,11 @@ async fn rolling_restarts_break_no_connection() {
 
     let begin = Instant::now();
     let mut next = 2;
+    fleet.world.trust_both();
     loop {
+        // Before the restarts, and again between those of servers and agents: each end meets a peer with
+        // the other authority's certificate.
+        fleet.world.exchange_certificates();
         for at in 0..2 {
             let [first, second] = servers;
             let (old, kept) = if at == 0 { (first, second) } else { (second, first) };
@@ -198,6 +202,7 @@ async fn rolling_restarts_break_no_connection() {
             servers = if at == 0 { [new, kept] } else { [kept, new] };
             until("every agent at the new server", || connected(&servers)).await;
         }
+        fleet.world.exchange_certificates();
         for agent in &mut agents {
             // The new one first, so that there is always somebody to choose.
             let new = fleet.agent(next);

@@ -67,6 +67,31 @@ impl World {
         }
     }
 
+    /// Lets both authorities count from now on.
+    pub(crate) fn trust_both(&self) {
+        let [own, other] = ["ca.crt", "other-ca.crt"].map(|name| self.read(name));
+        self.replace("ca.crt", &(own + &other));
+    }
+
+    /// Exchanges the certificates of server and agent for those of the other authority, file by file.
+    pub(crate) fn exchange_certificates(&self) {
+        for name in ["server.crt", "server.key", "agent.crt", "agent.key"] {
+            let other = format!("other-{name}");
+            let [now, next] = [self.read(name), self.read(&other)];
+            self.replace(name, &next);
+            self.replace(&other, &now);
+        }
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn replace(&self, name: &str, text: &str) {
+        write(&self.folder, "next", text);
+        std::fs::rename(self.path("next"), self.path(name)).unwrap();
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.path("server.sock")
     }
