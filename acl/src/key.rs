@@ -3,6 +3,8 @@
 use crate::{Address, Identity};
 
 /// The header fields that rules look at, in host byte order.
+// Fields stand where they are named, so that those of many keys can be gathered.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Key {
     /// Source address.
@@ -13,12 +15,12 @@ pub struct Key {
     pub source_identity: Identity,
     /// The destination's identity in the same address map.
     pub destination_identity: Identity,
-    /// IP protocol number (IANA "Assigned Internet Protocol Numbers").
-    pub protocol: u8,
     /// Source port; for ICMP and ICMPv6 the type.
     pub source_port: u16,
     /// Destination port; for ICMP and ICMPv6 the code.
     pub destination_port: u16,
+    /// IP protocol number (IANA "Assigned Internet Protocol Numbers").
+    pub protocol: u8,
     /// Flags of the TCP header (its byte 13, RFC 9293); 0 for other protocols.
     pub tcp_flags: u8,
 }

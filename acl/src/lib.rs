@@ -69,8 +69,8 @@
 //! by pairs of equivalence classes, in one array of blocks, or where these are too many in a
 //! two-dimensional tuple space with tuple pruning. Vectors go through each step together, without
 //! branches that depend on the data, so that cache misses overlap and little is mispredicted. The loops
-//! are compiled for AVX2 beside the portable form, the searches are also there with AVX-512, and the
-//! processor's best form is picked at run time. `docs/classifier.md` follows one lookup through these
+//! are compiled for AVX2 beside the portable form, with AVX-512 a step is taken for sixteen keys at
+//! once, and the processor's best form is picked at run time. `docs/classifier.md` follows one lookup through these
 //! structures.
 
 #[cfg(test)]
@@ -78,6 +78,7 @@ extern crate self as acl;
 
 mod address;
 mod address_map;
+mod addresses;
 mod class_bench;
 mod key;
 pub mod linear;

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::addresses::Addresses;
 use crate::lpm::Lpm;
 use crate::paged::Paged;
 use crate::simd::{self, VECTOR};
@@ -112,45 +113,52 @@ impl AddressMap {
         let mut found = [0; VECTOR];
         for (addresses, identities) in addresses.chunks(VECTOR).zip(identities.chunks_mut(VECTOR)) {
             let found = &mut found[..addresses.len()];
-            simd::widest(
-                #[inline(always)]
-                || self.nets.lookup_each(addresses.iter().copied(), found),
-            );
+            self.identities_of(Addresses::of(addresses), found);
             for (identity, found) in identities.iter_mut().zip(found) {
-                *identity = Identity(found.saturating_sub(1));
+                *identity = Identity(*found);
             }
         }
     }
 
     /// Fills in the identities of the keys' sources, overlapping their memory accesses.
     pub fn identify_sources(&self, keys: &mut [Key]) {
-        self.identify(keys, |key| key.source, |key, identity| key.source_identity = identity);
+        let set = |key: &mut Key, identity| key.source_identity = identity;
+        self.identify(keys, |keys| Addresses::sources(keys), set);
     }
 
     /// Fills in the identities of the keys' destinations likewise.
     pub fn identify_destinations(&self, keys: &mut [Key]) {
         let set = |key: &mut Key, identity| key.destination_identity = identity;
-        self.identify(keys, |key| key.destination, set);
+        self.identify(keys, |keys| Addresses::destinations(keys), set);
     }
 
     #[inline(always)]
     fn identify(
         &self,
         keys: &mut [Key],
-        end: impl Fn(&Key) -> Address,
+        addresses: impl Fn(&[Key]) -> Addresses<'_>,
         set: impl Fn(&mut Key, Identity),
     ) {
         let mut found = [0; VECTOR];
         for keys in keys.chunks_mut(VECTOR) {
             let found = &mut found[..keys.len()];
-            simd::widest(
-                #[inline(always)]
-                || self.nets.lookup_each(keys.iter().map(&end), found),
-            );
+            self.identities_of(addresses(keys), found);
             for (key, found) in keys.iter_mut().zip(found) {
-                set(key, Identity(found.saturating_sub(1)));
+                set(key, Identity(*found));
             }
         }
+    }
+
+    /// The identities of [`VECTOR`] addresses at most.
+    #[inline(always)]
+    fn identities_of(&self, addresses: Addresses<'_>, found: &mut [u32]) {
+        simd::widest(
+            #[inline(always)]
+            || {
+                self.nets.lookup_each(addresses, found);
+                found.iter_mut().for_each(|found| *found = found.saturating_sub(1));
+            },
+        );
     }
 
     /// The peer sets that addresses of this identity are in, sorted.

@@ -15,6 +15,7 @@ mod v6;
 use std::sync::Arc;
 
 use crate::Address;
+use crate::addresses::Addresses;
 use crate::prefix::{Prefix, V4_BITS};
 use crate::simd::VECTOR;
 use v4::V4;
@@ -42,27 +43,19 @@ impl Lpm {
     /// [`lookup`](Self::lookup) of many, which overlaps their memory accesses; no more than
     /// [`VECTOR`] at a time.
     #[inline(always)]
-    pub(crate) fn lookup_each(
-        &self,
-        addresses: impl Iterator<Item = Address> + Clone,
-        found: &mut [u32],
-    ) {
-        let mut beyond_v4 = u128::MAX;
+    pub(crate) fn lookup_each(&self, addresses: Addresses<'_>, found: &mut [u32]) {
+        let mut any_v6 = true;
         match &self.v4 {
             Some(v4) => {
                 let mut keys = [0; VECTOR];
                 let keys = &mut keys[..found.len()];
-                beyond_v4 = 0;
-                for (address, key) in addresses.clone().zip(keys.iter_mut()) {
-                    *key = address.bits() as u32;
-                    beyond_v4 |= address.beyond_v4();
-                }
+                any_v6 = addresses.v4_bits(keys);
                 v4.lookup_each(keys, found);
             }
             None => found.fill(0),
         }
-        if beyond_v4 >> 32 != 0 {
-            lookup_v6(self.v6.as_deref(), addresses, found);
+        if any_v6 {
+            lookup_v6(self.v6.as_deref(), addresses.iter(), found);
         }
     }
 
@@ -141,6 +134,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::simd::tests::in_each_form;
 
     fn prefix() -> impl Strategy<Value = Prefix> {
         let v4 = (any::<u32>(), 0_u8..=32).prop_map(|(bits, length)| {
@@ -188,11 +182,16 @@ mod tests {
                 })
                 .collect();
             for (lpm, model) in versions {
-                let mut found = vec![0; addresses.len()];
-                for (addresses, found) in addresses.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
-                    lpm.lookup_each(addresses.iter().copied(), found);
-                }
-                for (address, found) in addresses.iter().zip(found) {
+                let mut forms = Vec::new();
+                in_each_form(|_| {
+                    let mut found = vec![0; addresses.len()];
+                    for (addresses, found) in addresses.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
+                        lpm.lookup_each(Addresses::of(addresses), found);
+                    }
+                    forms.push(found);
+                });
+                prop_assert!(forms.iter().all(|found| *found == forms[0]));
+                for (address, found) in addresses.iter().zip(forms.swap_remove(0)) {
                     let host = Prefix::of(*address, 128);
                     let expected = model
                         .iter()

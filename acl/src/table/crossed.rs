@@ -18,6 +18,8 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm512_and_si512, _mm512_slli_epi32, _mm512_srli_epi32};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -25,9 +27,13 @@ use ahash::RandomState;
 
 use super::ends::{Ends, Kind};
 use super::field::{Both, Field};
+#[cfg(target_arch = "x86_64")]
+use super::lists::ListLanes;
 use super::lists::{Effective, ListId, MakeLists, add};
 use super::transport::{Matching, TooMany};
 use super::tuples::Numbered;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{LANES, halves, load, pairs, plus, splat, store, words};
 
 /// Lists by pair of classes.
 #[derive(Debug)]
@@ -43,8 +49,8 @@ pub(super) struct Crossed {
 pub(super) struct Layer {
     /// By class of source and block of destinations: a number in `blocks`.
     index: Box<[u32]>,
-    /// By pair: a number in `lists`.
-    blocks: Box<[Block]>,
+    /// By block and place in it: a number in `lists`. And one more number.
+    cells: Box<[u16]>,
     lists: Box<[ListId]>,
     /// Classes of sources and destinations.
     pub(super) classes: [usize; 2],
@@ -53,11 +59,10 @@ pub(super) struct Layer {
 /// Most layers.
 const LAYERS: usize = 4;
 
-/// Destinations in a block, which is a cache line.
+/// Destinations in a block.
 const BLOCK: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(align(64))]
 struct Block([u16; BLOCK]);
 
 /// Bounds on each layer of a table of so many rules.
@@ -127,7 +132,7 @@ impl Crossed {
     pub(super) fn bytes(&self) -> usize {
         let bytes = |layer: &Layer| {
             size_of_val(&*layer.index)
-                + size_of_val(&*layer.blocks)
+                + size_of_val(&*layer.cells)
                 + size_of_val(&*layer.lists)
                 + size_of::<Layer>()
         };
@@ -252,7 +257,8 @@ impl Layer {
                 });
             }
         }
-        Ok(Some(Self { index: index.into(), blocks: blocks.into(), lists: made.into(), classes }))
+        let cells = blocks.iter().flat_map(|block| block.0).chain([0]).collect();
+        Ok(Some(Self { index: index.into(), cells, lists: made.into(), classes }))
     }
 
     /// Blocks for each class of source.
@@ -269,8 +275,41 @@ impl Layer {
         // each pair of them, and a list for each number in a block.
         unsafe {
             let block = *self.index.get_unchecked(block) as usize;
-            let number = self.blocks.get_unchecked(block).0[destination as usize % BLOCK];
+            let cell = block * BLOCK + destination as usize % BLOCK;
+            let number = *self.cells.get_unchecked(cell);
             *self.lists.get_unchecked(usize::from(number))
+        }
+    }
+
+    /// The lists of many keys, by their records in the fields that this layer is for, as layer `number`.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn lists_lanes(
+        &self,
+        fields: &[Field; 2],
+        number: usize,
+        records: [&[[u32; LANES]]; 2],
+        classes: &[[u32; LANES]],
+        lists: &mut ListLanes,
+    ) {
+        for ((source, destination), at) in records[0].iter().zip(records[1]).zip(&mut lists.cells) {
+            let source = fields[0].class_lanes(load(source), number);
+            let destination = fields[1].class_lanes(load(destination), number);
+            let block = plus(source, _mm512_srli_epi32::<{ BLOCK.ilog2() }>(destination));
+            // SAFETY: as for one pair.
+            let block = unsafe { words(&self.index, block) };
+            let within = _mm512_and_si512(destination, splat(BLOCK as u32 - 1));
+            store(at, plus(_mm512_slli_epi32::<{ BLOCK.ilog2() }>(block), within));
+        }
+        let parts = lists.cells.iter_mut().zip(&mut lists.rules);
+        for (classes, (at, rules)) in classes.iter().zip(parts) {
+            // SAFETY: likewise, and there is one more number.
+            let list = unsafe {
+                let number = halves(&self.cells, load(at));
+                pairs(ListId::words(&self.lists), plus(number, number))
+            };
+            store(at, plus(list[0], load(classes)));
+            store(rules, list[1]);
         }
     }
 

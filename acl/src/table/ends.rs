@@ -129,11 +129,11 @@ impl Ends {
         (Self { nets, around, sets: sets.len() as u32, members }, named)
     }
 
-    /// A value for each network's element, `stride` apart, by address; `None` if rules name none.
-    pub(super) fn ranges(&self, stride: u32) -> Option<Ranges> {
+    /// The ranges of addresses, with numbers `stride` apart, and the element of each; `None` if rules
+    /// name no network.
+    pub(super) fn ranges(&self, stride: u32) -> Option<(Ranges, Vec<u32>)> {
         let numbered = self.nets.iter().copied().zip(1_u32..);
-        let values = numbered.map(|(net, number)| (net, stride * number));
-        (!self.nets.is_empty()).then(|| Ranges::new(values, 0))
+        (!self.nets.is_empty()).then(|| Ranges::new(numbered, 0, stride))
     }
 
     /// Elements of a kind.

@@ -13,19 +13,33 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm512_cmplt_epu32_mask, _mm512_maskz_mullo_epi32};
+#[cfg(target_arch = "x86_64")]
+use std::mem::offset_of;
+
 use super::ends::{Ends, Kind};
 use super::lists::ListId;
 use super::ranges::Ranges;
+#[cfg(target_arch = "x86_64")]
+use super::{lists::ListLanes, lookup::addresses};
 use crate::Address;
+#[cfg(target_arch = "x86_64")]
+use crate::Key;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{LANES, Lanes, load, of_keys, pairs, plus, splat, store, words};
 
 /// The records of one field.
 #[derive(Debug)]
 pub(super) struct Field {
     /// Where the record of an address is; `None` if no rule names a network.
     pub(super) nets: Option<Ranges>,
-    records: Box<[u32]>,
+    /// By range of addresses, then by identity; by network until [finished](Self::finish).
+    records: Vec<u32>,
     /// Words of a record.
     stride: u32,
+    /// Until finished: the element of each range.
+    of_ranges: Vec<u32>,
     /// Where the records of identities begin.
     identities_at: u32,
     /// Identities covered; larger ones are in no set that counts. 0 if no rule names a set.
@@ -65,16 +79,37 @@ impl Field {
         let [of_nets, of_identities] =
             [Kind::Net, Kind::Set].map(|kind| ends.elements(kind) as u32);
         let any = stride * (of_nets + of_identities);
+        let (nets, of_ranges) = ends.ranges(stride).unzip();
         Self {
-            nets: ends.ranges(stride),
-            records: vec![0; (any + stride) as usize].into(),
+            nets,
+            records: vec![0; (any + stride) as usize],
             stride,
+            of_ranges: of_ranges.unwrap_or_default(),
             identities_at: stride * of_nets,
             identities: of_identities,
             any,
             has_lists: [false; 3],
             has_classes: [false; 3],
         }
+    }
+
+    /// Copies the record of each network to its ranges, so that a search by address ends at the record.
+    pub(super) fn finish(&mut self) {
+        if self.nets.is_none() {
+            return;
+        }
+        let stride = self.stride as usize;
+        let behind = self.records.split_off(self.identities_at as usize);
+        let of_nets = std::mem::take(&mut self.records);
+        let of_ranges = std::mem::take(&mut self.of_ranges);
+        self.records.reserve_exact(of_ranges.len() * stride + behind.len());
+        for element in of_ranges {
+            self.records.extend_from_slice(&of_nets[element as usize * stride..][..stride]);
+        }
+        let moved = self.records.len() as u32;
+        self.any = self.any - self.identities_at + moved;
+        self.identities_at = moved;
+        self.records.extend(behind);
     }
 
     /// The only kind by which rules name this field; `None` if there are two.
@@ -131,9 +166,97 @@ impl Field {
         self.has_classes[kind as usize] |= class != 0;
     }
 
+    /// Notes a class of all elements in a tuple.
+    pub(super) fn set_class_of_all_in(&mut self, ends: &Ends, tuple: usize, class: u32) {
+        let of_nets = if self.nets.is_some() { ends.elements(Kind::Net) } else { 0 };
+        for (kind, elements) in [(Kind::Net, of_nets), (Kind::Set, self.identities as usize)] {
+            for element in 0..elements as u32 {
+                self.set_class_in(kind, element, tuple, class);
+            }
+        }
+    }
+
     #[inline(always)]
     pub(super) fn list(&self, record: u32) -> ListId {
         ListId { cells: self.word(record), rules: self.word(record + 1) }
+    }
+
+    /// Where the records of many keys are, those of the only kind by which rules name this field.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl,popcnt")]
+    pub(super) fn records_lanes(&self, at: usize, keys: &[Key], records: &mut [[u32; LANES]]) {
+        if let Some(nets) = &self.nets {
+            nets.find_each(addresses(keys, at), &mut records.as_flattened_mut()[..keys.len()]);
+            return;
+        }
+        let (known, stride) = (splat(self.identities), splat(self.stride));
+        for (keys, records) in keys.chunks(LANES).zip(records) {
+            let record = if self.identities == 0 {
+                splat(self.any)
+            } else {
+                let identity = match at {
+                    0 => of_keys::<{ offset_of!(Key, source_identity) }>(keys),
+                    _ => of_keys::<{ offset_of!(Key, destination_identity) }>(keys),
+                };
+                // Identity 0 is in no set.
+                let is_known = _mm512_cmplt_epu32_mask(identity, known);
+                let offset = _mm512_maskz_mullo_epi32(is_known, identity, stride);
+                plus(splat(self.identities_at), offset)
+            };
+            store(records, record);
+        }
+    }
+
+    /// The lists of many keys' records.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn lists_lanes(
+        &self,
+        records: &[[u32; LANES]],
+        classes: &[[u32; LANES]],
+        lists: &mut ListLanes,
+    ) {
+        let lists = lists.cells.iter_mut().zip(&mut lists.rules);
+        for ((records, classes), (cells, rules)) in records.iter().zip(classes).zip(lists) {
+            // SAFETY: as for `word`.
+            let list = unsafe { pairs(&self.records, load(records)) };
+            store(cells, plus(list[0], load(classes)));
+            store(rules, list[1]);
+        }
+    }
+
+    /// [`class`](Self::class) of sixteen records.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn class_lanes(&self, records: Lanes, layer: usize) -> Lanes {
+        debug_assert!((layer as u32) < self.stride - CLASS);
+        self.word_lanes(records, CLASS + layer as u32)
+    }
+
+    /// [`mask`](Self::mask) of sixteen records.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn mask_lanes(&self, records: Lanes) -> Lanes {
+        self.word_lanes(records, MASK)
+    }
+
+    /// [`class_in`](Self::class_in) of sixteen records.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn class_in_lanes(&self, records: Lanes, tuple: usize) -> Lanes {
+        debug_assert!((tuple as u32) < self.stride - CLASSES);
+        self.word_lanes(records, CLASSES + tuple as u32)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn word_lanes(&self, records: Lanes, word: u32) -> Lanes {
+        // SAFETY: as for `word`.
+        unsafe { words(&self.records, plus(records, splat(word))) }
     }
 
     #[inline(always)]

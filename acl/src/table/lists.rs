@@ -11,18 +11,23 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::_mm512_min_epu32;
 use std::collections::HashMap;
 
 use ahash::RandomState;
 
 use super::transport::{Matching, TooMany};
 use crate::Key;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{LANES, STEPS, halves, load, plus, store, words};
 
 /// No rule.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A list: where its parts begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub(super) struct ListId {
     pub(super) cells: u32,
     pub(super) rules: u32,
@@ -31,6 +36,14 @@ pub(super) struct ListId {
 impl ListId {
     /// Holds no rule.
     pub(super) const EMPTY: Self = Self { cells: 0, rules: 0 };
+
+    /// Lists as words, two for each.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn words(lists: &[Self]) -> &[u32] {
+        // SAFETY: a list is two words, one after the other.
+        unsafe { std::slice::from_raw_parts(lists.as_ptr().cast(), 2 * lists.len()) }
+    }
 
     /// The same with a mask of all ones, [`EMPTY`](Self::EMPTY) with zero.
     #[inline(always)]
@@ -43,7 +56,7 @@ impl ListId {
 pub(super) trait Lists: Copy {
     /// The first rule of `list` that a key of `class` matches, or [`NONE`]; a rule that is not
     /// before `best` need not be found.
-    fn first(self, list: ListId, class: u16, key: &Key, best: u32) -> u32;
+    fn first(self, list: ListId, class: u32, key: &Key, best: u32) -> u32;
 }
 
 /// Makes lists.
@@ -113,6 +126,7 @@ pub(super) fn add(to: &mut [u64], bits: &[u64]) -> bool {
 /// Lists decided by class.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
+    /// By row and class, and one more number.
     cells: Vec<u16>,
     rules: Vec<u32>,
     /// Cells in a row.
@@ -128,12 +142,34 @@ impl Rows {
     pub(super) fn bytes(&self) -> usize {
         self.cells.len() * 2 + self.rules.len() * 4
     }
+
+    /// Takes the first rule of each list into `best`.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn first_lanes(&self, lists: &ListLanes, best: &mut [[u32; LANES]]) {
+        for ((cells, rules), best) in lists.cells.iter().zip(&lists.rules).zip(best) {
+            // SAFETY: as for one key, and there is one more cell.
+            let found = unsafe {
+                let place = halves(&self.cells, load(cells));
+                words(&self.rules, plus(load(rules), place))
+            };
+            store(best, _mm512_min_epu32(load(best), found));
+        }
+    }
+}
+
+/// The lists of many keys.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct ListLanes {
+    /// Where each begins, plus the key's class.
+    pub(super) cells: [[u32; LANES]; STEPS],
+    pub(super) rules: [[u32; LANES]; STEPS],
 }
 
 impl Lists for &Rows {
     #[inline(always)]
-    fn first(self, list: ListId, class: u16, _: &Key, _: u32) -> u32 {
-        let cell = list.cells as usize + usize::from(class);
+    fn first(self, list: ListId, class: u32, _: &Key, _: u32) -> u32 {
+        let cell = list.cells as usize + class as usize;
         debug_assert!(cell < self.cells.len());
         // SAFETY: a list is one that the builder of these rows made, which added a cell for every
         // class, and classes are those that the builder was given.
@@ -164,7 +200,8 @@ impl<'a> RowsBuilder<'a> {
         Self { rows, matching, shapes: HashMap::default(), lists: HashMap::default(), most_cells }
     }
 
-    pub(super) fn finish(self) -> Rows {
+    pub(super) fn finish(mut self) -> Rows {
+        self.rows.cells.push(0);
         self.rows
     }
 

@@ -7,6 +7,7 @@ use super::field::Field;
 use super::lists::{ListId, Lists, NONE};
 use super::plan::{BothEnds, ByEnds, Decide};
 use super::tuples::Tuples;
+use crate::addresses::Addresses;
 use crate::simd::{self, VECTOR};
 use crate::{Address, Key};
 
@@ -16,7 +17,7 @@ impl Table {
     pub fn lookup(&self, key: &Key) -> Option<usize> {
         let ends = &self.parts.ends;
         let found = match &self.parts.lists {
-            Decide::Rows(classes, rows) => ends.lookup_one(key, classes.class(key) as u16, rows),
+            Decide::Rows(classes, rows) => ends.lookup_one(key, classes.class(key), rows),
             Decide::Scans(scans) => ends.lookup_one(key, 0, scans),
         };
         let found = self.among_rest(key, found);
@@ -42,20 +43,7 @@ impl Table {
         for (keys, found) in keys.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
             let keys = &keys[..keys.len().min(found.len())];
             let found = &mut found[..keys.len()];
-            simd::widest(
-                #[inline(always)]
-                || {
-                    let mut classes = [0; VECTOR];
-                    let classes = &mut classes[..keys.len()];
-                    match &self.parts.lists {
-                        Decide::Rows(of, rows) => {
-                            of.classes(keys, classes);
-                            ends.lookup_chunk(keys, classes, found, rows);
-                        }
-                        Decide::Scans(scans) => ends.lookup_chunk(keys, classes, found, scans),
-                    }
-                },
-            );
+            self.lookup_some(keys, found);
             if let BothEnds::Tuples(tuples) = &ends.both
                 && !tuples.rest.is_empty()
             {
@@ -64,6 +52,30 @@ impl Table {
                 }
             }
         }
+    }
+
+    /// The first rules that structures hold, of so many keys as are found for, [`VECTOR`] at most.
+    #[inline]
+    fn lookup_some(&self, keys: &[Key], found: &mut [u32]) {
+        #[cfg(target_arch = "x86_64")]
+        if super::lanes::look_up(&self.parts, keys, found) {
+            return;
+        }
+        let ends = &self.parts.ends;
+        simd::widest(
+            #[inline(always)]
+            || {
+                let mut classes = [0; VECTOR];
+                let classes = &mut classes[..keys.len()];
+                match &self.parts.lists {
+                    Decide::Rows(of, rows) => {
+                        of.classes(keys, classes);
+                        ends.lookup_chunk(keys, classes, found, rows);
+                    }
+                    Decide::Scans(scans) => ends.lookup_chunk(keys, classes, found, scans),
+                }
+            },
+        );
     }
 }
 
@@ -76,12 +88,21 @@ fn end(key: &Key, at: usize) -> (Address, u32) {
     }
 }
 
+/// The addresses of sources, or of destinations.
+#[inline(always)]
+pub(super) fn addresses(keys: &[Key], at: usize) -> Addresses<'_> {
+    match at {
+        0 => Addresses::sources(keys),
+        _ => Addresses::destinations(keys),
+    }
+}
+
 impl Field {
     /// The records of many keys, those of the only kind by which rules name this field.
     #[inline(always)]
     fn records(&self, at: usize, keys: &[Key], records: &mut [u32]) {
         if let Some(nets) = &self.nets {
-            nets.find_each(keys.iter().map(|key| end(key, at).0), records);
+            nets.find_each(addresses(keys, at), records);
         } else if self.identities > 0 {
             for (key, record) in keys.iter().zip(records) {
                 *record = self.of_identity(end(key, at).1);
@@ -94,7 +115,7 @@ impl Field {
 
 impl ByEnds {
     #[inline]
-    fn lookup_one(&self, key: &Key, class: u16, lists: impl Lists) -> u32 {
+    fn lookup_one(&self, key: &Key, class: u32, lists: impl Lists) -> u32 {
         let mut best = lists.first(self.any, class, key, NONE);
         let mut records = [[0; 3]; 2];
         for (at, (field, records)) in self.fields.iter().zip(&mut records).enumerate() {
@@ -137,13 +158,15 @@ impl ByEnds {
         }
     }
 
+    /// Whether rules name each field by networks alone, by peer sets alone or not at all.
+    #[inline]
+    pub(super) fn is_alike(&self) -> bool {
+        self.fields.iter().all(|field| field.kind().is_some())
+    }
+
     #[inline(always)]
-    fn lookup_chunk(&self, keys: &[Key], classes: &[u16], best: &mut [u32], lists: impl Lists) {
-        let alike = match &self.both {
-            BothEnds::Tuples(tuples) => tuples.are_of_nets,
-            BothEnds::Nothing | BothEnds::Crossed(_) => true,
-        };
-        if !alike || self.fields.iter().any(|field| field.kind().is_none()) {
+    fn lookup_chunk(&self, keys: &[Key], classes: &[u32], best: &mut [u32], lists: impl Lists) {
+        if !self.is_alike() {
             return self.lookup_mixed(keys, classes, best, lists);
         }
         let mut records = [[0; VECTOR]; 2];
@@ -199,7 +222,7 @@ impl ByEnds {
 
     /// The first rule among those found and the list of no end.
     #[inline(always)]
-    fn decide_any(&self, keys: &[Key], classes: &[u16], best: &mut [u32], lists: impl Lists) {
+    fn decide_any(&self, keys: &[Key], classes: &[u32], best: &mut [u32], lists: impl Lists) {
         if self.any != ListId::EMPTY {
             for ((key, class), best) in keys.iter().zip(classes).zip(best) {
                 *best = (*best).min(lists.first(self.any, *class, key, *best));
@@ -212,7 +235,7 @@ impl ByEnds {
     fn decide<const SOURCE: bool, const DESTINATION: bool, const CROSSED: bool>(
         &self,
         keys: &[Key],
-        classes: &[u16],
+        classes: &[u32],
         records: &[[u32; VECTOR]; 2],
         best: &mut [u32],
         lists: impl Lists,
@@ -247,7 +270,7 @@ impl ByEnds {
         crossed: &Crossed,
         from: usize,
         keys: &[Key],
-        classes: &[u16],
+        classes: &[u32],
         record: impl Fn(usize, usize, Kind) -> u32,
         best: &mut [u32],
         lists: impl Lists,
@@ -264,7 +287,7 @@ impl ByEnds {
     }
 
     /// Where rules name a field both by networks and by peer sets.
-    fn lookup_mixed(&self, keys: &[Key], classes: &[u16], best: &mut [u32], lists: impl Lists) {
+    fn lookup_mixed(&self, keys: &[Key], classes: &[u32], best: &mut [u32], lists: impl Lists) {
         best.fill(NONE);
         self.decide_any(keys, classes, best, lists);
         let mut nets = [[0; VECTOR]; 2];
@@ -273,7 +296,7 @@ impl ByEnds {
             let field = &self.fields[at];
             let records = &mut nets[at][..keys.len()];
             if let Some(nets) = &field.nets {
-                nets.find_each(keys.iter().map(|key| end(key, at).0), records);
+                nets.find_each(addresses(keys, at), records);
             }
             for (((key, class), record), best) in
                 keys.iter().zip(classes).zip(&*records).zip(best.iter_mut())
@@ -331,7 +354,7 @@ impl Tuples {
         &self,
         fields: &[Field; 2],
         keys: &[Key],
-        classes: &[u16],
+        classes: &[u32],
         masks: &mut [u32; VECTOR],
         record: impl Fn(usize, usize, Kind) -> u32,
         best: &mut [u32],

@@ -11,6 +11,8 @@ mod bits;
 mod crossed;
 mod ends;
 mod field;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod lists;
 mod lookup;
 mod plan;

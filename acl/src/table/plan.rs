@@ -189,6 +189,7 @@ impl Input {
                 }
             }
         }
+        fields.iter_mut().for_each(Field::finish);
         let any = lists.list(&any)?;
         let in_lists = self.rules.len() - of_both.len();
         Ok(ByEnds { any, fields, both, in_lists })

@@ -120,7 +120,7 @@ impl Scans {
 
 impl Lists for &Scans {
     #[inline]
-    fn first(self, list: ListId, _: u16, key: &Key, best: u32) -> u32 {
+    fn first(self, list: ListId, _: u32, key: &Key, best: u32) -> u32 {
         let mut node = self.nodes[list.cells as usize];
         while node.axis != Axis::Leaf {
             let (first, end) = (node.first as usize, (node.first + node.count) as usize);

@@ -1,6 +1,7 @@
 //! Lookups in tables agree with the linear form, whatever structure is chosen.
 
 use super::*;
+use crate::simd::tests::in_each_form;
 use crate::{Action, Address, AddressMapBuilder, Block, End, Key, PeerSetId, PortRange, linear};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,15 +15,21 @@ fn compiled(rules: &Arc<[Rule]>, addresses: &Arc<AddressMap>, parts: Parts) -> T
     Table { permits: permits(&rules), rules, addresses, parts }
 }
 
-/// Compares a table with the scan that defines it.
+/// Compares a table, in all forms of its loops, with the scan that defines it.
 fn check(table: &Table, keys: &[Key]) {
-    let mut found = vec![0; keys.len()];
-    table.lookup_vector(keys, &mut found);
-    for (key, found) in keys.iter().zip(found) {
-        let expected = linear::lookup(table.rules(), &table.addresses, key);
-        assert_eq!(table.lookup(key), expected, "{key:?} in {}", table.report());
-        assert_eq!(found, expected.map_or(NONE, |at| at as u32), "{key:?} in {}", table.report());
+    let expected: Vec<Option<usize>> =
+        keys.iter().map(|key| linear::lookup(table.rules(), &table.addresses, key)).collect();
+    for (key, expected) in keys.iter().zip(&expected) {
+        assert_eq!(table.lookup(key), *expected, "{key:?} in {}", table.report());
     }
+    in_each_form(|form| {
+        let mut found = vec![0; keys.len()];
+        table.lookup_vector(keys, &mut found);
+        for ((key, found), expected) in keys.iter().zip(found).zip(&expected) {
+            let expected = expected.map_or(NONE, |at| at as u32);
+            assert_eq!(found, expected, "{form:?}: {key:?} in {}", table.report());
+        }
+    });
 }
 
 proptest! {

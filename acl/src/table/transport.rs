@@ -7,11 +7,19 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    _mm512_and_si512, _mm512_mullo_epi32, _mm512_slli_epi32, _mm512_srli_epi32,
+};
 use std::collections::HashMap;
+#[cfg(target_arch = "x86_64")]
+use std::mem::offset_of;
 
 use ahash::RandomState;
 
 use super::bits::ones;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{LANES, Lanes, halves, of_keys, plus, splat, store, words};
 use crate::{Key, PortRange, Rule, TcpFlags};
 
 /// The conditions of a rule on everything but the addresses.
@@ -37,25 +45,25 @@ impl Transport {
 /// Maps a key to its class; class 0 matches no rule.
 #[derive(Clone, Debug)]
 pub(super) struct TransportClasses {
-    /// By protocol: which ports count.
-    groups: [u8; 256],
+    /// By protocol: which ports count, times 256.
+    groups: [u32; 256],
     destination: Ports,
     source: Option<Ports>,
-    flags: Option<Box<[u16; 256]>>,
-    /// By classes on the axes, if there is more than the destination's.
+    flags: Option<Box<[u32; 256]>>,
+    /// By classes on the axes, if there is more than the destination's; and one more number.
     cross: Vec<u16>,
     /// Classes of the axes that come after the destination's.
-    sources: usize,
-    flag_classes: usize,
+    sources: u32,
+    flag_classes: u32,
 }
 
 /// Classes of ports, by protocol group.
 #[derive(Clone, Debug, Default)]
 struct Ports {
-    /// By group and upper half of the port: a page.
+    /// By group and upper half of the port: a page. And one more number.
     pages_of: Vec<u16>,
-    /// By lower half: a class.
-    pages: Vec<[u16; 256]>,
+    /// By page and lower half: a class. And one more number.
+    classes: Vec<u16>,
 }
 
 /// More distinct demands, or classes of them, than arrays by class are good for.
@@ -130,7 +138,7 @@ impl TransportClasses {
 
     /// The class of a key.
     #[inline(always)]
-    pub(super) fn class(&self, key: &Key) -> usize {
+    pub(super) fn class(&self, key: &Key) -> u32 {
         match self.source.is_none() && self.flags.is_none() {
             true => self.by_destination(key),
             false => self.by_all(key),
@@ -139,54 +147,114 @@ impl TransportClasses {
 
     /// The classes of many keys.
     #[inline(always)]
-    pub(super) fn classes(&self, keys: &[Key], classes: &mut [u16]) {
+    pub(super) fn classes(&self, keys: &[Key], classes: &mut [u32]) {
         let pairs = keys.iter().zip(classes);
         match self.source.is_none() && self.flags.is_none() {
-            true => pairs.for_each(|(key, class)| *class = self.by_destination(key) as u16),
-            false => pairs.for_each(|(key, class)| *class = self.by_all(key) as u16),
+            true => pairs.for_each(|(key, class)| *class = self.by_destination(key)),
+            false => pairs.for_each(|(key, class)| *class = self.by_all(key)),
         }
     }
 
     #[inline(always)]
-    fn by_destination(&self, key: &Key) -> usize {
-        let group = usize::from(self.groups[usize::from(key.protocol)]);
+    fn by_destination(&self, key: &Key) -> u32 {
+        let group = self.groups[usize::from(key.protocol)];
         self.destination.class(group, key.destination_port)
     }
 
     #[inline(always)]
-    fn by_all(&self, key: &Key) -> usize {
-        let group = usize::from(self.groups[usize::from(key.protocol)]);
+    fn by_all(&self, key: &Key) -> u32 {
+        let group = self.groups[usize::from(key.protocol)];
         let mut class = self.destination.class(group, key.destination_port);
         if let Some(source) = &self.source {
             class = class * self.sources + source.class(group, key.source_port);
         }
         if let Some(flags) = &self.flags {
-            class = class * self.flag_classes + usize::from(flags[usize::from(key.tcp_flags)]);
+            class = class * self.flag_classes + flags[usize::from(key.tcp_flags)];
         }
-        debug_assert!(class < self.cross.len());
+        debug_assert!((class as usize) < self.cross.len());
         // SAFETY: there is a cell for each combination of classes on the axes.
-        usize::from(unsafe { *self.cross.get_unchecked(class) })
+        unsafe { *self.cross.get_unchecked(class as usize) }.into()
+    }
+
+    /// The same, sixteen keys at a time.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl")]
+    pub(super) fn classes_lanes(&self, keys: &[Key], classes: &mut [[u32; LANES]]) {
+        let (low, byte) = (splat(0xffff), splat(0xff));
+        let (sources, flag_classes) = (splat(self.sources), splat(self.flag_classes));
+        for (keys, classes) in keys.chunks(LANES).zip(classes) {
+            // Destination port, protocol and flags.
+            let some = of_keys::<{ offset_of!(Key, destination_port) }>(keys);
+            let port = _mm512_and_si512(some, low);
+            let protocol = _mm512_and_si512(_mm512_srli_epi32::<16>(some), byte);
+            // SAFETY: of each array there is a number for all that may come up, and one more.
+            let class = unsafe {
+                let group = words(&self.groups, protocol);
+                let mut class = self.destination.class_lanes(group, port);
+                if let Some(source) = &self.source {
+                    let some = of_keys::<{ offset_of!(Key, source_port) }>(keys);
+                    let of_source = source.class_lanes(group, _mm512_and_si512(some, low));
+                    class = plus(_mm512_mullo_epi32(class, sources), of_source);
+                }
+                if let Some(flags) = &self.flags {
+                    let flags = words(flags.as_slice(), _mm512_srli_epi32::<24>(some));
+                    class = plus(_mm512_mullo_epi32(class, flag_classes), flags);
+                }
+                match self.cross.is_empty() {
+                    true => class,
+                    false => halves(&self.cross, class),
+                }
+            };
+            store(classes, class);
+        }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let ports = |ports: &Ports| ports.pages_of.len() * 2 + ports.pages.len() * 512;
+        let ports = |ports: &Ports| (ports.pages_of.len() + ports.classes.len()) * 2;
         size_of::<Self>()
             + ports(&self.destination)
             + self.source.as_ref().map_or(0, ports)
-            + self.flags.as_ref().map_or(0, |_| 512)
+            + self.flags.as_ref().map_or(0, |flags| size_of_val(&**flags))
             + self.cross.len() * 2
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+const _: () = {
+    // Loaded with the destination port.
+    assert!(offset_of!(Key, protocol) == offset_of!(Key, destination_port) + 2);
+    assert!(offset_of!(Key, tcp_flags) == offset_of!(Key, destination_port) + 3);
+};
+
 impl Ports {
+    /// The class of a port; `group` is times 256.
     #[inline(always)]
-    fn class(&self, group: usize, port: u16) -> usize {
-        let at = group << 8 | usize::from(port >> 8);
+    fn class(&self, group: u32, port: u16) -> u32 {
+        let at = (group | u32::from(port >> 8)) as usize;
         debug_assert!(at < self.pages_of.len());
         // SAFETY: each group has a number for each of 256 upper halves, each of which is a page's.
         unsafe {
-            let page = *self.pages_of.get_unchecked(at);
-            self.pages.get_unchecked(usize::from(page))[usize::from(port & 255)].into()
+            let page = usize::from(*self.pages_of.get_unchecked(at));
+            let class = page << 8 | usize::from(port & 255);
+            debug_assert!(class < self.classes.len());
+            u32::from(*self.classes.get_unchecked(class))
+        }
+    }
+
+    /// The same of sixteen.
+    ///
+    /// # Safety
+    /// These are groups and ports.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn class_lanes(&self, group: Lanes, port: Lanes) -> Lanes {
+        let at = plus(group, _mm512_srli_epi32::<8>(port));
+        // SAFETY: as above, and there is one number more of each.
+        unsafe {
+            let page = halves(&self.pages_of, at);
+            let lower = _mm512_and_si512(port, splat(0xff));
+            halves(&self.classes, plus(_mm512_slli_epi32::<8>(page), lower))
         }
     }
 
@@ -194,6 +262,7 @@ impl Ports {
     fn new(groups: &[Vec<(u16, u16)>]) -> Self {
         let mut ports = Self::default();
         let mut known: HashMap<[u16; 256], u16, RandomState> = HashMap::default();
+        let mut pages = 0;
         // Class and number of the last page that is of one class throughout, as most are.
         let mut plain = None;
         for ranges in groups {
@@ -216,8 +285,9 @@ impl Ports {
                     class
                 });
                 let number = *known.entry(page).or_insert_with(|| {
-                    ports.pages.push(page);
-                    (ports.pages.len() - 1) as u16
+                    ports.classes.extend(page);
+                    pages += 1;
+                    pages - 1
                 });
                 ports.pages_of.push(number);
                 if is_plain {
@@ -225,6 +295,8 @@ impl Ports {
                 }
             }
         }
+        ports.pages_of.push(0);
+        ports.classes.push(0);
         ports
     }
 }
@@ -269,7 +341,7 @@ impl Index<'_> {
                 // The last of all protocols: none is left for the group of those not named.
                 protocols[0] = Some(protocol);
             } else {
-                groups[usize::from(protocol)] = protocols.len() as u8;
+                groups[usize::from(protocol)] = (protocols.len() as u32) << 8;
                 protocols.push(Some(protocol));
             }
         }
@@ -294,6 +366,7 @@ impl Index<'_> {
                 }
             }
         }
+        cross.push(0);
         let alone = any_source && flags.is_none();
         if alone {
             for (_, class) in destination.groups.iter_mut().flatten() {
@@ -306,8 +379,8 @@ impl Index<'_> {
             source: (!any_source).then(|| Ports::new(&source.groups)),
             flags,
             cross: if alone { Vec::new() } else { cross },
-            sources: source.classes.len(),
-            flag_classes: flag_classes.len(),
+            sources: source.classes.len() as u32,
+            flag_classes: flag_classes.len() as u32,
         })
     }
 
@@ -350,7 +423,7 @@ impl Index<'_> {
         if cuts > CUTS { Err(TooMany) } else { Ok(axis) }
     }
 
-    fn flags(&self) -> (Option<Box<[u16; 256]>>, Vec<Bits>) {
+    fn flags(&self) -> (Option<Box<[u32; 256]>>, Vec<Bits>) {
         if self.demands.iter().all(|demand| demand.tcp_flags == TcpFlags::ANY) {
             return (None, vec![[u64::MAX; MOST / 64]]);
         }
@@ -367,7 +440,7 @@ impl Index<'_> {
             *class = known.unwrap_or_else(|| {
                 classes.push(bits);
                 classes.len() - 1
-            }) as u16;
+            }) as u32;
         }
         (Some(by_flags), classes)
     }

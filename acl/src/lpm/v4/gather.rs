@@ -14,10 +14,8 @@ use std::arch::x86_64::{
 
 use super::{BLOCK, RANGES, STARTS, V4, place};
 use crate::lpm::memory::{LINE, View};
-use crate::simd::VECTOR;
-
-/// Addresses at a time.
-const LANES: usize = 16;
+use crate::simd::lanes::LANES;
+use crate::simd::{Form, VECTOR, form};
 
 /// Looks up as many of [`VECTOR`] addresses as this processor can take at a time, but for the
 /// [default](V4::default); returns those that are left.
@@ -27,11 +25,7 @@ pub(super) fn look_up<'k, 'v>(
     keys: &'k [u32],
     values: &'v mut [u32],
 ) -> (&'k [u32], &'v mut [u32]) {
-    use std::arch::is_x86_feature_detected;
-    if !is_x86_feature_detected!("avx512bw")
-        || !is_x86_feature_detected!("avx512vl")
-        || !is_x86_feature_detected!("popcnt")
-    {
+    if form() < Form::Avx512 {
         return (keys, values);
     }
     let (keys, keys_left) = keys.as_chunks();

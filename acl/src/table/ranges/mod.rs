@@ -1,4 +1,4 @@
-//! Addresses to values, by the ranges that networks cut the address space into.
+//! Addresses to the ranges that networks cut the address space into.
 //!
 //! ```text
 //! networks       10.0.0.0/8 = a     10.1.0.0/16 = b
@@ -16,15 +16,20 @@ mod tree;
 use std::hint::select_unpredictable;
 
 use crate::Address;
+use crate::addresses::Addresses;
 use crate::prefix::{Prefix, mask};
 use crate::simd::VECTOR;
 use tree::Tree;
 
-/// Values by address.
+/// Numbers of ranges by address, those of IPv4 first.
 #[derive(Debug)]
 pub(super) struct Ranges {
     v4: V4,
     v6: V6,
+    /// IPv4 ranges.
+    v4_count: u32,
+    /// What numbers are multiplied by.
+    stride: u32,
 }
 
 /// IPv4 ranges.
@@ -32,7 +37,9 @@ pub(super) struct Ranges {
 struct V4 {
     /// Finds how many ranges end before an address.
     tree: Tree<u32>,
-    values: Box<[u32]>,
+    /// Finds the same with AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    top: tree::top::Top,
 }
 
 /// IPv6 ranges, by the last address of each but the final one.
@@ -44,17 +51,18 @@ struct V6 {
     upper: Box<[u64]>,
     /// By upper half: how many ranges end before it; and how many there are, twice.
     first: Box<[u32]>,
-    /// 0, 1 and so on: the tree's values are ranks.
-    ranks: Box<[u32]>,
     /// The lower halves, in the order of ranges.
     lower: Box<[u64]>,
-    values: Box<[u32]>,
 }
 
 impl Ranges {
-    /// For networks that each come before those inside, with their values; `none` is the value of
-    /// an address in no network.
-    pub(super) fn new(networks: impl Iterator<Item = (Prefix, u32)> + Clone, none: u32) -> Self {
+    /// For networks that each come before those inside, with their values: the ranges, and the value of
+    /// each. `none` is the value of an address in no network. Numbers of ranges are `stride` apart.
+    pub(super) fn new(
+        networks: impl Iterator<Item = (Prefix, u32)> + Clone,
+        none: u32,
+        stride: u32,
+    ) -> (Self, Vec<u32>) {
         let of_family = |is_v4: bool| {
             let family = networks.clone().filter(move |(prefix, _)| prefix.is_v4() == is_v4);
             let (bits, end) =
@@ -68,62 +76,71 @@ impl Ranges {
                 end,
             )
         };
-        let (ends, values) = of_family(true);
+        let (ends, mut values) = of_family(true);
         let ends: Vec<u32> = ends.into_iter().map(|end| end as u32).collect();
-        let v4 = V4 { tree: Tree::new(&ends), values: values.into() };
-        let (ends, values) = of_family(false);
-        Self { v4, v6: V6::new(&ends, values) }
+        let v4 = V4 {
+            tree: Tree::new(&ends),
+            #[cfg(target_arch = "x86_64")]
+            top: tree::top::Top::new(&ends),
+        };
+        let (ends, of_v6) = of_family(false);
+        let ranges = Self { v4, v6: V6::new(&ends), v4_count: values.len() as u32, stride };
+        values.extend(of_v6);
+        (ranges, values)
     }
 
-    /// The value of an address.
+    /// The range of an address.
     #[inline]
     pub(super) fn find(&self, address: Address) -> u32 {
-        match address.is_v4() {
-            true => self.v4.values[self.v4.tree.rank(address.bits() as u32) as usize],
-            false => self.v6.find(address.bits()),
-        }
+        let range = match address.is_v4() {
+            true => self.v4.tree.rank(address.bits() as u32),
+            false => self.v4_count + self.v6.find(address.bits()),
+        };
+        self.stride * range
     }
 
-    /// The values of many addresses, [`VECTOR`] at most.
+    /// The ranges of many addresses, [`VECTOR`] at most.
     #[inline(always)]
-    pub(super) fn find_each(
-        &self,
-        addresses: impl Iterator<Item = Address> + Clone,
-        found: &mut [u32],
-    ) {
+    pub(super) fn find_each(&self, addresses: Addresses<'_>, found: &mut [u32]) {
         let mut keys = [0; VECTOR];
-        let keys = &mut keys[..found.len()];
-        let mut beyond_v4 = 0;
-        for (address, key) in addresses.clone().zip(keys.iter_mut()) {
-            *key = address.bits() as u32;
-            beyond_v4 |= address.beyond_v4();
+        let any_v6 = addresses.v4_bits(&mut keys[..found.len()]);
+        self.v4.find_each(&keys, found);
+        if any_v6 {
+            self.v6.find_each(addresses, self.v4_count, found);
         }
-        self.v4.tree.look_up(keys, &self.v4.values, found);
-        if beyond_v4 >> 32 != 0 {
-            self.v6.find_each(addresses, found);
-        }
+        found.iter_mut().for_each(|found| *found *= self.stride);
     }
 
     /// Cache lines that a search takes at most.
     pub(super) fn loads(&self) -> usize {
-        self.v4.tree.levels() + 1
+        self.v4.tree.levels()
     }
 
     pub(super) fn bytes(&self) -> usize {
         let v6 = &self.v6;
-        self.v4.tree.bytes()
-            + size_of_val(&*self.v4.values)
+        size_of_val(&self.v4)
+            + self.v4.tree.bytes()
             + v6.tree.bytes()
             + size_of_val(&*v6.upper)
             + size_of_val(&*v6.first)
-            + size_of_val(&*v6.ranks)
             + size_of_val(&*v6.lower)
-            + size_of_val(&*v6.values)
+    }
+}
+
+impl V4 {
+    /// The ranges of as many addresses as are to be found.
+    #[inline(always)]
+    fn find_each(&self, keys: &[u32; VECTOR], found: &mut [u32]) {
+        #[cfg(target_arch = "x86_64")]
+        if self.top.rank_each(&self.tree, keys, found) {
+            return;
+        }
+        self.tree.rank_each(&keys[..found.len()], found);
     }
 }
 
 impl V6 {
-    fn new(ends: &[u128], values: Vec<u32>) -> Self {
+    fn new(ends: &[u128]) -> Self {
         let (mut upper, mut first): (Vec<u64>, Vec<u32>) = (Vec::new(), Vec::new());
         for (at, end) in (0..).zip(ends) {
             let half = (end >> 64) as u64;
@@ -134,14 +151,13 @@ impl V6 {
         }
         // No key is above the largest half: a tree leaves it out.
         let tree = Tree::new(&upper[..upper.partition_point(|half| *half < u64::MAX)]);
-        let ranks = (0..=upper.len() as u32).collect();
         if upper.last() != Some(&u64::MAX) {
             upper.push(u64::MAX);
             first.push(ends.len() as u32);
         }
         first.push(ends.len() as u32);
         let lower = ends.iter().map(|end| *end as u64).collect();
-        Self { tree, upper: upper.into(), first: first.into(), ranks, lower, values: values.into() }
+        Self { tree, upper: upper.into(), first: first.into(), lower }
     }
 
     #[inline]
@@ -149,7 +165,7 @@ impl V6 {
         self.within(self.tree.rank((bits >> 64) as u64), bits)
     }
 
-    /// The value of an address of which so many upper halves are below its own.
+    /// The range of an address of which so many upper halves are below its own.
     #[inline(always)]
     fn within(&self, at: u32, bits: u128) -> u32 {
         let (at, high, low) = (at as usize, (bits >> 64) as u64, bits as u64);
@@ -161,21 +177,21 @@ impl V6 {
             1 => usize::from(self.lower[first] < low),
             _ => rank(&self.lower[first..next], low),
         };
-        self.values[first + inside * same as usize]
+        first as u32 + inside as u32 * same
     }
 
-    /// The values of those addresses that are IPv6.
+    /// The ranges of those addresses that are IPv6, from `before` on.
     #[inline(always)]
-    fn find_each(&self, addresses: impl Iterator<Item = Address> + Clone, found: &mut [u32]) {
+    fn find_each(&self, addresses: Addresses<'_>, before: u32, found: &mut [u32]) {
         let (mut keys, mut at) = ([0; VECTOR], [0; VECTOR]);
         let (keys, at) = (&mut keys[..found.len()], &mut at[..found.len()]);
-        for (address, key) in addresses.clone().zip(keys.iter_mut()) {
+        for (address, key) in addresses.iter().zip(keys.iter_mut()) {
             *key = (address.bits() >> 64) as u64;
         }
-        self.tree.look_up(keys, &self.ranks, at);
-        for (address, (at, found)) in addresses.zip(at.iter().zip(found)) {
-            let value = self.within(*at, address.bits());
-            *found = select_unpredictable(address.is_v4(), *found, value);
+        self.tree.rank_each(keys, at);
+        for (address, (at, found)) in addresses.iter().zip(at.iter().zip(found)) {
+            let range = before + self.within(*at, address.bits());
+            *found = select_unpredictable(address.is_v4(), *found, range);
         }
     }
 }
@@ -233,6 +249,7 @@ mod tests {
 
     use super::*;
     use crate::prefix::V4_BITS;
+    use crate::simd::tests::in_each_form;
 
     fn prefix() -> impl Strategy<Value = Prefix> {
         let v4 = (any::<u32>(), 0_u8..=32).prop_map(|(bits, length)| {
@@ -258,7 +275,7 @@ mod tests {
             let mut networks = if use_many { many } else { few };
             networks.sort_by_key(|(prefix, _)| prefix.order());
             networks.dedup_by_key(|(prefix, _)| *prefix);
-            let ranges = Ranges::new(networks.iter().copied(), 7777);
+            let (ranges, values) = Ranges::new(networks.iter().copied(), 7777, 3);
             let addresses: Vec<Address> = networks
                 .iter()
                 .step_by(1 + networks.len() / 60)
@@ -270,17 +287,24 @@ mod tests {
                 .chain([0, u128::MAX, 0xffff << 32, (0xffff << 32) | 0xffff_ffff])
                 .map(Address::from_bits)
                 .collect();
-            let mut found = vec![0; addresses.len()];
-            for (addresses, found) in addresses.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
-                ranges.find_each(addresses.iter().copied(), found);
-            }
-            for (address, found) in addresses.iter().zip(found) {
+            let mut forms = Vec::new();
+            in_each_form(|_| {
+                let mut found = vec![0; addresses.len()];
+                for (addresses, found) in addresses.chunks(VECTOR).zip(found.chunks_mut(VECTOR)) {
+                    ranges.find_each(Addresses::of(addresses), found);
+                }
+                forms.push(found);
+            });
+            prop_assert!(forms.iter().all(|found| *found == forms[0]));
+            for (address, found) in addresses.iter().zip(forms.swap_remove(0)) {
                 let host = Prefix::of(*address, 128);
                 let innermost = networks.iter().filter(|(prefix, _)| prefix.covers(host));
                 let innermost = innermost.max_by_key(|(prefix, _)| prefix.length());
                 let expected = innermost.map_or(7777, |(_, value)| *value);
-                prop_assert_eq!(ranges.find(*address), expected, "{}", address);
-                prop_assert_eq!(found, expected, "{}", address);
+                let value = |found: u32| values[found as usize / 3];
+                prop_assert_eq!(value(ranges.find(*address)), expected, "{}", address);
+                prop_assert_eq!(value(found), expected, "{}", address);
+                prop_assert_eq!(found % 3, 0);
             }
         }
     }

@@ -10,6 +10,15 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    _mm512_and_si512, _mm512_cmpeq_epi32_mask, _mm512_mask_cmpeq_epi32_mask,
+    _mm512_maskz_mov_epi32, _mm512_mullo_epi32, _mm512_or_si512, _mm512_slli_epi32,
+    _mm512_srli_epi32, _mm512_srlv_epi32, _mm512_xor_si512,
+};
+
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{Lanes, halves, pairs, plus, splat};
 use crate::table::lists::ListId;
 
 /// Lists by pair of classes.
@@ -17,14 +26,14 @@ use crate::table::lists::ListId;
 pub(super) struct Cells {
     /// Their number is a power of two.
     cells: Box<[Cell]>,
-    /// Of buckets, whose number is a power of two.
+    /// Of buckets, whose number is a power of two. And one more number.
     displacements: Box<[u16]>,
     /// How far a hash is shifted right for its bucket.
     shift: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-#[repr(align(16))]
+#[repr(C, align(16))]
 struct Cell {
     key: u64,
     list: ListId,
@@ -36,8 +45,8 @@ const FREE: u64 = u64::MAX;
 /// Keys in a bucket on average, at most.
 const BUCKET: usize = 4;
 
-/// The golden ratio's fraction: bits without a pattern.
-const FRACTION: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Bits without a pattern. The determinant of the first four is odd: no two keys hash alike.
+const FACTORS: [u32; 5] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3e, 0x27d4_eb2f, 0x1656_67b1];
 
 impl Cells {
     /// From distinct keys.
@@ -53,21 +62,21 @@ impl Cells {
 
     fn with(entries: &[(u64, ListId)], slots: usize) -> Option<Self> {
         let buckets = entries.len().div_ceil(BUCKET).next_power_of_two().max(2);
-        let shift = u64::BITS - buckets.trailing_zeros();
+        let shift = u32::BITS - buckets.trailing_zeros();
         let mut cells = Self {
             cells: vec![Cell { key: FREE, list: ListId::EMPTY }; slots].into(),
-            displacements: vec![0; buckets].into(),
+            displacements: vec![0; buckets + 1].into(),
             shift,
         };
         // Entries by bucket, the fullest buckets first.
         let mut ends = vec![0_u32; buckets + 1];
-        entries.iter().for_each(|(key, _)| ends[(hash(*key) >> shift) as usize + 1] += 1);
+        entries.iter().for_each(|(key, _)| ends[(hash(*key)[0] >> shift) as usize + 1] += 1);
         let largest = ends.iter().copied().max().unwrap_or(0);
         (1..=buckets).for_each(|bucket| ends[bucket] += ends[bucket - 1]);
         let mut at = ends.clone();
         let mut sorted = vec![0_u32; entries.len()];
         for (number, (key, _)) in (0..).zip(entries) {
-            let place = &mut at[(hash(*key) >> shift) as usize];
+            let place = &mut at[(hash(*key)[0] >> shift) as usize];
             sorted[*place as usize] = number;
             *place += 1;
         }
@@ -96,9 +105,8 @@ impl Cells {
     }
 
     #[inline(always)]
-    fn slot(&self, hash: u64, displacement: u16) -> usize {
-        let step = (hash >> 20) as u32 | 1;
-        let slot = (hash as u32).wrapping_add(u32::from(displacement).wrapping_mul(step));
+    fn slot(&self, [first, second]: [u32; 2], displacement: u16) -> usize {
+        let slot = second.wrapping_add(u32::from(displacement).wrapping_mul(first | 1));
         slot as usize & (self.cells.len() - 1)
     }
 
@@ -114,9 +122,9 @@ impl Cells {
     #[inline(always)]
     pub(super) fn place(&self, key: u64) -> u32 {
         let hash = hash(key);
-        // SAFETY: buckets are 2^(64 - shift) by construction, so that many bits are left.
+        // SAFETY: buckets are 2^(32 - shift) by construction, so that many bits are left.
         let displacement =
-            unsafe { *self.displacements.get_unchecked((hash >> self.shift) as usize) };
+            unsafe { *self.displacements.get_unchecked((hash[0] >> self.shift) as usize) };
         self.slot(hash, displacement) as u32
     }
 
@@ -135,16 +143,71 @@ impl Cells {
         cell.list.masked(mask)
     }
 
+    /// The places of sixteen pairs of classes.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn place_lanes(&self, source: Lanes, destination: Lanes) -> Lanes {
+        let first = plus(
+            _mm512_mullo_epi32(source, splat(FACTORS[0])),
+            _mm512_mullo_epi32(destination, splat(FACTORS[1])),
+        );
+        let first = _mm512_xor_si512(first, _mm512_srli_epi32::<15>(first));
+        let first = _mm512_mullo_epi32(first, splat(FACTORS[4]));
+        let second = plus(
+            _mm512_mullo_epi32(source, splat(FACTORS[2])),
+            _mm512_mullo_epi32(destination, splat(FACTORS[3])),
+        );
+        let second = _mm512_xor_si512(second, _mm512_srli_epi32::<9>(first));
+        let bucket = _mm512_srlv_epi32(first, splat(self.shift));
+        // SAFETY: as for one key, and there is one number more.
+        let displacement = unsafe { halves(&self.displacements, bucket) };
+        let step = _mm512_or_si512(first, splat(1));
+        let slot = plus(second, _mm512_mullo_epi32(displacement, step));
+        _mm512_and_si512(slot, splat(self.cells.len() as u32 - 1))
+    }
+
+    /// The lists at the places of sixteen pairs, where they are of these pairs, else the empty one.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn list_lanes(
+        &self,
+        places: Lanes,
+        source: Lanes,
+        destination: Lanes,
+    ) -> [Lanes; 2] {
+        const { assert!(size_of::<Cell>() == 16) };
+        // SAFETY: a cell is four words, the key's lower half first.
+        let cells = unsafe {
+            std::slice::from_raw_parts(self.cells.as_ptr().cast::<u32>(), 4 * self.cells.len())
+        };
+        let at = _mm512_slli_epi32::<2>(places);
+        // SAFETY: places are those of cells.
+        let (key, list) = unsafe { (pairs(cells, at), pairs(cells, plus(at, splat(2)))) };
+        let same = _mm512_mask_cmpeq_epi32_mask(
+            _mm512_cmpeq_epi32_mask(key[0], destination),
+            key[1],
+            source,
+        );
+        [_mm512_maskz_mov_epi32(same, list[0]), _mm512_maskz_mov_epi32(same, list[1])]
+    }
+
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.cells) + size_of_val(&*self.displacements)
     }
 }
 
-/// Both halves of a 128-bit product, so that every bit counts.
+/// Two numbers, together different for every key: every bit of the key counts in both.
 #[inline(always)]
-fn hash(key: u64) -> u64 {
-    let product = u128::from(key) * u128::from(FRACTION);
-    product as u64 ^ (product >> 64) as u64
+fn hash(key: u64) -> [u32; 2] {
+    let (source, destination) = ((key >> 32) as u32, key as u32);
+    let sum = |a: usize, b: usize| {
+        source.wrapping_mul(FACTORS[a]).wrapping_add(destination.wrapping_mul(FACTORS[b]))
+    };
+    let first = sum(0, 1);
+    let first = (first ^ first >> 15).wrapping_mul(FACTORS[4]);
+    [first, sum(2, 3) ^ first >> 9]
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 //! How many tuples there are, and what a probe costs, does not depend on the order of the rules.
 
 mod hash;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod merge;
 
 use std::collections::HashMap;
@@ -32,8 +34,6 @@ pub(super) struct Tuples {
     /// By tuple: the kinds of its ends.
     kinds: [[Kind; 2]; u32::BITS as usize],
     cells: Cells,
-    /// Whether all rules name both ends by networks.
-    pub(super) are_of_nets: bool,
     /// Pairs of classes with a list.
     pub(super) pairs: usize,
     /// Rules of the tuple that has most.
@@ -100,6 +100,10 @@ impl Tuples {
                 for (element, class) in (0..).zip(&classes.of).filter(|(_, class)| **class != 0) {
                     fields[field].set_class_in(kind, element, number, *class);
                 }
+                if kind == Kind::Any {
+                    // Every element has the class of rules that do not name this field.
+                    fields[field].set_class_of_all_in(ends, number, classes.of[0]);
+                }
                 classes.covered
             }));
         }
@@ -125,7 +129,6 @@ impl Tuples {
         let is_left = |pair: u32| tuple_of[pair as usize] == MOST;
         let rest = rules.iter().zip(&pair_of).filter(|(_, pair)| is_left(**pair));
         let tuples = Self {
-            are_of_nets: kinds_of == [[Kind::Net; 2]; u32::BITS as usize],
             count: merged.len(),
             best: best_in,
             kinds: kinds_of,

@@ -13,6 +13,11 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod top;
+
+use crate::simd::{Form, form};
+
 /// A number that a tree holds.
 pub(super) trait Number: Copy + Ord + std::fmt::Debug {
     /// Numbers in a node, as many as a cache line holds.
@@ -151,8 +156,6 @@ pub(super) struct Tree<K: Number> {
     nodes: Box<[K::Node]>,
     /// Where each level begins, the root's first.
     levels: Box<[u32]>,
-    /// Numbers in the tree.
-    count: usize,
 }
 
 impl<K: Number> Tree<K> {
@@ -177,7 +180,7 @@ impl<K: Number> Tree<K> {
             first - level.len() as u32
         });
         let begins = begins.collect();
-        Self { nodes: levels.concat().into(), levels: begins, count: numbers.len() }
+        Self { nodes: levels.concat().into(), levels: begins }
     }
 
     /// Levels there are.
@@ -199,58 +202,51 @@ impl<K: Number> Tree<K> {
         node * K::WIDTH as u32 + below(leaves + node)
     }
 
-    /// For each key the value that stands at its rank. There is one value more than numbers.
+    /// How many numbers are below each key.
     #[inline(always)]
-    pub(super) fn look_up(&self, keys: &[K], values: &[u32], found: &mut [u32]) {
-        assert!(values.len() > self.count);
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected;
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("popcnt") {
+    pub(super) fn rank_each(&self, keys: &[K], ranks: &mut [u32]) {
+        match form() {
+            #[cfg(target_arch = "x86_64")]
+            Form::Avx512 => {
                 // SAFETY: the processor has the features that the function is compiled for.
-                return unsafe { self.look_up_avx512(keys, values, found) };
+                unsafe { self.rank_each_avx512(keys, ranks) }
             }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {
+            #[cfg(target_arch = "x86_64")]
+            Form::Avx2 => {
                 // SAFETY: likewise.
-                return unsafe { self.look_up_avx2(keys, values, found) };
+                unsafe { self.rank_each_avx2(keys, ranks) }
             }
+            _ => self.descend(keys, ranks, K::below),
         }
-        self.descend(keys, values, found, K::below);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,popcnt")]
-    fn look_up_avx512(&self, keys: &[K], values: &[u32], found: &mut [u32]) {
+    fn rank_each_avx512(&self, keys: &[K], ranks: &mut [u32]) {
         // SAFETY: the processor has the features that this function is compiled for.
-        self.descend(keys, values, found, |node, key| unsafe { K::below_avx512(node, key) });
+        self.descend(keys, ranks, |node, key| unsafe { K::below_avx512(node, key) });
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt")]
-    fn look_up_avx2(&self, keys: &[K], values: &[u32], found: &mut [u32]) {
+    fn rank_each_avx2(&self, keys: &[K], ranks: &mut [u32]) {
         // SAFETY: the processor has the features that this function is compiled for.
-        self.descend(keys, values, found, |node, key| unsafe { K::below_avx2(node, key) });
+        self.descend(keys, ranks, |node, key| unsafe { K::below_avx2(node, key) });
     }
 
-    /// Looks all keys up; `below` counts a node's numbers below a key.
+    /// Ranks all keys; `below` counts a node's numbers below a key.
     #[inline(always)]
-    fn descend(
-        &self,
-        keys: &[K],
-        values: &[u32],
-        found: &mut [u32],
-        below: impl Fn(&K::Node, K::Signed) -> u32,
-    ) {
+    fn descend(&self, keys: &[K], ranks: &mut [u32], below: impl Fn(&K::Node, K::Signed) -> u32) {
         match *self.levels {
-            [] => found.fill(values[0]),
-            [a] => self.descend_levels([a], keys, values, found, below),
-            [a, b] => self.descend_levels([a, b], keys, values, found, below),
-            [a, b, c] => self.descend_levels([a, b, c], keys, values, found, below),
-            [a, b, c, d] => self.descend_levels([a, b, c, d], keys, values, found, below),
+            [] => ranks.fill(0),
+            [a] => self.descend_levels([a], keys, ranks, below),
+            [a, b] => self.descend_levels([a, b], keys, ranks, below),
+            [a, b, c] => self.descend_levels([a, b, c], keys, ranks, below),
+            [a, b, c, d] => self.descend_levels([a, b, c, d], keys, ranks, below),
             ref levels => {
                 let levels: [u32; DEEPEST] =
                     std::array::from_fn(|at| levels.get(at).copied().unwrap_or(u32::MAX));
-                self.descend_levels(levels, keys, values, found, below);
+                self.descend_levels(levels, keys, ranks, below);
             }
         }
     }
@@ -260,11 +256,10 @@ impl<K: Number> Tree<K> {
         &self,
         levels: [u32; LEVELS],
         keys: &[K],
-        values: &[u32],
-        found: &mut [u32],
+        ranks: &mut [u32],
         below: impl Fn(&K::Node, K::Signed) -> u32,
     ) {
-        for (key, found) in keys.iter().zip(found) {
+        for (key, found) in keys.iter().zip(ranks) {
             let key = key.signed();
             let (mut node, mut rank) = (0, 0);
             for level in levels {
@@ -279,10 +274,7 @@ impl<K: Number> Tree<K> {
                 rank = node * K::WIDTH as u32 + count;
                 node = node * (K::WIDTH as u32 + 1) + count;
             }
-            debug_assert!(rank as usize <= self.count);
-            // SAFETY: of all leaves but the last each place has a number, so no more are counted
-            // than there are; the caller has seen that there are more values.
-            *found = unsafe { *values.get_unchecked(rank as usize) };
+            *found = rank;
         }
     }
 }
