@@ -57,30 +57,29 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, State> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Answers the one request of a connection.
 fn serve(stream: &TcpStream, cluster: Cluster, shared: &Shared) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut out = BufWriter::with_capacity(256 << 10, stream);
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(());
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(());
+    }
+    let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    while reader.read_line(&mut line)? > 2 {}
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let plural = path.rsplit('/').next().unwrap_or_default();
+    match plural {
+        "counts" => whole(&mut out, 200, &counts(&lock(shared))),
+        "change" => {
+            let seconds = query.trim_start_matches("seconds=").parse().unwrap_or(0);
+            lock(shared).until = Some(Instant::now() + Duration::from_secs(seconds));
+            whole(&mut out, 200, &json!({}))
         }
-        let target = line.split(' ').nth(1).unwrap_or_default().to_owned();
-        while reader.read_line(&mut line)? > 2 {}
-        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-        let plural = path.rsplit('/').next().unwrap_or_default();
-        match plural {
-            "counts" => whole(&mut out, 200, &counts(&lock(shared)))?,
-            "change" => {
-                let seconds = query.trim_start_matches("seconds=").parse().unwrap_or(0);
-                lock(shared).until = Some(Instant::now() + Duration::from_secs(seconds));
-                whole(&mut out, 200, &json!({}))?;
-            }
-            _ if cluster.count(plural) == 0 && path.contains("podgate.io") => {
-                whole(&mut out, 404, &json!({"kind": "Status", "code": 404}))?;
-            }
-            _ => return watch(&mut out, plural, query, cluster, shared),
+        _ if cluster.count(plural) == 0 && path.contains("podgate.io") => {
+            whole(&mut out, 404, &json!({"kind": "Status", "code": 404}))
         }
+        _ => watch(&mut out, plural, query, cluster, shared),
     }
 }
 
