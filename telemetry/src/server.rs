@@ -1,8 +1,8 @@
 //! The HTTP server behind `/healthz`, `/readyz` and `/metrics`.
 //!
 //! It has a thread of its own, so it answers whatever the rest of the process does. A connection
-//! carries one request. Connections are bounded in number and time; a new one replaces the oldest,
-//! so slow clients never keep out a health probe.
+//! carries one request. Connections are bounded in number and time; a new one replaces the oldest of
+//! the network with most of them, so slow clients never keep out a health probe.
 //!
 //! With a [`Guard`] it speaks TLS and answers only clients that may read a page; a new connection
 //! then replaces none that was let in.
@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -212,6 +212,33 @@ struct Open {
     task: AbortHandle,
     /// The guard let it in.
     is_in: Arc<AtomicBool>,
+    /// The client's address; of IPv6 its network, in which a client has many addresses.
+    network: IpAddr,
+}
+
+impl Open {
+    fn is_replaceable(&self) -> bool {
+        !self.is_in.load(Ordering::Acquire)
+    }
+}
+
+fn network_of(client: SocketAddr) -> IpAddr {
+    match client.ip().to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
+        v4 => v4,
+    }
+}
+
+/// The place of the connection that a new one replaces.
+fn replaceable(oldest_first: &VecDeque<Open>) -> Option<usize> {
+    let of_network = |network: IpAddr| {
+        let all = oldest_first.iter().filter(|it| it.is_replaceable());
+        all.filter(|it| it.network == network).count()
+    };
+    let all = oldest_first.iter().enumerate().filter(|(_, it)| it.is_replaceable());
+    // Of equal ones the first.
+    let most = all.map(|(at, it)| (of_network(it.network), std::cmp::Reverse(at))).max();
+    most.map(|(_, std::cmp::Reverse(at))| at)
 }
 
 async fn accept(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
@@ -219,8 +246,8 @@ async fn accept(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<Open> = VecDeque::new();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!("http: accept: {error}");
                 tokio::time::sleep(PAUSE).await;
@@ -230,15 +257,14 @@ async fn accept(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
         while connections.try_join_next().is_some() {}
         oldest_first.retain(|connection| !connection.task.is_finished());
         if oldest_first.len() >= CONNECTIONS {
-            let is_out = |it: &Open| !it.is_in.load(Ordering::Acquire);
-            match oldest_first.iter().position(is_out).and_then(|at| oldest_first.remove(at)) {
+            match replaceable(&oldest_first).and_then(|at| oldest_first.remove(at)) {
                 Some(oldest) => oldest.task.abort(),
                 None => continue,
             }
         }
         let is_in = Arc::new(AtomicBool::new(false));
         let task = connections.spawn(begin(stream, Arc::clone(&site), Arc::clone(&is_in)));
-        oldest_first.push_back(Open { task, is_in });
+        oldest_first.push_back(Open { task, is_in, network: network_of(client) });
     }
 }
 
@@ -309,7 +335,7 @@ async fn answer(
     let page = match admit(site, request).await {
         Err(refusal) => refusal,
         Ok(()) => {
-            is_in.store(true, Ordering::Release);
+            is_in.store(site.guard.is_some(), Ordering::Release);
             let feed = site.pages.feed(path, query).filter(|_| *request.method() == Method::GET);
             match feed {
                 Some(Ok(feed)) => match begin_feed(feed, &site.feeds) {

@@ -92,6 +92,23 @@ fn slow_clients_do_not_keep_out_a_probe() {
 }
 
 #[test]
+fn clients_of_one_network_replace_each_other_and_no_others() {
+    let listener = TcpListener::bind("[::]:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let _server = Server::start(listener, Arc::new(Book)).unwrap();
+    let mut slow = open((std::net::Ipv6Addr::LOCALHOST, port).into(), "GET /heal");
+    let flood: Vec<TcpStream> =
+        (0..200).map(|_| open((std::net::Ipv4Addr::LOCALHOST, port).into(), "GET /heal")).collect();
+    // Once this is answered, all of them were accepted.
+    ask((std::net::Ipv4Addr::LOCALHOST, port).into(), "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+    slow.write_all(b"thz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    drop(flood);
+}
+
+#[test]
 fn slow_readers_time_out() {
     let server = server();
     let mut silent = open(server.address(), "GET /heal");
