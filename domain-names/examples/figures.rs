@@ -19,7 +19,7 @@ const ANSWER: &[u8] = include_bytes!("../tests/corpus/answers/aliases");
 fn main() {
     let before = resident();
     let began = Instant::now();
-    let mut table = NameTable::new(Limits::default());
+    let mut table = NameTable::new(Limits { burst: NAMES, ..Limits::default() });
     for pod in 0..PODS {
         for name in 0..NAMES {
             let addresses: Vec<_> = (0..ADDRESSES)

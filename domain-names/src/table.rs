@@ -26,6 +26,10 @@ pub struct Limits {
     pub per_name: usize,
     /// Open addresses of one pod, and as many lingering ones.
     pub per_pod: usize,
+    /// Answers of one pod that may open addresses at once; each has a snapshot made.
+    pub burst: u32,
+    /// The same in each second.
+    pub per_second: u32,
 }
 
 impl Default for Limits {
@@ -36,6 +40,8 @@ impl Default for Limits {
             grace: Duration::from_secs(5),
             per_name: 64,
             per_pod: 1024,
+            burst: 128,
+            per_second: 32,
         }
     }
 }
@@ -45,6 +51,8 @@ impl Default for Limits {
 pub struct Counters {
     /// Addresses that made room for others.
     pub evicted: u64,
+    /// Answers that opened nothing, since the pod had too many that did.
+    pub paced: u64,
 }
 
 /// The addresses of names, by pod.
@@ -62,6 +70,14 @@ pub struct NameTable<P> {
 #[derive(Debug, Default)]
 pub(crate) struct Pod {
     pub(crate) names: BTreeMap<Arc<str>, BTreeMap<IpAddr, Entry>>,
+    pace: Pace,
+}
+
+/// Answers that opened addresses lately; falls by [`Limits::per_second`].
+#[derive(Debug, Default)]
+struct Pace {
+    recent: u32,
+    since: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -157,12 +173,21 @@ impl<P: Ord + Clone> NameTable<P> {
     ) -> Answered<P> {
         let limits = self.limits;
         self.answers += 1;
-        let known = self.pods.entry(pod.clone()).or_default();
-        let entries = known.names.entry(Arc::clone(name)).or_default();
+        let Pod { names, pace } = self.pods.entry(pod.clone()).or_default();
+        let entries = names.entry(Arc::clone(name)).or_default();
+        let addresses = &addresses[..addresses.len().min(limits.per_name)];
+        let is_open = |address: &IpAddr| entries.get(address).is_some_and(|it| it.state.is_open());
+        let opens = addresses.iter().any(|(address, _)| !is_open(address));
+        let may_open = opens && pace.admits(&limits, now);
+        self.counters.paced += u64::from(opens && !may_open);
         let next = self.sequence + 1;
         let mut changed = BTreeSet::new();
         let mut waits_for = None;
-        for (address, ttl_s) in addresses.iter().take(limits.per_name) {
+        for (address, ttl_s) in addresses {
+            let is_open = entries.get(address).is_some_and(|it| it.state.is_open());
+            if !is_open && !may_open {
+                continue;
+            }
             let life = Duration::from_secs(u64::from(*ttl_s)) + limits.grace;
             let until = now + life.clamp(limits.least, limits.most);
             let entry = entries.entry(*address).or_insert(Entry {
@@ -345,6 +370,21 @@ impl<P: Ord + Clone> NameTable<P> {
                 left: entry.state.is_open().then(|| entry.until.saturating_sub(now)),
             })
         })
+    }
+}
+
+impl Pace {
+    /// Counts an answer that opens addresses, if there may be one more.
+    fn admits(&mut self, limits: &Limits, now: Duration) -> bool {
+        let passed = now.saturating_sub(self.since).as_millis();
+        let over = passed * u128::from(limits.per_second) / 1000;
+        if over > 0 {
+            let over = over.min(u128::from(u32::MAX)) as u32;
+            *self = Self { recent: self.recent.saturating_sub(over), since: now };
+        }
+        let may = self.recent < limits.burst;
+        self.recent += u32::from(may);
+        may
     }
 }
 

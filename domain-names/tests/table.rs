@@ -18,7 +18,14 @@ fn ip(n: u16) -> IpAddr {
 }
 
 fn limits() -> Limits {
-    Limits { least: s(30), most: s(3600), grace: s(5), per_name: 3, per_pod: 5 }
+    Limits {
+        least: s(30),
+        most: s(3600),
+        grace: s(5),
+        per_name: 3,
+        per_pod: 5,
+        ..Limits::default()
+    }
 }
 
 fn table() -> NameTable<String> {
@@ -89,6 +96,29 @@ fn the_oldest_make_room_and_are_counted() {
     assert_eq!(table.rows(s(0)).filter(|row| row.left.is_some()).count(), 6, "pods do not share");
     assert_eq!(table.forget(&pod).len(), 2);
     assert_eq!(table.changes().len(), 1);
+}
+
+/// A pod with an accomplice that answers with another address every time.
+#[test]
+fn answers_that_open_addresses_have_a_pace() {
+    let limits = Limits { burst: 3, per_second: 2, ..limits() };
+    let (mut table, pod, name) = (NameTable::new(limits), "x/p".to_owned(), Arc::from("a.b"));
+    let opens = |table: &mut NameTable<String>, pod: &str, n, now| {
+        let answered = table.answer(&pod.to_owned(), &name, &[(ip(n), 60)], now);
+        assert_eq!(answered.waits_for.is_some(), !answered.changes.is_empty());
+        !answered.changes.is_empty()
+    };
+    let opened = (0..10).filter(|n| opens(&mut table, &pod, *n, s(1)));
+    assert_eq!((opened.count(), table.counters().paced), (3, 7));
+    // What is open needs no place; another pod has places of its own.
+    table.in_force(3);
+    let again = table.answer(&pod, &name, &[(ip(2), 60), (ip(50), 60)], s(1));
+    assert_eq!((again.changes.len(), again.waits_for), (0, None));
+    assert!(!opens(&mut table, &pod, 60, s(1)) && opens(&mut table, "x/q", 60, s(1)));
+    let opened = (20..30).filter(|n| opens(&mut table, &pod, *n, s(2)));
+    assert_eq!(opened.count(), 2);
+    let opened = (30..40).filter(|n| opens(&mut table, &pod, *n, s(100)));
+    assert_eq!(opened.count(), 3);
 }
 
 #[test]

@@ -146,11 +146,18 @@ impl Names {
         }
     }
 
-    /// Answers that left before their addresses were in force, or that were not looked at.
-    pub(crate) fn missed(&self) -> [(&'static str, u64); 3] {
+    /// Answers that left before their addresses were in force, that were not looked at, or that
+    /// opened nothing since their pod had too many.
+    pub(crate) fn missed(&self) -> [(&'static str, u64); 4] {
         let tap = &self.tap;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        [("late", of(&tap.late)), ("unheld", of(&tap.unheld)), ("uncopied", of(&tap.uncopied))]
+        let paced = lock(&self.table).counters().paced;
+        [
+            ("late", of(&tap.late)),
+            ("unheld", of(&tap.unheld)),
+            ("uncopied", of(&tap.uncopied)),
+            ("paced", paced),
+        ]
     }
 
     /// Names, open and lingering addresses, and addresses that made room for others.
