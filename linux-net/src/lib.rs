@@ -52,8 +52,8 @@ pub use next_hop::NextHop;
 pub use nflog::{LoggedPacket, LoggedPackets};
 pub use nft::{delete_table, own_tables};
 pub use offload::{
-    SINGLE_FRAME_MTU, switch_off_offloads, switch_off_segmentation, switch_off_towards_switch,
-    switch_on_offloads,
+    SINGLE_FRAME_MTU, keep_vlan_tags, switch_off_offloads, switch_off_segmentation,
+    switch_off_towards_switch, switch_on_offloads,
 };
 pub use route::Route;
 pub use veth::{VethEnd, VethPair};

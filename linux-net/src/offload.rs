@@ -37,6 +37,16 @@ pub fn switch_off_segmentation(interface: &str) -> Result<(), Error> {
     switch_off(interface, |name| is_offload(name) && !lets_pieces_out(name))
 }
 
+/// Leaves VLAN tags in the frames that an interface receives. A tag that hardware takes off is beside
+/// the frame, where XDP programs and AF_XDP sockets do not see it: frames of every VLAN would look
+/// alike.
+///
+/// # Errors
+/// If the interface is gone, or its hardware does not leave them.
+pub fn keep_vlan_tags(interface: &str) -> Result<(), Error> {
+    switch_off(interface, takes_tags_off)
+}
+
 /// Chooses between the two for an end that sends packets of up to `mtu` bytes to the switch.
 ///
 /// # Errors
@@ -100,6 +110,10 @@ fn is_offload(name: &str) -> bool {
         || name.starts_with("tx-") && name.ends_with("-segmentation")
 }
 
+fn takes_tags_off(name: &str) -> bool {
+    name.starts_with("rx-vlan") && name.ends_with("-hw-parse")
+}
+
 fn lets_pieces_out(name: &str) -> bool {
     name != "tx-checksum-sctp"
         && (name.starts_with("tx-checksum") || name.starts_with("tx-scatter-gather"))
@@ -117,5 +131,7 @@ mod tests {
         for name in ["rx-checksum", "highdma", "tx-nocache-copy", "tx-lockless", "loopback"] {
             assert!(!is_offload(name), "{name}");
         }
+        assert!(["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"].into_iter().all(takes_tags_off));
+        assert!(!["rx-vlan-filter", "tx-vlan-hw-insert"].into_iter().any(takes_tags_off));
     }
 }

@@ -7,7 +7,8 @@ use linux_net::MacAddress;
 use linux_net::host_port::{self, HostPortConfig};
 use linux_net::{
     LinkAddress, LinkEvent, LinkEvents, Namespace, Netlink, Route, VethEnd, VethPair, filter,
-    in_namespace, switch_off_offloads, switch_off_segmentation, switch_off_towards_switch, sysctl,
+    in_namespace, keep_vlan_tags, switch_off_offloads, switch_off_segmentation,
+    switch_off_towards_switch, sysctl,
 };
 
 /// Whether a feature of `ethtool -k` is on.
@@ -131,6 +132,25 @@ fn offloads_are_off_at_once_and_for_good() {
     assert!(feature(&namespace, "far", "scatter-gather"));
     in_namespace(namespace.path(), both(1500)).unwrap();
     assert!(!feature(&namespace, "far", "tx-checksumming"));
+}
+
+/// On a trunk, a host of another VLAN must not look like one of the uplink's own link.
+#[test]
+fn tags_stay_in_the_frames_that_come() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("ethtool"), "ethtool is not installed");
+    let namespace = testkit::Namespace::new("tags");
+    let mut netlink = in_namespace(namespace.path(), Netlink::open).unwrap().unwrap();
+    let (near, far) = (end("near", 1), end("far", 2));
+    netlink.create_veth(&VethPair { near, far, far_namespace: None, mtu: 1500 }).unwrap();
+    assert!(feature(&namespace, "near", "rx-vlan-offload"), "veth starts with it");
+    for _ in 0..2 {
+        in_namespace(namespace.path(), || keep_vlan_tags("near").unwrap()).unwrap();
+        assert!(!feature(&namespace, "near", "rx-vlan-offload"));
+    }
+    assert!(feature(&namespace, "near", "tx-vlan-offload"), "nothing else is changed");
+    let error = in_namespace(namespace.path(), || keep_vlan_tags("away")).unwrap().unwrap_err();
+    assert!(error.is_not_found(), "{error}");
 }
 
 #[test]

@@ -122,6 +122,9 @@ impl Interfaces for KernelInterfaces {
     fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String> {
         let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
         let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
+        if let Err(error) = linux_net::keep_vlan_tags(interface) {
+            tracing::warn!("uplink: {error}; frames of its VLANs look like untagged ones");
+        }
         let opened = self.umem.open_uplink(interface, self.frames_per_port);
         let (program, ports) = opened.map_err(|error| error.to_string())?;
         let port = as_one(ports, Some(program.mode()), &link);
