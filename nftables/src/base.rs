@@ -31,6 +31,10 @@ use crate::ruleset::{Chain, Family};
 /// without router advertisements and redirects.
 const LINK: &str = "icmpv6 type { 130, 131, 132, 133, 135, 136, 143 }";
 
+/// Frames of VLANs, VLAN 0 among them, behind which a receiver looks: a bridge passes them by the `inet`
+/// hooks (`net.bridge.bridge-nf-filter-vlan-tagged` is off).
+const TAGGED: &str = "ether type { 0x8100, 0x88a8 } drop";
+
 /// Hook and priority of a base chain of table `inet`.
 const FILTER: [(&str, &str); 3] = [
     ("forward", "type filter hook forward priority filter"),
@@ -146,6 +150,7 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         "from-port",
         "",
         vec![
+            TAGGED.to_owned(),
             "iifname . arp saddr ip @ends-4 accept".to_owned(),
             // A probe for an address in use (RFC 5227).
             "arp saddr ip 0.0.0.0 accept".to_owned(),
@@ -178,6 +183,7 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         "to-port",
         "",
         vec![
+            TAGGED.to_owned(),
             "ether type arp accept".to_owned(),
             format!("{LINK} accept"),
             "icmpv6 type nd-router-advert accept".to_owned(),

@@ -109,6 +109,41 @@ fn a_denial_stops_a_live_connection_at_its_next_packet_in_both_directions() {
     }
 }
 
+/// A bridge passes tagged frames by the hooks that evaluate packets, and a pod looks behind the tag of
+/// VLAN 0.
+#[test]
+fn no_tag_leads_past_the_policies() {
+    testkit::requires_root!();
+    for network in [Network::Routed, Network::Bridged] {
+        let lab = lab(network);
+        let tagged = |tag: fn(Packet) -> Packet| {
+            [(A, B), ("fd00::1", "fd00::2")]
+                .map(|(from, to)| tag(udp(&socket(from, 1000), &socket(to, 53)).payload(b"x")))
+        };
+        let frames = [
+            tagged(|packet| packet.vlan(0)),
+            tagged(|packet| packet.service_vlan(0)),
+            tagged(|packet| packet.vlan(5)),
+            tagged(|packet| packet.service_vlan(0).vlan(0)),
+        ];
+        let arrive = |lab: &Lab| {
+            let all = frames.iter().flatten();
+            all.filter(|packet| lab.arrives("x/a", "x/b", packet)).count()
+        };
+        if network == Network::Bridged {
+            assert!(arrive(&lab) >= 6, "without rules");
+        }
+        let mut objects = two(json!({"app": "1"}));
+        objects.push(only("2"));
+        let (mut control, mut state) = enforced(&lab, objects);
+        assert_eq!(arrive(&lab), 0, "{network:?}");
+        // Where they cannot be evaluated, they do not pass if they are allowed either.
+        change(&lab, &mut control, &mut state, only("1"));
+        assert!(lab.arrives("x/a", "x/b", &udp(&format!("{A}:1000"), &format!("{B}:53"))));
+        assert!(network == Network::Routed || arrive(&lab) == 0);
+    }
+}
+
 #[test]
 fn denied_packets_are_logged_with_the_deciding_policy() {
     testkit::requires_root!();
