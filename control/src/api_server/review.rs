@@ -32,11 +32,14 @@ pub struct Reviewer {
     client: Client,
     /// Reviews under way.
     permits: Semaphore,
-    known: Mutex<HashMap<Question, (Instant, Review)>>,
+    known: Mutex<Known>,
 }
 
 /// Token, audience and path.
 type Question = (String, Option<&'static str>, String);
+
+/// Results, and since when they are known.
+type Known = HashMap<Question, (Instant, Review)>;
 
 /// Reviews at a time.
 const AT_ONCE: usize = 4;
@@ -77,13 +80,7 @@ impl Reviewer {
             Err(error) => return Review::Unavailable(error),
         };
         let mut known = self.lock();
-        if known.len() >= KNOWN {
-            known.retain(|_, (at, review)| at.elapsed() < life(review));
-            // A flood of tokens displaces the others; they are reviewed again.
-            if known.len() >= KNOWN {
-                known.clear();
-            }
-        }
+        make_room(&mut known);
         known.insert(question, (Instant::now(), review.clone()));
         review
     }
@@ -95,7 +92,7 @@ impl Reviewer {
     }
 
     /// Nothing that can panic runs under this lock.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Question, (Instant, Review)>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,9 +144,54 @@ impl Reviewer {
     }
 }
 
+/// Makes room for one more result: old ones go first, then refusals, so that a flood of invalid tokens
+/// displaces no grant.
+fn make_room(known: &mut Known) {
+    let keeps: [fn(&Instant, &Review) -> bool; 3] = [
+        |at, review| at.elapsed() < life(review),
+        |_, review| matches!(review, Review::Granted(_)),
+        |_, _| false,
+    ];
+    for keep in keeps {
+        if known.len() >= KNOWN {
+            known.retain(|_, (at, review)| keep(at, review));
+        }
+    }
+}
+
 fn life(review: &Review) -> Duration {
     match review {
         Review::Granted(_) => GRANTED,
         _ => REFUSED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_tokens_displace_no_grant() {
+        let mut known = Known::new();
+        let mut add = |token: String, review: Review| {
+            make_room(&mut known);
+            known.insert((token, None, "/metrics".to_owned()), (Instant::now(), review));
+            known.len()
+        };
+        let granted = || Review::Granted("scraper".to_owned());
+        add("scraper".to_owned(), granted());
+        for n in 0..3 * KNOWN {
+            assert!(add(format!("invalid {n}"), Review::Denied(String::new())) <= KNOWN);
+        }
+        let most = (0..3 * KNOWN).map(|n| add(format!("valid {n}"), granted())).max();
+        assert_eq!(most, Some(KNOWN));
+        let mut known = Known::new();
+        for n in 0..=KNOWN {
+            let review = if n == 0 { granted() } else { Review::Denied(String::new()) };
+            make_room(&mut known);
+            known.insert((n.to_string(), None, String::new()), (Instant::now(), review));
+        }
+        let kept: Vec<_> = known.values().filter(|(_, it)| *it == granted()).collect();
+        assert_eq!((kept.len(), known.len()), (1, 2));
     }
 }
