@@ -30,8 +30,10 @@ pub const MOST_HELD_OF_POD: usize = 32;
 pub const MOST_HELD: usize = 256;
 /// Copies of one pod's packets under way at most.
 const MOST_COPIES_OF_POD: u32 = 128;
-/// Copies under way at most.
+/// Copies under way at most, but for a few of each pod.
 const MOST_COPIES: u32 = 4096;
+/// Copies of one pod's packets that may be under way whatever those of others are.
+const LEAST_COPIES_OF_POD: u32 = 8;
 
 /// A DNS packet of a pod that follows names.
 #[derive(Debug)]
@@ -107,7 +109,8 @@ impl DnsTap {
         // Relaxed: the counts bound memory and order nothing.
         let own = of_port.fetch_add(1, Ordering::Relaxed);
         let all = self.all.fetch_add(1, Ordering::Relaxed);
-        (own < MOST_COPIES_OF_POD && all < MOST_COPIES).then_some(guard)
+        let has_room = own < LEAST_COPIES_OF_POD || own < MOST_COPIES_OF_POD && all < MOST_COPIES;
+        has_room.then_some(guard)
     }
 
     /// Sends a copy; returns `false` if there is no receiver.
@@ -131,5 +134,25 @@ impl Drop for CopyGuard {
         if let Some(of_port) = self.tap.of_port.get(usize::from(self.pod.0)) {
             of_port.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_that_flood_leave_copies_for_the_others() {
+        let (tap, _copies) = DnsTap::new(100);
+        let reserve = |pod, times| -> Vec<CopyGuard> {
+            (0..times).filter_map(|_| tap.reserve(PortId(pod))).collect()
+        };
+        let flood: Vec<_> = (0..40).flat_map(|pod| reserve(pod, 1000)).collect();
+        // 32 pods have all of theirs, and all others a few.
+        assert_eq!(flood.len(), 4096 + 8 * 8);
+        let few = reserve(50, 1000);
+        assert_eq!(few.len(), 8);
+        drop((flood, few));
+        assert_eq!(reserve(50, 1000).len(), 128);
     }
 }

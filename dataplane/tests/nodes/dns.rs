@@ -125,6 +125,60 @@ fn held_answers_of_a_pod_are_bounded() {
     assert_eq!(copies.try_iter().count(), 1, "the copies were taken");
 }
 
+/// An accomplice of the pod may answer as often as it likes.
+#[test]
+fn a_burst_of_answers_holds_no_more_than_the_pods_share() {
+    let mut rig = Rig::new_with_frames(parts(1), 8192);
+    let (tap, copies) = DnsTap::new(16);
+    rig.follow_dns(&tap);
+    ask(&mut rig);
+    // No more than a worker takes at once.
+    let ends = rig.send_all(RESOLVER, vec![answer().build(); 60]);
+    assert_eq!(ends, vec![Outcome::Session; 60 - MOST_HELD_OF_POD]);
+    assert_eq!(copies.try_iter().filter(|it| it.held.is_some()).count(), MOST_HELD_OF_POD);
+    assert_eq!(rig.wait(LONGEST_HOLD.as_secs()).len(), MOST_HELD_OF_POD);
+    let again = rig.send_all(RESOLVER, vec![answer().build(); 2]);
+    assert_eq!(again, [], "there is room again");
+}
+
+#[test]
+fn pods_that_flood_leave_room_for_an_answer_of_each_other_pod() {
+    let mut ports = vec![pod("default/dns", &["10.1.0.3"])];
+    for n in 10..20 {
+        let port = pod(&format!("default/{n}"), &[&format!("10.1.0.{n}")]);
+        ports.push(port.map(|port| PortState { follows_names: true, ..port }));
+    }
+    let mut rig = Rig::new_with_frames(Parts { ports, ..parts(1) }, 8192);
+    let (tap, copies) = DnsTap::new(16);
+    rig.follow_dns(&tap);
+    let mut held = Vec::new();
+    for n in 10..20_u16 {
+        let asks = format!("10.1.0.{n}:4000");
+        rig.pass(n - 9, udp(&asks, SERVER).payload(b"question").build(), 0);
+        rig.send_all(0, vec![udp(SERVER, &asks).payload(b"answer").build(); 40]);
+        held.push(copies.try_iter().filter(|it| it.held.is_some()).count());
+    }
+    assert_eq!(held, [32, 32, 32, 32, 32, 32, 32, 32, 1, 1]);
+}
+
+/// With nobody who reads the copies, answers leave, and no place stays taken.
+#[test]
+fn answers_that_cannot_be_copied_take_no_place() {
+    let mut rig = Rig::new_with_frames(parts(1), 8192);
+    let (tap, copies) = DnsTap::new(16);
+    rig.follow_dns(&tap);
+    ask(&mut rig);
+    drop(copies);
+    for _ in 0..300 {
+        assert_eq!(rig.send(RESOLVER, answer().build()), Outcome::Session);
+        rig.receive(POD);
+    }
+    let (tap, copies) = DnsTap::new(16);
+    rig.follow_dns(&tap);
+    assert_eq!(rig.send_all(RESOLVER, vec![answer().build()]), []);
+    assert_eq!(copies.try_iter().count(), 1);
+}
+
 #[test]
 fn answers_end_with_their_pod() {
     let (mut rig, _, copies) = followed(parts(1));

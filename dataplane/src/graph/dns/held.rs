@@ -19,8 +19,8 @@ pub(crate) struct HeldAnswers {
     ready: VecDeque<Packet>,
     /// The number of the last ticket.
     last: u64,
-    /// Tickets of packets that are still in the graph.
-    promised: usize,
+    /// The ports of tickets whose packets are still in the graph.
+    promised: Vec<PortId>,
     most: Option<usize>,
 }
 
@@ -43,21 +43,31 @@ impl HeldAnswers {
     /// The number of the next answer to hold; `None` if there is no room for one of this pod.
     pub(super) fn ticket(&mut self, pod: PortId) -> Option<u64> {
         let most = self.most.map_or(MOST_HELD, |most| most.min(MOST_HELD));
-        let of_pod = || self.held.iter().filter(|it| it.packet.out_port == pod).count();
-        if self.held.len() + self.promised >= most || of_pod() >= MOST_HELD_OF_POD {
+        let held = self.held.iter().map(|it| it.packet.out_port);
+        let of_pod = held.chain(self.promised.iter().copied()).filter(|port| *port == pod).count();
+        // One of each pod may always be held.
+        let is_full = self.held.len() + self.promised.len() >= most && of_pod > 0;
+        if is_full || of_pod >= MOST_HELD_OF_POD {
             if let Some(tap) = &self.tap {
                 tap.unheld.fetch_add(1, Ordering::Relaxed);
             }
             return None;
         }
         self.last += 1;
-        self.promised += 1;
+        self.promised.push(pod);
         Some(self.last)
+    }
+
+    /// Gives a ticket of this pod back.
+    pub(super) fn give_back(&mut self, pod: PortId) {
+        if let Some(at) = self.promised.iter().position(|port| *port == pod) {
+            self.promised.swap_remove(at);
+        }
     }
 
     /// Holds a packet whose hash is its ticket's number.
     pub(in crate::graph) fn hold(&mut self, packet: Packet, now: Now) {
-        self.promised = self.promised.saturating_sub(1);
+        self.give_back(packet.out_port);
         self.held.push_back(Held { until: Now(now.0 + LONGEST_HOLD), packet });
     }
 

@@ -65,13 +65,17 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         (is_answer && !draft.payload.is_empty()).then(|| context.dns.ticket(pod)).flatten();
     let held = ticket.map(|number| Ticket { worker: context.dns.worker, number });
     match (tap.send(draft, held, guard), ticket) {
-        (true, Some(_)) => {
+        (true, Some(number)) => {
             // The flow is not looked up any more.
-            packet.hash = ticket.unwrap_or_default();
+            packet.hash = number;
             packet.outcome = None;
             Next::Node(Node::Hold)
         }
-        _ => next,
+        (false, Some(_)) => {
+            context.dns.give_back(pod);
+            next
+        }
+        (_, None) => next,
     }
 }
 
