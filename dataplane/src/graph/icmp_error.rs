@@ -1,10 +1,13 @@
 //! Generates ICMP errors and TCP resets for dropped packets, as a router does.
 //!
-//! Limits their rate for each port (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4); beyond it,
-//! packets are dropped silently.
+//! Limits their rate for each owner of sessions, a port or a remote sender (RFC 1812, section 4.3.2.8;
+//! RFC 4443, section 2.4); beyond it, packets are dropped silently.
 
-use super::{Context, Next, Node};
+use ahash::AHashMap;
+
+use super::{Context, Next, Node, open};
 use crate::packet::Packet;
+use crate::session::{Owner, Tuples};
 use crate::wire::icmp_error::{self, IcmpError, LONGEST};
 use crate::{Adjacency, Now, Outcome, PortId, PortKind};
 
@@ -29,7 +32,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         _ => snapshot.node_address(flow.source),
     };
     let Some(from) = from else { return dropped };
-    if !context.rate_limiter.admits(packet.in_port, context.now) {
+    let sender = open::owner(context, packet, &Tuples::plain(flow));
+    if !context.rate_limiter.admits(sender, context.now) {
         return dropped;
     }
     let mut text = [0; LONGEST];
@@ -49,14 +53,18 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     Next::Node(Node::Encapsulate)
 }
 
-/// Errors towards a port: burst, and rate a second.
+/// Errors towards one owner: burst, and rate a second.
 const BURST: u32 = 50;
 const RATE: u32 = 1000;
+/// Errors towards all remote owners together: so many times that of one.
+const ALL_REMOTE: u32 = 16;
 
-/// Limits errors by a token bucket for each port.
+/// Limits errors by a token bucket for each owner, and one for all remote owners. The number of owners
+/// is bounded.
 #[derive(Default)]
 pub(crate) struct RateLimiter {
-    ports: Vec<Bucket>,
+    owners: AHashMap<Owner, Bucket>,
+    all_remote: Option<Bucket>,
 }
 
 #[derive(Clone, Copy)]
@@ -66,39 +74,62 @@ struct Bucket {
 }
 
 impl RateLimiter {
-    fn admits(&mut self, port: PortId, now: Now) -> bool {
-        let place = usize::from(port.0);
-        if self.ports.len() <= place {
-            self.ports.resize(place + 1, Bucket { left: BURST, filled: now });
+    fn admits(&mut self, owner: Owner, now: Now) -> bool {
+        let full = |times: u32| Bucket { left: BURST * times, filled: now };
+        let own = self.owners.entry(owner).or_insert_with(|| full(1));
+        own.fill(1, now);
+        if !owner.is_remote() {
+            return own.take();
         }
-        let bucket = &mut self.ports[place];
-        let passed = now.0.saturating_sub(bucket.filled.0);
-        let earned = (passed.as_micros() * u128::from(RATE) / 1_000_000).min(u128::from(BURST));
+        let all = self.all_remote.get_or_insert_with(|| full(ALL_REMOTE));
+        all.fill(ALL_REMOTE, now);
+        all.left > 0 && own.take() && all.take()
+    }
+}
+
+impl Bucket {
+    /// Adds what was earned since, at so many times the rate of one owner.
+    fn fill(&mut self, times: u32, now: Now) {
+        let passed = now.0.saturating_sub(self.filled.0);
+        let most = BURST * times;
+        let earned = passed.as_micros() * u128::from(RATE * times) / 1_000_000;
+        let earned = earned.min(u128::from(most)) as u32;
         if earned > 0 {
-            *bucket = Bucket { left: (bucket.left + earned as u32).min(BURST), filled: now };
+            *self = Self { left: (self.left + earned).min(most), filled: now };
         }
-        let may = bucket.left > 0;
-        bucket.left -= u32::from(may);
-        may
+    }
+
+    fn take(&mut self) -> bool {
+        let has_some = self.left > 0;
+        self.left -= u32::from(has_some);
+        has_some
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::{Sessions, Timeouts};
     use std::time::Duration;
 
     #[test]
-    fn the_rate_is_limited_for_each_port_alone() {
+    fn the_rate_is_limited_for_each_owner_alone_and_for_all_remote_ones() {
         let mut rate_limiter = RateLimiter::default();
-        let told = |rate_limiter: &mut RateLimiter, port: u16, millis: u64| {
+        let mut told = |owner: Owner, millis: u64| {
             let now = Now(Duration::from_millis(millis));
-            (0..10_000).filter(|_| rate_limiter.admits(PortId(port), now)).count()
+            (0..10_000).filter(|_| rate_limiter.admits(owner, now)).count()
         };
-        assert_eq!(told(&mut rate_limiter, 3, 0), 50);
-        assert_eq!(told(&mut rate_limiter, 3, 0), 0);
-        assert_eq!(told(&mut rate_limiter, 4, 0), 50);
-        assert_eq!(told(&mut rate_limiter, 3, 10), 10);
-        assert_eq!(told(&mut rate_limiter, 3, 10_000), 50);
+        let port = |n: u16| Owner::port(PortId(n));
+        assert_eq!(told(port(3), 0), 50);
+        assert_eq!(told(port(3), 0), 0);
+        assert_eq!(told(port(4), 0), 50);
+        assert_eq!(told(port(3), 10), 10);
+        assert_eq!(told(port(3), 10_000), 50);
+        let sessions = Sessions::new(65_536, 4, Timeouts::default());
+        let remote = |n: u32| sessions.remote_owner(acl::Address::from_v4_bits(n << 8), false);
+        assert_eq!((told(remote(1), 10_000), told(remote(1), 10_000)), (50, 0));
+        let all: usize = (2..500).map(|n| told(remote(n), 10_000)).sum();
+        assert_eq!(all, 750);
+        assert_eq!(told(port(5), 10_000), 50, "pods here are no remote owners");
     }
 }

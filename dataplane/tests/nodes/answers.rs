@@ -1,10 +1,10 @@
 //! What the switch tells senders whose packets go no further.
 
 use dataplane::wire::{self, protocol};
-use dataplane::{Outcome, Parts};
+use dataplane::{Outcome, Parts, Underlay};
 use testkit::packet::{ping, udp};
 
-use crate::rig::{Rig, host, ip, pod};
+use crate::rig::{Rig, host, ip, pod, uplink};
 
 fn rig(mtu: u16) -> Rig {
     let mut ports = vec![
@@ -65,4 +65,30 @@ fn a_flood_is_answered_a_bounded_number_of_times() {
     rig.send(1, ping("10.1.0.3", "10.1.0.2", 7, 1).ttl(1).build());
     let told = rig.receive(1).expect("time exceeded");
     assert_eq!(wire::parse(&told).unwrap().flow.protocol, protocol::ICMP);
+}
+
+#[test]
+fn a_remote_sender_leaves_answers_for_the_others() {
+    const POD: &str = "10.1.0.2";
+    let mut rig = Rig::new(Parts {
+        generation: 1,
+        ports: vec![pod("default/pod", &[POD]), host(), uplink([2; 6], [4; 6], 1500)],
+        node_addresses: vec![ip("192.0.2.1")],
+        local_networks: vec!["10.1.0.0/24".parse().unwrap()],
+        underlay: Underlay::Routed,
+        ..Parts::default()
+    });
+    let answered = |rig: &mut Rig, from: &str| {
+        rig.send(2, ping(from, POD, 7, 1).ttl(1).build());
+        std::iter::from_fn(|| rig.receive(2)).count()
+    };
+    let flood: usize = (0..500).map(|_| answered(&mut rig, "203.0.113.7")).sum();
+    assert!((50..=100).contains(&flood), "{flood}: one or two buckets");
+    // A few have their bucket in common with the flood.
+    let others = (0..40).filter(|n| answered(&mut rig, &format!("198.51.{n}.1")) == 1);
+    assert!(others.count() >= 36, "of 40");
+    // All of them together have a bound.
+    let all: usize =
+        (0..5000).map(|n| answered(&mut rig, &format!("198.{}.{}.1", n >> 8, n & 255))).sum();
+    assert!(all <= 800, "{all}");
 }

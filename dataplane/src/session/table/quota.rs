@@ -24,7 +24,7 @@ use super::free::{LISTS, Own};
 use crate::PortId;
 
 /// Whose quota a session counts against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(pub(in crate::session) u16);
 
 /// Numbers from here on are remote owners'.
@@ -41,6 +41,11 @@ impl Owner {
     /// The pod, or kernel, behind a local port.
     pub const fn port(port: PortId) -> Self {
         if port.0 < REMOTE { Self(port.0) } else { Self::NONE }
+    }
+
+    /// Whether it stands for senders behind the uplink.
+    pub fn is_remote(self) -> bool {
+        self.0 >= REMOTE && self != Self::NONE
     }
 }
 
