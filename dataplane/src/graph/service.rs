@@ -13,13 +13,15 @@ use crate::session::Tuples;
 use crate::wire::{Flow, Mac, Role};
 use crate::{Adjacency, Outcome, PortKind, Snapshot};
 
-/// Whether a packet without a session may be for a service.
+/// Whether a packet without a session is for a service. Only an address that is reserved for
+/// services refuses all other ports: an external one may be a cluster node's as well.
 #[inline]
 pub(super) fn is_wanted(snapshot: &Snapshot, flow: &Flow) -> bool {
-    !snapshot.services().is_empty()
-        && (snapshot.services().is_virtual(flow.destination)
-            || snapshot.is_own_node(flow.destination)
-                && snapshot.services().find_node_port(flow).is_some())
+    let services = snapshot.services();
+    !services.is_empty()
+        && (services.is_claimed(flow.destination)
+            || services.is_virtual(flow.destination) && services.find(flow).is_some()
+            || snapshot.is_own_node(flow.destination) && services.find_node_port(flow).is_some())
 }
 
 /// The service that a flow is for.
@@ -82,7 +84,9 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             let Some(own) = context.snapshot.node_address(initiator.source) else {
                 return Next::End(Outcome::NoRoute);
             };
-            responder.source = own;
+            // This cluster node's kernel drops packets from its own addresses.
+            let of_switch = context.snapshot.switch_address(initiator.source);
+            responder.source = of_switch.filter(|_| is_own(backend.address)).unwrap_or(own);
         }
     }
     let tuples = Tuples { initiator, responder, return_mac };

@@ -279,6 +279,26 @@ fn a_service_without_endpoints_refuses_at_once() {
     assert_eq!(rig.sessions().used(), 0);
 }
 
+/// An external address may be one that a cluster node has.
+#[test]
+fn other_ports_of_an_external_address_are_whose_they_were() {
+    let web = Arc::new(service(&[("10.1.0.3", 8080)]));
+    let mut services = Services::default();
+    for external in [NODE, "192.0.2.2", "203.0.113.7"] {
+        let entry = Entry { port: Arc::clone(&web), scope: Scope::External };
+        services.add(ip(external).into(), protocol::TCP, 80, entry);
+    }
+    let mut rig = Rig::new(parts(services));
+    let syn = |to: &str| tcp("10.1.0.2:4000", to).syn().build();
+    for (external, port) in [(NODE, HOST), ("192.0.2.2", UPLINK), ("203.0.113.7", HOST)] {
+        let there = rig.pass(CLIENT, syn(&format!("{external}:80")), SERVER);
+        assert_eq!(wire::parse(&there).unwrap().flow.destination_port, 8080);
+        let to = format!("{external}:10250");
+        assert_is(&rig.pass(CLIENT, syn(&to), port), &syn(&to));
+        rig.pass(CLIENT, ping("10.1.0.2", external, 7, 1).build(), port);
+    }
+}
+
 #[test]
 fn datagrams_move_on_when_their_endpoint_goes_and_connections_stay() {
     let at = [("10.96.0.1", protocol::UDP, 53), ("10.96.0.1", protocol::TCP, 53)];
@@ -399,6 +419,28 @@ fn a_client_outside_reaches_a_pod_elsewhere_as_the_cluster_node() {
     // Inside the cluster the same port leads to all endpoints, as the client itself.
     let there = rig.pass(CLIENT, tcp("10.1.0.2:4000", "192.0.2.1:30001").syn().build(), UPLINK);
     assert_is(&there, &tcp("10.1.0.2:4000", "10.2.0.9:8080").syn().build());
+}
+
+#[test]
+fn a_client_outside_reaches_the_cluster_node_itself_by_a_node_port() {
+    let mut services = Services::default();
+    for (v6, node) in [(false, NODE), (true, "2001:db8::1")] {
+        let own = Arc::new(service(&[(node, 6443)]));
+        services.add_node_port(v6, protocol::TCP, 30_443, own);
+    }
+    let switch_addresses = ["169.254.1.2", "fd70::1"].map(ip).to_vec();
+    let mut rig = Rig::new(Parts { switch_addresses, ..parts(services) });
+    let mac = [2, 9, 9, 9, 9, 9];
+    for (client, at, seen, node) in [
+        ("198.51.100.9:5000", "192.0.2.1:30443", "169.254.1.2:5000", "192.0.2.1:6443"),
+        ("[2001:db8:9::9]:5000", "[2001:db8::1]:30443", "[fd70::1]:5000", "[2001:db8::1]:6443"),
+    ] {
+        let there = rig.pass(UPLINK, tcp(client, at).syn().from_mac(mac).build(), HOST);
+        assert_is(&there, &tcp(seen, node).syn().build());
+        let back = rig.pass(HOST, tcp(node, seen).syn_ack().build(), UPLINK);
+        assert_is(&back, &tcp(at, client).syn_ack().build());
+        assert_eq!(back[..6], mac);
+    }
 }
 
 #[test]
