@@ -39,8 +39,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
                 if is_tunnel && packet.headers.fragment == Fragment::Whole {
                     return Next::Node(Node::Decapsulate);
                 }
-                // Packets of other cluster nodes' pods arrive in tunnels only.
-                if snapshot.routes().is_pod(source) {
+                // Packets of other cluster nodes' pods arrive in tunnels only; so do those of their
+                // processes for pods.
+                let routes = snapshot.routes();
+                let for_pod = || snapshot.pod_of(packet.headers.flow.destination).is_some();
+                if routes.find(source).is_some() && (routes.is_pod(source) || for_pod()) {
                     return Next::End(Outcome::SpoofedAddress);
                 }
             }

@@ -7,6 +7,7 @@ use super::reassembly::Table;
 use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{SessionId, Sessions, Tuples};
+use crate::snapshot::is_link_local;
 use crate::wire::Flow;
 use crate::{Adjacency, Memory, Now, Outcome, PortId, Snapshot};
 
@@ -59,6 +60,13 @@ impl Context<'_> {
             return Err(Outcome::TunnelRefused);
         }
         Ok((adjacency, port))
+    }
+
+    /// Whether a packet from the uplink has a source that is valid on that link only: a router does
+    /// not forward it (RFC 3927, section 7; RFC 4291, section 2.5.6).
+    #[inline]
+    pub(super) fn is_from_its_link_alone(&self, packet: &Packet) -> bool {
+        self.snapshot.uplink() == Some(packet.in_port) && is_link_local(packet.headers.flow.source)
     }
 
     /// Counts the packet in its session's usage, if that is counted.

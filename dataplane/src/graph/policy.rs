@@ -56,6 +56,9 @@ fn add<'a>(
     let pod = |id| snapshot.pod(id).map(|port| (id, port));
     let (initiator, responder) = (pod(packet.in_port), pod(port));
     let id = |pod: Option<(PortId, _)>| pod.map(|(id, _)| id);
+    if responder.is_some() && context.is_from_its_link_alone(packet) {
+        return Some(Outcome::LinkLocal);
+    }
     let exempt = policy::exempt(snapshot, flow, id(initiator), id(responder));
     if packet.headers.role == Role::Follows && exempt != Some(Outcome::NoPolicy) {
         return Some(Outcome::NoSession);

@@ -20,6 +20,7 @@ pub use routes::{Peer, Routes};
 
 use crate::services::Services;
 use crate::wire::vxlan::Vxlan;
+pub(crate) use node_addresses::is_link_local;
 use node_addresses::{NodeAddresses, Prefixes};
 
 /// How pods of other cluster nodes are reached.

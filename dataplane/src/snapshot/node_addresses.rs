@@ -43,7 +43,7 @@ impl NodeAddresses {
 }
 
 /// Whether an address is valid on one link only (RFC 3927, section 2.1; RFC 4291, section 2.5.6).
-pub(super) fn is_link_local(address: Address) -> bool {
+pub(crate) fn is_link_local(address: Address) -> bool {
     match address.is_v4() {
         true => address.bits() as u32 >> 16 == 0xa9fe,
         false => address.bits() >> 118 == 0xfe80 >> 6,

@@ -8,7 +8,7 @@ use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, checksum, protocol};
 use dataplane::{AclBinding, Outcome, Parts, Peer, Routes, Underlay};
-use testkit::packet::{Packet, other, ping, tcp, udp};
+use testkit::packet::{Packet, other, patch, ping, tcp, udp};
 
 use crate::rig::{Rig, assert_is, host, ip, pod, uplink};
 
@@ -82,6 +82,13 @@ fn no_pod_reaches_the_tunnel_port_of_anybody_outside_of_tunnels() {
             let fragment = udp(from, to).payload(&[1; 200]).fragments(104).swap_remove(0);
             assert_eq!(rig.send(POD, fragment).name(), "tunnel-refused");
         }
+        for frame in wrapped("10.1.0.2:5", "192.0.2.7:4789", b"x").chain(wrapped(
+            "[fd01::2]:5",
+            "[2001:db8::7]:4789",
+            b"x",
+        )) {
+            assert_eq!(rig.send(POD, frame.clone()).name(), "tunnel-refused", "{frame:02x?}");
+        }
         assert_eq!(rig.sessions().used(), 0);
         // Tunnels of its own, to pods here and elsewhere, and other ports are a pod's business.
         for to in ["10.1.0.3:4789", "10.2.0.3:4789", "198.51.100.1:4790"] {
@@ -89,6 +96,82 @@ fn no_pod_reaches_the_tunnel_port_of_anybody_outside_of_tunnels() {
         }
         ends(&mut rig, POD, tcp("10.1.0.2:5", "192.0.2.7:4789").syn(), "policy-allowed");
     }
+}
+
+/// A datagram with tags, without a checksum, with IPv4 options or IPv6 extension headers.
+fn wrapped(from: &str, to: &str, payload: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let plain = udp(from, to).payload(payload);
+    let padding: &[u8] = &[1, 4, 0, 0, 0, 0];
+    let (special, checksum) = match from.starts_with('[') {
+        false => (vec![plain.clone().ip_options(&[1, 1, 1, 1])], 40),
+        true => {
+            let atomic = plain.clone().extension(44, &[0, 0, 0, 0, 0, 9]);
+            let many = (0..8).fold(plain.clone(), |packet, _| packet.extension(60, padding));
+            (vec![plain.clone().extension(0, padding), many, atomic], 60)
+        }
+    };
+    let tagged =
+        [plain.clone().vlan(0), plain.clone().vlan(7), plain.clone().service_vlan(7).vlan(9)];
+    let without_checksum = patch(plain.build(), checksum, &[0, 0]);
+    let built = tagged.into_iter().chain(special).map(|packet| packet.build());
+    built.chain([without_checksum])
+}
+
+#[test]
+fn a_tunnel_packet_is_held_to_its_other_end_however_it_is_wrapped() {
+    let header = [&[0x08, 0, 0, 0][..], &(OVERLAY.network << 8).to_be_bytes()].concat();
+    let inside = |source: &str| {
+        let inner = udp(&format!("{source}:1"), "10.1.0.2:53").payload(b"x").build();
+        [&header[..], &inner].concat()
+    };
+    let outer = |n: u8, v6: bool| match v6 {
+        false => (format!("192.0.2.{n}:5"), "192.0.2.1:4789"),
+        true => (format!("[2001:db8::{n}]:5"), "[2001:db8::1]:4789"),
+    };
+    for v6 in [false, true] {
+        let mut parts = parts();
+        let mut peers = parts.routes.peers().to_vec();
+        if v6 {
+            peers.iter_mut().for_each(|peer| peer.endpoint = peer.addresses[1]);
+        }
+        parts.routes = Arc::new(Routes::new(peers));
+        for (n, source, expected) in [
+            (2, "10.2.0.2", "policy-allowed"),
+            (2, "10.3.0.2", "spoofed-address"),
+            (2, "10.1.0.3", "spoofed-address"),
+            (2, "192.0.2.1", "spoofed-address"),
+            (7, "10.2.0.2", "tunnel-refused"),
+            (7, "198.51.100.1", "tunnel-refused"),
+        ] {
+            let (from, to) = outer(n, v6);
+            for frame in wrapped(&from, to, &inside(source)) {
+                let mut rig = Rig::new(parts.clone());
+                assert_eq!(rig.send(UPLINK, frame).name(), expected, "{from} {source}");
+                assert_eq!(rig.receive(POD).is_some(), expected == "policy-allowed");
+            }
+            // In fragments it is the kernel's, whatever is in it.
+            let mut rig = Rig::new(parts.clone());
+            for frame in udp(&from, to).payload(&inside(source)).ip_id(9).fragments(24) {
+                rig.send_all(UPLINK, vec![frame]);
+            }
+            assert_eq!(rig.receive(POD), None);
+        }
+    }
+}
+
+#[test]
+fn another_cluster_nodes_processes_reach_pods_by_its_tunnel_alone() {
+    let mut rig = rig();
+    for (from, to) in [("192.0.2.2:5", "10.1.0.2:80"), ("[2001:db8::2]:5", "[fd01::2]:80")] {
+        ends(&mut rig, UPLINK, tcp(from, to).syn(), "spoofed-address");
+        ends(&mut rig, UPLINK, tunnel(2, &tcp(from, to).syn().build()), "policy-allowed");
+        // Also within the connection that it has by the tunnel.
+        ends(&mut rig, UPLINK, tcp(from, to).data(b"x"), "spoofed-address");
+        ends(&mut rig, UPLINK, tcp(from, to).rst(), "spoofed-address");
+        ends(&mut rig, UPLINK, tunnel(2, &tcp(from, to).data(b"x").build()), "session");
+    }
+    let mut rig = Rig::new(Parts { underlay: Underlay::Routed, ..parts() });
+    ends(&mut rig, UPLINK, tcp("192.0.2.2:5", "10.1.0.2:80").syn(), "policy-allowed");
 }
 
 #[test]
@@ -131,6 +214,26 @@ fn link_local_destinations_are_never_forwarded() {
     // Neighbour discovery between link-local addresses is not forwarding.
     let ask = testkit::packet::neighbour_solicitation("fe80::2", "fd01::9").build();
     assert_eq!(rig.send(POD, ask), Outcome::NdReply);
+}
+
+#[test]
+fn link_local_sources_stay_on_their_link() {
+    for underlay in [Underlay::Overlay(OVERLAY), Underlay::Routed, Underlay::Plain] {
+        let mut rig = Rig::new(Parts { underlay, ..parts() });
+        for (from, to) in [
+            ("169.254.7.7:5", "10.1.0.2:80"),
+            ("[fe80::7]:5", "[fd01::2]:80"),
+            ("[febf::7]:5", "[fd01::2]:80"),
+        ] {
+            ends(&mut rig, UPLINK, tcp(from, to).syn(), "link-local");
+            ends(&mut rig, UPLINK, udp(from, to).payload(b"x"), "link-local");
+        }
+        assert_eq!(rig.sessions().used(), 0);
+    }
+    // The kernel's own address is the cluster node's.
+    let mut own = parts();
+    own.more_node_addresses.push(ip("169.254.1.1"));
+    ends(&mut Rig::new(own), HOST, tcp("169.254.1.1:5", "10.1.0.2:80").syn(), "own-node");
 }
 
 /// A pod whose outbound ACL denies a network and permits the rest.

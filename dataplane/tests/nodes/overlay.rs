@@ -139,24 +139,28 @@ fn a_tunnel_carries_only_what_belongs_to_its_other_end() {
 
 #[test]
 fn a_neighbours_tunnel_packets_have_passed_no_router() {
-    let (mut two, _) = pair(false);
-    let sent = two.pass(POD, udp("10.1.0.2:1", "10.2.0.2:53").payload(b"x").build(), UPLINK);
-    assert_eq!(wire::parse(&sent).unwrap().ttl, 255);
-    for (least, hops, expected) in [
-        (255, 255, Outcome::PolicyAllowed),
-        (255, 254, Outcome::TunnelRefused),
-        (255, 64, Outcome::TunnelRefused),
-        (0, 64, Outcome::PolicyAllowed),
+    for (v6, from, to) in [
+        (false, "192.0.2.2:50000", "192.0.2.1:4789"),
+        (true, "[2001:db8::2]:50000", "[2001:db8::1]:4789"),
     ] {
-        let mut parts = parts(1, false, Services::default());
-        let mut peers = parts.routes.peers().to_vec();
-        peers[0].least_hop_limit = least;
-        parts.routes = Arc::new(Routes::new(peers));
-        let inner = udp("10.2.0.2:1", "10.1.0.2:53").payload(b"x").build();
-        let header = [&[0x08, 0, 0, 0][..], &(4096_u32 << 8).to_be_bytes()].concat();
-        let outer =
-            udp("192.0.2.2:50000", "192.0.2.1:4789").payload(&[&header, &inner[..]].concat());
-        assert_eq!(Rig::new(parts).send(UPLINK, outer.ttl(hops).build()), expected, "{hops}");
+        let (mut two, _) = pair(v6);
+        let sent = two.pass(POD, udp("10.1.0.2:1", "10.2.0.2:53").payload(b"x").build(), UPLINK);
+        assert_eq!(wire::parse(&sent).unwrap().ttl, 255);
+        for (least, hops, expected) in [
+            (255, 255, Outcome::PolicyAllowed),
+            (255, 254, Outcome::TunnelRefused),
+            (255, 64, Outcome::TunnelRefused),
+            (0, 64, Outcome::PolicyAllowed),
+        ] {
+            let mut parts = parts(1, v6, Services::default());
+            let mut peers = parts.routes.peers().to_vec();
+            peers[0].least_hop_limit = least;
+            parts.routes = Arc::new(Routes::new(peers));
+            let inner = udp("10.2.0.2:1", "10.1.0.2:53").payload(b"x").build();
+            let header = [&[0x08, 0, 0, 0][..], &(4096_u32 << 8).to_be_bytes()].concat();
+            let outer = udp(from, to).payload(&[&header, &inner[..]].concat());
+            assert_eq!(Rig::new(parts).send(UPLINK, outer.ttl(hops).build()), expected, "{hops}");
+        }
     }
 }
 
