@@ -129,8 +129,8 @@ pub fn snapshot(
 pub struct NextHop {
     /// Its MAC address, where it is known.
     pub mac: Option<Mac>,
-    /// Whether the other cluster node is the next hop itself: no router stands in between.
-    pub is_neighbour: bool,
+    /// Whether it is a router: the other cluster node is not on the uplink's link.
+    pub is_router: bool,
 }
 
 /// Returns the other cluster nodes that have an address; `next_hop` gives the next hop towards one.
@@ -149,7 +149,7 @@ pub fn peers(view: &View, node: &str, mut next_hop: impl FnMut(IpAddr) -> NextHo
             networks: other.pod_cidrs.clone(),
             endpoint: (*endpoint).into(),
             next_hop: hop.mac,
-            least_hop_limit: if hop.is_neighbour { HOP_LIMIT } else { 0 },
+            least_hop_limit: if hop.is_router { 0 } else { HOP_LIMIT },
         })
     };
     others.filter_map(peer).collect()

@@ -23,7 +23,11 @@ struct State {
     made: u32,
     tell: Option<Box<dyn Fn(InterfaceEvent) + Send>>,
     redirects: Option<Redirects>,
+    filter: Option<filter::Rules>,
+    uplink_filter: Option<UplinkFilter>,
     addresses: Vec<IpAddr>,
+    /// Next hops by destination.
+    routes: HashMap<IpAddr, IpAddr>,
     /// Whether no call about the network's configuration returns.
     hangs: bool,
     /// Whether no call about an interface returns.
@@ -83,6 +87,21 @@ impl Kernel {
     /// What of the cluster node's own is led to the switch.
     pub(crate) fn redirects(&self) -> Option<Redirects> {
         self.lock().redirects.clone()
+    }
+
+    /// What must not be routed.
+    pub(crate) fn filter(&self) -> Option<filter::Rules> {
+        self.lock().filter.clone()
+    }
+
+    /// What the program in front of the uplink takes.
+    pub(crate) fn uplink_filter(&self) -> Option<UplinkFilter> {
+        self.lock().uplink_filter.clone()
+    }
+
+    /// Routes packets for an address to this neighbour.
+    pub(crate) fn route(&self, to: IpAddr, neighbour: IpAddr) {
+        self.lock().routes.insert(to, neighbour);
     }
 
     /// The other end of an interface.
@@ -226,7 +245,8 @@ impl Interfaces for Kernel {
         Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2] })
     }
 
-    fn set_uplink_filter(&mut self, _filter: &UplinkFilter) -> Result<(), String> {
+    fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
+        self.lock().uplink_filter = Some(filter.clone());
         Ok(())
     }
 
@@ -261,8 +281,8 @@ impl HostNetwork for Kernel {
         Ok(HOST_MAC)
     }
 
-    fn filter(&mut self, _rules: &filter::Rules) -> Result<(), String> {
-        drop(self.answering());
+    fn filter(&mut self, rules: &filter::Rules) -> Result<(), String> {
+        self.answering().filter = Some(rules.clone());
         Ok(())
     }
 
@@ -287,7 +307,9 @@ impl HostNetwork for Kernel {
     }
 
     fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, String> {
-        Err(format!("there is no way to {address}"))
+        let neighbour = self.lock().routes.get(&address).copied();
+        let neighbour = neighbour.ok_or_else(|| format!("there is no way to {address}"))?;
+        Ok(NextHop { link: 1, source: None, neighbour, mac: None })
     }
 }
 

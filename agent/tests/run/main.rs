@@ -11,6 +11,7 @@ mod page;
 mod remote;
 mod services;
 mod trouble;
+mod uplink;
 
 use local_api::Verdict;
 use testkit::packet::{self, Packet};

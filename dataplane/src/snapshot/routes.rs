@@ -23,7 +23,7 @@ pub struct Peer {
     /// MAC address of the next hop towards it on the underlay; `None` while it is not known.
     pub next_hop: Option<Mac>,
     /// Smallest hop limit that its tunnel packets arrive with: 255 where it is a neighbour on the
-    /// uplink's link (RFC 5082), 0 where routers stand in between or it is not known.
+    /// uplink's link (RFC 5082), 0 where routers stand in between.
     pub least_hop_limit: u8,
 }
 

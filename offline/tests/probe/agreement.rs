@@ -109,7 +109,7 @@ impl Live {
                 services: maker.services(&view, name),
                 routes: Arc::new(Routes::new(renderer::peers(&view, name, |_| NextHop {
                     mac: Some(SWITCH_MAC),
-                    is_neighbour: true,
+                    is_router: false,
                 }))),
                 underlay: Underlay::Routed,
                 ..NodeContext::default()

@@ -135,7 +135,7 @@ impl UplinkPort {
             let hop = self.hops.get(&Destination::Peer(endpoint));
             hop.map_or_else(NextHop::default, |hop| NextHop {
                 mac: hop.mac,
-                is_neighbour: hop.neighbour == endpoint,
+                is_router: hop.neighbour != endpoint,
             })
         });
         self.routes = Arc::new(Routes::new(peers));

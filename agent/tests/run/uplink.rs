@@ -1,0 +1,88 @@
+//! The uplink: what the kernel and the program in front of it are given, and which tunnel packets count.
+
+use linux_net::filter::Rules;
+use testkit::packet::{Packet, udp};
+
+use crate::DB;
+use crate::kernel::Kernel;
+use crate::node::{Node, NodeFiles, cluster, until};
+
+const OTHER: &str = "192.0.2.2";
+
+/// A cluster node with an uplink, beside another one.
+fn start(files: &NodeFiles, kernel: Kernel) -> Node {
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    files.manifest(
+        "other.yaml",
+        &format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: node-b}}\nspec: {{podCIDRs: \
+             [10.2.0.0/24]}}\nstatus: {{addresses: [{{type: InternalIP, address: {OTHER}}}]}}\n"
+        ),
+    );
+    kernel.add("eth0");
+    Node::start_on(files, kernel, |config| config.network.uplink = Some("eth0".to_owned()))
+}
+
+#[test]
+fn the_kernel_is_given_what_it_must_not_route_and_the_uplink_what_to_take() {
+    let files = NodeFiles::new("filters");
+    let node = start(&files, Kernel::default());
+    let networks = ["10.1.0.0/24", "10.2.0.0/24"].map(|text| text.parse().unwrap());
+    let rules = Rules { tunnel_port: Some(4789), pods: networks.to_vec() };
+    until(|| node.kernel.filter().as_ref() == Some(&rules));
+    let taken = || node.kernel.uplink_filter().unwrap_or_default();
+    until(|| taken().vxlan_port == Some(4789));
+    assert!(taken().pod_networks.iter().eq(&networks[..1]));
+    assert!(taken().node_addresses.iter().eq(&["192.0.2.1".parse::<std::net::IpAddr>().unwrap()]));
+    // A cluster node more, and its pods are held to it as well.
+    files.manifest(
+        "third.yaml",
+        "apiVersion: v1\nkind: Node\nmetadata: {name: node-c}\nspec: {podCIDRs: [10.3.0.0/24]}\n",
+    );
+    until(|| node.kernel.filter().is_some_and(|rules| rules.pods.len() == 3));
+    // Without an uplink the kernel may route to other cluster nodes' pods, and there are no tunnels.
+    drop(node);
+    let alone = Node::start(&files);
+    let own = Rules { tunnel_port: None, pods: networks[..1].to_vec() };
+    until(|| alone.kernel.filter().as_ref() == Some(&own));
+}
+
+/// A tunnel packet of the other cluster node's pod.
+fn tunnel(port: u16, hops: u8) -> Packet {
+    let header = [&[0x08, 0, 0, 0][..], &(4096_u32 << 8).to_be_bytes()].concat();
+    let payload = [&header, &inside(port).build()[..]].concat();
+    udp(&format!("{OTHER}:50000"), "192.0.2.1:4789").payload(&payload).ttl(hops)
+}
+
+fn inside(port: u16) -> Packet {
+    udp("10.2.0.9:1", &format!("{DB}:{port}")).payload(b"x")
+}
+
+#[test]
+fn tunnel_packets_have_passed_no_router_unless_the_route_leads_by_one() {
+    let other = OTHER.parse().unwrap();
+    // As long as the route is not known, the strict rule holds.
+    for neighbour in [None, Some(other)] {
+        let kernel = Kernel::default();
+        neighbour.iter().for_each(|neighbour| kernel.route(other, *neighbour));
+        let files = NodeFiles::new(&format!("hops-{}", neighbour.is_some()));
+        let node = start(&files, kernel);
+        let (db, uplink) = (node.attach("db", DB), node.kernel.pod("eth0"));
+        for hops in [254, 64, 2] {
+            uplink.send(&tunnel(1, hops));
+        }
+        uplink.send(&tunnel(2, 255));
+        db.expects(&inside(2), DB);
+    }
+    let kernel = Kernel::default();
+    kernel.route(other, "192.0.2.254".parse().unwrap());
+    let files = NodeFiles::new("hops-router");
+    let node = start(&files, kernel);
+    let (db, uplink) = (node.attach("db", DB), node.kernel.pod("eth0"));
+    let mut port = 100;
+    until(|| {
+        port += 1;
+        uplink.send(&tunnel(port, 64));
+        db.wire.receive().is_some()
+    });
+}
