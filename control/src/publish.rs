@@ -52,6 +52,7 @@ impl Control {
             to_pod: acl(ingress)?,
             from_pod: acl(egress)?,
             names: names.into_iter().collect(),
+            host_ports: Arc::clone(&pod.host_ports),
         })
     }
 
@@ -85,4 +86,5 @@ fn is_same(a: &PodView, b: &PodView) -> bool {
         && same_acl(&a.to_pod, &b.to_pod)
         && same_acl(&a.from_pod, &b.from_pod)
         && a.names == b.names
+        && a.host_ports == b.host_ports
 }

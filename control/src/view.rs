@@ -9,7 +9,7 @@ use domain_names::DomainPattern;
 use ipnet::IpNet;
 
 use crate::membership::PeerSets;
-use crate::model::{Key, PodKey};
+use crate::model::{HostPort, Key, PodKey};
 use crate::services::ServiceView;
 
 /// The ACL of one direction of a pod.
@@ -37,6 +37,8 @@ pub struct PodView {
     pub from_pod: PodAcl,
     /// The domain names of its egress rules, sorted: its DNS answers give their addresses.
     pub names: Arc<[DomainPattern]>,
+    /// Ports of its cluster node that lead to it.
+    pub host_ports: Arc<[HostPort]>,
 }
 
 /// A cluster node.

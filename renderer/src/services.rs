@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::model::{Key, Protocol};
-use control::{ServiceEndpoint, ServiceView, View};
+use control::model::{HostPort, Key, Protocol};
+use control::{PodKey, ServiceEndpoint, ServiceView, View};
 use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
 use dataplane::wire::protocol;
 
@@ -20,11 +20,16 @@ pub struct ServiceMaker {
     last: Option<Arc<BTreeMap<Key, Arc<ServiceView>>>>,
     /// The cluster node's zone, which `made` depends on.
     zone: Option<Arc<str>>,
+    /// The pods that are reached at ports of the cluster node.
+    host_ports: Vec<HostPorts>,
     services: Arc<Services>,
     /// For processes of the cluster node itself, if it has a kernel.
     switch_ports: Option<SwitchPorts>,
     redirects: Arc<Redirects>,
 }
+
+/// A pod's addresses, and the ports of the cluster node that lead to it.
+type HostPorts = (PodKey, Vec<IpAddr>, Arc<[HostPort]>);
 
 /// A port of a service for IPv4 and for IPv6.
 type Families = [Arc<ServicePort>; 2];
@@ -43,7 +48,10 @@ impl ServiceMaker {
     /// The services of cluster node `node`.
     pub fn services(&mut self, view: &View, node: &str) -> Arc<Services> {
         let zone = view.nodes.get(node).and_then(|node| node.zone.clone());
-        let is_same = |last: &Arc<_>| Arc::ptr_eq(last, &view.services) && self.zone == zone;
+        let host_ports = host_ports(view, node);
+        let is_same = |last: &Arc<_>| {
+            Arc::ptr_eq(last, &view.services) && self.zone == zone && self.host_ports == host_ports
+        };
         if self.last.as_ref().is_some_and(is_same) {
             return Arc::clone(&self.services);
         }
@@ -64,6 +72,9 @@ impl ServiceMaker {
             let (_, ports) = &self.made[key];
             add(&mut services, service, ports);
         }
+        let own = view.nodes.get(node).map_or(&[][..], |node| &node.addresses);
+        host_ports.iter().for_each(|pod| add_host_ports(&mut services, pod, own));
+        self.host_ports = host_ports;
         if let Some(ports) = &mut self.switch_ports {
             let redirects = ports.add_to(&mut services);
             if *self.redirects != redirects {
@@ -100,6 +111,44 @@ fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
         if let Some(node_port) = port.node_port {
             for (v6, family) in [false, true].into_iter().zip(families) {
                 services.add_node_port(v6, protocol, node_port, Arc::clone(family));
+            }
+        }
+    }
+}
+
+/// The pods on a cluster node that are reached at ports of it.
+fn host_ports(view: &View, node: &str) -> Vec<HostPorts> {
+    let pods = view.pods.iter().filter(|(_, it)| !it.host_ports.is_empty() && *it.node == *node);
+    let of = |(key, pod): (&PodKey, &Arc<control::PodView>)| {
+        (key.clone(), pod.addresses.clone(), Arc::clone(&pod.host_ports))
+    };
+    pods.map(of).collect()
+}
+
+/// Maps ports of the cluster node to a pod on it; a service's node port comes first. A `hostIP` that
+/// the cluster node does not have would be someone else's address.
+fn add_host_ports(services: &mut Services, (key, addresses, ports): &HostPorts, own: &[IpAddr]) {
+    for port in ports.iter() {
+        for address in addresses {
+            let backends =
+                Backends::new(vec![Backend { address: (*address).into(), port: port.target }]);
+            let service = Arc::new(ServicePort {
+                name: format!("{key}:{}", port.number).into(),
+                internal: backends.clone(),
+                any: backends.clone(),
+                external: backends,
+                affinity_s: None,
+            });
+            let (v6, protocol) = (address.is_ipv6(), number(port.protocol));
+            match port.address {
+                Some(at) if at.is_ipv6() != v6 => {}
+                Some(at) if !at.is_unspecified() => {
+                    if own.contains(&at) {
+                        let entry = Entry { port: service, scope: Scope::External };
+                        services.add(at.into(), protocol, port.number, entry);
+                    }
+                }
+                _ => services.add_node_port(v6, protocol, port.number, service),
             }
         }
     }
@@ -294,6 +343,62 @@ ports: [{port: 80}]
         assert_eq!(chosen("node1", "c", ""), "10.3.0.2:80");
         // A zone without endpoints uses all of them.
         assert_eq!(chosen("node1", "d", ""), "10.1.0.2:80 10.2.0.2:80 10.3.0.2:80");
+    }
+
+    #[test]
+    fn host_ports_lead_to_the_pods_of_the_cluster_node() {
+        const PODS: &str = r#"
+apiVersion: v1
+kind: Node
+metadata: {name: node1}
+status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: default}
+spec:
+  nodeName: node1
+  containers:
+  - name: c
+    ports:
+    - {containerPort: 80, hostPort: 8080}
+    - {containerPort: 80, hostPort: 8081, hostIP: 192.0.2.1}
+    - {containerPort: 80, hostPort: 8082, hostIP: 198.51.100.8}
+    - {containerPort: 80, hostPort: 8083, hostIP: 127.0.0.1}
+    - {containerPort: 80, hostPort: 8084, hostIP: 0.0.0.0}
+    - {containerPort: 80, hostPort: 30080}
+status: {podIPs: [{ip: 10.1.0.2}, {ip: "fd01::2"}]}
+---
+"#;
+        let view = view(&format!("{PODS}{MANIFESTS}"));
+        let mut maker = ServiceMaker::with_own_processes();
+        let services = maker.services(&view, "node1");
+        let at = |destination: &str, port| {
+            let destination = destination.parse::<IpAddr>().unwrap().into();
+            let flow = Flow { destination, destination_port: port, protocol: 6, ..Flow::default() };
+            let entry = services.find(&flow).or_else(|| services.find_node_port(&flow));
+            entry.map(|entry| addresses(entry.backends(true)).join(" ")).unwrap_or_default()
+        };
+        assert_eq!(at("192.0.2.1", 8080), "10.1.0.2:80");
+        assert_eq!(at("2001:db8::1", 8080), "fd01::2:80");
+        assert_eq!(
+            (at("192.0.2.1", 8081), at("192.0.2.7", 8081)),
+            ("10.1.0.2:80".into(), "".into())
+        );
+        // Not at addresses of others, and not at loopback.
+        assert_eq!((at("198.51.100.8", 8082), at("127.0.0.1", 8083)), ("".into(), "".into()));
+        assert_eq!(
+            (at("192.0.2.1", 8084), at("2001:db8::1", 8084)),
+            ("10.1.0.2:80".into(), "".into())
+        );
+        assert_eq!(at("192.0.2.1", 30080), "10.1.0.2:8080", "a service's node port comes first");
+        assert!(maker.redirects().node_ports.iter().any(|(_, port, _)| *port == 8080));
+        // Other cluster nodes have other pods; a pod that goes takes its ports along.
+        let elsewhere = ServiceMaker::default().services(&view, "node2");
+        assert_eq!(elsewhere.node_ports().filter(|(_, _, port, _)| *port == 8080).count(), 0);
+        let without = View { pods: Arc::default(), ..View::clone(&view) };
+        let after = maker.services(&without, "node1");
+        assert_eq!(after.node_ports().filter(|(_, _, port, _)| *port == 8080).count(), 0);
     }
 
     #[test]

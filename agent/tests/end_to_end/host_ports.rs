@@ -1,4 +1,4 @@
-//! `hostPort`, by the standard `portmap` plugin chained behind `podgate-cni`.
+//! `hostPort`: served by the switch, and by the standard `portmap` plugin chained behind `podgate-cni`.
 
 use serde_json::{Value, json};
 
@@ -75,4 +75,45 @@ fn host_ports_lead_to_pods_and_policies_see_the_client() {
 
     portmap(node, &db, "DEL", &mappings);
     assert!(!asks(&lan.world, "192.0.2.1", 8080));
+}
+
+/// Makes the object of `db` name a host port, as kubelet would tell it.
+fn object(node: &ClusterNode, db: &Pod<'_>, host_port: u16) -> Value {
+    let ips: Vec<Value> = db.addresses.iter().map(|ip| json!({"ip": ip})).collect();
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": db.name, "namespace": "default", "labels": {"role": "db"}},
+        "spec": {"nodeName": node.name(), "containers": [{"name": "c", "image": "x",
+            "ports": [{"containerPort": 6379, "hostPort": host_port}]}]},
+        "status": {"podIPs": ips}})
+}
+
+#[test]
+fn the_switch_serves_host_ports_to_pods_as_well() {
+    requires_the_machine!("redis-server", "redis-cli", "nft");
+    let lan = Lan::start(&[]);
+    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let (db, near, far) = (one.pod("db", "db"), one.pod("near", "near"), two.pod("far", "far"));
+    let _server = db.serve_redis();
+    let clients = [&near.namespace, &far.namespace, &db.namespace, &one.namespace, &lan.world];
+    assert!(clients.iter().all(|client| !asks(client, "192.0.2.1", 8080)));
+    lan.write("pod-db", &object(one, &db, 8080));
+    one.eventually("the host port", || asks(&near.namespace, "192.0.2.1", 8080).then_some(()));
+    for (n, client) in clients.iter().enumerate() {
+        assert!(asks(client, "192.0.2.1", 8080), "client {n}");
+    }
+    assert!(!asks(&near.namespace, "192.0.2.2", 8080), "the other cluster node has no such pod");
+
+    // Policies see who asks.
+    lan.apply("policy", &policy("far", &format!("{}/32", far.v4())));
+    assert!(asks(&far.namespace, "192.0.2.1", 8080));
+    assert!(!asks(&near.namespace, "192.0.2.1", 8080) && !asks(&lan.world, "192.0.2.1", 8080));
+    for from in [near.v4().to_string(), WORLD.to_owned()] {
+        let denied = one.verdicts(&["--verdict", "dropped", "--to-pod", "default/db"]);
+        assert!(denied.iter().any(|it| it["from"]["ip"] == *from), "{from}: {denied:?}");
+    }
+
+    // The port goes with the object's.
+    lan.write("pod-db", &object(one, &db, 8081));
+    one.eventually("the other port", || asks(&far.namespace, "192.0.2.1", 8081).then_some(()));
+    assert!(!asks(&far.namespace, "192.0.2.1", 8080));
 }

@@ -60,6 +60,9 @@ pub struct Pod {
     pub created: i64,
     /// Named ports of the containers.
     pub ports: Arc<[ContainerPort]>,
+    /// Ports of the cluster node that lead to the pod.
+    #[serde(default)]
+    pub host_ports: Arc<[HostPort]>,
     /// Whether all of the object could be read. If not, the pod is closed.
     pub complete: bool,
 }
@@ -73,6 +76,19 @@ pub struct ContainerPort {
     pub protocol: Protocol,
     /// `containerPort`.
     pub number: u16,
+}
+
+/// A container port that is reached at the cluster node as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPort {
+    /// `hostPort`.
+    pub number: u16,
+    /// `hostIP`; `None` where absent: every address of the cluster node.
+    pub address: Option<IpAddr>,
+    /// `protocol`, TCP where absent.
+    pub protocol: Protocol,
+    /// `containerPort`.
+    pub target: u16,
 }
 
 impl Pod {

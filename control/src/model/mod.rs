@@ -11,7 +11,7 @@ mod report;
 mod selector;
 mod service;
 
-pub use cluster::{ContainerPort, Namespace, Node, Pod};
+pub use cluster::{ContainerPort, HostPort, Namespace, Node, Pod};
 pub use cluster_policy::{
     ClusterEgressFirewall, ClusterHostFirewall, ClusterNetworkPolicy, ClusterRule, Tier, Verdict,
 };

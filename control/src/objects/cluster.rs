@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{ObjectRef, reader};
-use crate::model::{ContainerPort, Labels, Namespace, Node, Pod};
+use crate::model::{ContainerPort, HostPort, Labels, Namespace, Node, Pod};
 use crate::{FieldFault, PodKey};
 
 type Faults = Vec<FieldFault>;
@@ -87,6 +87,7 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
         host_network: spec["hostNetwork"] == true,
         finished: matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")),
         ports: Arc::default(),
+        host_ports: Arc::default(),
         complete: false,
     }
 }
@@ -160,6 +161,7 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         ports,
+        host_ports: host_ports(&spec),
         complete: true,
     })
 }
@@ -167,17 +169,8 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
 /// Named ports in the order Kubernetes resolves names: containers first, then init
 /// containers that keep running beside them (`restartPolicy: Always`).
 fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPort]> {
-    let sidecars = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .enumerate()
-        .filter(|(_, container)| container.restart_policy.as_deref() == Some("Always"));
-    let containers = (spec.containers.iter().enumerate())
-        .map(|(index, container)| ("spec.containers", index, container))
-        .chain(sidecars.map(|(index, container)| ("spec.initContainers", index, container)));
     let mut ports = Vec::new();
-    for (list, index, container) in containers {
+    for (list, index, container) in containers(spec) {
         for (nth, port) in container.ports.iter().flatten().enumerate() {
             let field = |name: &str| format!("{list}[{index}].ports[{nth}].{name}");
             let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) else { continue };
@@ -192,6 +185,41 @@ fn container_ports(spec: &api::PodSpec, faults: &mut Faults) -> Arc<[ContainerPo
         }
     }
     ports.into()
+}
+
+/// The containers that run side by side, with the list that each is in and its place there.
+fn containers(spec: &api::PodSpec) -> impl Iterator<Item = (&'static str, usize, &api::Container)> {
+    let sidecars = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, container)| container.restart_policy.as_deref() == Some("Always"));
+    (spec.containers.iter().enumerate())
+        .map(|(index, container)| ("spec.containers", index, container))
+        .chain(sidecars.map(|(index, container)| ("spec.initContainers", index, container)))
+}
+
+/// Ports of the cluster node; no policy depends on them, so one that cannot be read leads nowhere.
+fn host_ports(spec: &api::PodSpec) -> Arc<[HostPort]> {
+    if spec.host_network == Some(true) {
+        return Arc::default();
+    }
+    let ports = containers(spec).flat_map(|(.., container)| container.ports.iter().flatten());
+    let read = |port: &api::ContainerPort| {
+        let number = |number: i32| u16::try_from(number).ok().filter(|number| *number > 0);
+        let address = match port.host_ip.as_deref().filter(|text| !text.is_empty()) {
+            Some(text) => Some(reader::address(text, String::new).ok()?),
+            None => None,
+        };
+        Some(HostPort {
+            number: number(port.host_port?)?,
+            address,
+            protocol: reader::protocol(port.protocol.as_deref(), String::new).ok()?,
+            target: number(port.container_port)?,
+        })
+    };
+    ports.filter_map(read).collect()
 }
 
 fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
@@ -243,7 +271,7 @@ fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {
 #[cfg(test)]
 mod tests {
     use crate::Object;
-    use crate::model::Protocol;
+    use crate::model::{HostPort, Protocol};
     use crate::objects::{Read, read};
     use serde_json::{Value, json};
 
@@ -281,6 +309,41 @@ mod tests {
         assert_eq!(pod.named_port("dns", Protocol::Tcp), None);
         assert_eq!(pod.named_port("no", Protocol::Tcp), None);
         assert_eq!(pod.named_port("side", Protocol::Tcp), Some(9));
+        assert!(pod.host_ports.is_empty());
+    }
+
+    #[test]
+    fn host_ports_are_those_of_running_containers_that_can_be_read() {
+        let read = |host_network: bool| match object(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p"},
+            "spec": {"hostNetwork": host_network,
+                "containers": [{"name": "c", "ports": [
+                    {"containerPort": 80, "hostPort": 8080},
+                    {"containerPort": 53, "hostPort": 5353, "protocol": "UDP", "hostIP": "192.0.2.1"},
+                    {"containerPort": 81}, {"containerPort": 82, "hostPort": 0},
+                    {"containerPort": 83, "hostPort": 70000},
+                    {"containerPort": 84, "hostPort": 84, "hostIP": "here"}]}],
+                "initContainers": [
+                    {"name": "once", "ports": [{"containerPort": 1, "hostPort": 1}]},
+                    {"name": "side", "restartPolicy": "Always",
+                     "ports": [{"containerPort": 9, "hostPort": 9}]}]}}))
+        {
+            Object::Pod(pod) => pod.host_ports.to_vec(),
+            other => panic!("{other:?}"),
+        };
+        let port = |number, address: Option<&str>, protocol, target| HostPort {
+            number,
+            address: address.map(|text| text.parse().unwrap()),
+            protocol,
+            target,
+        };
+        let expected = [
+            port(8080, None, Protocol::Tcp, 80),
+            port(5353, Some("192.0.2.1"), Protocol::Udp, 53),
+            port(9, None, Protocol::Tcp, 9),
+        ];
+        assert_eq!(read(false), expected);
+        assert!(read(true).is_empty());
     }
 
     #[test]
