@@ -93,5 +93,13 @@ fn senders_of_what_is_too_long_for_the_way_are_told() {
             // Both ends offer long segments, and find out.
             stream(&a.namespace, server, &to);
         }
+        // The kernel believes the switch as pods do.
+        let host = &lan.nodes[0].namespace;
+        for to in addresses(&short) {
+            let told = pings(host, &to, 1500).unwrap_err();
+            assert!(told.replace(' ', "").contains("mtu=1400"), "{to}: {told}");
+            assert_eq!(pings(host, &to, 1400), Ok(()), "{to}");
+            stream(host, &short.namespace, &to);
+        }
     }
 }

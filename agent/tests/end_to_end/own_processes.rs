@@ -158,6 +158,55 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
     assert!(sessions.contains("169.254.1.2:30080"), "{sessions}");
 }
 
+/// Answers with as many bytes as it is asked for, from whatever address the kernel chooses.
+const ECHO: &str = "
+import socket
+udp = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+udp.bind(('::', 8054))
+print('listening', flush=True)
+while True:
+    text, who = udp.recvfrom(100)
+    try:
+        udp.sendto(b'x' * int(text), who)
+    except OSError:
+        pass
+";
+
+/// The length of the answer to a datagram from this namespace; an answer from another address than
+/// the one that was asked does not count.
+fn answered(namespace: &Namespace, to: SocketAddr, wanted: usize) -> Option<usize> {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = in_namespace(namespace.path(), || UdpSocket::bind(any)).unwrap().unwrap();
+    socket.set_read_timeout(Some(BLOCKED)).unwrap();
+    socket.connect(to).unwrap();
+    socket.send(wanted.to_string().as_bytes()).unwrap();
+    socket.recv(&mut [0; 4096]).ok()
+}
+
+#[test]
+fn servers_bound_to_any_address_answer_from_the_one_that_was_asked_at_any_length() {
+    requires_the_machine!("python3");
+    for underlay in ["vxlan", "routed"] {
+        let lan = Lan::start(&["--underlay", underlay]);
+        let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+        let server = one.namespace.spawn(["python3", "-c", ECHO]);
+        server.wait_for_line("listening", PATIENCE);
+        let (near, far) = (one.pod("near", "near"), two.pod("far", "far"));
+        // Over a routed underlay the question does not come by the switch, and the answer goes by it.
+        let pods = [&near, &far].into_iter().take(if underlay == "vxlan" { 2 } else { 1 });
+        for pod in pods {
+            for to in ["192.0.2.1:8054", "[2001:db8::1]:8054"] {
+                let to: SocketAddr = to.parse().unwrap();
+                let name = &pod.name;
+                assert_eq!(answered(&pod.namespace, to, 10), Some(10), "{underlay} {name} {to}");
+                // Longer than pods' packets: the kernel finds out, and sends fragments.
+                one.eventually("a long answer", || answered(&pod.namespace, to, 1440));
+            }
+        }
+    }
+}
+
 #[test]
 fn endpoints_may_be_the_cluster_node_itself() {
     requires_the_machine!("python3", "nft");
@@ -176,6 +225,10 @@ fn endpoints_may_be_the_cluster_node_itself() {
     assert_eq!(seen_as(here, "10.96.0.20:443").unwrap(), "10.96.0.20");
     assert_eq!(seen_as(here, "192.0.2.1:30443").unwrap(), "169.254.1.2");
     assert!(seen_as(two.namespace.path(), "10.96.0.20:443").is_ok());
+    // Clients outside, by this cluster node and by the other one.
+    let outside = lan.world.path();
+    assert_eq!(seen_as(outside, "192.0.2.1:30443").unwrap(), "169.254.1.2");
+    assert_eq!(seen_as(outside, "192.0.2.2:30443").unwrap(), "192.0.2.2");
 }
 
 /// Sends an SCTP INIT; the kernel here may have no SCTP sockets.

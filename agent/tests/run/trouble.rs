@@ -232,7 +232,9 @@ fn a_denial_of_nodes_covers_addresses_that_the_kernel_gets_later() {
          {name: nodes}\nspec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: \
          [{action: Deny, to: [{nodes: {}}]}]}\n",
     );
-    let node = Node::start(&files);
+    let named = "203.0.113.50";
+    let node =
+        Node::start_with(&files, |config| config.node_addresses = vec![named.parse().unwrap()]);
     let web = node.attach("web", WEB);
     let bridge = "172.17.0.1";
     web.send(&syn(WEB, bridge, 80));
@@ -244,8 +246,10 @@ fn a_denial_of_nodes_covers_addresses_that_the_kernel_gets_later() {
     web.send(&syn(WEB, bridge, 81));
     let denied = node.wait_for_event(|event| event.to.port == Some(81));
     assert_eq!((denied.verdict, denied.reason.as_str()), (Verdict::Dropped, "policy-denied"));
-    // The host port's own address as well.
-    web.send(&syn(WEB, "10.1.0.1", 82));
-    let denied = node.wait_for_event(|event| event.to.port == Some(82));
-    assert_eq!(denied.reason, "policy-denied");
+    // The host port's own address as well, and one that the configuration names.
+    for (port, address) in [(82, "10.1.0.1"), (83, named)] {
+        web.send(&syn(WEB, address, port));
+        let denied = node.wait_for_event(|event| event.to.port == Some(port));
+        assert_eq!(denied.reason, "policy-denied", "{address}");
+    }
 }

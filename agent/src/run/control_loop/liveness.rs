@@ -42,9 +42,30 @@ impl Liveness {
         }
         let is_stalled = |worker: &Worker| now - worker.seen > LONGEST_WORKER_ROUND;
         shared.set_stalled(self.workers.iter().any(is_stalled));
-        if source.responds() {
+        shared.set_source_stuck(self.is_stuck(source.responds(), now));
+    }
+
+    /// Returns whether the source has not responded for too long.
+    fn is_stuck(&mut self, responds: bool, now: Instant) -> bool {
+        if responds {
             self.source_seen = now;
         }
-        shared.set_source_stuck(now - self.source_seen > LONGEST_READING);
+        now - self.source_seen > LONGEST_READING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_without_a_response_is_stuck_until_it_responds() {
+        let began = Instant::now();
+        let mut liveness = Liveness { workers: Vec::new(), source_seen: began };
+        let looks = [(true, 100), (false, 101), (false, 130), (false, 131), (true, 132)];
+        let stuck = looks.map(|(responds, after)| {
+            liveness.is_stuck(responds, began + Duration::from_secs(after))
+        });
+        assert_eq!(stuck, [false, false, false, true, false]);
     }
 }
