@@ -151,7 +151,8 @@ fn a_tunnel_packet_is_held_to_its_other_end_however_it_is_wrapped() {
             }
             // In fragments it is the kernel's, whatever is in it.
             let mut rig = Rig::new(parts.clone());
-            for frame in udp(&from, to).payload(&inside(source)).ip_id(9).fragments(24) {
+            let padded = [inside(source), vec![0; 200]].concat();
+            for frame in udp(&from, to).payload(&padded).ip_id(9).fragments(64) {
                 rig.send_all(UPLINK, vec![frame]);
             }
             assert_eq!(rig.receive(POD), None);
@@ -169,6 +170,11 @@ fn another_cluster_nodes_processes_reach_pods_by_its_tunnel_alone() {
         ends(&mut rig, UPLINK, tcp(from, to).data(b"x"), "spoofed-address");
         ends(&mut rig, UPLINK, tcp(from, to).rst(), "spoofed-address");
         ends(&mut rig, UPLINK, tunnel(2, &tcp(from, to).data(b"x").build()), "session");
+    }
+    // Its pods have no other way, wherever they go.
+    for (from, to) in [("10.2.0.2:5", "192.0.2.1:22"), ("[fd02::2]:5", "[2001:db8::1]:22")] {
+        ends(&mut rig, UPLINK, tcp(from, to).syn(), "spoofed-address");
+        ends(&mut rig, UPLINK, tunnel(2, &tcp(from, to).syn().build()), "no-policy");
     }
     let mut rig = Rig::new(Parts { underlay: Underlay::Routed, ..parts() });
     ends(&mut rig, UPLINK, tcp("192.0.2.2:5", "10.1.0.2:80").syn(), "policy-allowed");
