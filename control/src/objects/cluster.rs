@@ -145,7 +145,7 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
             Err(fault) => faults.push(fault),
         }
     }
-    let ports = container_ports(&spec, &mut faults);
+    let (ports, host_ports) = (container_ports(&spec, &mut faults), host_ports(&spec));
     let node = spec.node_name.as_deref().filter(|name| !name.is_empty());
     faults.extend(node.and_then(|name| reader::subdomain(name, "spec.nodeName").err()));
     if !faults.is_empty() {
@@ -161,7 +161,7 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
         host_network: spec.host_network.unwrap_or(false),
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         ports,
-        host_ports: host_ports(&spec),
+        host_ports,
         complete: true,
     })
 }

@@ -86,7 +86,7 @@ fn a_remote_sender_leaves_answers_for_the_others() {
     assert!((50..=100).contains(&flood), "{flood}: one or two buckets");
     // A few have their bucket in common with the flood.
     let others = (0..40).filter(|n| answered(&mut rig, &format!("198.51.{n}.1")) == 1);
-    assert!(others.count() >= 36, "of 40");
+    assert!(others.count() >= 30, "of 40");
     // All of them together have a bound.
     let all: usize =
         (0..5000).map(|n| answered(&mut rig, &format!("198.{}.{}.1", n >> 8, n & 255))).sum();
