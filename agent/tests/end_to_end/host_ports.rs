@@ -108,8 +108,9 @@ fn the_switch_serves_host_ports_to_pods_as_well() {
     assert!(asks(&far.namespace, "192.0.2.1", 8080));
     assert!(!asks(&near.namespace, "192.0.2.1", 8080) && !asks(&lan.world, "192.0.2.1", 8080));
     for from in [near.v4().to_string(), WORLD.to_owned()] {
-        let denied = one.verdicts(&["--verdict", "dropped", "--to-pod", "default/db"]);
-        assert!(denied.iter().any(|it| it["from"]["ip"] == *from), "{from}: {denied:?}");
+        let dropped = one.verdicts(&["--verdict", "dropped"]);
+        let is_it = |it: &&Value| it["from"]["ip"] == *from && it["reason"] == "policy-denied";
+        assert!(dropped.iter().any(|it| is_it(&it)), "{from}: {dropped:?}");
     }
 
     // The port goes with the object's.
