@@ -8,6 +8,7 @@ fn main() {
     println!("cargo::rustc-check-cfg=cfg(podgate_loom)");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    println!("cargo::rerun-if-changed=bpf/uplink.h");
     for name in ["port", "uplink"] {
         compile(&clang, name);
     }

@@ -31,7 +31,7 @@ use std::io;
 pub use program::{Attached, Fallback};
 pub use queue::AfXdpPort;
 pub use umem::{Umem, UmemConfig};
-pub use uplink::{Uplink, UplinkFilter, UplinkService};
+pub use uplink::{Uplink, UplinkFilter, UplinkMaps, UplinkService};
 
 /// How a port is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@
 //! kernel would answer with resets. The next switch replaces it without a restart of the driver.
 
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -58,12 +59,17 @@ pub struct Uplink {
     interface: String,
     index: u32,
     mode: XdpMode,
+    maps: UplinkMaps,
+    /// Keeps the maps open.
+    _program: Program,
+}
+
+/// The maps of a program that recognises the switch's packets (`bpf/uplink.h`).
+pub struct UplinkMaps {
     settings: RawFd,
     node_addresses: KeySet<Key>,
     pod_networks: KeySet<Network>,
     services: KeySet<Service>,
-    /// Keeps the maps open.
-    _program: Program,
 }
 
 impl Umem {
@@ -100,10 +106,7 @@ impl Umem {
             interface: interface.to_owned(),
             index,
             mode,
-            settings: program.map_named(c"settings")?,
-            node_addresses: KeySet::new(program.map_named(c"node_addresses")?),
-            pod_networks: KeySet::new(program.map_named(c"pod_networks")?),
-            services: KeySet::new(program.map_named(c"services")?),
+            maps: UplinkMaps::find(|name| program.map_named(name))?,
             _program: program,
         };
         Ok((uplink, ports))
@@ -116,14 +119,44 @@ impl Uplink {
         self.mode
     }
 
+    /// Makes `filter` the traffic of the switch, as [`UplinkMaps::set`] does.
+    pub fn set(&mut self, filter: &UplinkFilter) -> Result<(), AfXdpError> {
+        let failed = |error: AfXdpError| {
+            AfXdpError::new(format!("{}: {}", self.interface, error.attempt), error.cause)
+        };
+        self.maps.set(filter).map_err(failed)
+    }
+
+    /// Detaches the program: all frames reach the kernel again, and none the ports. Interfaces are
+    /// named by number: call it in the network namespace where it was opened.
+    pub fn detach(self) -> Result<(), AfXdpError> {
+        program::detach(&self.interface, self.index)
+    }
+}
+
+impl UplinkMaps {
+    /// Finds the maps by their names; `map` returns a descriptor that stays open for as long as the
+    /// maps are used.
+    ///
+    /// # Errors
+    /// If `map` finds one of them not.
+    pub fn find<E>(map: impl Fn(&CStr) -> Result<RawFd, E>) -> Result<Self, E> {
+        Ok(Self {
+            settings: map(c"uplink_settings")?,
+            node_addresses: KeySet::new(map(c"node_addresses")?),
+            pod_networks: KeySet::new(map(c"pod_networks")?),
+            services: KeySet::new(map(c"services")?),
+        })
+    }
+
     /// Makes `filter` the traffic of the switch. Unchanged entries are not touched, so connections
     /// continue. After an error, another call continues from the state reached.
+    ///
+    /// # Errors
+    /// Names what the kernel refuses.
     pub fn set(&mut self, filter: &UplinkFilter) -> Result<(), AfXdpError> {
         let failed = |what: &'static str| {
-            let interface = self.interface.clone();
-            move |cause| {
-                AfXdpError::new(format!("tell {what} to the program of {interface}"), cause)
-            }
+            move |cause| AfXdpError::new(format!("set {what} of the uplink's filter"), cause)
         };
         let (first, last) = filter.masquerade_ports.unwrap_or_default();
         let settings = Settings {
@@ -135,20 +168,14 @@ impl Uplink {
         let addresses = filter.node_addresses.iter().map(|address| Key::of(*address));
         let networks = filter.pod_networks.iter().map(Network::of);
         let services = filter.services.iter().map(Service::of);
-        map::put(self.settings, &0_u32, &settings).map_err(failed("ports"))?;
-        self.node_addresses.set(addresses.collect()).map_err(failed("node addresses"))?;
-        self.pod_networks.set(networks.collect()).map_err(failed("pod networks"))?;
-        self.services.set(services.collect()).map_err(failed("services"))
-    }
-
-    /// Detaches the program: all frames reach the kernel again, and none the ports. Interfaces are
-    /// named by number: call it in the network namespace where it was opened.
-    pub fn detach(self) -> Result<(), AfXdpError> {
-        program::detach(&self.interface, self.index)
+        map::put(self.settings, &0_u32, &settings).map_err(failed("the ports"))?;
+        self.node_addresses.set(addresses.collect()).map_err(failed("the node addresses"))?;
+        self.pod_networks.set(networks.collect()).map_err(failed("the pod networks"))?;
+        self.services.set(services.collect()).map_err(failed("the services"))
     }
 }
 
-/// `struct settings` of the program; ports in host byte order.
+/// `struct uplink_settings` of the program; ports in host byte order.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Settings {
