@@ -110,20 +110,27 @@ impl Vxlan {
             header[24..40].copy_from_slice(&ends.destination.bits().to_be_bytes());
             ETHERNET + V6
         };
-        // The dynamic ports, 49152 to 65535 (RFC 6335).
-        let source_port = 0xc000 | (hash >> 40) as u16 & 0x3fff;
-        packet[udp..udp + 2].copy_from_slice(&source_port.to_be_bytes());
+        packet[udp..udp + 2].copy_from_slice(&Self::source_port(hash).to_be_bytes());
         packet[udp + 2..udp + 4].copy_from_slice(&self.port.to_be_bytes());
         packet[udp + 4..udp + 6].copy_from_slice(&udp_length.to_be_bytes());
         packet[udp + 6..udp + 8].fill(0);
-        let vxlan = &mut packet[udp + UDP..udp + UDP + VXLAN];
-        vxlan.fill(0);
-        vxlan[0] = VALID;
-        if self.group {
-            vxlan[0] |= GROUP;
-            vxlan[2..4].copy_from_slice(&group.to_be_bytes());
-        }
-        vxlan[4..8].copy_from_slice(&(self.network << 8).to_be_bytes());
+        packet[udp + UDP..udp + UDP + VXLAN].copy_from_slice(&self.header(group));
+    }
+
+    /// The port that packets of a connection with this hash leave from: one of the dynamic ports,
+    /// 49152 to 65535 (RFC 6335).
+    pub const fn source_port(hash: u64) -> u16 {
+        0xc000 | (hash >> 40) as u16 & 0x3fff
+    }
+
+    /// The VXLAN header; `group` is in it where the overlay has group policies.
+    pub fn header(&self, group: u16) -> [u8; VXLAN] {
+        let [a, b, c, d] = (self.network << 8).to_be_bytes();
+        let (flags, [high, low]) = match self.group {
+            true => (VALID | GROUP, group.to_be_bytes()),
+            false => (VALID, [0; 2]),
+        };
+        [flags, 0, high, low, a, b, c, d]
     }
 
     /// Where the frame inside begins, if the packet is one of this overlay's.
