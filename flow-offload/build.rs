@@ -9,6 +9,7 @@ fn main() {
     println!("cargo::rerun-if-env-changed=CLANG");
     println!("cargo::rerun-if-changed={SOURCE}");
     println!("cargo::rerun-if-changed=bpf/flow.h");
+    println!("cargo::rerun-if-changed=../dataplane/bpf/uplink.h");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
     let status = Command::new(&clang)

@@ -26,9 +26,12 @@
 #define FAMILY_V4 4
 #define FAMILY_V6 6
 
+/* Of an interface's number in a key: the packet arrived by it in a tunnel. */
+#define TUNNELLED 0x80000000
+
 /* One direction of a connection, as it enters. */
 struct flow_key {
-	/* Number of the interface that it enters by. */
+	/* Number of the interface that it enters by, and whether in a tunnel. */
 	__u32 ingress;
 	__u8 source[16];
 	__u8 destination[16];
@@ -39,12 +42,30 @@ struct flow_key {
 	__u8 zero[2];
 };
 
+/* A VXLAN tunnel to another cluster node. */
+struct tunnel {
+	/* This cluster node's end, and the other one's. */
+	__u8 own[16];
+	__u8 peer[16];
+	/* Of packets that leave. */
+	__be16 source_port;
+	__be16 port;
+	/* The words of the VXLAN header: flags and group, which are written only, and the network. */
+	__be32 flags;
+	__be32 network;
+	/* Of the tunnel's ends; 0 without a tunnel. */
+	__u8 family;
+	/* Packets with a smaller hop limit are not taken from it. */
+	__u8 hop_limit;
+	__u8 zeros[2];
+};
+
 /* What becomes of its packets. */
 struct flow_entry {
 	/* The entry counts while each of these generations is what it was. */
 	__u32 guards[GUARDS];
 	__u32 generations[GUARDS];
-	/* Number of the interface that the packets leave by: the host side of a pod's, or the uplink. */
+	/* Number of the interface that the packets leave by: the host side of a pod's, or another one. */
 	__u32 egress;
 	/* Bytes of the largest IP packet that may leave there; 0 if any may. */
 	__u16 mtu;
@@ -52,7 +73,7 @@ struct flow_entry {
 	__u8 translates;
 	/* Whether they leave on the wire, in place of going into the pod behind the interface. */
 	__u8 on_wire;
-	/* The only source that packets may enter with. */
+	/* The only source that packets may enter with from a pod. */
 	__u8 ingress_mac[6];
 	__u8 destination_mac[6];
 	__u8 source_mac[6];
@@ -61,6 +82,8 @@ struct flow_entry {
 	__be16 destination_port;
 	__u8 source[16];
 	__u8 destination[16];
+	/* The tunnel that packets of pods leave in, and others arrive in. */
+	struct tunnel tunnel;
 	/* Written by the programs. */
 	__u64 packets;
 	__u64 bytes;
@@ -99,6 +122,9 @@ struct settings {
 	__u64 good_until_ns;
 	/* The kernel's end of the punt link. */
 	__u32 punt;
+	/* The uplink's interface, and the kernel's end of its link to the switch. */
+	__u32 uplink;
+	__u32 uplink_link;
 	__u32 zero;
 };
 
@@ -116,6 +142,7 @@ enum reason {
 	REASON_NO_HEARTBEAT,
 	REASON_TOO_LONG,
 	REASON_WRONG_MAC,
+	REASON_TUNNEL,
 	REASONS,
 };
 
@@ -131,9 +158,10 @@ enum counter {
 };
 
 _Static_assert(sizeof(struct flow_key) == 44, "as in layout.rs");
-_Static_assert(sizeof(struct flow_entry) == 112, "as in layout.rs");
+_Static_assert(sizeof(struct flow_entry) == 160, "as in layout.rs");
+_Static_assert(sizeof(struct tunnel) == 48, "as in layout.rs");
 _Static_assert(sizeof(struct port) == 20, "as in layout.rs");
 _Static_assert(sizeof(struct share) == 24, "as in layout.rs");
-_Static_assert(sizeof(struct settings) == 16, "as in layout.rs");
+_Static_assert(sizeof(struct settings) == 24, "as in layout.rs");
 
 #endif

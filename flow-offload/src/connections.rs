@@ -8,10 +8,11 @@ use dataplane::PortId;
 use dataplane::session::{Found, SessionId, Tuples};
 use dataplane::wire::protocol;
 
-use crate::engine::{Shared, lock};
-use crate::entries::{Entries, entries};
+use crate::engine::Shared;
+use crate::entries::{Entries, Surroundings, entries};
 use crate::follow::{Connection, Wanted};
 use crate::layout::{FlowEntry, FlowKey, GUARDS};
+use crate::lock;
 use crate::published::Published;
 
 /// Places of the session table that one scan looks at.
@@ -158,13 +159,12 @@ impl Connections {
             {
                 continue;
             }
-            let made = entries(
-                &published.snapshot,
-                &tuples,
-                |port| interfaces.get(&port).copied(),
-                |guard| published.generation(guard),
-            );
-            let Some(made) = made else { continue };
+            let around = Surroundings {
+                interface: &|port| interfaces.get(&port).copied(),
+                generation: &|guard| published.generation(guard),
+                hash: &|flow| sessions.hash(flow),
+            };
+            let Some(made) = entries(&published.snapshot, &tuples, &around) else { continue };
             let connection = Connection::of(published, made.ports, &tuples);
             if self.followed.iter().any(|(_, wanted)| wanted(&connection)) {
                 continue;

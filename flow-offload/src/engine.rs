@@ -10,12 +10,13 @@
 //! map: if a later snapshot concerns the connection, the entry does not count from the start.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ahash::AHashMap;
 use dataplane::port::Tag;
+use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::session::SessionId;
 use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
@@ -25,7 +26,7 @@ use crate::connections::{Connections, PortUsage};
 use crate::follow::{Connection, Followed};
 use crate::layout::{GUARD_PORTS, GUARDS, PORTS, PuntedPort};
 use crate::published::Published;
-use crate::{Counters, Error, Kernel};
+use crate::{Counters, Error, Kernel, lock};
 
 /// How flow offload is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +134,31 @@ impl Offload {
         Ok(())
     }
 
-    /// Lets packets leave by the uplink's interface, if it is no tunnel.
-    pub fn set_uplink(&self, id: PortId, ifindex: u32) {
+    /// Serves the uplink `ifindex`, whose packets reach the switch by a link of its own; `link` is
+    /// the kernel's end. Nothing is taken before the filter is set.
+    ///
+    /// # Errors
+    /// If a program cannot be attached.
+    pub fn set_uplink(&self, ifindex: u32, link: u32) -> Result<(), Error> {
+        self.shared.kernel.set_uplink(ifindex, link)
+    }
+
+    /// Sets which packets the switch takes from the uplink, and has them taken.
+    ///
+    /// # Errors
+    /// If the kernel refuses. Another call continues from the state reached.
+    pub fn set_uplink_filter(&self, filter: &UplinkFilter) -> Result<(), Error> {
+        self.shared.kernel.set_uplink_filter(filter)?;
+        self.shared.kernel.steer_uplink()
+    }
+
+    /// Whether the uplink's program is where it belongs.
+    pub fn is_uplink_guarded(&self) -> bool {
+        self.shared.kernel.is_uplink_guarded()
+    }
+
+    /// Lets packets leave by the interface of a port that is no pod's, and enter by the uplink's.
+    pub fn add_wire(&self, id: PortId, ifindex: u32) {
         self.forget(id);
         lock(&self.shared.connections).forget_port(id);
         lock(&self.shared.interfaces).insert(id, ifindex);
@@ -285,9 +309,4 @@ impl Shared {
             tracing::error!("{error}");
         }
     }
-}
-
-/// Nothing that can fail half-way runs under these locks.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,11 +3,12 @@
 use acl::Address;
 use dataplane::dns::DNS_PORT;
 use dataplane::session::Tuples;
+use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Flow, Mac, protocol};
-use dataplane::{PortId, PortState, Snapshot, Underlay};
+use dataplane::{Peer, PortId, PortKind, PortState, Snapshot, Underlay};
 
 use crate::Kernel;
-use crate::layout::{FlowEntry, FlowKey, GUARD_NONE, GUARD_SERVICES};
+use crate::layout::{FlowEntry, FlowKey, GUARD_NONE, GUARD_SERVICES, Tunnel};
 
 /// The entries of a connection.
 #[derive(Clone, Debug)]
@@ -34,30 +35,45 @@ impl Entries {
 enum End<'a> {
     /// A pod of this cluster node.
     Pod(PortId, &'a PortState),
-    /// Whatever is behind the uplink.
-    Remote(PortId, NextHop),
+    /// What is behind the uplink.
+    Remote(PortId, NextHop<'a>),
+    /// This cluster node's kernel.
+    Host(PortId, NextHop<'a>),
 }
 
-/// How packets leave by the uplink.
-struct NextHop {
+/// How packets leave by an interface of the cluster node.
+struct NextHop<'a> {
     mac: Mac,
     own_mac: Mac,
     mtu: u16,
+    /// The tunnel that they leave in and others arrive in.
+    tunnel: Option<Ends<'a>>,
 }
 
-/// The entries of both directions of a connection that `snapshot` allows; `interface` finds the
-/// number of a port's interface, if flow offload serves it, and `generation` the generation of a
-/// guard as of the snapshot.
+/// A tunnel.
+#[derive(Clone, Copy)]
+struct Ends<'a> {
+    overlay: &'a Vxlan,
+    own: Address,
+    peer: &'a Peer,
+}
+
+/// What entries depend on besides the snapshot.
+pub struct Surroundings<'a> {
+    /// The number of a port's interface, if flow offload serves it.
+    pub interface: &'a dyn Fn(PortId) -> Option<u32>,
+    /// The generation of a guard as of the snapshot.
+    pub generation: &'a dyn Fn(u32) -> u32,
+    /// The hash of a flow that the switch's tunnel packets are sent by.
+    pub hash: &'a dyn Fn(&Flow) -> u64,
+}
+
+/// The entries of both directions of a connection that `snapshot` allows.
 ///
-/// What enters by the uplink has no entry, and neither has what leaves in a tunnel. `None` if no
+/// What this cluster node's kernel sends has no entry. `None` if no
 /// direction has one: the connection is of no such pod, neither TCP nor UDP, or
 /// the DNS of a pod that follows names.
-pub fn entries(
-    snapshot: &Snapshot,
-    tuples: &Tuples,
-    interface: impl Fn(PortId) -> Option<u32>,
-    generation: impl Fn(u32) -> u32,
-) -> Option<Entries> {
+pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) -> Option<Entries> {
     let Tuples { initiator, responder, return_mac } = *tuples;
     if !matches!(initiator.protocol, protocol::TCP | protocol::UDP) {
         return None;
@@ -71,18 +87,20 @@ pub fn entries(
     let from = end(snapshot, &to_initiator, return_mac)?;
     let to = end(snapshot, &to_responder, Mac::default())?;
     let (from_id, to_id) = (from.port(), to.port());
+    let has_pod = matches!((&from, &to), (End::Pod(..), _) | (_, End::Pod(..)));
     // The kernel redirects no packet to where it came from.
-    if from_id == to_id {
+    if from_id == to_id || !has_pod {
         return None;
     }
     let services = if tuples.is_translated() { GUARD_SERVICES } else { GUARD_NONE };
     let guards = [Kernel::guard_of(from_id), Kernel::guard_of(to_id), services];
-    let guarded = FlowEntry { guards, generations: guards.map(generation), ..FlowEntry::default() };
+    let generations = guards.map(around.generation);
+    let guarded = FlowEntry { guards, generations, ..FlowEntry::default() };
     let entry = |one: &End<'_>, other: &End<'_>, enters: &Flow, leaves: &Flow| {
-        let End::Pod(id, pod) = one else { return None };
-        let (ingress, egress) = (interface(*id)?, interface(other.port())?);
-        let entry = FlowEntry { egress, ingress_mac: pod.mac?, ..other.leaving(guarded)? };
-        Some((FlowKey::new(ingress, enters), entry.rewriting(enters, leaves)))
+        let (key, entry) = one.entering(snapshot, guarded, around, enters)?;
+        let egress = (around.interface)(other.port())?;
+        let entry = other.leaving(snapshot, FlowEntry { egress, ..entry }, around, enters)?;
+        Some((key, entry.rewriting(enters, leaves)))
     };
     let both = [
         entry(&from, &to, &initiator, &to_responder),
@@ -95,41 +113,100 @@ pub fn entries(
 /// uplink.
 fn end<'a>(snapshot: &'a Snapshot, flow: &Flow, return_mac: Mac) -> Option<End<'a>> {
     let destination: Address = flow.destination;
-    if return_mac == Mac::default()
-        && let Some((id, pod)) = snapshot.pod_of(destination)
-    {
+    if return_mac != Mac::default() {
+        let uplink = snapshot.uplink()?;
+        return Some(End::Remote(uplink, NextHop::of(snapshot.port(uplink)?, return_mac)));
+    }
+    if let Some((id, pod)) = snapshot.pod_of(destination) {
         return Some(End::Pod(id, pod));
     }
-    let uplink = snapshot.uplink()?;
-    let state = snapshot.port(uplink)?;
-    let next_hop = |mac: Mac, mtu| {
-        let next_hop = NextHop { mac, own_mac: state.own_mac, mtu };
-        Some(End::Remote(uplink, next_hop))
-    };
-    if return_mac != Mac::default() {
-        return next_hop(return_mac, state.mtu);
-    }
     let adjacency = snapshot.route(destination).ok()?;
-    let (port, peer) = snapshot.egress(adjacency)?;
-    let is_tunnel = peer.is_some() && matches!(snapshot.underlay(), Underlay::Overlay(_));
-    if port != uplink || is_tunnel || snapshot.is_stray_tunnel(flow, PortId::NONE, adjacency) {
+    let (id, peer) = snapshot.egress(adjacency)?;
+    let port = snapshot.port(id)?;
+    if snapshot.is_stray_tunnel(flow, PortId::NONE, adjacency) {
         return None;
     }
-    match peer {
-        Some(peer) => next_hop(peer.next_hop?, snapshot.mtu(adjacency)),
-        None => next_hop(state.mac?, state.mtu),
+    let Some(peer) = peer else {
+        let next_hop = NextHop::of(port, port.mac?);
+        return match port.kind {
+            PortKind::Uplink => Some(End::Remote(id, next_hop)),
+            PortKind::Host => Some(End::Host(id, next_hop)),
+            PortKind::Pod => None,
+        };
+    };
+    let tunnel = match snapshot.underlay() {
+        Underlay::Overlay(overlay) => {
+            let own = snapshot.node_address(peer.endpoint)?;
+            Some(Ends { overlay, own, peer })
+        }
+        Underlay::Plain | Underlay::Routed => None,
+    };
+    let next_hop = NextHop::of(port, peer.next_hop?);
+    Some(End::Remote(id, NextHop { mtu: snapshot.mtu(adjacency), tunnel, ..next_hop }))
+}
+
+impl NextHop<'_> {
+    fn of(port: &PortState, mac: Mac) -> Self {
+        Self { mac, own_mac: port.own_mac, mtu: port.mtu, tunnel: None }
+    }
+}
+
+impl Ends<'_> {
+    /// The tunnel as packets of a flow leave in it.
+    fn of(self, snapshot: &Snapshot, enters: &Flow, around: &Surroundings<'_>) -> Tunnel {
+        let source_port = Vxlan::source_port((around.hash)(enters));
+        let group = snapshot.address_map().lookup(enters.source).0 as u16;
+        let ends = (self.own, self.peer.endpoint);
+        Tunnel::new(self.overlay, ends, (source_port, group), self.peer.least_hop_limit)
     }
 }
 
 impl End<'_> {
     fn port(&self) -> PortId {
         match self {
-            Self::Pod(id, _) | Self::Remote(id, _) => *id,
+            Self::Pod(id, _) | Self::Remote(id, _) | Self::Host(id, _) => *id,
+        }
+    }
+
+    /// The key of packets from it, and the entry as far as that follows.
+    fn entering(
+        &self,
+        snapshot: &Snapshot,
+        entry: FlowEntry,
+        around: &Surroundings<'_>,
+        enters: &Flow,
+    ) -> Option<(FlowKey, FlowEntry)> {
+        let key = FlowKey::new((around.interface)(self.port())?, enters);
+        match self {
+            Self::Pod(_, pod) => Some((key, FlowEntry { ingress_mac: pod.mac?, ..entry })),
+            Self::Remote(_, NextHop { tunnel: Some(ends), .. }) => {
+                let tunnel = ends.of(snapshot, enters, around);
+                Some((key.in_tunnel(), FlowEntry { tunnel, ..entry }))
+            }
+            Self::Remote(_, NextHop { tunnel: None, .. }) => {
+                // As the anti-spoofing of the uplink.
+                let routes = snapshot.routes();
+                let is_of_tunnel = || {
+                    let for_pod = snapshot.pod_of(enters.destination).is_some();
+                    matches!(snapshot.underlay(), Underlay::Overlay(_))
+                        && routes.find(enters.source).is_some()
+                        && (routes.is_pod(enters.source) || for_pod)
+                };
+                let is_spoofed = snapshot.is_local(enters.source) || is_of_tunnel();
+                (!is_spoofed).then_some((key, entry))
+            }
+            Self::Host(..) => None,
         }
     }
 
     /// An entry for packets towards it, as far as it follows from the ports.
-    fn leaving(&self, entry: FlowEntry) -> Option<FlowEntry> {
+    fn leaving(
+        &self,
+        snapshot: &Snapshot,
+        entry: FlowEntry,
+        around: &Surroundings<'_>,
+        enters: &Flow,
+    ) -> Option<FlowEntry> {
         Some(match self {
             Self::Pod(_, pod) => FlowEntry {
                 mtu: pod.mtu,
@@ -137,11 +214,15 @@ impl End<'_> {
                 source_mac: pod.own_mac,
                 ..entry
             },
-            Self::Remote(_, hop) => FlowEntry {
+            Self::Remote(_, hop) | Self::Host(_, hop) => FlowEntry {
                 mtu: hop.mtu,
                 destination_mac: hop.mac,
                 source_mac: hop.own_mac,
                 on_wire: 1,
+                tunnel: match hop.tunnel {
+                    Some(ends) => ends.of(snapshot, enters, around),
+                    None => entry.tunnel,
+                },
                 ..entry
             },
         })

@@ -6,7 +6,8 @@ use dataplane::PortId;
 use dataplane::session::Tuples;
 use dataplane::wire::Flow;
 
-use crate::engine::{Shared, lock};
+use crate::engine::Shared;
+use crate::lock;
 use crate::published::Published;
 
 /// A connection that may be followed.

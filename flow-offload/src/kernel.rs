@@ -1,31 +1,31 @@
 //! The loaded programs, their maps, and the interfaces they are attached to.
 
-#![allow(unsafe_code, reason = "runs a program over bytes for tests")]
-
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::PortId;
 use dataplane::port::Port;
-use libbpf_sys as sys;
+use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
 
-use crate::Error;
 use crate::layout::{
     COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, OVER_SHARE,
     PORTS, PortShare, PuntedPort, Reason, Settings,
 };
-use crate::map::{Map, result};
+use crate::map::Map;
 use crate::object::Object;
 use crate::progress::{Progress, PuntQueue};
-use crate::tcx;
+use crate::{Error, lock, tcx};
 
 /// The loaded programs with their maps.
 pub struct Kernel {
-    from_pod: RawFd,
+    pub(crate) from_pod: RawFd,
     from_switch: RawFd,
+    pub(crate) from_uplink: RawFd,
+    to_uplink: RawFd,
+    uplink_maps: Mutex<UplinkMaps>,
     flows: Map<FlowKey, FlowEntry>,
     generations: Map<u32, u32>,
     interfaces: Map<u32, PuntedPort>,
@@ -36,8 +36,19 @@ pub struct Kernel {
     progress: Arc<Progress>,
     /// Number of the kernel's end of the punt link.
     punt: AtomicU32,
+    /// Numbers of the uplink's interface and of the kernel's end of its link to the switch.
+    uplink: Mutex<Uplink>,
     /// Keeps all of them open.
     _object: Object,
+}
+
+/// The uplink as the programs see it; without one both numbers are 0.
+#[derive(Clone, Copy, Default)]
+struct Uplink {
+    ifindex: u32,
+    link: u32,
+    /// Whether the program is attached to it.
+    is_steered: bool,
 }
 
 /// What the programs did, since they were loaded.
@@ -53,17 +64,6 @@ pub struct Counters {
     pub no_port: u64,
     /// Frames dropped because their port had used up its share of the punt link.
     pub over_share: u64,
-}
-
-/// What a program did with one packet; see [`Kernel::run`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was redirected, looking so.
-    Redirected(Vec<u8>),
-    /// It was dropped.
-    Dropped,
-    /// Something else: the program's own number.
-    Other(u32),
 }
 
 /// Notes which programs at these interfaces of this network an earlier process left there. Called
@@ -92,6 +92,9 @@ impl Kernel {
         let this = Self {
             from_pod: object.program(c"from_pod")?,
             from_switch: object.program(c"from_switch")?,
+            from_uplink: object.program(c"from_uplink")?,
+            to_uplink: object.program(c"to_uplink")?,
+            uplink_maps: Mutex::new(UplinkMaps::find(|name| object.descriptor(name))?),
             flows: object.map(c"flows")?,
             generations: object.map(c"generations")?,
             interfaces: object.map(c"interfaces")?,
@@ -101,9 +104,10 @@ impl Kernel {
             counters: object.map(c"counters")?,
             progress: Progress::of(object.descriptor(c"progress")?)?,
             punt: AtomicU32::new(0),
+            uplink: Mutex::default(),
             _object: object,
         };
-        for program in [this.from_pod, this.from_switch] {
+        for program in [this.from_pod, this.from_switch, this.from_uplink, this.to_uplink] {
             tcx::note(program).map_err(|cause| Error::new("read a program's number", cause))?;
         }
         Ok(this)
@@ -119,6 +123,50 @@ impl Kernel {
         tcx::attach(self.from_switch, ifindex).map_err(failed)?;
         self.punt.store(ifindex, Ordering::Relaxed);
         self.beat(Duration::ZERO)
+    }
+
+    /// Takes `ifindex` for the uplink and `link` for the kernel's end of its link to the switch: what
+    /// the switch sends there leaves by the uplink. Nothing is taken from the uplink before
+    /// [`steer_uplink`](Self::steer_uplink).
+    ///
+    /// # Errors
+    /// If the program cannot be attached.
+    pub fn set_uplink(&self, ifindex: u32, link: u32) -> Result<(), Error> {
+        let failed = |cause| Error::new(format!("attach to the uplink's link ({link})"), cause);
+        *lock(&self.uplink) = Uplink { ifindex, link, is_steered: false };
+        let settings = self.settings.get(&0).unwrap_or_default();
+        self.beat(Duration::from_nanos(settings.good_until_ns))?;
+        tcx::attach(self.to_uplink, link).map_err(failed)
+    }
+
+    /// Sets which packets the switch takes from the uplink.
+    ///
+    /// # Errors
+    /// If the kernel refuses. Another call continues from the state reached.
+    pub fn set_uplink_filter(&self, filter: &UplinkFilter) -> Result<(), Error> {
+        let set = lock(&self.uplink_maps).set(filter);
+        set.map_err(|error| Error::new(error.attempt, error.cause))
+    }
+
+    /// Attaches the uplink's program, unless that is done.
+    ///
+    /// # Errors
+    /// If there is no uplink, or the program cannot be attached.
+    pub fn steer_uplink(&self) -> Result<(), Error> {
+        let mut uplink = lock(&self.uplink);
+        let ifindex = uplink.ifindex;
+        let failed = |cause| Error::new(format!("attach to the uplink ({ifindex})"), cause);
+        if !uplink.is_steered {
+            tcx::attach(self.from_uplink, ifindex).map_err(failed)?;
+            uplink.is_steered = true;
+        }
+        Ok(())
+    }
+
+    /// Whether the uplink's program is where it belongs; other programs may stand there as well.
+    pub fn is_uplink_guarded(&self) -> bool {
+        let uplink = *lock(&self.uplink);
+        !uplink.is_steered || tcx::is_attached(self.from_uplink, uplink.ifindex).unwrap_or(false)
     }
 
     /// The port of a queue of the punt link as the switch is to use it: what it takes there, pods
@@ -139,7 +187,8 @@ impl Kernel {
     pub fn beat(&self, good_until: Duration) -> Result<(), Error> {
         let punt = self.punt.load(Ordering::Relaxed);
         let good_until_ns = u64::try_from(good_until.as_nanos()).unwrap_or(u64::MAX);
-        let settings = Settings { good_until_ns, punt, zero: 0 };
+        let Uplink { ifindex: uplink, link: uplink_link, .. } = *lock(&self.uplink);
+        let settings = Settings { good_until_ns, punt, uplink, uplink_link, zero: 0 };
         let failed = |cause| Error::new("write the heartbeat of flow offload", cause);
         self.settings.put(&0, &settings).map_err(failed)
     }
@@ -238,50 +287,4 @@ impl Kernel {
             over_share: values[OVER_SHARE],
         }
     }
-
-    /// Runs the program of pods over one frame that enters by the interface `ifindex`, without
-    /// sending anything; `segments` are the size and number of those the kernel would cut it into.
-    ///
-    /// # Errors
-    /// If the kernel cannot run it.
-    pub fn run(
-        &self,
-        ifindex: u32,
-        frame: &[u8],
-        segments: Option<(u32, u32)>,
-    ) -> Result<Outcome, Error> {
-        let mut context = [0_u32; CONTEXT];
-        let (size, count) = segments.unwrap_or_default();
-        (context[IFINDEX], context[GSO_SIZE], context[GSO_SEGS]) = (ifindex, size, count);
-        let mut out = vec![0; frame.len() + 256];
-        let mut options = sys::bpf_test_run_opts {
-            data_in: frame.as_ptr().cast(),
-            data_size_in: frame.len() as u32,
-            data_out: out.as_mut_ptr().cast(),
-            data_size_out: out.len() as u32,
-            ctx_in: (&raw const context).cast(),
-            ctx_size_in: size_of_val(&context) as u32,
-            repeat: 1,
-            ..Default::default()
-        };
-        options.sz = size_of_val(&options) as _;
-        // SAFETY: all that the options point to is as long as they say, and outlives the call.
-        let error = unsafe { sys::bpf_prog_test_run_opts(self.from_pod, &raw mut options) };
-        result(error).map_err(|cause| Error::new("run the program of pods", cause))?;
-        out.truncate(options.data_size_out as usize);
-        Ok(match options.retval {
-            REDIRECT => Outcome::Redirected(out),
-            SHOT => Outcome::Dropped,
-            other => Outcome::Other(other),
-        })
-    }
 }
-
-/// Words of `struct __sk_buff` of linux/bpf.h, and places in it.
-const CONTEXT: usize = 48;
-const IFINDEX: usize = 10;
-const GSO_SEGS: usize = 41;
-const GSO_SIZE: usize = 44;
-/// `TC_ACT_SHOT` and `TC_ACT_REDIRECT` of linux/pkt_cls.h.
-const SHOT: u32 = 2;
-const REDIRECT: u32 = 7;

@@ -1,6 +1,8 @@
 //! What the programs and the switch share: the structures of `bpf/flow.h`. Both sides assert their
 //! sizes; numbers are in host byte order, ports and addresses in that of the wire.
 
+use acl::Address;
+use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Flow, Mac};
 
 use crate::map::Plain;
@@ -18,12 +20,15 @@ pub(crate) const GUARD_SERVICES: u32 = 1;
 /// That of the first port; the others follow.
 pub(crate) const GUARD_PORTS: u32 = 2;
 
+/// Of an interface's number in a key: the packet arrived by it in a tunnel (`TUNNELLED`).
+const TUNNELLED: u32 = 1 << 31;
+
 /// One direction of a connection, as it enters (`struct flow_key`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct FlowKey {
-    /// Number of the interface that it enters by.
-    pub ingress: u32,
+    /// Number of the interface that it enters by, and whether in a tunnel.
+    ingress: u32,
     source: [u8; 16],
     destination: [u8; 16],
     source_port: [u8; 2],
@@ -31,6 +36,20 @@ pub struct FlowKey {
     protocol: u8,
     family: u8,
     zero: [u8; 2],
+}
+
+/// A VXLAN tunnel to another cluster node (`struct tunnel`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Tunnel {
+    own: [u8; 16],
+    peer: [u8; 16],
+    source_port: [u8; 2],
+    port: [u8; 2],
+    header: [u8; 8],
+    family: u8,
+    hop_limit: u8,
+    zeros: [u8; 2],
 }
 
 /// What becomes of its packets (`struct flow_entry`).
@@ -41,7 +60,7 @@ pub struct FlowEntry {
     pub guards: [u32; GUARDS],
     /// What they were when the switch allowed the connection.
     pub generations: [u32; GUARDS],
-    /// Number of the interface that the packets leave by: the host side of a pod's, or the uplink.
+    /// Number of the interface that the packets leave by: the host side of a pod's, or another one.
     pub egress: u32,
     /// Bytes of the largest IP packet that may leave there; 0 if any may.
     pub mtu: u16,
@@ -49,7 +68,7 @@ pub struct FlowEntry {
     pub translates: u8,
     /// Whether they leave on the wire, in place of going into the pod behind the interface.
     pub on_wire: u8,
-    /// The only source that packets may enter with.
+    /// The only source that packets may enter with from a pod.
     pub ingress_mac: Mac,
     /// MAC address of the pod or the next hop that the packets are for.
     pub destination_mac: Mac,
@@ -65,6 +84,8 @@ pub struct FlowEntry {
     pub source: [u8; 16],
     /// Address that they leave for.
     pub destination: [u8; 16],
+    /// The tunnel that packets of pods leave in, and others arrive in.
+    pub tunnel: Tunnel,
     /// Packets that took it; segments of a packet that the kernel has yet to cut count each.
     pub packets: u64,
     /// Their bytes.
@@ -104,6 +125,8 @@ pub(crate) struct PortShare {
 pub(crate) struct Settings {
     pub(crate) good_until_ns: u64,
     pub(crate) punt: u32,
+    pub(crate) uplink: u32,
+    pub(crate) uplink_link: u32,
     pub(crate) zero: u32,
 }
 
@@ -125,10 +148,11 @@ unsafe impl Plain for Settings {}
 
 const _: () = {
     assert!(size_of::<FlowKey>() == 44);
-    assert!(size_of::<FlowEntry>() == 112);
+    assert!(size_of::<FlowEntry>() == 160);
+    assert!(size_of::<Tunnel>() == 48);
     assert!(size_of::<PuntedPort>() == 20);
     assert!(size_of::<PortShare>() == 24);
-    assert!(size_of::<Settings>() == 16);
+    assert!(size_of::<Settings>() == 24);
 };
 
 /// Why a packet was not forwarded by an entry (`enum reason`).
@@ -137,7 +161,7 @@ pub struct Reason(usize);
 
 impl Reason {
     /// Names in every output, and what they mean; in the order of `enum reason`.
-    const NAMES: [(&'static str, &'static str); 12] = [
+    const NAMES: [(&'static str, &'static str); 13] = [
         ("not-ip", "Neither IPv4 nor IPv6, or tagged."),
         ("other-protocol", "Neither TCP nor UDP."),
         ("options", "IPv4 options or IPv6 extension headers."),
@@ -150,6 +174,7 @@ impl Reason {
         ("no-heartbeat", "The switch has not shown that it lives."),
         ("too-long", "Longer than the way out takes."),
         ("wrong-mac", "Not from the pod's MAC address."),
+        ("tunnel", "Not from the tunnel's other end, or its headers find no room."),
     ];
 
     /// All of them.
@@ -189,10 +214,42 @@ impl FlowKey {
             source_port: flow.source_port.to_be_bytes(),
             destination_port: flow.destination_port.to_be_bytes(),
             protocol: flow.protocol,
-            family: if flow.source.is_v4() { 4 } else { 6 },
+            family: family(flow.source),
             zero: [0; 2],
         }
     }
+
+    /// The same for packets that arrive in a tunnel.
+    #[must_use]
+    pub fn in_tunnel(self) -> Self {
+        Self { ingress: self.ingress | TUNNELLED, ..self }
+    }
+}
+
+impl Tunnel {
+    /// The tunnel from `own` to `peer`, of the same family. Packets leave with this source port and
+    /// `group`; those with a smaller hop limit are not taken from it.
+    pub fn new(
+        overlay: &Vxlan,
+        (own, peer): (Address, Address),
+        (source_port, group): (u16, u16),
+        hop_limit: u8,
+    ) -> Self {
+        Self {
+            own: own.bits().to_be_bytes(),
+            peer: peer.bits().to_be_bytes(),
+            source_port: source_port.to_be_bytes(),
+            port: overlay.port.to_be_bytes(),
+            header: overlay.header(group),
+            family: family(own),
+            hop_limit,
+            zeros: [0; 2],
+        }
+    }
+}
+
+fn family(address: Address) -> u8 {
+    if address.is_v4() { 4 } else { 6 }
 }
 
 impl FlowEntry {

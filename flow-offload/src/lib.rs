@@ -1,13 +1,18 @@
 //! Flow offload: established connections take the kernel's fast way.
 //!
 //! The switch decides about every connection. What it has allowed, and what has shown that it
-//! lives, it hands to programs in the kernel (`bpf/flow.bpf.c`), which forward its packets from pod
-//! to pod until something about it changes. Everything else reaches the switch by the punt link:
+//! lives, it hands to programs in the kernel (`bpf/flow.bpf.c`), which forward its packets between pods
+//! and the uplink until something about it changes. Everything else reaches the switch by a veth pair:
 //!
 //! ```text
-//!   pod ── veth ──▶ from_pod ─┬─ entry ────────▶ into the other pod
+//!   pod ── veth ──▶ from_pod ─┬─ entry ────────▶ into the other pod, or out of the uplink
 //!                             └─ else ─▶ punt link ─▶ AF_XDP ─▶ the switch
 //!   the switch ─▶ AF_XDP ─▶ punt link ─▶ from_switch ─▶ into the pod
+//!
+//!   uplink ──▶ from_uplink ─┬─ entry ────────▶ into the pod
+//!                           ├─ the switch's ─▶ uplink's link ─▶ AF_XDP ─▶ the switch
+//!                           └─ else ─▶ the kernel
+//!   the switch ─▶ AF_XDP ─▶ uplink's link ─▶ to_uplink ─▶ uplink
 //! ```
 //!
 //! An entry counts only while
@@ -33,16 +38,19 @@ mod map;
 mod object;
 mod progress;
 mod published;
+mod run;
 pub mod support;
 mod tcx;
 
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use connections::PortUsage;
 pub use engine::{Offload, Options, State};
-pub use entries::{Entries, entries};
+pub use entries::{Entries, Surroundings, entries};
 pub use follow::{Connection, Followed};
-pub use kernel::{Counters, Kernel, Outcome, interfaces, recognize_programs};
+pub use kernel::{Counters, Kernel, interfaces, recognize_programs};
+pub use run::{At, Outcome};
 
 /// What was tried, and what the kernel says.
 #[derive(Debug, thiserror::Error)]
@@ -59,4 +67,9 @@ impl Error {
     pub(crate) fn new(attempt: impl Into<String>, cause: io::Error) -> Self {
         Self { attempt: attempt.into(), cause }
     }
+}
+
+/// Nothing that can fail half-way runs under these locks.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

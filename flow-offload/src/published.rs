@@ -2,8 +2,8 @@
 //!
 //! Two snapshots are compared port by port: a port's generation changes if anything has that a
 //! decision about a connection between two pods depends on. So a change that concerns neither end
-//! of a connection leaves its entries alone. What is behind the uplink depends on routes, next hops and
-//! the identities of all addresses: the uplink's generation changes with every snapshot.
+//! of a connection leaves its entries alone. What is behind the uplink and the host port depends on routes,
+//! next hops and the identities of all addresses: their generations change with every snapshot.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Published {
         let count = last(old).max(last(new)).unwrap_or(0);
         let mut changed: Vec<u32> = (0..count)
             .map(PortId)
-            .filter(|id| new.uplink() == Some(*id) || !is_same(old, new, *id))
+            .filter(|id| [new.uplink(), new.host()].contains(&Some(*id)) || !is_same(old, new, *id))
             .map(Kernel::guard_of)
             .collect();
         if !std::ptr::eq(old.services(), new.services()) {
@@ -153,14 +153,15 @@ mod tests {
             assert_eq!(change(&|parts| port(parts, one)), [guard(1)], "change {n}");
         }
         assert_eq!(change(&|parts| parts.ports[3] = None), [guard(3)]);
-        let uplink = || Some(PortState::new("uplink", PortKind::Uplink));
-        let snapshot = || {
-            let ports = vec![pod(1), uplink()];
-            let services = parts.services.clone();
-            Arc::new(Snapshot::new(Parts { ports, services, ..Parts::default() }))
-        };
-        let (with_uplink, _) = Published::default().next(&snapshot());
-        assert_eq!(with_uplink.next(&snapshot()).1, [guard(1)], "with every snapshot");
+        for kind in [PortKind::Uplink, PortKind::Host] {
+            let snapshot = || {
+                let ports = vec![pod(1), Some(PortState::new(kind.name(), kind))];
+                let services = parts.services.clone();
+                Arc::new(Snapshot::new(Parts { ports, services, ..Parts::default() }))
+            };
+            let (with_port, _) = Published::default().next(&snapshot());
+            assert_eq!(with_port.next(&snapshot()).1, [guard(1)], "{kind:?}, with every snapshot");
+        }
         assert_eq!(change(&|parts| parts.ports[2] = pod(3)), [guard(2)]);
         // Another pod claims an address: both are concerned.
         let claim = |parts: &mut Parts| {

@@ -18,7 +18,7 @@ const AFTER: u32 = 1 << 4;
 /// Programs at one place that are looked at.
 const MOST: usize = 64;
 /// Names of our programs, as the kernel tells them.
-const OURS: [&[u8]; 2] = [b"from_pod", b"from_switch"];
+const OURS: [&[u8]; 4] = [b"from_pod", b"from_switch", b"from_uplink", b"to_uplink"];
 
 /// Numbers of programs that an earlier process of ours attached. Their names can be read only by a
 /// process that may do anything (CAP_SYS_ADMIN), which a running switch may not.
@@ -37,7 +37,7 @@ pub(crate) fn recognize(interfaces: impl Iterator<Item = u32>) {
     }
 }
 
-/// Puts a program first at an interface, and takes those of an earlier process away behind it.
+/// Puts a program first at an interface, and removes those of an earlier process.
 pub(crate) fn attach(program: RawFd, ifindex: u32) -> io::Result<()> {
     let own = number_of(program)?;
     if attached(ifindex)?.first() == Some(&own) {
@@ -60,15 +60,17 @@ pub(crate) fn detach(ifindex: u32) {
     remove_known(ifindex, 0);
 }
 
-/// Removes known programs from the end on; whatever is in front of another one's stays, behind
-/// ours and never called.
+/// Removes known programs of ours except `but`. A process that may not open another one's program
+/// names it by its neighbour.
 fn remove_known(ifindex: u32, but: u32) {
     while let Ok(there) = attached(ifindex)
-        && let Some(last) = there.last()
-        && *last != but
-        && known().contains(last)
+        && let Some(place) = there.iter().position(|it| *it != but && known().contains(it))
     {
-        let mut options = sys::bpf_prog_detach_opts { flags: AFTER, ..Default::default() };
+        let mut options = sys::bpf_prog_detach_opts { flags: BEFORE, ..Default::default() };
+        if let Some(before) = place.checked_sub(1).and_then(|it| there.get(it)) {
+            options.flags = AFTER;
+            options.relative_id = *before;
+        }
         options.sz = size_of_val(&options) as _;
         // SAFETY: takes plain numbers and a structure that outlives the call.
         let error = unsafe {
@@ -91,6 +93,11 @@ pub(crate) fn note(program: RawFd) -> io::Result<()> {
 pub(crate) fn is_first(program: RawFd, ifindex: u32) -> io::Result<bool> {
     let own = number_of(program)?;
     Ok(attached(ifindex)?.first() == Some(&own))
+}
+
+/// Whether a program is at an interface.
+pub(crate) fn is_attached(program: RawFd, ifindex: u32) -> io::Result<bool> {
+    Ok(attached(ifindex)?.contains(&number_of(program)?))
 }
 
 /// Numbers of the programs at an interface, the first one first. An error if the kernel has no such

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use libbpf_sys as bpf;
 
 /// The programs of flow offload, which stay without a process.
-const OURS: [&[u8]; 2] = [b"from_pod", b"from_switch"];
+const OURS: [&[u8]; 4] = [b"from_pod", b"from_switch", b"from_uplink", b"to_uplink"];
 /// Programs that are looked at, of one interface and direction.
 const MOST: usize = 64;
 

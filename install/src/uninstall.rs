@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use dataplane::port::af_xdp::Umem;
 use ipnet::IpNet;
+use linux_net::punt::{KERNEL_END, SWITCH_END, UPLINK_KERNEL_END, UPLINK_SWITCH_END};
 use linux_net::{Netlink, Route, delete_table, own_tables};
 use serde::Serialize;
 use serde_json::Value;
@@ -116,7 +117,7 @@ impl Work {
         };
         let is_own = |link: &linux_net::Link| {
             link.kind == "veth"
-                && (link.alias.starts_with("podgate:") || HOST_PORT.contains(&link.name.as_str()))
+                && (link.alias.starts_with("podgate:") || OWN_LINKS.contains(&link.name.as_str()))
         };
         for link in links.iter().filter(|link| !is_own(link)) {
             self.programs(&link.name, link.index);
@@ -170,8 +171,9 @@ fn is_kernels(route: &Route) -> bool {
     }
 }
 
-/// Both ends of the host port.
-const HOST_PORT: [&str; 2] = ["podgate0", "podgate-host"];
+/// Both ends of the host port, and of the links between the switch and flow offload.
+const OWN_LINKS: [&str; 6] =
+    ["podgate0", "podgate-host", SWITCH_END, KERNEL_END, UPLINK_SWITCH_END, UPLINK_KERNEL_END];
 
 /// Configurations that call the plugin.
 fn configurations(folder: &Path) -> Vec<PathBuf> {
@@ -240,6 +242,7 @@ mod tests {
             "ip route add 10.1.4.0/24 dev podgate-host",
             "ip link add pg0123456789abc type veth peer name eth0",
             "ip link set pg0123456789abc alias podgate:pods:c1:eth0",
+            "ip link add podgate-uplink type veth peer name podgate-wire",
             "ip link add other type veth peer name another",
             "nft add table inet podgate",
             "nft add table inet podgate-filter",
@@ -262,7 +265,7 @@ mod tests {
             names("nftables"),
             ["inet podgate", "inet podgate-filter", "bridge podgate-policy"]
         );
-        assert_eq!(names("interface").len(), 3);
+        assert_eq!(names("interface").len(), 5);
         let left = namespace.exec(["ip", "-brief", "link"]);
         assert!(left.contains("another") && left.lines().count() == 3, "{left}");
         assert!(namespace.exec(["nft", "list", "tables"]).contains("podgates-neighbour"));

@@ -4,7 +4,13 @@
 //!   switch ══ AF_XDP ══ podgate-punt ────veth──── podgate-pods ── programs ── all pods
 //! ```
 //!
-//! One link serves all pods. Both ends are closed to the kernel's own stack: neither has an address,
+//! One link serves all pods. The uplink has one of its own, of the same shape:
+//!
+//! ```text
+//!   switch ══ AF_XDP ══ podgate-uplink ──veth── podgate-wire ── programs ── uplink
+//! ```
+//!
+//! Both ends of either are closed to the kernel's own stack: neither has an address,
 //! ARP or IPv6. The pair stays when the switch ends; what pods send then goes nowhere.
 
 use super::error::Error;
@@ -19,6 +25,10 @@ use crate::{MAX_MTU, MacAddress};
 pub const SWITCH_END: &str = "podgate-punt";
 /// Name of the end that programs redirect to.
 pub const KERNEL_END: &str = "podgate-pods";
+/// Name of the switch's end of the uplink's link.
+pub const UPLINK_SWITCH_END: &str = "podgate-uplink";
+/// Name of the end of it that programs redirect to.
+pub const UPLINK_KERNEL_END: &str = "podgate-wire";
 
 /// The link as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,17 +46,47 @@ pub struct PuntLink {
 /// If the kernel refuses a step, or an interface of one of the names exists that is not the other
 /// one's peer.
 pub fn set_up(queues: u32) -> Result<PuntLink, Error> {
+    pair(&mut Netlink::open()?, SWITCH_END, KERNEL_END, queues)
+}
+
+/// Makes the uplink's link anew, with so many queues. Both ends are left down.
+///
+/// # Errors
+/// As [`set_up`].
+pub fn set_up_uplink(queues: u32) -> Result<PuntLink, Error> {
     let mut netlink = Netlink::open()?;
-    if netlink.find_link(SWITCH_END)?.is_none() && netlink.find_link(KERNEL_END)?.is_none() {
+    // Queues are given to a new one only.
+    if let Some(old) = netlink.find_link(UPLINK_SWITCH_END)?.filter(|link| link.kind == "veth") {
+        netlink.delete_link(old.index)?;
+    }
+    pair(&mut netlink, UPLINK_SWITCH_END, UPLINK_KERNEL_END, queues)
+}
+
+/// Number of an interface's receive queues, in the network namespace that `/sys` shows; 1 if it
+/// shows none.
+pub fn receive_queues(interface: &str) -> u32 {
+    let queues = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
+    let names = queues.into_iter().flatten().flatten().map(|queue| queue.file_name());
+    let count = names.filter(|name| name.to_string_lossy().starts_with("rx-")).count();
+    count.max(1) as u32
+}
+
+fn pair(
+    netlink: &mut Netlink,
+    switch_end: &str,
+    kernel_end: &str,
+    queues: u32,
+) -> Result<PuntLink, Error> {
+    if netlink.find_link(switch_end)?.is_none() && netlink.find_link(kernel_end)?.is_none() {
         let end = |name: &str| VethEnd {
             name: name.to_owned(),
             mac: MacAddress::local(fnv::hash(&["podgate punt link", name])),
         };
-        let (near, far) = (end(SWITCH_END), end(KERNEL_END));
+        let (near, far) = (end(switch_end), end(kernel_end));
         let pair = VethPair { near, far, far_namespace: None, mtu: MAX_MTU };
         netlink.create_veth_with_queues(&pair, queues.max(1))?;
     }
-    let (switch, kernel) = (netlink.link(SWITCH_END)?, netlink.link(KERNEL_END)?);
+    let (switch, kernel) = (netlink.link(switch_end)?, netlink.link(kernel_end)?);
     for (link, peer) in [(&switch, &kernel), (&kernel, &switch)] {
         if link.kind != "veth" || link.peer != Some(peer.index) {
             let why = format!("it exists and is not the other end of {}", peer.name);
@@ -58,9 +98,9 @@ pub fn set_up(queues: u32) -> Result<PuntLink, Error> {
             netlink.set_mtu(link.index, MAX_MTU)?;
         }
     }
-    switch_off_segmentation(SWITCH_END)?;
-    // The kernel finishes what pods leave to hardware: checksums, segments, tags.
-    switch_off_offloads(KERNEL_END)?;
+    switch_off_segmentation(switch_end)?;
+    // The kernel finishes what is left to hardware: checksums, segments, tags.
+    switch_off_offloads(kernel_end)?;
     netlink.put_queue(kernel.index)?;
-    Ok(PuntLink { switch: netlink.link(SWITCH_END)?, kernel: netlink.link(KERNEL_END)? })
+    Ok(PuntLink { switch: netlink.link(switch_end)?, kernel: netlink.link(kernel_end)? })
 }

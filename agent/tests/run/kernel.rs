@@ -245,6 +245,14 @@ impl Interfaces for Kernel {
         Ok(OpenedUplink { port: self.open(interface)?, mac: [2, 0, 0, 0, 0, 2] })
     }
 
+    fn open_steered_uplink(
+        &mut self,
+        _interface: &str,
+        _offload: Arc<flow_offload::Offload>,
+    ) -> Result<OpenedUplink, String> {
+        Err("there is no flow offload".to_owned())
+    }
+
     fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
         self.lock().uplink_filter = Some(filter.clone());
         Ok(())

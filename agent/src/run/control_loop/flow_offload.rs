@@ -41,7 +41,7 @@ impl Ports {
         if let PuntLink::Starting(waiting) = std::mem::replace(&mut self.punt_link, punt_link) {
             waiting.into_iter().for_each(|ticket| self.begin(ticket));
         }
-        self.set_uplink_of_flow_offload();
+        self.add_wires_of_flow_offload();
     }
 
     fn run_offload(
@@ -72,7 +72,9 @@ impl Ports {
     pub(super) fn unguarded(&self) -> Vec<u32> {
         let PuntLink::On { offload, .. } = &self.punt_link else { return Vec::new() };
         let behind = self.members().map(|(_, _, index)| index);
-        behind.filter(|index| !offload.is_guarded(*index)).collect()
+        let uplink = self.uplink().filter(|_| !offload.is_uplink_guarded());
+        let uplink = uplink.map(|(_, index)| index);
+        behind.filter(|index| !offload.is_guarded(*index)).chain(uplink).collect()
     }
 
     /// Stops serving the punt link, which is lost, and the ports on it; returns the owners of these.

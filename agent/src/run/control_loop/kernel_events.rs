@@ -5,6 +5,7 @@ use dataplane::PortId;
 use renderer::{HOST, UPLINK};
 
 use super::ControlLoop;
+use super::uplink::UplinkPort;
 use crate::run::kernel::{Completion, InterfaceEvent, Purpose};
 use crate::run::port::Owner;
 use crate::run::shared_status::FlowOffload;
@@ -104,8 +105,10 @@ impl ControlLoop {
         }
     }
 
-    /// Handles the loss of the punt link: it is made anew, with all ports that are on it.
+    /// Handles the loss of the punt link: it is made anew, with all ports that are on it and the
+    /// uplink, whose program has the same maps.
     fn lose_punt_link(&mut self, why: &str) {
+        let uplink = self.ports.uplink();
         for owner in self.ports.remove_punt_link(why) {
             if let Owner::Pod(attachment) = owner {
                 self.attachments.lost(&attachment, why, &mut self.ports);
@@ -114,5 +117,9 @@ impl ControlLoop {
         }
         self.ports.end_flow_offload(FlowOffload::Unavailable(why.to_owned()));
         self.ports.start_flow_offload();
+        if let Some((id, _)) = uplink {
+            self.lose_port(id, why);
+            self.uplink.iter_mut().for_each(UplinkPort::hurry);
+        }
     }
 }

@@ -139,11 +139,13 @@ impl Ports {
     pub(super) fn open(&mut self, owner: Owner, port: &mut ManagedPort, mac: Option<Mac>) {
         self.tickets += 1;
         let ticket = self.tickets;
+        // Others have sockets of their own in either mode.
+        let uses_flow_offload = mac.is_some() || owner == Owner::Uplink;
         let request = Request::new(owner, port.interface.clone(), port.index, mac);
         self.requests.insert(ticket, request);
         port.requested(ticket);
-        match (&mut self.punt_link, mac) {
-            (PuntLink::Starting(waiting), Some(_)) => waiting.push(ticket),
+        match &mut self.punt_link {
+            PuntLink::Starting(waiting) if uses_flow_offload => waiting.push(ticket),
             _ => self.begin(ticket),
         }
     }
@@ -168,9 +170,12 @@ impl Ports {
     fn way(&mut self, ticket: u64) -> Result<Way, String> {
         let Some(request) = self.requests.get(&ticket) else { return Ok(Way::Sockets) };
         let (Some(mac), Some((trunk, offload))) = (request.mac, self.punt_link.running()) else {
-            let is_uplink = request.owner == Owner::Uplink;
             self.room_for_queues(1)?;
-            return Ok(if is_uplink { Way::Uplink } else { Way::Sockets });
+            return Ok(match (&request.owner, self.punt_link.running()) {
+                (Owner::Uplink, Some((_, offload))) => Way::SteeredUplink { offload },
+                (Owner::Uplink, None) => Way::Uplink,
+                _ => Way::Sockets,
+            });
         };
         let id = self.free_port_id()?;
         let tag = self.switch().add_member(id, trunk);
@@ -254,11 +259,13 @@ impl Ports {
         Ok(OpenPort { id, index, mtu, mode, queues })
     }
 
-    /// Lets connections of pods leave by the uplink, where flow offload runs.
-    pub(super) fn set_uplink_of_flow_offload(&self) {
-        let uplink = self.served.iter().find(|(_, served)| served.owner == Owner::Uplink);
-        if let (Some((_, offload)), Some((id, served))) = (self.punt_link.running(), uplink) {
-            offload.set_uplink(*id, served.index);
+    /// Lets connections of pods leave by the uplink and the host port, where flow offload runs.
+    pub(super) fn add_wires_of_flow_offload(&self) {
+        let Some((_, offload)) = self.punt_link.running() else { return };
+        for (id, served) in &self.served {
+            if matches!(served.owner, Owner::Uplink | Owner::Host) {
+                offload.add_wire(*id, served.index);
+            }
         }
     }
 
@@ -326,6 +333,12 @@ impl Ports {
     pub(super) fn members(&self) -> impl Iterator<Item = (PortId, &Owner, u32)> {
         let members = self.served.iter().filter(|(_, served)| served.queues == 0);
         members.map(|(id, served)| (*id, &served.owner, served.index))
+    }
+
+    /// The uplink's port and interface while it is served.
+    pub(super) fn uplink(&self) -> Option<(PortId, u32)> {
+        let mut uplinks = self.served.iter().filter(|(_, served)| served.owner == Owner::Uplink);
+        uplinks.next().map(|(id, served)| (*id, served.index))
     }
 
     /// The owner of a port.

@@ -77,7 +77,7 @@ impl UplinkPort {
         match result {
             Ok(open) => {
                 self.port.opened(open);
-                ports.set_uplink_of_flow_offload();
+                ports.add_wires_of_flow_offload();
                 self.mac = mac.unwrap_or_default();
                 self.next_hops.refresh();
             }
@@ -97,6 +97,11 @@ impl UplinkPort {
         self.port.fail(why, Instant::now());
         // A new interface of the same name has another number.
         self.port.index = None;
+    }
+
+    /// Opens a lost port without the usual delay.
+    pub(super) fn hurry(&mut self) {
+        self.port.retry.hurry(Instant::now());
     }
 
     /// Repeats failed attempts that are due.

@@ -14,19 +14,28 @@ use super::event::{EventSink, InterfaceEvent};
 /// Interval of checks of all interfaces.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Numbers of XDP programs by those of the interfaces they are attached to.
+/// XDP programs by the numbers of the interfaces they are attached to.
 #[derive(Clone, Default)]
-pub(super) struct Guarded(Arc<Mutex<HashMap<u32, u32>>>);
+pub(super) struct Guarded(Arc<Mutex<HashMap<u32, Program>>>);
+
+/// An XDP program.
+#[derive(Clone, Copy)]
+pub(super) struct Program {
+    /// Its number.
+    pub(super) number: u32,
+    /// The interface that its loss is reported for.
+    pub(super) reported: u32,
+}
 
 impl Guarded {
     /// No code that can panic runs under this lock.
-    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u32, Program>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_lost(&self, link: &Link) -> bool {
         let guarded = self.lock();
-        guarded.get(&link.index).is_some_and(|program| link.xdp_program != Some(*program))
+        guarded.get(&link.index).is_some_and(|it| link.xdp_program != Some(it.number))
     }
 }
 
@@ -56,15 +65,21 @@ fn run(
             && netlink
                 .link(&link.name)
                 .is_ok_and(|now| now.index == link.index && guarded.is_lost(&now));
-        if is_lost {
-            guarded.lock().remove(&link.index);
-            report(InterfaceEvent::ProgramLost(link.index));
+        if is_lost && let Some(lost) = guarded.lock().remove(&link.index) {
+            report(InterfaceEvent::ProgramLost(lost.reported));
         }
     };
     let mut due = Instant::now() + INTERVAL;
     loop {
         match events.next_within(due.saturating_duration_since(Instant::now()))? {
-            Some(LinkEvent::Gone(link)) => report(InterfaceEvent::Gone(link.index)),
+            Some(LinkEvent::Gone(link)) => {
+                let known = guarded.lock().remove(&link.index);
+                // Such an interface stands in front of another one, which is still there.
+                if let Some(lost) = known.filter(|it| it.reported != link.index) {
+                    report(InterfaceEvent::ProgramLost(lost.reported));
+                }
+                report(InterfaceEvent::Gone(link.index));
+            }
             Some(LinkEvent::Missed) => report(InterfaceEvent::Missed),
             Some(LinkEvent::Changed(link)) => check(&mut netlink, &link),
             None => {}

@@ -1,10 +1,12 @@
 //! Operations on the cluster node's interfaces, a trait that tests implement without root.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::port::Port;
 use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::wire::Mac;
+use flow_offload::Offload;
 
 use super::event::InterfaceEvent;
 use super::host_network::HostNetwork;
@@ -74,13 +76,24 @@ pub trait Interfaces: Send {
     /// In words, with the interface.
     fn open_uplink(&mut self, interface: &str) -> Result<OpenedUplink, String>;
 
+    /// The same by a link of its own, with programs of flow offload between the two.
+    ///
+    /// # Errors
+    /// In words, with the interface.
+    fn open_steered_uplink(
+        &mut self,
+        interface: &str,
+        offload: Arc<Offload>,
+    ) -> Result<OpenedUplink, String>;
+
     /// Sets which packets the switch takes from the uplink; setting an equal filter costs nothing.
     ///
     /// # Errors
     /// In words. Setting it again continues from the state reached.
     fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String>;
 
-    /// Returns the uplink to the kernel.
+    /// Returns the uplink to the kernel. Programs of flow offload stay: they forward what the switch
+    /// has allowed until the grace ends, and drop its other packets.
     ///
     /// # Errors
     /// In words, with the interface.

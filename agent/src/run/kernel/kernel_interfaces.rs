@@ -1,11 +1,13 @@
 //! AF_XDP ports over one UMEM, configured through netlink.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{
     AfXdpPort, Fallback, PortOptions, Umem, Uplink, UplinkFilter, XdpMode,
 };
+use flow_offload::Offload;
 use linux_net::punt;
 use linux_net::{Link, LinkEvents, Netlink};
 
@@ -27,11 +29,20 @@ pub struct KernelInterfaces {
     guarded: Guarded,
 }
 
-/// The uplink's program, its filter as set last, and the interface's number.
+/// The uplink, and its filter as set last.
 struct OpenUplink {
-    program: Uplink,
+    name: String,
+    index: u32,
+    steering: Steering,
     filter: Option<UplinkFilter>,
-    link: u32,
+}
+
+/// The program that picks the switch's packets.
+enum Steering {
+    /// An XDP program in front of the sockets.
+    Xdp(Uplink),
+    /// One of flow offload, in front of a link to them.
+    FlowOffload(Arc<Offload>),
 }
 
 impl KernelInterfaces {
@@ -48,32 +59,41 @@ impl KernelInterfaces {
 }
 
 impl KernelInterfaces {
-    /// Opens a port whose queues post so many frames each.
-    fn open_with(&mut self, interface: &str, fill: u32) -> Result<Opened, String> {
+    /// Opens a port whose queues post so many frames each. The loss of its XDP program is reported as
+    /// that of the interface with number `reported`.
+    fn open_with(&mut self, interface: &str, fill: u32, reported: u32) -> Result<Opened, String> {
         let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
         let options = PortOptions { fill, fallback: Fallback::Drop };
         let ports = self.umem.open_queues(interface, &options);
         let ports = ports.map_err(|error| error.to_string())?;
         let mode = ports.first().map(AfXdpPort::mode);
-        self.guard(interface);
+        self.guard(interface, reported);
         // An earlier process may have used flow offload.
         flow_offload::Kernel::release(link.index);
         Ok(as_one(ports, mode, &link))
     }
 
-    /// Notes which XDP program is attached to an interface; the loss of it is reported.
-    fn guard(&mut self, interface: &str) {
+    /// Notes which XDP program is attached to an interface; the loss of it is reported as that of the
+    /// interface with number `reported`.
+    fn guard(&mut self, interface: &str, reported: u32) {
         if let Ok(link) = self.netlink.link(interface)
             && let Some(program) = link.xdp_program
         {
-            self.guarded.lock().insert(link.index, program);
+            self.guarded.lock().insert(link.index, guard::Program { number: program, reported });
         }
+    }
+}
+
+impl OpenUplink {
+    fn new(link: &Link, steering: Steering) -> Self {
+        Self { name: link.name.clone(), index: link.index, steering, filter: None }
     }
 }
 
 impl Interfaces for KernelInterfaces {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
-        self.open_with(interface, self.frames_per_port)
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        self.open_with(interface, self.frames_per_port, link.index)
     }
 
     fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
@@ -81,7 +101,7 @@ impl Interfaces for KernelInterfaces {
         let fill = self.umem.frames() / PUNT_LINK / queues.max(1);
         let fill = fill.max(self.frames_per_port);
         // Once open, this end drops the frames that no worker reads.
-        Ok((self.open_with(punt::SWITCH_END, fill)?, link.kernel.index))
+        Ok((self.open_with(punt::SWITCH_END, fill, link.switch.index)?, link.kernel.index))
     }
 
     fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {
@@ -128,28 +148,66 @@ impl Interfaces for KernelInterfaces {
         let opened = self.umem.open_uplink(interface, self.frames_per_port);
         let (program, ports) = opened.map_err(|error| error.to_string())?;
         let port = as_one(ports, Some(program.mode()), &link);
-        self.uplink = Some(OpenUplink { program, filter: None, link: link.index });
-        self.guard(interface);
+        self.uplink = Some(OpenUplink::new(&link, Steering::Xdp(program)));
+        self.guard(interface, link.index);
+        Ok(OpenedUplink { port, mac })
+    }
+
+    fn open_steered_uplink(
+        &mut self,
+        interface: &str,
+        offload: Arc<Offload>,
+    ) -> Result<OpenedUplink, String> {
+        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
+        let mac = link.mac.ok_or_else(|| format!("{interface} has no MAC address"))?.0;
+        let queues = punt::receive_queues(interface);
+        // Its link is made anew.
+        self.guarded.lock().retain(|_, program| program.reported != link.index);
+        let pair = punt::set_up_uplink(queues).map_err(|error| error.to_string())?;
+        let opened = self.open_with(punt::UPLINK_SWITCH_END, self.frames_per_port, link.index)?;
+        let steered = offload.set_uplink(link.index, pair.kernel.index);
+        steered.map_err(|error| error.to_string())?;
+        [punt::UPLINK_KERNEL_END, punt::UPLINK_SWITCH_END]
+            .into_iter()
+            .try_for_each(|end| self.bring_up(end))?;
+        self.uplink = Some(OpenUplink::new(&link, Steering::FlowOffload(offload)));
+        let port = Opened { index: link.index, mtu: mtu_of(&link), ..opened };
         Ok(OpenedUplink { port, mac })
     }
 
     fn set_uplink_filter(&mut self, filter: &UplinkFilter) -> Result<(), String> {
         let uplink = self.uplink.as_mut().ok_or("there is no uplink")?;
-        if uplink.filter.as_ref() != Some(filter) {
-            uplink.filter = None;
-            uplink.program.set(filter).map_err(|error| error.to_string())?;
-            uplink.filter = Some(filter.clone());
+        if uplink.filter.as_ref() == Some(filter) {
+            return Ok(());
         }
+        uplink.filter = None;
+        // Only now another program can go that an earlier process left: it drops the switch's packets,
+        // which the kernel would answer.
+        match &mut uplink.steering {
+            Steering::Xdp(program) => {
+                program.set(filter).map_err(|error| error.to_string())?;
+                flow_offload::Kernel::release(uplink.index);
+            }
+            Steering::FlowOffload(offload) => {
+                offload.set_uplink_filter(filter).map_err(|error| error.to_string())?;
+                let name = &uplink.name;
+                let foreign = Umem::foreign_program(name).map_err(|error| error.to_string())?;
+                if foreign.is_none() {
+                    Umem::detach(name).map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        uplink.filter = Some(filter.clone());
         Ok(())
     }
 
     fn release_uplink(&mut self) -> Result<(), String> {
         match self.uplink.take() {
-            Some(uplink) => {
-                self.guarded.lock().remove(&uplink.link);
-                uplink.program.detach().map_err(|error| error.to_string())
+            Some(OpenUplink { index, steering: Steering::Xdp(program), .. }) => {
+                self.guarded.lock().remove(&index);
+                program.detach().map_err(|error| error.to_string())
             }
-            None => Ok(()),
+            Some(OpenUplink { steering: Steering::FlowOffload(_), .. }) | None => Ok(()),
         }
     }
 

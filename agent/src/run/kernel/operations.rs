@@ -72,6 +72,8 @@ pub(in crate::run) enum Way {
     Sockets,
     /// On an interface that the kernel uses as well.
     Uplink,
+    /// On such an interface, by a link of its own: programs of flow offload steer its packets.
+    SteeredUplink { offload: Arc<Offload> },
     /// Behind a program of flow offload, which punts frames with this tag.
     Program { offload: Arc<Offload>, id: PortId, tag: Tag, mac: Mac },
 }
@@ -255,6 +257,9 @@ fn open(
     let opened = match way {
         Way::Sockets => interfaces.open(interface).map(|opened| (opened, None)),
         Way::Uplink => interfaces.open_uplink(interface).map(|it| (it.port, Some(it.mac))),
+        Way::SteeredUplink { offload } => {
+            interfaces.open_steered_uplink(interface, offload).map(|it| (it.port, Some(it.mac)))
+        }
         Way::Program { offload, id, tag, mac } => {
             let opened = interfaces.describe(interface).and_then(|(index, mtu)| {
                 // The program is in place before that of an earlier process is detached.

@@ -1,5 +1,7 @@
 //! The kernel of a cluster node on which nothing is a port of the switch: nftables enforces.
 
+use std::sync::Arc;
+
 use dataplane::port::af_xdp::UplinkFilter;
 
 use super::event::{EventSink, InterfaceEvent, listen, paths};
@@ -60,6 +62,14 @@ impl Interfaces for WithoutPorts {
 
     fn release_host_port(&mut self, _: &str) -> Result<(), String> {
         Ok(())
+    }
+
+    fn open_steered_uplink(
+        &mut self,
+        _: &str,
+        _: Arc<flow_offload::Offload>,
+    ) -> Result<OpenedUplink, String> {
+        Err(REFUSED.to_owned())
     }
 
     fn open_uplink(&mut self, _: &str) -> Result<OpenedUplink, String> {

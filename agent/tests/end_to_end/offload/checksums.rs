@@ -1,6 +1,7 @@
 //! What the kernel translates has right checksums, and unfinished ones stay finishable.
 
 use serde_json::{Value, json};
+use testkit::Process;
 
 use super::{ON, bytes, iperf3};
 use crate::cluster_node::PATIENCE;
@@ -8,7 +9,7 @@ use crate::{ClusterNode, requires_the_machine};
 
 /// Looks at every packet that reaches the pod as its kernel gets it: a finished checksum must be
 /// right, an unfinished one the sum of the pseudo header (which is what hardware starts from).
-const VERIFY: &str = r"
+pub(super) const VERIFY: &str = r"
 import socket, struct, sys, time
 ALL, PACKET, AUXDATA, NOT_READY, OUTGOING = 3, 263, 8, 8, 4
 raw = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ALL))
@@ -57,6 +58,11 @@ import json
 print(json.dumps(counts), flush=True)
 ";
 
+/// What was seen, by how it was.
+pub(super) fn counts_of(look: &Process) -> Value {
+    serde_json::from_str(&look.wait_for_line("{", PATIENCE)).unwrap()
+}
+
 #[test]
 fn checksums_of_translated_packets_are_right_or_finishable() {
     requires_the_machine!("iperf3", "python3");
@@ -85,8 +91,7 @@ fn checksums_of_translated_packets_are_right_or_finishable() {
                 let before = bytes(&node);
                 let received = iperf3(&client, &server, service.parse().unwrap(), options);
                 assert!((bytes(&node) - before) as f64 > received / 2.0, "by the kernel");
-                let counts: Value =
-                    serde_json::from_str(&look.wait_for_line("{", PATIENCE)).unwrap();
+                let counts = counts_of(&look);
                 let of = |what: &str| counts[what].as_u64().unwrap();
                 assert_eq!(of("wrong"), 0, "{service} {options:?} at {}: {counts}", pod.name);
                 assert!(of("right") + of("unfinished") > 10, "{counts}");

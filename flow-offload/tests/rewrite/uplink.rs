@@ -1,0 +1,127 @@
+//! What arrives by the uplink: the switch's packets, the kernel's own, and tunnels.
+
+use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
+use dataplane::wire::protocol;
+use flow_offload::{At, Kernel, Outcome};
+use testkit::packet;
+
+use crate::case::{Case, LOOPBACK, Outside, Path, of_case, other_end, sessions};
+use crate::{ALWAYS, OVERLAY};
+
+/// Tunnels, at no address: their packets are the switch's by entries alone.
+pub(crate) fn overlay() -> UplinkFilter {
+    UplinkFilter { vxlan_port: Some(OVERLAY.port), ..UplinkFilter::default() }
+}
+
+/// The switch's packets go to it as they are, others to the kernel, as with the XDP program.
+#[test]
+fn the_switchs_packets_are_taken_and_others_pass() {
+    testkit::requires_root!();
+    let kernel = Kernel::load(16).unwrap();
+    let run = |frame: &[u8]| kernel.run(At::Uplink, LOOPBACK, frame, None).unwrap();
+    let to = |from: &str, to: &str| packet::udp(from, to).to_mac([0; 6]).payload(b"x");
+    let pod = to("192.0.2.9:1", "10.1.0.2:2").build();
+    assert_eq!(run(&pod), Outcome::Passed, "without a filter");
+    let service = |port| UplinkService {
+        address: "192.0.2.1".parse().unwrap(),
+        protocol: protocol::UDP,
+        port,
+    };
+    let filter = UplinkFilter {
+        vxlan_port: Some(OVERLAY.port),
+        node_addresses: ["192.0.2.1", "2001:db8::1"].map(|it| it.parse().unwrap()).into(),
+        pod_networks: ["10.1.0.0/24", "fd00:1::/64"].map(|it| it.parse().unwrap()).into(),
+        services: [service(30_053)].into(),
+        masquerade_ports: Some((61_000, 61_999)),
+    };
+    kernel.set_uplink_filter(&filter).unwrap();
+    let fragments = to("192.0.2.9:1", "10.1.0.2:2").payload(&[1; 900]).fragments(400);
+    let taken = [
+        pod.clone(),
+        to("[2001:db8::9]:1", "[fd00:1::2]:2").build(),
+        to("192.0.2.9:1", "192.0.2.1:4789").build(),
+        to("192.0.2.9:1", "192.0.2.1:30053").build(),
+        to("192.0.2.9:1", "192.0.2.1:61000").build(),
+        to("192.0.2.9:1", "10.1.0.2:2").vlan(0).build(),
+        fragments[0].clone(),
+        fragments[1].clone(),
+    ];
+    for mut frame in taken {
+        frame[..6].fill(0);
+        let before = kernel.counters();
+        assert_eq!(run(&frame), Outcome::Redirected(frame.clone()));
+        let after = kernel.counters();
+        let punted = |counters: &flow_offload::Counters| -> u64 {
+            counters.punted.iter().map(|(_, count)| count).sum()
+        };
+        assert_eq!(punted(&after), punted(&before) + 1);
+        assert_eq!(after.packets, before.packets);
+    }
+    let passed = [
+        to("192.0.2.9:1", "192.0.2.1:22").build(),
+        to("192.0.2.9:1", "192.0.2.7:4789").build(),
+        to("192.0.2.9:1", "10.2.0.2:2").build(),
+        to("192.0.2.9:1", "10.1.0.2:2").vlan(5).build(),
+        packet::arp_request("192.0.2.9", "192.0.2.1").build(),
+        // For another station, which the kernel drops.
+        packet::patch(pod, 0, &[2, 0, 0, 0, 7, 7]),
+    ];
+    for frame in passed {
+        assert_eq!(run(&frame), Outcome::Passed, "{frame:02x?}");
+    }
+    let cut = packet::cut(to("192.0.2.9:1", "10.1.0.2:2").vlan(0).vlan(0).vlan(0).build(), 30);
+    assert_eq!(run(&cut), Outcome::Dropped, "not to be read to its end");
+}
+
+/// What an entry is not about, by a change to a packet that it is about.
+#[test]
+fn a_tunnel_is_left_by_what_its_other_end_sends_alone() {
+    testkit::requires_root!();
+    for v4 in [true, false] {
+        let kernel = Kernel::load(16).unwrap();
+        kernel.beat(ALWAYS).unwrap();
+        kernel.set_uplink_filter(&overlay()).unwrap();
+        let outside = Outside { v4, class: 0 };
+        let case = Case { path: Path::In(Some(outside)), ..Case::plain(true) };
+        let (key, entry) = of_case(&case, &case.snapshot(), &sessions());
+        kernel.put_flows(&[key], &[entry]);
+        let frame = case.frame();
+        let run = |frame: &[u8]| kernel.run(At::Uplink, LOOPBACK, frame, None).unwrap();
+        assert!(matches!(run(&frame), Outcome::Redirected(_)));
+        let ip = |offset: usize, bytes: &[u8]| match v4 {
+            true => packet::patch_ipv4(frame.clone(), 14 + offset, bytes),
+            false => packet::patch(frame.clone(), 14 + offset, bytes),
+        };
+        let udp = 14 + if v4 { 20 } else { 40 };
+        let at = |offset: usize, bytes: &[u8]| packet::patch(frame.clone(), udp + offset, bytes);
+        let left = [
+            ("another hop", ip(if v4 { 8 } else { 7 }, &[254])),
+            ("another sender", ip(if v4 { 15 } else { 23 }, &[3])),
+            ("another receiver", ip(if v4 { 19 } else { 39 }, &[3])),
+            ("another protocol", ip(if v4 { 9 } else { 6 }, &[protocol::TCP])),
+            ("another port", at(2, &[0, 53])),
+            ("a checksum", at(6, &[0, 1])),
+            ("too short for UDP", at(4, &[0, 20])),
+            ("no valid network", at(8, &[0])),
+            ("another network", at(12, &[0x12, 0x34, 0x57])),
+            ("a group as sender", at(8 + 8 + 6, &[1])),
+            ("out of the tunnel", frame[udp + 16..].to_vec()),
+        ];
+        let before = kernel.counters().packets;
+        for (what, frame) in left {
+            assert_eq!(run(&frame), Outcome::Passed, "{what}");
+        }
+        if v4 {
+            assert_eq!(run(&ip(6, &[0x20, 0])), Outcome::Passed, "a fragment");
+            assert_eq!(run(&packet::patch(frame.clone(), 24, &[0xff])), Outcome::Passed, "a sum");
+        }
+        assert_eq!(kernel.counters().packets, before);
+        // An entry for packets outside of tunnels is none for those in one.
+        let plain = Case { path: Path::In(None), ..case.clone() };
+        let outside_only = of_case(&plain, &plain.snapshot(), &sessions());
+        kernel.remove_flow(&key).unwrap();
+        kernel.put_flows(&[outside_only.0], &[outside_only.1]);
+        assert_eq!(run(&frame), Outcome::Passed, "{}", other_end(v4));
+        assert!(matches!(run(&plain.frame()), Outcome::Redirected(_)));
+    }
+}
