@@ -7,6 +7,7 @@
 pub mod attach;
 pub mod forwarder;
 pub mod generator;
+pub mod nodes;
 mod progress;
 pub mod rig;
 mod samples;

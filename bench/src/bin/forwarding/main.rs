@@ -5,13 +5,14 @@
 //! cargo run --release -p bench --bin forwarding     (as root; Debian: dpdk-dev iperf3 ethtool)
 //! cargo run --release -p bench --bin forwarding -- large cubic
 //! cargo run --release -p bench --bin forwarding -- offload [ROUNDS [PICTURE.svg]]
+//! cargo run --release -p bench --bin forwarding -- nodes [ROUNDS]
 //! ```
 //!
 //! What forwards is on core 0; the generator (an AF_XDP socket inside the sending pod) or iperf3
 //! on core 1. Frames that reached the receiving pod are counted by its interface. Each figure is a
 //! median over rounds that take turns. `usual` and `large` are the two tables alone; a congestion
 //! control behind them is iperf3's instead of the kernel's usual one. `offload` is another table
-//! ([`offload`]).
+//! ([`offload`]), `nodes` the part of it that is about two cluster nodes.
 
 mod offload;
 
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use bench::forwarder::{Forwarder, SERVER_PORT, is_switch, own_path};
 use bench::generator::Stream;
+use bench::nodes::is_node;
 use bench::rig::{End, PATIENCE, Rig, mac, pin, rate, words};
 use bench::{Samples, print_table};
 use dataplane::port::af_xdp::Umem;
@@ -33,7 +35,7 @@ const WARM_UP: Duration = Duration::from_millis(700);
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(result) = is_switch(&args) {
+    if let Some(result) = is_switch(&args).or_else(|| is_node(&args)) {
         return result;
     }
     if args.first().is_some_and(|word| word == "run") {
@@ -48,11 +50,13 @@ fn main() -> Result<()> {
         ["offload"] => offload::compare(offload::ROUNDS, None),
         ["offload", rounds] => offload::compare(rounds.parse()?, None),
         ["offload", rounds, picture] => offload::compare(rounds.parse()?, Some(picture)),
+        ["nodes"] => offload::print_nodes(offload::ROUNDS),
+        ["nodes", rounds] => offload::print_nodes(rounds.parse()?),
         ["large", congestion] => large(Some(congestion)),
         ["generate", size, mac_a, mac_b] => generate(size.parse()?, mac_a, mac_b),
         ["sink"] => sink(),
         ["kernels-end", ..] => offload::run_end(&args[1..]),
-        _ => Err("forwarding takes [usual|large|offload] [CONGESTION-CONTROL]".into()),
+        _ => Err("forwarding takes [usual|large|offload|nodes] [CONGESTION-CONTROL]".into()),
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bench::Samples;
 use bench::forwarder::{Beside, Forwarder, own_path};
+use bench::nodes::{Between, pod_address};
 use bench::rig::{PATIENCE, Rig, rate, words};
 use testkit::{Namespace, Process, TempDir};
 
@@ -29,12 +30,23 @@ impl Connection {
 pub(super) fn stream(forwarder: Forwarder, beside: Beside, to: &str) -> Result<(f64, f64)> {
     let rig = Rig::new(1500, 0);
     let running = forwarder.start_beside(&rig, beside)?;
-    let server = rig.b.spawn(words("iperf3 -s -1 --forceflush"));
+    let measured = stream_between(&rig.a, &rig.b, to);
+    drop(running);
+    measured
+}
+
+/// The same between pods of two cluster nodes, in a tunnel or routed.
+pub(super) fn stream_of_nodes(between: Between, tunnel: bool) -> Result<(f64, f64)> {
+    let nodes = between.start(tunnel)?;
+    stream_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2))
+}
+
+fn stream_between(from: &Namespace, to: &Namespace, address: &str) -> Result<(f64, f64)> {
+    let server = to.spawn(words("iperf3 -s -1 --forceflush"));
     server.wait_for_line("Server listening", PATIENCE);
     let before = busy_seconds()?;
-    let report = rig.a.exec(words(&format!("iperf3 -J -c {to} -t 3")));
+    let report = from.exec(words(&format!("iperf3 -J -c {address} -t 3")));
     let spent = busy_seconds()? - before;
-    drop(running);
     let report: serde_json::Value = serde_json::from_str(&report)?;
     let received = &report["end"]["sum_received"];
     let bytes = received["bytes"].as_f64().ok_or("iperf3 reported nothing")?;

@@ -10,13 +10,16 @@ mod picture;
 
 use bench::attach;
 use bench::forwarder::{Beside, Forwarder};
+use bench::nodes::Between;
 use bench::rig::SERVICE;
 use bench::{Samples, print_table};
 use testkit::{has_program, is_root};
 
 use super::Result;
 pub(crate) use ends::run as run_end;
-use measure::{Connection, direct_round_trips, requests, round_trips, small_datagrams, stream};
+use measure::{
+    Connection, direct_round_trips, requests, round_trips, small_datagrams, stream, stream_of_nodes,
+};
 
 /// Rounds, where nothing else is said: about two minutes each.
 pub(crate) const ROUNDS: usize = 3;
@@ -117,6 +120,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
     print_rows(&forwarders, &ways);
     print_rows(&forwarders, &connections);
     print_variants(&variants);
+    print_nodes(rounds)?;
     print_attaching(rounds.min(3))?;
     let drawing = picture::draw(&forwarders, &ways[..4]);
     let path = picture.unwrap_or("flow-offload.svg");
@@ -201,6 +205,45 @@ fn print_variants(variants: &[Variant]) {
     println!();
     let head = ["flow offload (goal: within 5 %)", "HTTP (1/s)", "ratio", "TCP (Gb/s)", "ratio"];
     print_table(&head, &lines.collect::<Vec<_>>());
+}
+
+/// Streams between pods of two cluster nodes.
+pub(crate) fn print_nodes(rounds: usize) -> Result<()> {
+    let forwarders = [Between::Offload, Between::Kernel, Between::Podgate];
+    let ways = [(true, "VXLAN", "its VXLAN device"), (false, "routed", "its route")];
+    // Rates, and processor seconds for a gigabyte.
+    let mut figures = [const { [const { [Samples::new(), Samples::new()] }; 3] }; 2];
+    for round in 1..=rounds {
+        for ((tunnel, name, _), figures) in ways.iter().zip(&mut figures) {
+            for (forwarder, figures) in forwarders.iter().zip(figures) {
+                let name_of_forwarder = forwarder.name();
+                eprintln!(
+                    "round {round} of {rounds}: two cluster nodes, {name}, {name_of_forwarder}"
+                );
+                let (rate, seconds) = stream_of_nodes(*forwarder, *tunnel)?;
+                figures[0].add(rate);
+                figures[1].add(seconds);
+            }
+        }
+    }
+    let mut lines = Vec::new();
+    for ((_, name, device), figures) in ways.iter().zip(&figures) {
+        let what = ["TCP, one stream (Gb/s)", "processor seconds for a gigabyte of it"];
+        for (n, (what, goal)) in what.into_iter().zip(["at least 0.95", "at most 1.1"]).enumerate()
+        {
+            let mut line = vec![format!("{name}: {what}")];
+            line.extend(figures.iter().map(|samples| samples[n].to_string()));
+            line.push(ratio(&figures[0][n], &figures[1][n]));
+            line.push(format!("{goal} × the kernel, {device}"));
+            lines.push(line);
+        }
+    }
+    let mut head = vec!["between two cluster nodes"];
+    head.extend(forwarders.iter().map(|forwarder| forwarder.name()));
+    head.extend(["ratio", "goal"]);
+    println!();
+    print_table(&head, &lines);
+    Ok(())
 }
 
 /// What it costs to have pods attached, in both modes.

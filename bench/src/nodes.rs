@@ -1,0 +1,274 @@
+//! Two cluster nodes with a pod each, joined by a veth pair, and what forwards between them.
+//!
+//! ```text
+//!   pod 10.88.1.2 ── pga, cluster node 192.0.2.1, wire ── wire, cluster node 192.0.2.2, pga ── pod 10.88.2.2
+//! ```
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use acl::Address;
+use dataplane::port::Port;
+use dataplane::port::af_xdp::{AfXdpPort, PortOptions, Umem, UmemConfig, UplinkFilter};
+use dataplane::switch::{Config, RxMode};
+use dataplane::wire::Mac;
+use dataplane::wire::vxlan::Vxlan;
+use dataplane::{
+    AclBinding, Parts, Peer, PortId, PortKind, PortState, Routes, Snapshot, Switch, Underlay,
+};
+use flow_offload::{Kernel, Offload, Options};
+use linux_net::{Netlink, punt};
+use testkit::{Namespace, Process};
+
+use crate::forwarder::own_path;
+use crate::rig::{PATIENCE, mac, words};
+
+/// What forwards between the cluster nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// This switch with flow offload.
+    Offload,
+    /// The kernel's router, with its VXLAN device where there is a tunnel.
+    Kernel,
+    /// This switch with AF_XDP ports.
+    Podgate,
+}
+
+/// The parameters of the tunnel, if there is one.
+const OVERLAY: Vxlan = Vxlan { network: 7, port: 4789, group: false };
+/// Of the link between the cluster nodes.
+const MTU: u32 = 1500;
+const POD: PortId = PortId(0);
+const UPLINK: PortId = PortId(1);
+const TRUNK: PortId = PortId(2);
+
+/// The cluster nodes with what runs on them, until this is dropped.
+pub struct Nodes {
+    /// The switches; they end before their network does.
+    _switches: Vec<Process>,
+    /// The pods, each on `eth0`.
+    pub pods: [Namespace; 2],
+    _nodes: [Namespace; 2],
+}
+
+/// The address of the pod on a cluster node, 1 or 2.
+pub fn pod_address(node: usize) -> String {
+    format!("10.88.{node}.2")
+}
+
+impl Between {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Offload => "podgate, flow offload",
+            Self::Kernel => "the kernel",
+            Self::Podgate => "podgate",
+        }
+    }
+
+    /// Makes the cluster nodes, in a tunnel or routed, and starts what forwards.
+    pub fn start(self, tunnel: bool) -> Result<Nodes, Box<dyn Error>> {
+        let nodes = [Namespace::new("bench-node1"), Namespace::new("bench-node2")];
+        let pods = [Namespace::new("bench-a"), Namespace::new("bench-b")];
+        let other = nodes[1].name();
+        nodes[0].exec(words(&format!(
+            "ip link add wire mtu {MTU} type veth peer name wire mtu {MTU} netns {other}"
+        )));
+        let pod_mtu = if tunnel { MTU - Vxlan::overhead(true) as u32 } else { MTU };
+        for (n, (node, pod)) in nodes.iter().zip(&pods).enumerate() {
+            let number = n + 1;
+            node.exec(words("ip link set lo up"));
+            node.exec(words(&format!("ip addr add 192.0.2.{number}/24 dev wire")));
+            node.exec(words("ip link set wire up"));
+            node.exec(words(&format!(
+                "ip link add pga mtu {pod_mtu} type veth peer name eth0 mtu {pod_mtu} netns {}",
+                pod.name()
+            )));
+            node.exec(words("ip link set pga up"));
+            pod.exec(words("tc qdisc add dev eth0 root pfifo"));
+            pod.exec(words("ip link set eth0 up"));
+            pod.exec(words(&format!("ip addr add {}/32 dev eth0", pod_address(number))));
+            let gateway = mac_of(node, "pga");
+            pod.exec(words(&format!("ip neigh add 169.254.1.1 lladdr {gateway} dev eth0")));
+            pod.exec(words("ip route add default via 169.254.1.1 dev eth0 onlink"));
+            if self == Self::Podgate {
+                pod.try_exec(words("ethtool -K eth0 tx off sg off tso off gso off gro off"));
+            }
+        }
+        let mut switches = Vec::new();
+        for (n, node) in nodes.iter().enumerate() {
+            let next_hop = mac_of(&nodes[1 - n], "wire");
+            let pod = mac_of(&pods[n], "eth0");
+            if self == Self::Kernel {
+                route(node, n + 1, &pod, tunnel);
+                continue;
+            }
+            let own = own_path()?;
+            let number = (n + 1).to_string();
+            let mode = if self == Self::Offload { "offload" } else { "switch" };
+            let underlay = if tunnel { "vxlan" } else { "routed" };
+            let switch =
+                node.spawn([own.as_str(), "node", &number, mode, underlay, &pod, &next_hop]);
+            switch.wait_for_line("in force", PATIENCE);
+            switches.push(switch);
+        }
+        Ok(Nodes { _switches: switches, pods, _nodes: nodes })
+    }
+}
+
+fn mac_of(namespace: &Namespace, interface: &str) -> String {
+    let path = format!("cat /sys/class/net/{interface}/address");
+    namespace.exec(words(&path)).trim().to_owned()
+}
+
+/// Has the kernel of a cluster node route, by its VXLAN device if there is a tunnel.
+fn route(node: &Namespace, number: usize, pod: &str, tunnel: bool) {
+    let other = 3 - number;
+    node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
+    let mut lines = vec![
+        format!("ip route add {}/32 dev pga", pod_address(number)),
+        format!("ip neigh add {} lladdr {pod} dev pga", pod_address(number)),
+    ];
+    if tunnel {
+        let Vxlan { network, port, .. } = OVERLAY;
+        lines.extend([
+            format!(
+                "ip link add tunnel address 02:00:00:00:07:0{number} type vxlan id {network} \
+                 dstport {port} local 192.0.2.{number} remote 192.0.2.{other} dev wire nolearning"
+            ),
+            "ip link set tunnel up".to_owned(),
+            format!("ip route add 10.88.{other}.0/24 via 10.88.{other}.1 dev tunnel onlink"),
+            format!("ip neigh add 10.88.{other}.1 lladdr 02:00:00:00:07:0{other} dev tunnel"),
+        ]);
+    } else {
+        lines.push(format!("ip route add 10.88.{other}.0/24 via 192.0.2.{other} dev wire"));
+    }
+    lines.iter().for_each(|line| drop(node.exec(words(line))));
+}
+
+/// Runs if the program was started by [`Between::start`]: the switch of a cluster node, until killed.
+pub fn is_node(args: &[String]) -> Option<Result<(), Box<dyn Error>>> {
+    match args {
+        [word, number, mode, underlay, pod, next_hop] if word == "node" => {
+            let number: Result<usize, Box<dyn Error>> = number.parse().map_err(Into::into);
+            let underlay = match underlay.as_str() {
+                "vxlan" => Underlay::Overlay(OVERLAY),
+                _ => Underlay::Routed,
+            };
+            let serve = |number| serve(number, mode == "offload", underlay, [pod, next_hop]);
+            Some(number.and_then(serve))
+        }
+        _ => None,
+    }
+}
+
+fn serve(
+    number: usize,
+    offloads: bool,
+    underlay: Underlay,
+    macs: [&str; 2],
+) -> Result<(), Box<dyn Error>> {
+    let [pod_mac, next_hop] = [mac(macs[0])?, mac(macs[1])?];
+    let (umem, memory, frames) = Umem::create(&UmemConfig { frames: 16384, hugepages: false })?;
+    let config = Config { rx_mode: RxMode::Adaptive, ..Config::default() };
+    let switch = Arc::new(Switch::start(&config, &memory, frames, |_| None)?);
+    let other = 3 - number;
+    let node = |number: usize| -> Result<IpAddr, Box<dyn Error>> {
+        Ok(format!("192.0.2.{number}").parse()?)
+    };
+    let (own, peer) = (node(number)?, node(other)?);
+    let filter = UplinkFilter {
+        vxlan_port: matches!(underlay, Underlay::Overlay(_)).then_some(OVERLAY.port),
+        node_addresses: [own].into(),
+        pod_networks: [format!("10.88.{number}.0/24").parse()?].into(),
+        ..UplinkFilter::default()
+    };
+    let mut netlink = Netlink::open()?;
+    let wire = netlink.link("wire")?;
+    let own_mac = wire.mac.ok_or("the wire has no MAC address")?.0;
+    let open = |interface: &str| {
+        umem.open(interface, &PortOptions { fill: 2048, ..PortOptions::default() })
+    };
+    let mut offload = None;
+    let mut uplink = None;
+    if offloads {
+        let kernel = Kernel::load(Options::default().entries)?;
+        let link = punt::set_up(1)?;
+        let port: Box<dyn Port> = Box::new(open(punt::SWITCH_END)?);
+        switch.add_port(TRUNK, kernel.punt_queue(0, port));
+        kernel.set_punt(link.kernel.index)?;
+        let uplinks = punt::set_up_uplink(1)?;
+        switch.add_port(UPLINK, Box::new(open(punt::UPLINK_SWITCH_END)?));
+        kernel.set_uplink(wire.index, uplinks.kernel.index)?;
+        kernel.set_uplink_filter(&filter)?;
+        kernel.steer_uplink()?;
+        for end in [&link.kernel, &link.switch, &uplinks.kernel, &uplinks.switch] {
+            netlink.set_up(end.index)?;
+        }
+        let running = Offload::start(kernel, Arc::clone(&switch), Options::default())?;
+        let tag = switch.add_member(POD, TRUNK);
+        running.add_port(POD, netlink.link("pga")?.index, tag, pod_mac)?;
+        running.add_wire(UPLINK, wire.index);
+        offload = Some(running);
+    } else {
+        switch.add_port(POD, Box::new(open("pga")?));
+        let (mut program, ports) = umem.open_uplink("wire", 2048)?;
+        program.set(&filter)?;
+        let ports = ports.into_iter().map(|port: AfXdpPort| Box::new(port) as Box<dyn Port>);
+        switch.add_queues(UPLINK, ports.collect());
+        uplink = Some(program);
+    }
+    let snapshot = snapshot(number, underlay, (own, own_mac), (peer, next_hop), pod_mac)?;
+    let snapshot = Arc::new(snapshot);
+    offload.iter().for_each(|offload| offload.prepare(&snapshot));
+    switch.publish(&snapshot);
+    if !switch.wait_in_force(1, PATIENCE) {
+        return Err("the workers do not answer".into());
+    }
+    println!("in force");
+    let _kept = (offload, uplink);
+    loop {
+        std::thread::park();
+    }
+}
+
+fn snapshot(
+    number: usize,
+    underlay: Underlay,
+    (own, own_mac): (IpAddr, Mac),
+    (peer, next_hop): (IpAddr, Mac),
+    pod_mac: Mac,
+) -> Result<Snapshot, Box<dyn Error>> {
+    let other = 3 - number;
+    let mtu = MTU as u16;
+    let address: IpAddr = pod_address(number).parse()?;
+    let pod = PortState {
+        mac: Some(pod_mac),
+        addresses: vec![address.into()],
+        to_pod: AclBinding::Open,
+        from_pod: AclBinding::Open,
+        mtu,
+        ..PortState::new("pod", PortKind::Pod)
+    };
+    let uplink = PortState { own_mac, mtu, ..PortState::new("uplink", PortKind::Uplink) };
+    let peer: Address = peer.into();
+    let routes = Routes::new(vec![Peer {
+        name: format!("node{other}"),
+        addresses: vec![peer],
+        networks: vec![format!("10.88.{other}.0/24").parse()?],
+        endpoint: peer,
+        next_hop: Some(next_hop),
+        least_hop_limit: 255,
+        ..Peer::default()
+    }]);
+    Ok(Snapshot::new(Parts {
+        generation: 1,
+        ports: vec![Some(pod), Some(uplink)],
+        node_addresses: vec![own],
+        local_networks: vec![format!("10.88.{number}.0/24").parse()?],
+        routes: Arc::new(routes),
+        underlay,
+        ..Parts::default()
+    }))
+}
