@@ -194,6 +194,13 @@ fn key(flow: &Flow) -> Key {
 pub const DEFAULT_ALLOW: &str = "default-allow";
 
 impl Deciders {
+    /// Whether the rule of a denied connection is the responder's (`to_pod`); `None` where no rule
+    /// decided.
+    pub fn is_responders(&self) -> Option<bool> {
+        // A denial has one rule.
+        self.to_pod.or(self.from_pod).map(|_| self.to_pod.is_some())
+    }
+
     /// Names of the deciding rules' origins, the initiator's first; [`DEFAULT_ALLOW`] where an
     /// allowed connection met no rule.
     pub fn origins(&self, snapshot: &Snapshot, outcome: Outcome) -> Vec<Arc<str>> {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dataplane::Outcome;
 use dataplane::wire::protocol;
@@ -15,7 +15,8 @@ use dataplane::worker::Inspect;
 use super::denials::Denials;
 use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
-use super::{End, Event, Filter};
+use super::rate::Rate;
+use super::{End, Event, Filter, Past, PodLabels, Wanted};
 use crate::time::utc;
 use local_api::Verdict;
 
@@ -38,19 +39,36 @@ pub struct EventBroker {
     /// Services by address.
     services: RwLock<Names>,
     domains: RwLock<Names>,
+    /// By pod; empty unless they are set.
+    labels: RwLock<HashMap<Arc<str>, PodLabels>>,
     inner: Mutex<Inner>,
     stopped: AtomicBool,
+    started: Instant,
+}
+
+/// Events that the broker has seen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Counts {
+    /// Past events kept.
+    pub kept: usize,
+    /// Past events that can be kept.
+    pub capacity: usize,
+    /// All events since the start.
+    pub seen: u64,
+    /// Events a second, over the last minute.
+    pub rate: f64,
 }
 
 #[derive(Default)]
 struct Inner {
     history: History,
     denials: Denials,
+    rate: Rate,
     observers: Vec<Handle>,
 }
 
 struct Handle {
-    filter: Filter,
+    wanted: Wanted,
     events: SyncSender<Arc<Event>>,
     lost: Arc<AtomicU64>,
 }
@@ -79,8 +97,10 @@ impl EventBroker {
             cluster: RwLock::default(),
             services: RwLock::default(),
             domains: RwLock::default(),
+            labels: RwLock::default(),
             inner: Mutex::default(),
             stopped: AtomicBool::new(false),
+            started: Instant::now(),
         })
     }
 
@@ -120,6 +140,32 @@ impl EventBroker {
     pub fn set_services(&self, names: Names) {
         let old = std::mem::replace(&mut *write(&self.services), names);
         drop(old);
+    }
+
+    /// Sets the labels of all pods known, for observers within this process.
+    pub fn set_labels(&self, labels: HashMap<Arc<str>, PodLabels>) {
+        let old = std::mem::replace(&mut *write(&self.labels), labels);
+        drop(old);
+    }
+
+    /// Sets the labels of one pod, `ns/pod`; `None` if it is gone.
+    pub fn set_labels_of(&self, pod: &str, labels: Option<PodLabels>) {
+        let mut known = write(&self.labels);
+        match labels {
+            Some(labels) => known.insert(pod.into(), labels),
+            None => known.remove(pod),
+        };
+    }
+
+    /// How many events there were.
+    pub fn counts(&self) -> Counts {
+        let inner = self.fetch();
+        Counts {
+            kept: inner.history.len(),
+            capacity: HISTORY,
+            seen: inner.history.pushed(),
+            rate: inner.rate.per_second(self.started.elapsed()),
+        }
     }
 
     /// The pod, of those that a filter names, that neither exists nor is in the history.
@@ -187,14 +233,15 @@ impl EventBroker {
     }
 
     /// Begins to observe. Verdicts taken before this call count as past.
-    pub fn observe(&self, filter: Filter) -> Observer {
+    pub fn observe(&self, wanted: impl Into<Wanted>) -> Observer {
+        let wanted = wanted.into();
         let mut inner = self.fetch();
         let (sender, events) = sync_channel(WAITING + HISTORY);
         let lost = Arc::new(AtomicU64::new(0));
-        let matching = inner.history.newest_first().filter(|event| filter.matches(event));
-        let past: Vec<_> = match filter.first() {
-            None => matching.take(filter.last()).collect(),
-            Some(first) => {
+        let matching = inner.history.newest_first().filter(|event| (wanted.matches)(event));
+        let past: Vec<_> = match wanted.past {
+            Past::Newest(last) => matching.take(last).collect(),
+            Past::Oldest(first) => {
                 let all: Vec<_> = matching.collect();
                 let begin = all.len().saturating_sub(first);
                 all[begin..].to_vec()
@@ -204,8 +251,8 @@ impl EventBroker {
             // The channel has room for the whole history.
             let _ = sender.try_send(Arc::clone(event));
         }
-        if filter.follow() && !self.stopped.load(Ordering::Acquire) {
-            inner.observers.push(Handle { filter, events: sender, lost: Arc::clone(&lost) });
+        if wanted.follow && !self.stopped.load(Ordering::Acquire) {
+            inner.observers.push(Handle { wanted, events: sender, lost: Arc::clone(&lost) });
         }
         Observer { events, lost }
     }
@@ -236,6 +283,7 @@ impl EventBroker {
         if event.reason == Outcome::PolicyDenied.name() {
             inner.denials.count(&event.by);
         }
+        inner.rate.count(self.started.elapsed());
         inner.hand_out(&event);
         inner.history.push(event);
     }
@@ -243,12 +291,17 @@ impl EventBroker {
     fn event(&self, seen: Seen, name: impl Fn(&IpAddr) -> Option<Arc<str>>) -> Event {
         let services = self.services.read().unwrap_or_else(PoisonError::into_inner);
         let domains = self.domains.read().unwrap_or_else(PoisonError::into_inner);
-        let end = |ip: Option<IpAddr>, port, pod_port: Option<Arc<str>>| End {
-            pod: pod_port.or_else(|| ip.and_then(|ip| name(&ip))),
-            ip,
-            port,
-            service: ip.and_then(|ip| services.get(&ip).cloned()),
-            name: ip.and_then(|ip| domains.get(&ip).cloned()),
+        let labels = self.labels.read().unwrap_or_else(PoisonError::into_inner);
+        let end = |ip: Option<IpAddr>, port, pod_port: Option<Arc<str>>| {
+            let pod = pod_port.or_else(|| ip.and_then(|ip| name(&ip)));
+            End {
+                labels: pod.as_ref().and_then(|pod| labels.get(pod).cloned()),
+                pod,
+                ip,
+                port,
+                service: ip.and_then(|ip| services.get(&ip).cloned()),
+                name: ip.and_then(|ip| domains.get(&ip).cloned()),
+            }
         };
         let packet = seen.packet;
         let ports = packet.and_then(|packet| packet.ports).unzip();
@@ -277,19 +330,20 @@ impl EventBroker {
             tcp_flags: packet.and_then(|packet: SeenPacket| packet.tcp_flags).map(flag_names),
             in_port: seen.in_port,
             out_port: seen.out_port,
+            denied: seen.denied,
         }
     }
 }
 
 /// Nothing that can fail runs under this lock.
-fn write(names: &RwLock<Names>) -> std::sync::RwLockWriteGuard<'_, Names> {
+fn write<T>(names: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
     names.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inner {
     fn hand_out(&mut self, event: &Arc<Event>) {
         self.observers.retain(|observer| {
-            if !observer.filter.matches(event) {
+            if !(observer.wanted.matches)(event) {
                 return true;
             }
             match observer.events.try_send(Arc::clone(event)) {
@@ -346,6 +400,7 @@ mod tests {
             in_pod: true,
             out_port: Some("host".into()),
             out_pod: false,
+            denied: None,
             packet: Some(SeenPacket {
                 source: "10.1.0.3".parse().unwrap(),
                 destination: "10.9.0.1".parse().unwrap(),
@@ -375,6 +430,23 @@ mod tests {
         assert_eq!(event.to.to_string(), "far/away:80");
         assert_eq!(event.tcp_flags.as_deref(), Some("SYN,ACK"));
         assert_eq!(event.verdict, Verdict::Forwarded);
+    }
+
+    #[test]
+    fn labels_are_those_at_the_time_of_the_event() {
+        let broker = EventBroker::new("node-a", 1);
+        let labels: PodLabels = Arc::new([("role".into(), "web".into())]);
+        broker.set_labels_of("default/web", Some(Arc::clone(&labels)));
+        broker.queues[0].waiting.push(seen(0, Outcome::PolicyAllowed)).unwrap();
+        drop(broker.fetch());
+        broker.set_labels(HashMap::new());
+        broker.queues[0].waiting.push(seen(1, Outcome::PolicyAllowed)).unwrap();
+        let events: Vec<_> = broker.observe(filter(2, false)).events.iter().collect();
+        assert_eq!(events[0].from.labels, Some(labels));
+        assert_eq!((&events[0].to.labels, &events[1].from.labels), (&None, &None));
+        let counts = broker.counts();
+        assert_eq!((counts.kept, counts.capacity, counts.seen), (2, HISTORY, 2));
+        assert_eq!(counts.rate, 2.0);
     }
 
     #[test]

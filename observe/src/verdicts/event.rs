@@ -41,7 +41,22 @@ pub struct Event {
     /// The port it left or would have left by.
     #[serde(rename = "out", default, skip_serializing_if = "Option::is_none")]
     pub out_port: Option<Arc<str>>,
+    /// The direction whose policies denied it; only within this process.
+    #[serde(skip)]
+    pub denied: Option<Direction>,
 }
+
+/// A direction of policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Policies of the receiver.
+    Ingress,
+    /// Policies of the sender.
+    Egress,
+}
+
+/// Labels of a pod, by key.
+pub type PodLabels = Arc<[(Arc<str>, Arc<str>)]>;
 
 /// One end of the connection; a field is absent if it is not known.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -61,6 +76,9 @@ pub struct End {
     /// The domain name of a policy that DNS gave the address for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
+    /// The pod's labels; only within this process, and only if the broker is given labels.
+    #[serde(skip)]
+    pub labels: Option<PodLabels>,
 }
 
 impl fmt::Display for End {
@@ -138,6 +156,7 @@ pub(crate) mod tests {
             tcp_flags: Some("SYN".into()),
             in_port: Some("default/frontend".into()),
             out_port: Some("default/db".into()),
+            denied: None,
         }
     }
 

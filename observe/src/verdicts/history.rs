@@ -33,6 +33,16 @@ impl History {
         self.events.values().rev()
     }
 
+    /// Events kept now.
+    pub(super) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Events pushed so far.
+    pub(super) fn pushed(&self) -> u64 {
+        self.next
+    }
+
     fn make_room(&mut self, newcomer: &Option<Arc<str>>) {
         // A port with no fewer than its share gives one of its own, which spares the search.
         let own = self.ports.get(newcomer).map_or(0, VecDeque::len);

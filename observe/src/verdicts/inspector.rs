@@ -11,6 +11,8 @@ use dataplane::wire::{Headers, Role, parse_prefix, protocol};
 use dataplane::worker::Inspect;
 use dataplane::{Memory, Outcome, Packet, PortId, PortKind, Snapshot, Verdict};
 
+use super::Direction;
+
 /// A worker's end of the stream.
 ///
 /// Ports share the queue: one may have a quarter as many verdicts in it as there is room left, so
@@ -44,6 +46,8 @@ pub(super) struct Seen {
     pub(super) in_pod: bool,
     pub(super) out_port: Option<Arc<str>>,
     pub(super) out_pod: bool,
+    /// The direction whose policies denied it.
+    pub(super) denied: Option<Direction>,
     /// `None` if the headers could not be read.
     pub(super) packet: Option<SeenPacket>,
 }
@@ -136,6 +140,12 @@ fn see(outcome: Outcome, packet: &Packet, memory: &Memory, snapshot: &Snapshot) 
         in_pod: is_pod(packet.in_port),
         out_port: name(packet.out_port),
         out_pod: is_pod(packet.out_port),
+        denied: match outcome {
+            Outcome::PolicyDenied => packet.by.is_responders().map(|is_responders| {
+                if is_responders { Direction::Ingress } else { Direction::Egress }
+            }),
+            _ => None,
+        },
         packet: see_packet(outcome, packet, memory.bytes(&packet.frame)),
     }
 }
@@ -157,6 +167,7 @@ impl Seen {
             in_pod: false,
             out_port: None,
             out_pod: false,
+            denied: None,
             packet: parse_prefix(&frame, length)
                 .ok()
                 .and_then(|headers| see_headers(outcome, &headers, &frame)),
@@ -228,6 +239,7 @@ mod tests {
                     in_pod: true,
                     out_port: None,
                     out_pod: false,
+                    denied: None,
                     packet: None,
                 };
                 queue.waiting.push(seen).unwrap();

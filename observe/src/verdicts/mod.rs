@@ -14,12 +14,15 @@ mod event;
 mod filter;
 mod history;
 mod inspector;
+mod rate;
+mod wanted;
 
-pub use broker::{EventBroker, Names, Observer};
+pub use broker::{Counts, EventBroker, Names, Observer};
 pub use broker::{flag_names, protocol_name};
 #[cfg(test)]
 pub(crate) use event::tests::denied;
-pub use event::{End, Event};
+pub use event::{Direction, End, Event, PodLabels};
 pub use filter::{Filter, Pod};
 pub use inspector::Inspector;
 pub use local_api::Verdict;
+pub use wanted::{Past, Wanted};

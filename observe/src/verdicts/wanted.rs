@@ -1,0 +1,30 @@
+//! What an observer gets.
+
+use super::{Event, Filter};
+
+/// Which events an observer gets, of the past and from now on.
+pub struct Wanted {
+    /// Decides about each event; runs under the broker's lock.
+    pub matches: Box<dyn Fn(&Event) -> bool + Send>,
+    /// The past events, of those that match.
+    pub past: Past,
+    /// Whether new events are wanted.
+    pub follow: bool,
+}
+
+/// A number of past events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Past {
+    /// The newest ones.
+    Newest(usize),
+    /// The oldest ones that are kept.
+    Oldest(usize),
+}
+
+impl From<Filter> for Wanted {
+    fn from(filter: Filter) -> Self {
+        let past = filter.first().map_or(Past::Newest(filter.last()), Past::Oldest);
+        let follow = filter.follow();
+        Self { matches: Box::new(move |event| filter.matches(event)), past, follow }
+    }
+}
