@@ -120,6 +120,49 @@ fn the_chart_with_metrics_makes_the_overlay() {
 }
 
 #[test]
+fn the_chart_with_hubble_makes_the_overlay() {
+    let mut values = values();
+    values["hubble"]["enabled"] = json!(true);
+    let mut overlay = kustomization("hubble");
+    overlay.retain(|object| object["kind"] != "CustomResourceDefinition");
+    assert_eq!(by_name(render(&values, "kube-system")), by_name(overlay));
+    let rules =
+        object(&kustomization("hubble"), "ClusterRole", "podgate-hubble-reader")["rules"].clone();
+    let paths = ["/observer.Observer/*", "/grpc.health.v1.Health/Check"];
+    assert_eq!(rules, json!([{"nonResourceURLs": paths, "verbs": ["get"]}]));
+}
+
+#[test]
+fn hubble_takes_its_certificates_from_a_secret() {
+    let mut values = values();
+    values["hubble"] = json!({"enabled": true, "address": "[::]", "port": 4244,
+        "tlsSecret": "hubble-certs"});
+    // Both at once: each with its port.
+    values["metrics"]["enabled"] = json!(true);
+    validate(&values).unwrap();
+    let objects = render(&values, "network");
+    let pod = object(&objects, "DaemonSet", "podgate")["spec"]["template"]["spec"].clone();
+    let switch = &pod["containers"][0];
+    let named = |list: &Value, name: &str| {
+        let found = list.as_array().unwrap().iter().find(|it| it["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name}")).clone()
+    };
+    for (name, value) in [
+        ("PODGATE_HUBBLE_LISTEN", "[::]:4244"),
+        ("PODGATE_HUBBLE_CERT_FILE", "/etc/podgate-hubble/tls.crt"),
+        ("PODGATE_HUBBLE_KEY_FILE", "/etc/podgate-hubble/tls.key"),
+        ("PODGATE_HUBBLE_CLIENT_CA_FILE", "/etc/podgate-hubble/ca.crt"),
+    ] {
+        assert_eq!(named(&switch["env"], name)["value"], value);
+    }
+    assert_eq!(named(&switch["ports"], "hubble")["hostPort"], 4244);
+    assert_eq!(named(&switch["ports"], "metrics")["hostPort"], 9471);
+    assert_eq!(named(&switch["volumeMounts"], "hubble")["mountPath"], "/etc/podgate-hubble");
+    assert_eq!(named(&pod["volumes"], "hubble")["secret"]["secretName"], "hubble-certs");
+    assert_eq!(objects.iter().filter(|it| it["metadata"]["name"] == "podgate-reviews").count(), 2);
+}
+
+#[test]
 fn clients_elsewhere_get_what_they_need_and_nothing_else() {
     let overlay = kustomization("metrics");
     let reviews =
@@ -212,10 +255,11 @@ fn validate(values: &Value) -> Result<(), String> {
 fn the_schema_takes_the_default_values_and_refuses_mistakes() {
     validate(&values()).unwrap();
     type Spoil = fn(&mut Value);
-    let mistakes: [(&str, Spoil); 7] = [
+    let mistakes: [(&str, Spoil); 8] = [
         ("a value that does not exist", |values| values["imagge"] = json!({})),
         ("a policy that does not exist", |values| values["image"]["pullPolicy"] = json!("Never!")),
         ("an option with capitals", |values| values["config"]["RxMode"] = json!("polling")),
+        ("a secret that is no name", |values| values["hubble"]["tlsSecret"] = json!("A/b")),
         ("a port that is none", |values| values["apiServer"]["port"] = json!(0)),
         ("a folder that is relative", |values| values["cni"]["pluginFolder"] = json!("bin")),
         ("a name with another ending", |values| {

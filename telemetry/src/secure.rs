@@ -6,10 +6,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// Identity of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +51,24 @@ pub trait Authorize: Send + Sync + 'static {
 
 /// Certificate and key of a server: files, read again when they change, or made for this process.
 pub struct Identity {
-    files: Option<(PathBuf, PathBuf)>,
+    certificate: Certificate,
+    options: TlsOptions,
     current: Mutex<Current>,
+}
+
+/// What TLS negotiates beside the server's certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// Protocol names of ALPN (RFC 7301), the preferred first; empty: none is negotiated.
+    pub protocols: &'static [&'static [u8]],
+    /// PEM file with the authorities of clients' certificates. A client may show a certificate; one
+    /// that these did not sign ends the handshake.
+    pub client_ca: Option<PathBuf>,
+}
+
+enum Certificate {
+    Files(PathBuf, PathBuf),
+    Made(CertificateDer<'static>, PrivatePkcs8KeyDer<'static>),
 }
 
 struct Current {
@@ -66,46 +85,54 @@ impl Identity {
     ///
     /// # Errors
     /// Names the file that cannot be used.
-    pub fn of_files(cert: &Path, key: &Path) -> Result<Self, String> {
-        let acceptor = TlsAcceptor::from(of_files(cert, key)?);
-        let files = (cert.to_owned(), key.to_owned());
-        let changed = changes(&files);
-        let current = Current { acceptor, looked: Instant::now(), changed };
-        Ok(Self { files: Some(files), current: Mutex::new(current) })
+    pub fn of_files(cert: &Path, key: &Path, options: TlsOptions) -> Result<Self, String> {
+        Self::new(Certificate::Files(cert.to_owned(), key.to_owned()), options)
     }
 
     /// A certificate for `name` that this process signs itself. It encrypts; clients cannot tell it
     /// from another one's.
     ///
     /// # Errors
-    /// When none can be made.
-    pub fn self_signed(name: &str) -> Result<Self, String> {
+    /// When none can be made, and names the file that cannot be used.
+    pub fn self_signed(name: &str, options: TlsOptions) -> Result<Self, String> {
         let made = rcgen::generate_simple_self_signed([name.to_owned(), "localhost".to_owned()]);
         let made = made.map_err(|error| format!("make a certificate: {error}"))?;
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let config = config(vec![made.cert.der().clone()], key.into())?;
-        let acceptor = TlsAcceptor::from(config);
-        let current = Current { acceptor, looked: Instant::now(), changed: Vec::new() };
-        Ok(Self { files: None, current: Mutex::new(current) })
+        Self::new(Certificate::Made(made.cert.der().clone(), key), options)
     }
 
-    /// Accepts the next connection.
-    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+    fn new(certificate: Certificate, options: TlsOptions) -> Result<Self, String> {
+        let changed = changes(&certificate, &options);
+        let acceptor = load(&certificate, &options)?;
+        let current = Mutex::new(Current { acceptor, looked: Instant::now(), changed });
+        Ok(Self { certificate, options, current })
+    }
+
+    /// Accepts a TLS connection.
+    ///
+    /// # Errors
+    /// When the handshake fails or takes too long.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        match tokio::time::timeout(HANDSHAKE, self.acceptor().accept(stream)).await {
+            Ok(result) => result,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    fn acceptor(&self) -> TlsAcceptor {
         // Nothing that can panic runs under this lock.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(files) = &self.files
-            && current.looked.elapsed() >= LOOK
-        {
+        if current.looked.elapsed() >= LOOK {
             current.looked = Instant::now();
-            let changed = changes(files);
+            let changed = changes(&self.certificate, &self.options);
             if changed != current.changed {
-                match of_files(&files.0, &files.1) {
-                    Ok(config) => {
-                        current.acceptor = TlsAcceptor::from(config);
+                match load(&self.certificate, &self.options) {
+                    Ok(acceptor) => {
+                        current.acceptor = acceptor;
                         current.changed = changed;
-                        tracing::info!("https: {} is read again", files.0.display());
+                        tracing::info!("https: the certificates are read again");
                     }
-                    Err(error) => tracing::warn!("https: {error}; the last certificate stays"),
+                    Err(error) => tracing::warn!("https: {error}; the last certificates stay"),
                 }
             }
         }
@@ -113,39 +140,67 @@ impl Identity {
     }
 }
 
-fn changes((cert, key): &(PathBuf, PathBuf)) -> Vec<Option<SystemTime>> {
+/// When the files changed.
+fn changes(certificate: &Certificate, options: &TlsOptions) -> Vec<Option<SystemTime>> {
+    let own = match certificate {
+        Certificate::Files(cert, key) => vec![cert, key],
+        Certificate::Made(..) => Vec::new(),
+    };
     let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|it| it.modified()).ok();
-    vec![changed(cert), changed(key)]
+    own.into_iter().chain(&options.client_ca).map(changed).collect()
 }
 
-fn of_files(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
-    let failed =
-        |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let text = std::fs::read(cert).map_err(|error| failed(cert, &error))?;
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let chain = chain.map_err(|error| failed(cert, &error))?;
-    if chain.is_empty() {
-        return Err(failed(cert, &"there is no certificate in it"));
-    }
-    let text = std::fs::read(key).map_err(|error| failed(key, &error))?;
-    let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| failed(key, &error))?;
-    config(chain, private).map_err(|error| failed(cert, &error))
-}
-
-fn config(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<Arc<ServerConfig>, String> {
+fn load(certificate: &Certificate, options: &TlsOptions) -> Result<TlsAcceptor, String> {
+    let (chain, key) = match certificate {
+        Certificate::Files(cert, key) => {
+            let private = PrivateKeyDer::from_pem_slice(&read(key)?);
+            let private = private.map_err(|error| format!("{}: {error}", key.display()))?;
+            (certificates(cert)?, private)
+        }
+        Certificate::Made(cert, key) => (vec![cert.clone()], key.clone_key().into()),
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| error.to_string())?.with_no_client_auth();
-    let config = builder.with_single_cert(chain, key).map_err(|error| error.to_string())?;
-    Ok(Arc::new(config))
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    let builder = match &options.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+            let mut roots = RootCertStore::empty();
+            for authority in certificates(path)? {
+                roots.add(authority).map_err(|error| failed(&error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated()
+                .build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| failed(&error))?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| match certificate {
+        Certificate::Files(cert, _) => format!("{}: {error}", cert.display()),
+        Certificate::Made(..) => error.to_string(),
+    })?;
+    config.alpn_protocols = options.protocols.iter().map(|name| name.to_vec()).collect();
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The certificates in a PEM file, one at least.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    let all = all.map_err(|error| format!("{}: {error}", path.display()))?;
+    match all.is_empty() {
+        true => Err(format!("{}: there is no certificate in it", path.display())),
+        false => Ok(all),
+    }
 }
 
 /// The credential of a request, if it has one.
-pub(crate) fn credential(headers: &hyper::HeaderMap) -> Option<Credential> {
+pub fn credential(headers: &hyper::HeaderMap) -> Option<Credential> {
     let token = |name: &str| {
         let (scheme, token) = headers.get(name)?.to_str().ok()?.split_once(' ')?;
         let is_token = scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty();
@@ -157,20 +212,9 @@ pub(crate) fn credential(headers: &hyper::HeaderMap) -> Option<Credential> {
 
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identity").field("files", &self.files).finish_non_exhaustive()
+        f.debug_struct("Identity").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
 /// Ends a TLS handshake that takes longer.
-pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
-
-/// Accepts a TLS connection.
-pub(crate) async fn accept(
-    acceptor: TlsAcceptor,
-    stream: tokio::net::TcpStream,
-) -> io::Result<tokio_rustls::server::TlsStream<tokio::net::TcpStream>> {
-    match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-        Ok(result) => result,
-        Err(_) => Err(io::ErrorKind::TimedOut.into()),
-    }
-}
+const HANDSHAKE: Duration = Duration::from_secs(5);

@@ -7,10 +7,9 @@
 //! With a [`Guard`] it speaks TLS and answers only clients that may read a page; a new connection
 //! then replaces none that was let in.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,8 +30,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinSet};
 
+use crate::connections::{Admitted, Connections};
 use crate::secure::{self, Access, Authorize, Identity};
 
 /// Answers paths.
@@ -207,44 +206,9 @@ struct Site {
     feeds: Arc<Semaphore>,
 }
 
-/// A connection.
-struct Open {
-    task: AbortHandle,
-    /// The guard let it in.
-    is_in: Arc<AtomicBool>,
-    /// The client's address; of IPv6 its network, in which a client has many addresses.
-    network: IpAddr,
-}
-
-impl Open {
-    fn is_replaceable(&self) -> bool {
-        !self.is_in.load(Ordering::Acquire)
-    }
-}
-
-fn network_of(client: SocketAddr) -> IpAddr {
-    match client.ip().to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
-        v4 => v4,
-    }
-}
-
-/// The place of the connection that a new one replaces.
-fn replaceable(oldest_first: &VecDeque<Open>) -> Option<usize> {
-    let of_network = |network: IpAddr| {
-        let all = oldest_first.iter().filter(|it| it.is_replaceable());
-        all.filter(|it| it.network == network).count()
-    };
-    let all = oldest_first.iter().enumerate().filter(|(_, it)| it.is_replaceable());
-    // Of equal ones the first.
-    let most = all.map(|(at, it)| (of_network(it.network), std::cmp::Reverse(at))).max();
-    most.map(|(_, std::cmp::Reverse(at))| at)
-}
-
 async fn accept(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let mut connections = JoinSet::new();
-    let mut oldest_first: VecDeque<Open> = VecDeque::new();
+    let mut connections = Connections::new(CONNECTIONS);
     loop {
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -254,25 +218,15 @@ async fn accept(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
                 continue;
             }
         };
-        while connections.try_join_next().is_some() {}
-        oldest_first.retain(|connection| !connection.task.is_finished());
-        if oldest_first.len() >= CONNECTIONS {
-            match replaceable(&oldest_first).and_then(|at| oldest_first.remove(at)) {
-                Some(oldest) => oldest.task.abort(),
-                None => continue,
-            }
-        }
-        let is_in = Arc::new(AtomicBool::new(false));
-        let task = connections.spawn(begin(stream, Arc::clone(&site), Arc::clone(&is_in)));
-        oldest_first.push_back(Open { task, is_in, network: network_of(client) });
+        connections.begin(Some(client), |admitted| begin(stream, Arc::clone(&site), admitted));
     }
 }
 
-async fn begin(stream: TcpStream, site: Arc<Site>, is_in: Arc<AtomicBool>) {
+async fn begin(stream: TcpStream, site: Arc<Site>, admitted: Admitted) {
     match &site.guard {
-        None => serve(stream, PATIENCE, &site, &is_in).await,
-        Some(guard) => match secure::accept(guard.identity.acceptor(), stream).await {
-            Ok(stream) => serve(stream, GUARDED_PATIENCE, &site, &is_in).await,
+        None => serve(stream, PATIENCE, &site, &admitted).await,
+        Some(guard) => match guard.identity.accept(stream).await {
+            Ok(stream) => serve(stream, GUARDED_PATIENCE, &site, &admitted).await,
             Err(error) => tracing::debug!("https: {error}"),
         },
     }
@@ -282,12 +236,12 @@ async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     patience: Duration,
     site: &Site,
-    is_in: &AtomicBool,
+    admitted: &Admitted,
 ) {
     let is_feeding = AtomicBool::new(false);
     let service = service_fn(|request: Request<Incoming>| {
         let is_feeding = &is_feeding;
-        async move { Ok::<_, Infallible>(answer(site, &request, is_in, is_feeding).await) }
+        async move { Ok::<_, Infallible>(answer(site, &request, admitted, is_feeding).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -327,7 +281,7 @@ async fn admit(site: &Site, request: &Request<Incoming>) -> Result<(), Page> {
 async fn answer(
     site: &Site,
     request: &Request<Incoming>,
-    is_in: &AtomicBool,
+    admitted: &Admitted,
     is_feeding: &AtomicBool,
 ) -> Response<Content> {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
@@ -335,7 +289,9 @@ async fn answer(
     let page = match admit(site, request).await {
         Err(refusal) => refusal,
         Ok(()) => {
-            is_in.store(site.guard.is_some(), Ordering::Release);
+            if site.guard.is_some() {
+                admitted.set();
+            }
             let feed = site.pages.feed(path, query).filter(|_| *request.method() == Method::GET);
             match feed {
                 Some(Ok(feed)) => match begin_feed(feed, &site.feeds) {

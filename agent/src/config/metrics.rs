@@ -18,18 +18,7 @@ pub struct Metrics {
 impl Metrics {
     pub(super) fn resolve(options: &Options, faults: &mut Faults) -> Self {
         let (cert, key) = (&options.metrics_cert_file, &options.metrics_key_file);
-        let certificate = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => {
-                faults.add("metrics-cert-file", format_args!("goes with metrics-key-file"));
-                None
-            }
-            (None, Some(_)) => {
-                faults.add("metrics-key-file", format_args!("goes with metrics-cert-file"));
-                None
-            }
-        };
+        let certificate = certificate("metrics", cert, key, faults);
         let listen = options.metrics_listen;
         if listen.is_none() && certificate.is_some() {
             faults.add("metrics-cert-file", format_args!("goes with metrics-listen"));
@@ -38,10 +27,32 @@ impl Metrics {
     }
 
     pub(super) fn describe(&self) -> [(&'static str, String); 3] {
-        let (cert, key) = self.certificate.as_ref().map_or(Default::default(), |(cert, key)| {
-            (cert.display().to_string(), key.display().to_string())
-        });
+        let (cert, key) = describe_certificate(self.certificate.as_ref());
         let listen = self.listen.map(|it| it.to_string()).unwrap_or_default();
         [("metrics-listen", listen), ("metrics-cert-file", cert), ("metrics-key-file", key)]
     }
+}
+
+/// The files of a server's certificate, whose options begin with `server`: both, or none.
+pub(super) fn certificate(
+    server: &str,
+    cert: &Option<PathBuf>,
+    key: &Option<PathBuf>,
+    faults: &mut Faults,
+) -> Option<(PathBuf, PathBuf)> {
+    let (given, missing) = match (cert, key) {
+        (Some(cert), Some(key)) => return Some((cert.clone(), key.clone())),
+        (None, None) => return None,
+        (Some(_), None) => ("cert", "key"),
+        (None, Some(_)) => ("key", "cert"),
+    };
+    faults
+        .add(&format!("{server}-{given}-file"), format_args!("goes with {server}-{missing}-file"));
+    None
+}
+
+/// Both files as text.
+pub(super) fn describe_certificate(files: Option<&(PathBuf, PathBuf)>) -> (String, String) {
+    let text = |path: &PathBuf| path.display().to_string();
+    files.map(|(cert, key)| (text(cert), text(key))).unwrap_or_default()
 }

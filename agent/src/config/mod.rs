@@ -10,6 +10,7 @@
 //! ```
 
 mod flow_export;
+mod hubble;
 mod metrics;
 mod network;
 mod options;
@@ -27,12 +28,13 @@ use control::api_server::Access;
 use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
+pub use self::hubble::Hubble;
 pub use cli::Span;
 pub use flow_export::FlowExport;
 pub use metrics::Metrics;
 pub use network::Network;
 pub use options::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, Options, RxMode};
-pub use text::{Cores, OnOff, PortSpan};
+pub use text::{Cores, HubbleAddress, OnOff, PortSpan};
 
 use local_api::DEFAULT_SOCKET;
 
@@ -98,6 +100,8 @@ pub struct Config {
     pub flow_offload_grace: Duration,
     /// The file that verdicts are written to.
     pub flow_export: FlowExport,
+    /// Where the Hubble Observer API is answered.
+    pub hubble: Hubble,
     /// Level of the log.
     pub log_level: LogLevel,
     /// Format of the log.
@@ -163,6 +167,7 @@ impl Config {
         let network = Network::resolve(&options, &mut faults);
         let metrics = Metrics::resolve(&options, &mut faults);
         let flow_export = FlowExport::resolve(&options, &mut faults);
+        let hubble = Hubble::resolve(&options, &mut faults);
         let cores = options.cores.unwrap_or_default().0;
         for core in cores.iter().filter(|core| !online.contains(core)) {
             faults.add("cores", format_args!("there is no core {core} online here"));
@@ -278,6 +283,7 @@ impl Config {
                 .flow_offload_grace
                 .map_or(flow_offload::Options::default().grace, |span| span.0),
             flow_export,
+            hubble,
             log_level: options.log_level.unwrap_or(LogLevel::Info),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
         };
@@ -328,6 +334,7 @@ impl Config {
         described.push(("flow-offload", on_off(self.flow_offload)));
         described.push(("flow-offload-grace", Span(self.flow_offload_grace).to_string()));
         described.extend(self.flow_export.describe());
+        described.extend(self.hubble.describe());
         described.push(("log-level", format!("{:?}", self.log_level).to_lowercase()));
         described.push(("log-format", format!("{:?}", self.log_format).to_lowercase()));
         described

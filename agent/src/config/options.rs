@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::text::{Cores, OnOff, PortSpan};
+use super::text::{Cores, HubbleAddress, OnOff, PortSpan};
 use cli::{Span, Underlay};
 
 /// The options as given; `None` and empty lists are unset.
@@ -225,6 +225,25 @@ pub struct Options {
     #[arg(long, env = "PODGATE_FLOW_EXPORT_FILTER", value_name = "TERMS")]
     pub flow_export_filter: Option<String>,
 
+    /// Where the Hubble Observer API is answered: an address over TLS, or unix:PATH for this user.
+    /// Clients of an address show a certificate or a token that the API server reviews
+    /// [default: none, it is not]
+    #[arg(long, env = "PODGATE_HUBBLE_LISTEN", value_name = "ADDRESS:PORT|unix:PATH")]
+    pub hubble_listen: Option<HubbleAddress>,
+
+    /// Certificate chain for it, PEM, read again when it changes [default: none, made at the start]
+    #[arg(long, env = "PODGATE_HUBBLE_CERT_FILE", value_name = "FILE")]
+    pub hubble_cert_file: Option<PathBuf>,
+
+    /// The certificate's key, PEM [default: none, made at the start]
+    #[arg(long, env = "PODGATE_HUBBLE_KEY_FILE", value_name = "FILE")]
+    pub hubble_key_file: Option<PathBuf>,
+
+    /// Authorities of clients' certificates, PEM; a client with such a certificate needs no token
+    /// [default: none, tokens alone]
+    #[arg(long, env = "PODGATE_HUBBLE_CLIENT_CA_FILE", value_name = "FILE")]
+    pub hubble_client_ca_file: Option<PathBuf>,
+
     /// How much is logged to stderr [default: info]
     #[arg(long, env = "PODGATE_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
@@ -356,6 +375,10 @@ impl Options {
             flow_export_max_size_mb: self.flow_export_max_size_mb.or(file.flow_export_max_size_mb),
             flow_export_max_backups: self.flow_export_max_backups.or(file.flow_export_max_backups),
             flow_export_filter: self.flow_export_filter.or(file.flow_export_filter),
+            hubble_listen: self.hubble_listen.or(file.hubble_listen),
+            hubble_cert_file: self.hubble_cert_file.or(file.hubble_cert_file),
+            hubble_key_file: self.hubble_key_file.or(file.hubble_key_file),
+            hubble_client_ca_file: self.hubble_client_ca_file.or(file.hubble_client_ca_file),
             log_level: self.log_level.or(file.log_level),
             log_format: self.log_format.or(file.log_format),
         }

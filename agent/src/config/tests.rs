@@ -79,6 +79,10 @@ fn a_file_may_say_everything() {
         flow-export-max-size-mb: 20
         flow-export-max-backups: 0
         flow-export-filter: verdict=dropped
+        hubble-listen: '[::]:4244'
+        hubble-cert-file: /etc/hubble/tls.crt
+        hubble-key-file: /etc/hubble/tls.key
+        hubble-client-ca-file: /etc/hubble/ca.crt
         log-level: debug
         flow-offload: true
         flow-offload-grace: 5s
@@ -133,6 +137,10 @@ fn a_file_may_say_everything() {
         "flow-export-max-size-mb=20",
         "flow-export-max-backups=0",
         "flow-export-filter=verdict=dropped",
+        "hubble-listen=[::]:4244",
+        "hubble-cert-file=/etc/hubble/tls.crt",
+        "hubble-key-file=/etc/hubble/tls.key",
+        "hubble-client-ca-file=/etc/hubble/ca.crt",
         "log-level=debug",
         "log-format=json",
     ];
@@ -185,6 +193,13 @@ fn faults_name_their_place() {
         ("service-networks: [10.0.0.1/99]", "line 1"),
         ("flow-export-filter: colour=red", "flow-export-filter: 'colour=red'"),
         ("metrics-cert-file: /a", "metrics-cert-file: goes with metrics-key-file"),
+        ("hubble-listen: unix:sock", "neither ADDRESS:PORT nor unix:PATH"),
+        ("hubble-listen: localhost", "neither ADDRESS:PORT nor unix:PATH"),
+        ("hubble-key-file: /a", "hubble-key-file: goes with hubble-cert-file"),
+        (
+            "hubble-listen: unix:///run/h.sock\nhubble-client-ca-file: /a",
+            "hubble-client-ca-file: goes with an address",
+        ),
         ("flow-export: /", "flow-export: names no file"),
         ("flow-export-max-size-mb: 0", "flow-export-max-size-mb: 0 is not between"),
         ("host-port: perhaps", "neither on nor off"),

@@ -1,6 +1,8 @@
 //! Values of options that have a text form of their own.
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
@@ -17,6 +19,15 @@ pub enum OnOff {
 /// Ports from the first to the last: `61000-65535`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortSpan(pub u16, pub u16);
+
+/// Where the Hubble Observer API is answered: `ADDRESS:PORT` or `unix:PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HubbleAddress {
+    /// An address, over TLS.
+    Tls(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
 
 /// Processor cores by number, in order: `2,3` or `4-7` or a mixture.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -43,6 +54,35 @@ impl FromStr for PortSpan {
 impl fmt::Display for PortSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.0, self.1)
+    }
+}
+
+impl FromStr for HubbleAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || {
+            let text = text.escape_debug();
+            format!("'{text}' is neither ADDRESS:PORT nor unix:PATH with an absolute path")
+        };
+        match text.strip_prefix("unix:") {
+            // Clients write unix:///PATH.
+            Some(path) => {
+                let path = Path::new(path.strip_prefix("//").unwrap_or(path));
+                let is_file = path.is_absolute() && path.file_name().is_some();
+                if is_file { Ok(Self::Unix(path.to_owned())) } else { Err(refused()) }
+            }
+            None => text.parse().map(Self::Tls).map_err(|_| refused()),
+        }
+    }
+}
+
+impl fmt::Display for HubbleAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tls(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
     }
 }
 
@@ -113,7 +153,7 @@ macro_rules! read_as_text {
     )*};
 }
 
-read_as_text!(OnOff Cores PortSpan);
+read_as_text!(OnOff Cores HubbleAddress PortSpan);
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@
 //! local API ──▶ ├─ events ─▶ control loop ─────┤
 //! interfaces ─▶ │   (one thread: Control,      └──▶ SharedStatus ─▶ status, metrics, show
 //! signals ────▶ ┘    pods, ports)
-//! workers ───── verdicts ─────────────────────────▶ EventBroker ───▶ observe, flow export
+//! workers ───── verdicts ─────────────────────────▶ EventBroker ───▶ observe, Hubble, flow export
 //! ```
 //!
 //! Only the control loop changes the switch's state, so there is no lock order to keep. It never
@@ -31,7 +31,8 @@
 //! - `source`: where objects come from,
 //! - `shared_status`: state that other threads read; `status` and `show` format it,
 //! - `api`, `capture`: the server side of the local API and of live captures,
-//! - `http`: health, metrics, and pages for clients elsewhere.
+//! - `http`: health, metrics, and pages for clients elsewhere,
+//! - `hubble`: the Hubble Observer API.
 
 mod api;
 mod capture;
@@ -40,6 +41,7 @@ mod durations;
 mod error;
 mod events;
 mod http;
+mod hubble;
 mod input;
 mod kernel;
 mod names;
@@ -51,6 +53,7 @@ mod records;
 mod session_rules;
 mod shared_status;
 mod show;
+mod socket;
 mod source;
 mod state_dir;
 mod status;
@@ -66,6 +69,7 @@ use std::thread::JoinHandle;
 
 use dataplane::{Frame, Memory};
 use observe::verdicts::EventBroker;
+use telemetry::TlsOptions;
 
 use events::Event;
 
@@ -93,6 +97,7 @@ pub struct Running {
     api: Option<api::Server>,
     http: Option<telemetry::Server>,
     https: Option<telemetry::Server>,
+    hubble: Option<::hubble::Server>,
     /// Prevents a second switch from using the same folder.
     _lock: fs::File,
 }
@@ -133,6 +138,7 @@ pub fn start(
         telemetry::Server::start(listener, Arc::new(http::SwitchPages::new(&shared, &events)))
             .map_err(|error| StartError::Failed(format!("start the HTTP server: {error}")))?;
     let https = start_https(&shared, &events)?;
+    let hubble = hubble::start(&shared)?;
     let channel = (events.clone(), received);
     let (names, published) = names::NameThreads::start(&shared, &events, copies)?;
     let control_loop = control_loop::ControlLoop::start(
@@ -171,6 +177,7 @@ pub fn start(
         api: Some(api),
         http: Some(http),
         https,
+        hubble,
         _lock: lock,
     })
 }
@@ -184,6 +191,11 @@ impl Running {
     /// Address of the server for clients elsewhere, if there is one.
     pub fn https_address(&self) -> Option<SocketAddr> {
         self.https.as_ref().map(telemetry::Server::address)
+    }
+
+    /// Address of the Hubble Observer API, if it is answered at one.
+    pub fn hubble_address(&self) -> Option<SocketAddr> {
+        self.hubble.as_ref().and_then(::hubble::Server::address)
     }
 
     /// Address of the HTTP server; with the port that the kernel chose, if it was left to it.
@@ -204,8 +216,8 @@ fn start_https(
         return Err(input("needs an API server, which reviews the clients' tokens".to_owned()));
     };
     let identity = match &config.metrics.certificate {
-        Some((cert, key)) => telemetry::Identity::of_files(cert, key),
-        None => telemetry::Identity::self_signed(&config.node_name),
+        Some((cert, key)) => telemetry::Identity::of_files(cert, key, TlsOptions::default()),
+        None => telemetry::Identity::self_signed(&config.node_name, TlsOptions::default()),
     };
     let guard = telemetry::Guard {
         identity: identity.map_err(input)?,
@@ -231,7 +243,7 @@ impl Drop for Running {
         }
         drop(self.names.take());
         drop(self.api.take());
-        drop((self.http.take(), self.https.take()));
+        drop((self.http.take(), self.https.take(), self.hubble.take()));
     }
 }
 

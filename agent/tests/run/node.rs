@@ -234,6 +234,11 @@ impl Node {
         self.running.https_address().unwrap()
     }
 
+    /// Where the Hubble Observer API is answered.
+    pub(crate) fn hubble_address(&self) -> std::net::SocketAddr {
+        self.running.hubble_address().unwrap()
+    }
+
     /// Ports by name.
     pub(crate) fn ports(&self) -> BTreeSet<String> {
         self.status().ports.into_iter().map(|port| port.name).collect()

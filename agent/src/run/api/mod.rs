@@ -9,10 +9,9 @@ mod connections;
 mod requests;
 mod streams;
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,7 +24,7 @@ use local_api::{Answer, ApiError, ErrorKind, write_line};
 
 use super::events::Event;
 use super::shared_status::SharedStatus;
-use super::state_dir::make_folder;
+use super::socket::listen;
 use connections::{CONNECTIONS, Connection, Doing, Shared, lock};
 
 /// Timeout for writing an answer.
@@ -52,9 +51,6 @@ impl Server {
         status: Arc<SharedStatus>,
         events: Sender<Event>,
     ) -> io::Result<Self> {
-        if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            make_folder(folder)?;
-        }
         let listener = Arc::new(listen(socket)?);
         let shared = Arc::new(Shared {
             status,
@@ -85,22 +81,6 @@ impl Drop for Server {
             tracing::debug!("remove {}: {error}", self.socket.display());
         }
     }
-}
-
-fn listen(socket: &Path) -> io::Result<UnixListener> {
-    let listener = match UnixListener::bind(socket) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            if UnixStream::connect(socket).is_ok() {
-                let text = "another podgate answers there";
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-            }
-            fs::remove_file(socket)?;
-            UnixListener::bind(socket)?
-        }
-        other => other?,
-    };
-    fs::set_permissions(socket, Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 fn accept(listener: &UnixListener, shared: &Arc<Shared>) {

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use control::api_server::{Event, InitialSync};
+use control::model::Pod;
 use control::{Fault, Kind, Object, ObjectRef, PodKey};
 
 use super::ports::Change;
 use super::{ControlLoop, names};
 use crate::run::source::{ClusterRecord, Reading, Restored, WatchInfo, WatchState, load};
-use observe::verdicts::Names;
+use observe::verdicts::{Names, PodLabels};
 
 /// Faults in the source's objects.
 #[derive(Default)]
@@ -80,6 +82,10 @@ fn is_reported(kind: Kind) -> bool {
         kind,
         Kind::ClusterNetworkPolicy | Kind::ClusterEgressFirewall | Kind::ClusterHostFirewall
     )
+}
+
+fn labels_of(pod: &Pod) -> PodLabels {
+    pod.labels.iter().map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
 }
 
 impl ControlLoop {
@@ -230,6 +236,7 @@ impl ControlLoop {
         self.control.handle(event);
         addresses.extend(pod.iter().flat_map(|pod| self.addresses(pod)));
         addresses.into_iter().for_each(|address| self.rename(address));
+        pod.iter().for_each(|pod| self.relabel(pod));
         if all_pods {
             self.rename_all();
         }
@@ -255,6 +262,22 @@ impl ControlLoop {
             .map(|(address, pod)| (address, pod.to_string().into()))
             .collect();
         self.shared.broker.set_cluster_names(names);
+        if self.shared.config.hubble.listen.is_some() {
+            let objects = self.control.objects();
+            let labels = objects.filter_map(|object| match object {
+                Object::Pod(pod) => Some((pod.key.to_string().into(), labels_of(&pod))),
+                _ => None,
+            });
+            self.shared.broker.set_labels(labels.collect());
+        }
+    }
+
+    /// Only the Hubble Observer API has a use for labels.
+    fn relabel(&self, pod: &PodKey) {
+        if self.shared.config.hubble.listen.is_some() {
+            let labels = self.control.pod(pod).map(|pod| labels_of(pod));
+            self.shared.broker.set_labels_of(&pod.to_string(), labels);
+        }
     }
 
     /// Records an event for `status` and the log.

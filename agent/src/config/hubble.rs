@@ -1,0 +1,50 @@
+//! Configuration of the Hubble Observer API.
+
+use std::path::PathBuf;
+
+use super::Faults;
+use super::metrics::{certificate, describe_certificate};
+use super::options::Options;
+use super::text::HubbleAddress;
+
+/// Where the Hubble Observer API is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hubble {
+    /// The address; `None`: it is not.
+    pub listen: Option<HubbleAddress>,
+    /// Certificate chain and key, PEM; `None`: made at the start.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Authorities of clients' certificates, PEM.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl Hubble {
+    pub(super) fn resolve(options: &Options, faults: &mut Faults) -> Self {
+        let (cert, key) = (&options.hubble_cert_file, &options.hubble_key_file);
+        let certificate = certificate("hubble", cert, key, faults);
+        let (listen, client_ca) = (&options.hubble_listen, &options.hubble_client_ca_file);
+        if !matches!(listen, Some(HubbleAddress::Tls(_))) {
+            let needed = format_args!("goes with an address in hubble-listen");
+            if certificate.is_some() {
+                faults.add("hubble-cert-file", needed);
+            }
+            if client_ca.is_some() {
+                faults.add("hubble-client-ca-file", needed);
+            }
+        }
+        Self { listen: listen.clone(), certificate, client_ca: client_ca.clone() }
+    }
+
+    pub(super) fn describe(&self) -> [(&'static str, String); 4] {
+        let (cert, key) = describe_certificate(self.certificate.as_ref());
+        [
+            ("hubble-listen", self.listen.iter().map(HubbleAddress::to_string).collect()),
+            ("hubble-cert-file", cert),
+            ("hubble-key-file", key),
+            (
+                "hubble-client-ca-file",
+                self.client_ca.iter().map(|it| it.display().to_string()).collect(),
+            ),
+        ]
+    }
+}

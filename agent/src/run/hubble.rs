@@ -1,0 +1,55 @@
+//! Starts the server of the Hubble Observer API.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use ::hubble::{Admission, Endpoint, Observer, Server};
+use telemetry::{Authorize, Identity, TlsOptions};
+
+use super::error::StartError;
+use super::http::Reviews;
+use super::shared_status::SharedStatus;
+use super::socket;
+use crate::config::{Config, HubbleAddress};
+
+/// Starts the server, if one is configured.
+///
+/// # Errors
+/// Names what cannot be used.
+pub(super) fn start(shared: &Arc<SharedStatus>) -> Result<Option<Server>, StartError> {
+    let config = &shared.config;
+    let Some(address) = &config.hubble.listen else { return Ok(None) };
+    let failed = |error| StartError::Failed(format!("hubble-listen: {address}: {error}"));
+    let endpoint = match address {
+        HubbleAddress::Unix(path) => {
+            Endpoint::Unix(socket::listen(path).map_err(failed)?, path.clone())
+        }
+        HubbleAddress::Tls(address) => {
+            let admission = admission(config).map_err(StartError::Input)?;
+            Endpoint::Tls(TcpListener::bind(address).map_err(failed)?, admission)
+        }
+    };
+    let observer = Observer::new(Arc::clone(&shared.broker), &config.node_name);
+    Server::start(endpoint, observer).map(Some).map_err(failed)
+}
+
+/// Which clients of an address are let in: those with a certificate, those with a token, or both.
+fn admission(config: &Config) -> Result<Admission, String> {
+    let hubble = &config.hubble;
+    if hubble.client_ca.is_none() && config.api_server.is_none() {
+        return Err("hubble-listen: needs hubble-client-ca-file, or an API server, which reviews \
+                    the clients' tokens"
+            .to_owned());
+    }
+    let options =
+        TlsOptions { protocols: ::hubble::server::PROTOCOLS, client_ca: hubble.client_ca.clone() };
+    let identity = match &hubble.certificate {
+        Some((cert, key)) => Identity::of_files(cert, key, options),
+        None => Identity::self_signed(&config.node_name, options),
+    };
+    let reviews = |access| Box::new(Reviews::new(access)) as Box<dyn Authorize>;
+    Ok(Admission {
+        identity: identity.map_err(|error| format!("hubble-listen: {error}"))?,
+        authorize: config.api_server.clone().map(reviews),
+    })
+}

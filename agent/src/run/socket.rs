@@ -1,0 +1,32 @@
+//! Unix sockets that the switch listens on.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use super::state_dir::make_folder;
+
+/// Listens at `socket`, for its owner only. A stale socket is replaced, a missing folder made.
+///
+/// # Errors
+/// If another process listens there, or the path cannot be used.
+pub(super) fn listen(socket: &Path) -> io::Result<UnixListener> {
+    if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        make_folder(folder)?;
+    }
+    let listener = match UnixListener::bind(socket) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if UnixStream::connect(socket).is_ok() {
+                let text = "another podgate answers there";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+            }
+            fs::remove_file(socket)?;
+            UnixListener::bind(socket)?
+        }
+        other => other?,
+    };
+    fs::set_permissions(socket, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}

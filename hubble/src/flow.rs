@@ -1,0 +1,385 @@
+//! A verdict as a flow.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use jiff::Timestamp as Moment;
+use observe::verdicts::{Direction, End, Event, Verdict};
+
+use crate::messages::Timestamp;
+use crate::messages::flow::{
+    BoolValue, Emitter, Endpoint, EventType, Flow, Icmp, Ip, Layer4, Policy, Ports, Protocol,
+    Service, Tcp, TcpFlags, direction, identity, verdict,
+};
+use crate::reason::drop_reason_of;
+
+/// The cluster's name, as Hubble has it where none is configured.
+pub const CLUSTER: &str = "default";
+/// Ports of the switch that lead to no pod.
+const HOST: &str = "host";
+const UPLINK: &str = "uplink";
+
+/// The flow of a verdict.
+pub fn flow(event: &Event) -> Flow {
+    let (from, to) = (&event.from, &event.to);
+    let drop_reason = match event.verdict {
+        Verdict::Dropped => drop_reason_of(&event.reason),
+        Verdict::Forwarded => 0,
+    };
+    let event_type = event_type(event);
+    let is_trace = event_type.kind == EventType::TRACE;
+    let mut flow = Flow {
+        time: moment(event).map(timestamp),
+        verdict: number(event.verdict),
+        drop_reason: drop_reason.unsigned_abs(),
+        ip: addresses(event),
+        l4: layer4(event),
+        source: Some(endpoint(from, event.in_port.as_deref())),
+        destination: Some(endpoint(to, event.out_port.as_deref())),
+        flow_type: Flow::L3_L4,
+        node_name: event.node.to_string(),
+        source_names: from.name.iter().map(|name| name.to_string()).collect(),
+        destination_names: to.name.iter().map(|name| name.to_string()).collect(),
+        event_type: Some(event_type),
+        source_service: service(from),
+        destination_service: service(to),
+        traffic_direction: traffic_direction(event),
+        trace_observation_point: match event_type.sub_type {
+            _ if !is_trace => 0,
+            0 => Flow::TO_ENDPOINT,
+            other => other,
+        },
+        drop_reason_desc: drop_reason,
+        is_reply: is_reply(event).map(|value| BoolValue { value }),
+        trace_reason: if is_trace { Flow::NEW } else { 0 },
+        emitter: Some(Emitter {
+            name: "Podgate".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }),
+        summary: summary(event),
+        ..Flow::default()
+    };
+    for rule in &event.by {
+        let is_ingress = is_ingress(rule, event.denied);
+        let list = match (event.verdict, is_ingress) {
+            (Verdict::Forwarded, true) => &mut flow.ingress_allowed_by,
+            (Verdict::Forwarded, false) => &mut flow.egress_allowed_by,
+            (Verdict::Dropped, true) => &mut flow.ingress_denied_by,
+            (Verdict::Dropped, false) => &mut flow.egress_denied_by,
+        };
+        for policy in policies(rule) {
+            if !list.contains(&policy) {
+                list.push(policy);
+            }
+        }
+    }
+    flow
+}
+
+/// When a verdict was taken.
+pub fn moment(event: &Event) -> Option<Moment> {
+    event.time.parse().ok()
+}
+
+/// A moment on the wire.
+pub fn timestamp(moment: Moment) -> Timestamp {
+    Timestamp { seconds: moment.as_second(), nanos: moment.subsec_nanosecond() }
+}
+
+/// The number of `flow.Verdict`.
+pub fn number(of: Verdict) -> i32 {
+    match of {
+        Verdict::Forwarded => verdict::FORWARDED,
+        Verdict::Dropped => verdict::DROPPED,
+    }
+}
+
+/// The direction of a connection, as `flow.TrafficDirection`: of the policies that denied it, else
+/// towards a pod of this cluster node or from one.
+pub fn traffic_direction(event: &Event) -> i32 {
+    let is_pod = |port: &Option<Arc<str>>| port.as_ref().is_some_and(|port| port.contains('/'));
+    let denied = event.denied.or_else(|| event.by.iter().find_map(|rule| direction_of(rule)));
+    match denied {
+        Some(Direction::Ingress) if event.verdict == Verdict::Dropped => direction::INGRESS,
+        Some(Direction::Egress) if event.verdict == Verdict::Dropped => direction::EGRESS,
+        _ if is_pod(&event.out_port) => direction::INGRESS,
+        _ if is_pod(&event.in_port) => direction::EGRESS,
+        _ => direction::UNKNOWN,
+    }
+}
+
+/// The kind of event that a verdict comes closest to.
+pub fn event_type(event: &Event) -> EventType {
+    match (event.verdict, event.reason.as_str()) {
+        (_, "policy-allowed" | "policy-denied") => {
+            EventType { kind: EventType::POLICY_VERDICT, sub_type: 0 }
+        }
+        (Verdict::Dropped, reason) => {
+            EventType { kind: EventType::DROP, sub_type: drop_reason_of(reason) }
+        }
+        (Verdict::Forwarded, _) => EventType {
+            kind: EventType::TRACE,
+            sub_type: match event.out_port.as_deref() {
+                Some(HOST) => Flow::TO_HOST,
+                Some(UPLINK) => Flow::TO_NETWORK,
+                _ => 0,
+            },
+        },
+    }
+}
+
+/// Whether it is a reply: a connection that is opened is none; of other drops it is not known.
+pub fn is_reply(event: &Event) -> Option<bool> {
+    let opens = event.verdict == Verdict::Forwarded || event.reason == "policy-denied";
+    opens.then_some(false)
+}
+
+/// Which IP version, as `flow.IPVersion`.
+pub fn ip_version(event: &Event) -> i32 {
+    match event.from.ip {
+        Some(ip) if ip.is_ipv4() => Ip::V4,
+        Some(_) => Ip::V6,
+        None => 0,
+    }
+}
+
+/// The reserved identity of an end behind a port of the switch.
+pub fn identity_of(end: &End, port: Option<&str>) -> u32 {
+    match port {
+        _ if end.pod.is_some() => identity::UNKNOWN,
+        Some(HOST) => identity::HOST,
+        _ if end.ip.is_some() => identity::WORLD,
+        _ => identity::UNKNOWN,
+    }
+}
+
+/// The flags of a TCP packet.
+pub fn tcp_flags(event: &Event) -> Option<TcpFlags> {
+    let names: Vec<&str> = event.tcp_flags.as_deref()?.split(',').collect();
+    let has = |name: &str| names.contains(&name);
+    Some(TcpFlags {
+        fin: has("FIN"),
+        syn: has("SYN"),
+        rst: has("RST"),
+        psh: has("PSH"),
+        ack: has("ACK"),
+        urg: has("URG"),
+        ece: has("ECE"),
+        cwr: has("CWR"),
+        ns: false,
+    })
+}
+
+fn addresses(event: &Event) -> Option<Ip> {
+    let text = |end: &End| end.ip.map(|ip| ip.to_string()).unwrap_or_default();
+    let version = ip_version(event);
+    (version != 0).then(|| Ip { source: text(&event.from), destination: text(&event.to), version })
+}
+
+fn layer4(event: &Event) -> Option<Layer4> {
+    let port = |end: &End| end.port.map(u32::from).unwrap_or_default();
+    let (source_port, destination_port) = (port(&event.from), port(&event.to));
+    let ports = Ports { source_port, destination_port };
+    let icmp = Icmp { kind: event.icmp_type.map(u32::from).unwrap_or_default() };
+    let protocol = match event.protocol.as_deref()? {
+        "TCP" => Protocol::Tcp(Tcp { source_port, destination_port, flags: tcp_flags(event) }),
+        "UDP" => Protocol::Udp(ports),
+        "SCTP" => Protocol::Sctp(ports),
+        "ICMP" => Protocol::Icmpv4(icmp),
+        "ICMPv6" => Protocol::Icmpv6(icmp),
+        _ => return None,
+    };
+    Some(Layer4 { protocol: Some(protocol) })
+}
+
+fn endpoint(end: &End, port: Option<&str>) -> Endpoint {
+    let identity = identity_of(end, port);
+    let Some((namespace, name)) = end.pod.as_deref().and_then(|pod| pod.split_once('/')) else {
+        let labels = match identity {
+            identity::HOST => vec!["reserved:host".to_owned()],
+            identity::WORLD => vec!["reserved:world".to_owned()],
+            _ => Vec::new(),
+        };
+        return Endpoint { identity, labels, ..Endpoint::default() };
+    };
+    let labels = end.labels.iter().flat_map(|labels| labels.iter());
+    Endpoint {
+        identity,
+        namespace: namespace.to_owned(),
+        labels: labels.map(|(key, value)| format!("k8s:{key}={value}")).collect(),
+        pod_name: name.to_owned(),
+        cluster_name: CLUSTER.to_owned(),
+    }
+}
+
+fn service(end: &End) -> Option<Service> {
+    let (namespace, name) = end.service.as_deref()?.split_once('/')?;
+    Some(Service { name: name.to_owned(), namespace: namespace.to_owned() })
+}
+
+/// What stands behind the verdict: of the packet, then why, where the verdict leaves that open.
+fn summary(event: &Event) -> String {
+    let mut text = match (event.protocol.as_deref(), &event.tcp_flags, event.icmp_type) {
+        (Some("TCP"), Some(flags), _) => format!("TCP Flags: {}", flags.replace(',', ", ")),
+        (Some(protocol), _, Some(kind)) => format!("{protocol} type {kind}"),
+        (Some(protocol), ..) => protocol.to_owned(),
+        (None, ..) => String::new(),
+    };
+    if event.verdict == Verdict::Dropped {
+        let _ = write!(text, "{}{}", if text.is_empty() { "" } else { "; " }, event.reason);
+    }
+    if !event.by.is_empty() {
+        let _ = write!(text, " by {}", event.by.join(", "));
+    }
+    text
+}
+
+/// The direction of a rule's text, `KIND NAME ingress[0]`.
+fn direction_of(rule: &str) -> Option<Direction> {
+    let (_, place) = rule.rsplit_once(' ')?;
+    match place {
+        _ if place.starts_with("ingress[") => Some(Direction::Ingress),
+        _ if place.starts_with("egress[") => Some(Direction::Egress),
+        _ => None,
+    }
+}
+
+fn is_ingress(rule: &str, denied: Option<Direction>) -> bool {
+    // Without either: default-allow, which names no policy.
+    direction_of(rule).or(denied).unwrap_or(Direction::Ingress) == Direction::Ingress
+}
+
+/// The policies that a rule's text names: `KIND NS/NAME ingress[0]`, `default-deny of KIND NS/NAME, …`.
+fn policies(rule: &str) -> impl Iterator<Item = Policy> {
+    let names = match rule.strip_prefix("default-deny of ") {
+        Some(names) => names,
+        None if direction_of(rule).is_some() => {
+            rule.rsplit_once(' ').map_or(rule, |(policy, _)| policy)
+        }
+        None => rule,
+    };
+    names.split(", ").filter_map(|text| {
+        let (kind, name) = text.split_once(' ')?;
+        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+        let [name, namespace, kind] = [name, namespace, kind].map(str::to_owned);
+        Some(Policy { name, namespace, kind })
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A connection that a policy denies.
+    pub(crate) fn denied() -> Event {
+        Event {
+            time: "2026-11-21T02:25:35.123Z".into(),
+            node: "node-a".into(),
+            verdict: Verdict::Dropped,
+            reason: "policy-denied".into(),
+            by: vec!["default-deny of NetworkPolicy default/db, NetworkPolicy default/all".into()],
+            from: End {
+                pod: Some("default/frontend".into()),
+                ip: Some("10.1.0.3".parse().unwrap()),
+                port: Some(41000),
+                labels: Some([("role".into(), "frontend".into())].into()),
+                ..End::default()
+            },
+            to: End {
+                pod: Some("default/db".into()),
+                ip: Some("10.1.0.2".parse().unwrap()),
+                port: Some(6379),
+                service: Some("default/redis".into()),
+                ..End::default()
+            },
+            protocol: Some("TCP".into()),
+            icmp_type: None,
+            tcp_flags: Some("SYN".into()),
+            in_port: Some("default/frontend".into()),
+            out_port: Some("default/db".into()),
+            denied: Some(Direction::Ingress),
+        }
+    }
+
+    fn policy(kind: &str, namespace: &str, name: &str) -> Policy {
+        let [name, namespace, kind] = [name, namespace, kind].map(str::to_owned);
+        Policy { name, namespace, kind }
+    }
+
+    #[test]
+    fn a_denied_connection() {
+        let flow = flow(&denied());
+        assert_eq!(flow.time.unwrap(), Timestamp { seconds: 1_795_227_935, nanos: 123_000_000 });
+        assert_eq!((flow.verdict, flow.drop_reason_desc), (verdict::DROPPED, 133));
+        assert_eq!(flow.event_type.unwrap().kind, EventType::POLICY_VERDICT);
+        assert_eq!(flow.traffic_direction, direction::INGRESS);
+        let source = flow.source.unwrap();
+        assert_eq!((&*source.namespace, &*source.pod_name), ("default", "frontend"));
+        assert_eq!(source.labels, ["k8s:role=frontend"]);
+        assert_eq!(flow.destination_service.unwrap().name, "redis");
+        let Some(Protocol::Tcp(tcp)) = flow.l4.unwrap().protocol else { panic!("no TCP") };
+        assert_eq!((tcp.source_port, tcp.destination_port), (41000, 6379));
+        assert_eq!(tcp.flags.unwrap(), TcpFlags { syn: true, ..TcpFlags::default() });
+        let wanted =
+            [policy("NetworkPolicy", "default", "db"), policy("NetworkPolicy", "default", "all")];
+        assert_eq!(flow.ingress_denied_by, wanted);
+        assert!(flow.egress_denied_by.is_empty() && flow.ingress_allowed_by.is_empty());
+        assert!(flow.summary.starts_with("TCP Flags: SYN; policy-denied by default-deny of "));
+        assert_eq!(flow.is_reply, Some(BoolValue { value: false }));
+    }
+
+    #[test]
+    fn an_allowed_connection_to_the_world() {
+        let event = Event {
+            verdict: Verdict::Forwarded,
+            reason: "policy-allowed".into(),
+            by: vec!["ClusterNetworkPolicy out egress[3]".into(), "default-allow".into()],
+            to: End {
+                ip: Some("2001:db8::1".parse().unwrap()),
+                name: Some("www.example.org".into()),
+                ..End::default()
+            },
+            out_port: Some("uplink".into()),
+            denied: None,
+            ..denied()
+        };
+        let flow = flow(&event);
+        assert_eq!((flow.verdict, flow.drop_reason_desc), (verdict::FORWARDED, 0));
+        assert_eq!(flow.traffic_direction, direction::EGRESS);
+        assert_eq!(flow.egress_allowed_by, [policy("ClusterNetworkPolicy", "", "out")]);
+        assert!(flow.ingress_allowed_by.is_empty());
+        let to = flow.destination.unwrap();
+        assert_eq!((to.identity, &to.labels[..]), (2, &["reserved:world".to_owned()][..]));
+        assert_eq!(flow.destination_names, ["www.example.org"]);
+    }
+
+    #[test]
+    fn a_packet_that_no_policy_is_about() {
+        let event = Event {
+            verdict: Verdict::Dropped,
+            reason: "truncated".into(),
+            by: Vec::new(),
+            from: End::default(),
+            to: End::default(),
+            protocol: None,
+            tcp_flags: None,
+            denied: None,
+            out_port: None,
+            ..denied()
+        };
+        let dropped = flow(&event);
+        assert_eq!(dropped.event_type.unwrap(), EventType { kind: 1, sub_type: 134 });
+        assert_eq!((dropped.ip, dropped.l4, dropped.is_reply), (None, None, None));
+        assert_eq!(dropped.summary, "truncated");
+        let event = Event {
+            verdict: Verdict::Forwarded,
+            reason: "own-node".into(),
+            in_port: Some("host".into()),
+            out_port: Some("default/db".into()),
+            ..event
+        };
+        let traced = flow(&event);
+        assert_eq!(traced.event_type.unwrap(), EventType { kind: 4, sub_type: 0 });
+        assert_eq!(traced.trace_observation_point, Flow::TO_ENDPOINT);
+    }
+}

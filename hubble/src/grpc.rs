@@ -1,0 +1,232 @@
+//! gRPC over HTTP/2 (grpc/doc/PROTOCOL-HTTP2.md), as far as a server of small requests needs it.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use prost::Message;
+use tokio::sync::mpsc;
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// Its code.
+    pub(crate) code: Code,
+    /// For people.
+    pub(crate) message: String,
+}
+
+/// Codes of gRPC (grpc/doc/statuscodes.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// The request cannot be used.
+    InvalidArgument = 3,
+    /// The client may not.
+    PermissionDenied = 7,
+    /// Too many calls.
+    ResourceExhausted = 8,
+    /// There is no such method, or it is not supported.
+    Unimplemented = 12,
+    /// A fault of the server.
+    Internal = 13,
+    /// Try again later.
+    Unavailable = 14,
+    /// The client did not say who it is.
+    Unauthenticated = 16,
+}
+
+impl Status {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// Bytes before each message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+/// Longest request, in bytes.
+const MOST: usize = 1 << 20;
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const KIND: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Whether a request is a call at all.
+pub(crate) fn is_call<T>(request: &Request<T>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let kind = kind.and_then(|kind| kind.strip_prefix(KIND.as_bytes()));
+    *request.method() == Method::POST && matches!(kind, Some([] | [b'+' | b';', ..]))
+}
+
+/// Reads the one message of a request.
+pub(crate) async fn read<M: Message + Default>(body: Incoming) -> Result<M, Status> {
+    let failed = |code, text: &str| Status::new(code, format!("request: {text}"));
+    let whole = Limited::new(body, MOST + PREFIX).collect().await;
+    let whole = whole.map_err(|error| failed(Code::ResourceExhausted, &error.to_string()))?;
+    decode(&whole.to_bytes()).map_err(|(code, text)| failed(code, &text))
+}
+
+fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, (Code, String)> {
+    let Some(([compressed, length @ ..], message)) = bytes.split_first_chunk::<PREFIX>() else {
+        return Err((Code::Internal, "there is no message".to_owned()));
+    };
+    if *compressed != 0 {
+        return Err((Code::Unimplemented, "compressed messages are not supported".to_owned()));
+    }
+    if u32::from_be_bytes(*length) as usize != message.len() {
+        return Err((Code::Internal, "there is not exactly one message".to_owned()));
+    }
+    M::decode(message).map_err(|error| (Code::InvalidArgument, error.to_string()))
+}
+
+/// Appends a message with its prefix.
+pub(crate) fn append(message: &impl Message, to: &mut BytesMut) {
+    let length = message.encoded_len();
+    to.put_u8(0);
+    // Messages of the server are a few kilobytes long.
+    to.put_u32(length as u32);
+    // The buffer grows as it has to.
+    let _ = message.encode(to);
+}
+
+/// The answer of a call.
+pub(crate) enum Answer {
+    /// One message.
+    One(Bytes),
+    /// Messages as they come, until the sender is dropped.
+    Many(mpsc::Receiver<Bytes>),
+}
+
+impl Answer {
+    /// One message.
+    pub(crate) fn one(message: &impl Message) -> Self {
+        let mut bytes = BytesMut::new();
+        append(message, &mut bytes);
+        Self::One(bytes.freeze())
+    }
+}
+
+/// The response to a call.
+pub(crate) fn response(answer: Result<Answer, Status>) -> Response<Content> {
+    let (content, status) = match answer {
+        Ok(Answer::One(bytes)) => (Content::One(bytes), None),
+        Ok(Answer::Many(messages)) => (Content::Many(messages), None),
+        Err(status) => (Content::Done, Some(status)),
+    };
+    let mut response = Response::new(content);
+    response.headers_mut().insert(CONTENT_TYPE, KIND);
+    if let Some(status) = status {
+        let headers = response.headers_mut();
+        headers.insert(STATUS, HeaderValue::from(status.code as u16));
+        // Percent-encoded text is a header's value.
+        if let Ok(message) = HeaderValue::from_str(&percent_encoded(&status.message)) {
+            headers.insert(MESSAGE, message);
+        }
+    }
+    response
+}
+
+/// The response to a request that is no call.
+pub(crate) fn no_call() -> Response<Content> {
+    let mut response = Response::new(Content::Done);
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    response
+}
+
+/// The body of a response: messages, then the status OK.
+pub(crate) enum Content {
+    One(Bytes),
+    Many(mpsc::Receiver<Bytes>),
+    Trailers,
+    Done,
+}
+
+impl Body for Content {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let content = self.get_mut();
+        let message = match content {
+            Self::One(bytes) => Some(std::mem::take(bytes)),
+            Self::Many(messages) => match messages.poll_recv(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Poll::Ready(None) => None,
+            },
+            Self::Trailers => None,
+            Self::Done => return Poll::Ready(None),
+        };
+        if let Some(bytes) = message {
+            *content = Self::Trailers;
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        *content = Self::Done;
+        let trailers = HeaderMap::from_iter([(STATUS, HeaderValue::from_static("0"))]);
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Done)
+    }
+}
+
+/// Encodes a status' message.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'$' | b'&'..=b'~' => encoded.push(byte.into()),
+            _ => {
+                let _ = write!(encoded, "%{byte:02X}");
+            }
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::UInt32Value;
+
+    #[test]
+    fn messages_have_a_prefix() {
+        let mut bytes = BytesMut::new();
+        append(&UInt32Value { value: 300 }, &mut bytes);
+        assert_eq!(bytes[..], [0, 0, 0, 0, 3, 8, 0xac, 2]);
+        assert_eq!(decode::<UInt32Value>(&bytes).unwrap().value, 300);
+        for (spoilt, code) in [
+            (&[][..], Code::Internal),
+            (&[0, 0, 0, 0], Code::Internal),
+            (&[1, 0, 0, 0, 0], Code::Unimplemented),
+            (&[0, 0, 0, 0, 1], Code::Internal),
+            (&[0, 0, 0, 0, 0, 0], Code::Internal),
+            (&[0, 0, 0, 0, 1, 8], Code::InvalidArgument),
+        ] {
+            assert_eq!(decode::<UInt32Value>(spoilt).unwrap_err().0, code, "{spoilt:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_known_by_its_media_type() {
+        let of = |kind: &'static str| {
+            is_call(&Request::post("/").header(CONTENT_TYPE, kind).body(()).unwrap())
+        };
+        assert!(of("application/grpc") && of("application/grpc+proto"));
+        assert!(!of("application/grpc-web") && !of("text/plain"));
+        assert!(!is_call(&Request::get("/").header(CONTENT_TYPE, KIND).body(()).unwrap()));
+    }
+
+    #[test]
+    fn a_status_tells_its_message_in_ascii() {
+        assert_eq!(percent_encoded("50% of «x»\n"), "50%25 of %C2%ABx%C2%BB%0A");
+    }
+}

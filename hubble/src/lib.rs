@@ -1,0 +1,29 @@
+//! The Hubble Observer API over the switch's verdicts: `hubble` and other clients of
+//! `observer.Observer` work against a cluster node.
+//!
+//! ```text
+//! EventBroker ─ events that match ─▶ thread of a call ─ flows ─▶ HTTP/2 ─▶ client
+//! ```
+//!
+//! - [`messages`]: the messages, by the numbers of the public proto files,
+//! - [`flow`], [`reason`]: a verdict as a flow,
+//! - [`filter`], [`selector`]: which flows a client wants,
+//! - `grpc`: gRPC over hyper's HTTP/2,
+//! - [`service`]: the methods,
+//! - [`server`]: sockets, TLS, and which clients are let in.
+//!
+//! gRPC needs little here, messages in one direction with a length before each. hyper and prost are what
+//! is used of it: tonic would bring a dozen further crates for the rest.
+
+pub mod filter;
+pub mod flow;
+mod grpc;
+mod mask;
+pub mod messages;
+pub mod reason;
+pub mod selector;
+pub mod server;
+pub mod service;
+
+pub use server::{Admission, Endpoint, Server};
+pub use service::Observer;

@@ -1,0 +1,292 @@
+//! Sockets, TLS, and which clients are let in.
+//!
+//! | where | who is let in |
+//! |---|---|
+//! | a unix socket | whoever the file's mode lets connect |
+//! | an address, over TLS | a client with a certificate of a known authority, or with a token that the API server reviews |
+//!
+//! A token comes as `authorization: Bearer`, or as the password of `Basic`, which is what `hubble` can send.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::header::{AUTHORIZATION, HeaderMap};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Request, Response, body::Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use telemetry::{Access, Admitted, Authorize, Connections, Credential, Identity};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+
+use crate::grpc::{Answer, Code, Content, Status, is_call, no_call, response};
+use crate::service::Observer;
+
+/// The name of HTTP/2 in ALPN, which gRPC clients insist on.
+pub const PROTOCOLS: &[&[u8]] = &[b"h2"];
+
+/// Where the server listens.
+pub enum Endpoint {
+    /// A unix socket, and its file, which is removed at the end.
+    Unix(UnixListener, PathBuf),
+    /// An address, over TLS.
+    Tls(TcpListener, Admission),
+}
+
+/// Which clients of an address are let in.
+pub struct Admission {
+    /// The server's certificate, and the authorities of clients' certificates: a client that shows
+    /// one is let in.
+    pub identity: Identity,
+    /// Decides about tokens; `None`: none is let in by a token.
+    pub authorize: Option<Box<dyn Authorize>>,
+}
+
+/// Connections at a time.
+const CONNECTIONS: usize = 32;
+/// Calls of a connection at a time.
+const CALLS: u32 = 32;
+/// Largest head of a request.
+const MOST_HEAD: u32 = 32 << 10;
+/// Interval of pings, and how long one may take.
+const PING: Duration = Duration::from_secs(30);
+/// Wait after a failed accept, such as for want of a file descriptor.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A running server; dropping it ends it.
+#[derive(Debug)]
+pub struct Server {
+    address: Option<SocketAddr>,
+    socket: Option<PathBuf>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What every connection shares.
+struct Site {
+    observer: Observer,
+    /// Where the server listens, for clients.
+    address: String,
+    admission: Option<Admission>,
+}
+
+impl Server {
+    /// Answers on `endpoint`.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(endpoint: Endpoint, observer: Observer) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut server = Self { address: None, socket: None, stop: Some(stop), thread: None };
+        let serve: Box<dyn FnOnce() + Send> = match endpoint {
+            Endpoint::Unix(listener, path) => {
+                listener.set_nonblocking(true)?;
+                let address = format!("unix://{}", path.display());
+                server.socket = Some(path);
+                let site = Arc::new(Site { observer, address, admission: None });
+                Box::new(move || run(runtime, accept_unix(listener, site), stopped))
+            }
+            Endpoint::Tls(listener, admission) => {
+                listener.set_nonblocking(true)?;
+                let address = listener.local_addr()?;
+                server.address = Some(address);
+                let (address, admission) = (address.to_string(), Some(admission));
+                let site = Arc::new(Site { observer, address, admission });
+                Box::new(move || run(runtime, accept_tls(listener, site), stopped))
+            }
+        };
+        server.thread = Some(std::thread::Builder::new().name("hubble".into()).spawn(serve)?);
+        Ok(server)
+    }
+
+    /// The address it listens on, if it is no unix socket.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has no result; a panic was reported by its thread.
+            let _ = thread.join();
+        }
+        if let Some(Err(error)) = self.socket.as_ref().map(std::fs::remove_file) {
+            tracing::debug!("hubble: remove the socket: {error}");
+        }
+    }
+}
+
+fn run(
+    runtime: tokio::runtime::Runtime,
+    accept: impl Future<Output = io::Result<()>>,
+    stopped: oneshot::Receiver<()>,
+) {
+    runtime.block_on(async move {
+        tokio::select! {
+            result = accept => {
+                if let Err(error) = result {
+                    tracing::error!("hubble: {error}");
+                }
+            }
+            _ = stopped => {}
+        }
+    });
+    // The lookup of the API server's name may block.
+    runtime.shutdown_background();
+}
+
+async fn accept_unix(listener: UnixListener, site: Arc<Site>) -> io::Result<()> {
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let mut connections = Connections::new(CONNECTIONS);
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => connections.begin(None, |admitted| {
+                admitted.set();
+                serve(stream, Arc::clone(&site), true, admitted)
+            }),
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn accept_tls(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let mut connections = Connections::new(CONNECTIONS);
+    loop {
+        let (stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                pause(&error).await;
+                continue;
+            }
+        };
+        let site = Arc::clone(&site);
+        connections.begin(Some(client), |admitted: Admitted| async move {
+            let Some(admission) = &site.admission else { return };
+            match admission.identity.accept(stream).await {
+                Ok(stream) => {
+                    // The handshake fails if no known authority signed it.
+                    let has_certificate = stream.get_ref().1.peer_certificates().is_some();
+                    if has_certificate {
+                        admitted.set();
+                    }
+                    serve(stream, Arc::clone(&site), has_certificate, admitted).await;
+                }
+                Err(error) => tracing::debug!("hubble: {error}"),
+            }
+        });
+    }
+}
+
+async fn pause(error: &io::Error) {
+    tracing::debug!("hubble: accept: {error}");
+    tokio::time::sleep(PAUSE).await;
+}
+
+/// Serves the calls of a connection; `is_known` says whether its client needs no token.
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    site: Arc<Site>,
+    is_known: bool,
+    admitted: Admitted,
+) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (site, admitted) = (Arc::clone(&site), admitted.clone());
+        async move { Ok::<_, Infallible>(answer(&site, request, is_known, &admitted).await) }
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .max_concurrent_streams(CALLS)
+        .max_header_list_size(MOST_HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!("hubble: {error}");
+    }
+}
+
+async fn answer(
+    site: &Site,
+    request: Request<Incoming>,
+    is_known: bool,
+    admitted: &Admitted,
+) -> Response<Content> {
+    if !is_call(&request) {
+        return no_call();
+    }
+    let (head, body) = request.into_parts();
+    let path = head.uri.path();
+    let called: Result<Answer, Status> = async {
+        if !is_known {
+            admit(site, &head.headers, path).await?;
+            admitted.set();
+        }
+        let endpoint = (site.address.as_str(), site.admission.is_some());
+        site.observer.call(path, body, endpoint).await
+    }
+    .await;
+    if let Err(status) = &called {
+        tracing::debug!("hubble: {path}: {}", status.message);
+    }
+    response(called)
+}
+
+/// Decides by the token of a call.
+async fn admit(site: &Site, headers: &HeaderMap, path: &str) -> Result<(), Status> {
+    let refused = |text: &str| Status::new(Code::Unauthenticated, text);
+    let authorize = site.admission.as_ref().and_then(|it| it.authorize.as_ref());
+    let Some(authorize) = authorize else {
+        return Err(refused("a client certificate is needed"));
+    };
+    let credential = telemetry::credential(headers).or_else(|| password(headers));
+    let Some(credential) = credential else {
+        return Err(refused("a client certificate or a token is needed"));
+    };
+    match authorize.authorize(credential, path.to_owned()).await {
+        Access::Granted => Ok(()),
+        Access::Unauthenticated(why) => Err(Status::new(Code::Unauthenticated, why)),
+        Access::Denied(why) => Err(Status::new(Code::PermissionDenied, why)),
+        Access::Unavailable(why) => Err(Status::new(Code::Unavailable, why)),
+    }
+}
+
+/// The password of `authorization: Basic` (RFC 7617), as a token.
+fn password(headers: &HeaderMap) -> Option<Credential> {
+    let (scheme, encoded) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let text = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+    let (_, password) = text.split_once(':')?;
+    (!password.is_empty()).then(|| Credential::Bearer(password.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::HeaderValue;
+
+    #[test]
+    fn a_password_is_a_token() {
+        let of = |value: &'static str| {
+            password(&HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]))
+        };
+        // user:token
+        assert_eq!(of("Basic dXNlcjp0b2tlbg=="), Some(Credential::Bearer("token".to_owned())));
+        for text in ["Basic dXNlcjo=", "Basic !", "Bearer x", "Basic"] {
+            assert_eq!(of(text), None, "{text}");
+        }
+    }
+}
