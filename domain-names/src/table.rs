@@ -307,6 +307,12 @@ impl<P: Ord + Clone> NameTable<P> {
         gone.map(closed).collect()
     }
 
+    /// Removes all names of all pods.
+    pub fn clear(&mut self) -> Vec<Change<P>> {
+        let pods: Vec<P> = self.pods.keys().cloned().collect();
+        pods.iter().flat_map(|pod| self.forget(pod)).collect()
+    }
+
     /// Decides about every address; returns the names with a change.
     fn update(
         &mut self,

@@ -401,6 +401,25 @@ fn leave_state(files: &NodeFiles, server: &ApiServer) -> Kernel {
     node.stop()
 }
 
+/// Saves an address of a domain name for `web`, as a switch does.
+fn leave_name(files: &NodeFiles) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let head = json!({"saved_at": now.as_secs()});
+    let name = json!({"pod": {"namespace": "default", "name": "web"}, "name": "www.example.org",
+        "address": "192.0.2.80", "left_s": 3600});
+    std::fs::write(files.path("state/names"), format!("{head}\n{name}\n")).unwrap();
+}
+
+fn knows_name(node: &Node) -> bool {
+    node.show("names").unwrap().contains("192.0.2.80")
+}
+
+/// No address of a domain name is left, neither in memory nor on disk.
+fn name_is_gone(files: &NodeFiles, node: &Node) -> bool {
+    let saved = std::fs::read_to_string(files.path("state/names")).unwrap();
+    !knows_name(node) && !saved.contains("192.0.2.80")
+}
+
 /// Everything is closed, and `status` says why.
 fn refused_state(node: &Node) {
     let status = node.status();
@@ -447,9 +466,11 @@ fn a_saved_state_of_another_cluster_ends_when_the_api_server_answers() {
     let mut server = ApiServer::new();
     let files = NodeFiles::new("other-cluster-late");
     let kernel = leave_state(&files, &server);
+    leave_name(&files);
     server.go_away();
     let node = start(&files, &server, kernel);
     assert!(ready(&node), "the saved state decides");
+    assert!(knows_name(&node));
     let (db, web) = (node.taken_up("db", DB), node.taken_up("web", WEB));
     web.send(&syn(WEB, DB, 81));
     db.expects(&syn(WEB, DB, 81), DB);
@@ -461,9 +482,32 @@ fn a_saved_state_of_another_cluster_ends_when_the_api_server_answers() {
     in_force(&node, |status| status.source.restore_error.is_some());
     refused_state(&node);
     until(|| node.status().sessions.used == 0);
+    until(|| name_is_gone(&files, &node));
     assert!(!ready(&node));
     server.forbid("endpointslices", false);
     until(|| ready(&node));
+    web.send(&syn(WEB, DB, 82));
+    db.expects(&syn(WEB, DB, 82), DB);
+}
+
+#[test]
+fn what_is_left_of_another_cluster_ends_when_its_identity_is_known_late() {
+    let server = ApiServer::new();
+    let files = NodeFiles::new("other-cluster-last");
+    let kernel = leave_state(&files, &server);
+    leave_name(&files);
+    server.withhold_identity(true);
+    server.apply(kube_system("second"));
+    let node = start(&files, &server, kernel);
+    until(|| node.status().source.synced);
+    let (db, web) = (node.taken_up("db", DB), node.taken_up("web", WEB));
+    assert!(node.status().sessions.used == 1 && knows_name(&node), "all that is not an object");
+
+    server.withhold_identity(false);
+    in_force(&node, |status| status.source.restore_error.is_some());
+    until(|| node.status().sessions.used == 0);
+    until(|| name_is_gone(&files, &node));
+    assert!(ready(&node), "the objects are the second cluster's");
     web.send(&syn(WEB, DB, 82));
     db.expects(&syn(WEB, DB, 82), DB);
 }

@@ -195,6 +195,11 @@ impl Switch {
         self.sessions.depart(addresses, self.published.load(Ordering::Acquire) + 1);
     }
 
+    /// Ends every session, with the next snapshot: what its addresses were is not known any more.
+    pub fn depart_all(&self) {
+        self.sessions.depart_all(self.published.load(Ordering::Acquire) + 1);
+    }
+
     /// Remembers the pods of a snapshot, and ends the sessions of those that are not in it any more.
     fn note_pods(&self, snapshot: &Snapshot) {
         let ports = snapshot.ports().filter(|(_, port)| port.kind == PortKind::Pod);

@@ -113,6 +113,7 @@ fn answer(
             return refuse(stream, 404, "the server could not find the requested resource");
         }
         Some(Refusal::Forbidden) => return refuse(stream, 403, "forbidden"),
+        Some(Refusal::Unavailable) => return refuse(stream, 503, "not ready yet"),
         Some(Refusal::Expired) => return refuse(stream, 410, "too old resource version"),
         None => {}
     }

@@ -211,6 +211,12 @@ impl ApiServer {
         self.shared.store.forbid(plural, forbidden);
     }
 
+    /// From now on requests for the namespace kube-system alone, by which clients know the cluster,
+    /// get 503; `false` takes that back.
+    pub fn withhold_identity(&self, withheld: bool) {
+        self.shared.store.withhold_identity(withheld);
+    }
+
     /// Forgets every change so far: watches from earlier versions get 410, also those that go on.
     pub fn forget_history(&self) {
         self.shared.store.forget_history();

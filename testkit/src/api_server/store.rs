@@ -31,6 +31,7 @@ struct State {
     /// Watches from forgotten versions get 410 as the status of the answer.
     expires_by_status: bool,
     forbidden: HashSet<String>,
+    withholds_identity: bool,
     asked: Vec<(String, String)>,
 }
 
@@ -48,6 +49,7 @@ pub(super) enum Refusal {
     NotFound,
     Forbidden,
     Expired,
+    Unavailable,
 }
 
 /// Changes remembered; a watch further behind gets 410 and lists again.
@@ -224,6 +226,10 @@ impl Store {
         }
     }
 
+    pub(super) fn withhold_identity(&self, withheld: bool) {
+        self.lock().withholds_identity = withheld;
+    }
+
     /// Notes a request; whether it is refused.
     pub(super) fn asks(
         &self,
@@ -234,6 +240,10 @@ impl Store {
         let mut state = self.lock();
         let is_expired = version.is_some_and(|version| version < state.forgotten);
         state.asked.push((plural.to_owned(), request.to_owned()));
+        if state.withholds_identity && request.contains("fieldSelector=metadata.name%3Dkube-system")
+        {
+            return Some(Refusal::Unavailable);
+        }
         match (state.gone.contains(plural), state.forbidden.contains(plural)) {
             (true, _) => Some(Refusal::NotFound),
             (_, true) => Some(Refusal::Forbidden),

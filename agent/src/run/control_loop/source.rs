@@ -149,8 +149,9 @@ impl ControlLoop {
         self.rename_all();
     }
 
-    /// Compares the API server's cluster with that of the saved state; drops the state if they
-    /// differ. Pods are closed then until everything is listed.
+    /// Compares the API server's cluster with that of the saved state. If they differ, objects,
+    /// connections and addresses of domain names are dropped, and pods are closed until everything is
+    /// listed.
     fn verify_cluster(&mut self, uid: Option<&str>) {
         if let Some(initial) = &mut self.initial_sync {
             initial.is_identified = true;
@@ -162,11 +163,14 @@ impl ControlLoop {
         let Some(why) = refused else { return };
         tracing::error!("state-dir: {why}; it is not used any longer");
         self.source_info.restored = Restored::Refused(why);
-        // Once every kind is listed nothing of it is left.
+        // Once every kind is listed no object of it is left.
         if self.initial_sync.is_some() {
             self.control.resync(Vec::new());
             self.rename_all();
         }
+        self.shared.names.forget_all(&self.events);
+        self.shared.switch.depart_all();
+        self.ports.changed(Change::Snapshot);
     }
 
     /// Applies an event of the API server's watches.

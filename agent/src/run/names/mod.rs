@@ -117,6 +117,14 @@ impl Names {
         control.set_names(&lock(&self.table).changes());
     }
 
+    /// Forgets all addresses, on disk too; the control side closes them when it receives the changes.
+    pub(super) fn forget_all(&self, events: &Sender<Event>) {
+        let mut table = lock(&self.table);
+        let changes = table.clear();
+        self.is_dirty.fetch_or(!changes.is_empty(), Ordering::AcqRel);
+        send(events, changes, None);
+    }
+
     /// Takes note of the cluster's own addresses among answers.
     pub(super) fn note_ignored(&self, addresses: Vec<IpAddr>) {
         if addresses.is_empty() {

@@ -20,8 +20,25 @@ use super::{Found, Sessions, Tuples};
 pub(super) struct Departed {
     /// Whether there are any, so that workers mostly pay a load.
     any: AtomicBool,
+    known: RwLock<Known>,
+}
+
+#[derive(Default)]
+struct Known {
     /// With the first generation that does not know the address's former pod.
-    addresses: RwLock<AHashMap<Address, u64>>,
+    addresses: AHashMap<Address, u64>,
+    /// The first generation after all addresses departed; `None` if they did not.
+    all: Option<u64>,
+}
+
+impl Known {
+    fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.all.is_none()
+    }
+
+    fn generations(&self) -> impl Iterator<Item = u64> {
+        self.addresses.values().copied().chain(self.all)
+    }
 }
 
 impl Departed {
@@ -31,13 +48,15 @@ impl Departed {
         if !self.any.load(Ordering::Acquire) {
             return false;
         }
-        let addresses = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let is_before = |generation: &u64| is_later(*generation as u32, allowed);
+        if known.all.as_ref().is_some_and(is_before) {
+            return true;
+        }
         let Tuples { initiator, responder, .. } = tuples;
         let ends =
             [initiator.source, initiator.destination, responder.source, responder.destination];
-        ends.iter().any(|end| {
-            addresses.get(end).is_some_and(|generation| is_later(*generation as u32, allowed))
-        })
+        ends.iter().any(|end| known.addresses.get(end).is_some_and(is_before))
     }
 }
 
@@ -46,9 +65,16 @@ impl Sessions {
     /// `generation`, which is still to be published: at its next packet under that one, or by
     /// [`Self::end_departed`].
     pub fn depart(&self, addresses: impl IntoIterator<Item = Address>, generation: u64) {
-        let mut departed = self.departed.addresses.write().unwrap_or_else(PoisonError::into_inner);
-        departed.extend(addresses.into_iter().map(|address| (address, generation)));
-        self.departed.any.store(!departed.is_empty(), Ordering::Release);
+        let mut known = self.departed.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.addresses.extend(addresses.into_iter().map(|address| (address, generation)));
+        self.departed.any.store(!known.is_empty(), Ordering::Release);
+    }
+
+    /// The same of all addresses: what they were is not known any more.
+    pub fn depart_all(&self, generation: u64) {
+        let mut known = self.departed.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.all = Some(generation);
+        self.departed.any.store(true, Ordering::Release);
     }
 
     /// Whether a session is that of a pod which has one of its addresses no longer.
@@ -59,9 +85,9 @@ impl Sessions {
     /// Ends the sessions of departed addresses whose generation every worker decides by; `in_force`
     /// is the oldest that one still decides by. Returns whether addresses are left to wait for.
     pub fn end_departed(&self, in_force: u64) -> bool {
-        let addresses = &self.departed.addresses;
-        let done = |generation: &u64| *generation <= in_force;
-        let any = addresses.read().unwrap_or_else(PoisonError::into_inner).values().any(done);
+        let known = &self.departed.known;
+        let done = |generation: u64| generation <= in_force;
+        let any = known.read().unwrap_or_else(PoisonError::into_inner).generations().any(done);
         if any {
             for (found, tuples) in self.iter() {
                 if self.has_departed(&found, &tuples) {
@@ -69,9 +95,10 @@ impl Sessions {
                 }
             }
         }
-        let mut addresses = addresses.write().unwrap_or_else(PoisonError::into_inner);
-        addresses.retain(|_, generation| !done(generation));
-        self.departed.any.store(!addresses.is_empty(), Ordering::Release);
-        !addresses.is_empty()
+        let mut known = known.write().unwrap_or_else(PoisonError::into_inner);
+        known.addresses.retain(|_, generation| !done(*generation));
+        known.all = known.all.filter(|generation| !done(*generation));
+        self.departed.any.store(!known.is_empty(), Ordering::Release);
+        !known.is_empty()
     }
 }

@@ -438,4 +438,14 @@ fn a_session_of_a_departed_address_is_known_until_it_has_ended() {
     assert!(!sessions.end_departed(5));
     assert_eq!(sessions.used(), 2);
     assert!(find(&sessions, &other, 0).is_some() && find(&sessions, &flow(4), 0).is_some());
+    // All addresses at once.
+    sessions.depart_all(6);
+    assert!(is_departed(&other) && is_departed(&flow(4)));
+    let last = Opening { generation: 6, ..opening(0) };
+    sessions.open(&Tuples::plain(flow(5)), &last, 0).unwrap();
+    assert!(sessions.end_departed(5) && !is_departed(&flow(5)));
+    assert_eq!(sessions.used(), 3);
+    assert!(!sessions.end_departed(6));
+    assert_eq!(sessions.used(), 1);
+    assert!(find(&sessions, &flow(5), 0).is_some());
 }
