@@ -7,15 +7,30 @@ use crate::wire::{self, Headers, Kind, MacWord};
 #[inline]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
-    if let Some(addresses) = frame.first_chunk() {
+    if wire::parse_plain_v4(frame, length, &mut packet.headers)
+        && let Some(addresses) = frame.first_chunk()
+    {
         packet.source_mac = MacWord::source_of(addresses);
-    }
-    if wire::parse_plain_v4(frame, length, &mut packet.headers) {
         packet.hash = context.sessions.hash_v4(&packet.headers.flow);
         context.sessions.prefetch(packet.hash);
         return Next::Node(Node::AntiSpoofing);
     }
-    step_any(context, packet)
+    step_other(context, packet)
+}
+
+/// The same for packets that are not plain IPv4.
+#[inline(never)]
+fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
+    if let Some(addresses) = frame.first_chunk() {
+        packet.source_mac = MacWord::source_of(addresses);
+    }
+    if !wire::parse_plain_v6(frame, length, &mut packet.headers) {
+        return step_any(context, packet);
+    }
+    packet.hash = context.sessions.hash_v6(&packet.headers.flow);
+    context.sessions.prefetch(packet.hash);
+    Next::Node(Node::AntiSpoofing)
 }
 
 /// The same for packets of every kind.

@@ -38,11 +38,31 @@ pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     sum(addresses) + u64::from(protocol) + length as u64
 }
 
-/// A finished checksum after `old` bytes, at an even distance from its start, have become `new`
-/// (RFC 1624, equation 3).
+/// A sum over the 16-bit words of a number, not folded: words of 32 bits fold to the same.
 #[inline]
-pub fn replace(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
-    !fold(u64::from(!checksum) + u64::from(!fold(sum(old))) + sum(new))
+pub fn sum_of(number: u128) -> u64 {
+    let halves = [(number >> 64) as u64, number as u64];
+    halves.iter().map(|half| (half >> 32) + (half & 0xffff_ffff)).sum()
+}
+
+/// The change of a sum when a number in it becomes another one (RFC 1624, equation 3: what is taken
+/// away is added as its complement).
+#[inline]
+pub fn change(old: u128, new: u128) -> u64 {
+    sum_of(new) + (4 * 0xffff_ffff - sum_of(old))
+}
+
+/// The same for a number of two words.
+#[inline]
+pub fn change_of_32(old: u32, new: u32) -> u64 {
+    u64::from(new) + u64::from(!old)
+}
+
+/// A finished checksum after the sum of what it covers has changed by `change`, over bytes at an even
+/// distance from its start (RFC 1624, equation 3).
+#[inline]
+pub fn updated(checksum: u16, change: u64) -> u16 {
+    !fold(u64::from(!checksum) + change)
 }
 
 /// Lowers the time to live (or hop limit) by one and mends the IPv4 checksum (RFC 1624).
@@ -136,16 +156,21 @@ mod tests {
     proptest! {
         #[test]
         fn a_replaced_part_changes_the_checksum_as_a_new_sum_would(
-            mut bytes in proptest::collection::vec(any::<u8>(), 8..64),
-            at in 0..2_usize,
-            new in any::<[u8; 4]>(),
+            mut bytes in proptest::collection::vec(any::<u8>(), 24..64),
+            at in 0..3_usize,
+            new: u128,
         ) {
             // A datagram of zeros only has two checksums that mean the same.
-            bytes[7] |= 1;
+            bytes[23] |= 1;
             let before = !fold(sum(&bytes));
-            let old = bytes[2 * at..2 * at + 4].to_vec();
-            bytes[2 * at..2 * at + 4].copy_from_slice(&new);
-            prop_assert_eq!(replace(before, &old, &new), !fold(sum(&bytes)));
+            let part = 2 * at..2 * at + 16;
+            let old = u128::from_be_bytes(bytes[part.clone()].try_into().unwrap());
+            bytes[part].copy_from_slice(&new.to_be_bytes());
+            prop_assert_eq!(updated(before, change(old, new)), !fold(sum(&bytes)));
+            let (before, last) = (!fold(sum(&bytes)), (old >> 96) as u32);
+            bytes[2 * at..2 * at + 4].copy_from_slice(&last.to_be_bytes());
+            let changed = change_of_32((new >> 96) as u32, last);
+            prop_assert_eq!(updated(before, changed), !fold(sum(&bytes)));
         }
     }
 

@@ -57,6 +57,9 @@ pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
     transport::parse(frame, headers)
 }
 
+/// Fewest bytes behind the IP header on the fast paths.
+const LEAST_SEGMENT: usize = 8;
+
 /// The fast path of the parser: untagged IPv4 without options or fragments, and TCP or UDP, with
 /// nothing wrong. `false` leaves it to the general parser, which names the fault (a test compares
 /// the two).
@@ -64,41 +67,32 @@ pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
 pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers) -> bool {
     const L3: usize = super::ETHERNET;
     const L4: usize = L3 + V4_HEADER;
-    const LEAST_SEGMENT: usize = 8;
     let Some(start) = frame.first_chunk::<{ L4 + LEAST_SEGMENT }>() else { return false };
     let short = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
+    if short(12) != super::ETHERTYPE_IPV4 {
+        return false;
+    }
     let word =
         |at: usize| u32::from_be_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]);
     let total = usize::from(short(L3 + 2));
     let (source, destination) = (word(L3 + 12), word(L3 + 16));
+    let is_one_host = |at: usize| IS_ONE_HOST[usize::from(start[at])];
     // Evaluated without branches: nearly all packets pass.
     let is_plain = (start[6] & 1 == 0)
-        & (short(12) == super::ETHERTYPE_IPV4)
         & (start[L3] == 0x45)
         & (short(L3 + 6) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) == 0)
         & (total >= V4_HEADER + LEAST_SEGMENT)
         & (L3 + total <= length)
         & (length <= usize::from(u16::MAX))
-        & is_one_host(source)
-        & is_one_host(destination)
+        & is_one_host(L3 + 12)
+        & is_one_host(L3 + 16)
         & (source != destination)
         & header_sums_up(&start[L3..L4]);
     if !is_plain {
         return false;
     }
-    let protocol = start[L3 + 9];
-    let (role, tcp_flags) = match protocol {
-        super::protocol::UDP if transport::udp_fits(short(L4 + 4).into(), total - V4_HEADER) => {
-            (super::Role::Opens, 0)
-        }
-        super::protocol::TCP => {
-            match transport::tcp_role(&frame[L4..(L3 + total).min(frame.len())]) {
-                Some(found) => found,
-                None => return false,
-            }
-        }
-        _ => return false,
-    };
+    let (protocol, end) = (start[L3 + 9], L3 + total);
+    let Some((role, tcp_flags)) = plain_role(frame, protocol, L4, end) else { return false };
     *headers = Headers {
         kind: Kind::Ipv4,
         role,
@@ -107,7 +101,7 @@ pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers)
         ttl: start[L3 + 8],
         l3: L3 as u16,
         l4: L4 as u16,
-        end: (L3 + total) as u16,
+        end: end as u16,
         fragment: Fragment::Whole,
         flow: Flow {
             source: Address::from_v4_bits(source),
@@ -120,12 +114,78 @@ pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers)
     true
 }
 
-/// Whether an address is of class A, B or C, and neither this host nor this network: most are.
+/// The same for IPv6 without extension headers.
 #[inline]
-fn is_one_host(address: u32) -> bool {
-    let network = address >> 24;
-    (network.wrapping_sub(1) < 0xdf) & (network != 127)
+pub(crate) fn parse_plain_v6(frame: &[u8], length: usize, headers: &mut Headers) -> bool {
+    const L3: usize = super::ETHERNET;
+    const L4: usize = L3 + V6_HEADER;
+    let Some(start) = frame.first_chunk::<{ L4 + LEAST_SEGMENT }>() else { return false };
+    let short = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
+    let end = L4 + usize::from(short(L3 + 4));
+    let (source, destination) = (v6_at(start, L3 + 8), v6_at(start, L3 + 24));
+    // Neither multicast nor of 0000::/8, where the unspecified address, the loopback address and
+    // IPv4-mapped ones are.
+    let is_one_host = |at: usize| start[at].wrapping_sub(1) < 0xfe;
+    let is_plain = (start[6] & 1 == 0)
+        & (short(12) == super::ETHERTYPE_IPV6)
+        & (start[L3] >> 4 == 6)
+        & (end >= L4 + LEAST_SEGMENT)
+        & (end <= length)
+        & (length <= usize::from(u16::MAX))
+        & is_one_host(L3 + 8)
+        & is_one_host(L3 + 24)
+        & (source != destination);
+    if !is_plain {
+        return false;
+    }
+    let protocol = start[L3 + 6];
+    let Some((role, tcp_flags)) = plain_role(frame, protocol, L4, end) else { return false };
+    *headers = Headers {
+        kind: Kind::Ipv6,
+        role,
+        tcp_flags,
+        vlan_tags: 0,
+        ttl: start[L3 + 7],
+        l3: L3 as u16,
+        l4: L4 as u16,
+        end: end as u16,
+        fragment: Fragment::Whole,
+        flow: Flow {
+            source,
+            destination,
+            source_port: short(L4),
+            destination_port: short(L4 + 2),
+            protocol,
+        },
+    };
+    true
 }
+
+/// What a TCP or UDP header with nothing wrong may do to connections, and its TCP flags; there are
+/// [`LEAST_SEGMENT`] bytes of it.
+#[inline(always)]
+fn plain_role(frame: &[u8], protocol: u8, l4: usize, end: usize) -> Option<(super::Role, u8)> {
+    match protocol {
+        super::protocol::UDP => {
+            let length = u16::from_be_bytes([frame[l4 + 4], frame[l4 + 5]]);
+            transport::udp_fits(length.into(), end - l4).then_some((super::Role::Opens, 0))
+        }
+        super::protocol::TCP => transport::tcp_role(&frame[l4..end.min(frame.len())]),
+        _ => None,
+    }
+}
+
+/// Whether an address with this first byte is of class A, B or C, and neither this host nor this
+/// network: most are.
+static IS_ONE_HOST: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut network = 1;
+    while network < 0xe0 {
+        table[network] = network != 127;
+        network += 1;
+    }
+    table
+};
 
 /// Whether the checksum of an IPv4 header without options is right.
 #[inline]
@@ -364,15 +424,20 @@ mod tests {
         #[test]
         fn the_quick_way_is_the_general_way(
             is_tcp: bool,
+            is_v4: bool,
             flags in any::<u8>(),
             payload in 0..40_usize,
             padding in 0..8_usize,
-            changes in prop::collection::vec((0..70_usize, any::<u8>()), 0..3),
+            changes in prop::collection::vec((0..90_usize, any::<u8>()), 0..3),
             mends_sum: bool,
-            cut in prop::option::of(0..80_usize),
+            cut in prop::option::of(0..100_usize),
         ) {
+            let (from, to) = match is_v4 {
+                true => ("10.1.0.2:5", "10.1.0.3:80"),
+                false => ("[fd00::2]:5", "[fd00::3]:80"),
+            };
             let mut frame = match is_tcp {
-                true => tcp("10.1.0.2:5", "10.1.0.3:80")
+                true => tcp(from, to)
                     .tcp_header(|header| {
                         header.syn = flags & 1 != 0;
                         header.ack = flags & 2 != 0;
@@ -381,7 +446,7 @@ mod tests {
                     })
                     .payload(&vec![7; payload])
                     .build(),
-                false => udp("10.1.0.2:5", "10.1.0.3:80").payload(&vec![7; payload]).build(),
+                false => udp(from, to).payload(&vec![7; payload]).build(),
             };
             frame.resize(frame.len() + padding, 0);
             let length = frame.len();
@@ -395,7 +460,10 @@ mod tests {
             }
             frame.truncate(cut.unwrap_or(length));
             let (mut quick, mut general) = (Headers::default(), Headers::default());
-            let taken = parse_plain_v4(&frame, frame.len(), &mut quick);
+            let taken = match is_v4 {
+                true => parse_plain_v4(&frame, frame.len(), &mut quick),
+                false => parse_plain_v6(&frame, frame.len(), &mut quick),
+            };
             let result = parse_any(&frame, frame.len(), &mut general);
             if taken {
                 prop_assert_eq!(result, Ok(()));

@@ -36,14 +36,14 @@ impl MacWord {
     pub fn source_of(addresses: &[u8; 12]) -> Self {
         let [.., a, b, c, d, e, f, g, h] = *addresses;
         // The first two bytes are the destination's last.
-        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]) << 16)
+        Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> 16)
     }
 }
 
 impl From<Mac> for MacWord {
     #[inline]
     fn from([a, b, c, d, e, f]: Mac) -> Self {
-        Self(u64::from_be_bytes([a, b, c, d, e, f, 0, 0]))
+        Self(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
     }
 }
 
@@ -211,7 +211,7 @@ pub fn parse_prefix(prefix: &[u8], length: usize) -> Result<Headers, Outcome> {
     parse_into(prefix, length, &mut headers).map(|()| headers)
 }
 
-pub(crate) use ip::parse_plain_v4;
+pub(crate) use ip::{parse_plain_v4, parse_plain_v6};
 
 /// The same for a packet of `length` bytes whose first frame this is, written into `headers`. On an
 /// error `headers` holds the fields read so far.
@@ -221,7 +221,7 @@ pub(crate) fn parse_into(
     length: usize,
     headers: &mut Headers,
 ) -> Result<(), Outcome> {
-    if ip::parse_plain_v4(frame, length, headers) {
+    if parse_plain_v4(frame, length, headers) || parse_plain_v6(frame, length, headers) {
         return Ok(());
     }
     parse_any(frame, length, headers)

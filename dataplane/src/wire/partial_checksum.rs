@@ -4,8 +4,8 @@
 //! header in the checksum field of TCP and UDP. Exactly that value is the sign of a partial checksum;
 //! completing a complete checksum that happens to have it does not change it.
 
-use super::checksum::{UDP_FIELD, fold, pseudo};
-use super::{Fragment, Headers, Kind, protocol};
+use super::checksum::{UDP_FIELD, fold, pseudo, sum_of};
+use super::{Flow, Fragment, Headers, Kind, protocol};
 use crate::frame::PartialChecksum;
 use crate::{Frame, Memory};
 
@@ -26,7 +26,13 @@ pub fn find(packet: &[u8], headers: &Headers) -> Option<PartialChecksum> {
                 + u64::from(headers.flow.protocol)
                 + headers.payload() as u64
         }
-        _ => pseudo_of(packet, headers),
+        _ => {
+            let Flow { source, destination, protocol, .. } = &headers.flow;
+            sum_of(source.bits())
+                + sum_of(destination.bits())
+                + u64::from(*protocol)
+                + headers.payload() as u64
+        }
     };
     let stated: [u8; 2] = packet[at..at + 2].try_into().expect("two bytes");
     let stated = u16::from_be_bytes(stated);

@@ -12,9 +12,9 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Flow) {
     let (l3, l4, end) = (usize::from(headers.l3), usize::from(headers.l4), headers.end_in(frame));
     let has_ports = !matches!(headers.fragment, Fragment::Later(_));
     let whole = headers.fragment == Fragment::Whole && end == usize::from(headers.end);
-    let changed = addresses(&mut frame[..end], l3, headers.kind, to);
+    let change = addresses(&mut frame[..end], l3, headers.kind, &headers.flow, to);
     if has_ports {
-        transport(&mut frame[l4..end], headers.kind, to, &changed, whole);
+        transport(&mut frame[l4..end], &headers.flow, to, change, whole);
     }
 }
 
@@ -23,93 +23,90 @@ pub fn rewrite(frame: &mut [u8], headers: &Headers, to: &Flow) {
 pub fn rewrite_error(frame: &mut [u8], headers: &Headers, to: &Flow, quoted: &Flow) {
     let (l3, l4, end) =
         (usize::from(headers.l3), usize::from(headers.l4), usize::from(headers.end));
-    addresses(&mut frame[..end], l3, headers.kind, to);
+    addresses(&mut frame[..end], l3, headers.kind, &headers.flow, to);
     let inner = l4 + icmp::HEADER;
     let quote = &mut frame[inner..end];
-    if let Some((_, inner_l4)) = ip::parse_quote(quote, headers.kind) {
-        let changed = addresses(quote, 0, headers.kind, quoted);
-        transport(&mut quote[inner_l4..], headers.kind, quoted, &changed, false);
+    if let Some((flow, inner_l4)) = ip::parse_quote(quote, headers.kind) {
+        let change = addresses(quote, 0, headers.kind, &flow, quoted);
+        transport(&mut quote[inner_l4..], &flow, quoted, change, false);
     }
     // A full sum is simpler than an update; errors are short and rare.
     icmp::finish(&mut frame[..end], l3, l4, headers.kind);
 }
 
-/// The address bytes before and after, for checksums that cover them.
-struct Changed {
-    old: [u8; 32],
-    new: [u8; 32],
-}
-
-/// Writes the addresses of an IP header at `l3`.
-fn addresses(packet: &mut [u8], l3: usize, kind: Kind, to: &Flow) -> Changed {
-    let mut changed = Changed { old: [0; 32], new: [0; 32] };
+/// Writes the addresses of an IP header at `l3`; returns the change of sums over them.
+#[inline]
+fn addresses(packet: &mut [u8], l3: usize, kind: Kind, old: &Flow, to: &Flow) -> u64 {
     if kind == Kind::Ipv4 {
-        let field = &mut packet[l3 + 12..l3 + 20];
-        changed.old[..8].copy_from_slice(field);
-        field[..4].copy_from_slice(&v4(to.source));
-        field[4..].copy_from_slice(&v4(to.destination));
-        changed.new[..8].copy_from_slice(field);
-        let sum = u16::from_be_bytes([packet[l3 + 10], packet[l3 + 11]]);
-        let sum = checksum::replace(sum, &changed.old[..8], &changed.new[..8]);
-        packet[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
-    } else {
-        let field = &mut packet[l3 + 8..l3 + 40];
-        changed.old.copy_from_slice(field);
-        field[..16].copy_from_slice(&to.source.bits().to_be_bytes());
-        field[16..].copy_from_slice(&to.destination.bits().to_be_bytes());
-        changed.new.copy_from_slice(field);
+        let v4 = |address: Address| address.bits() as u32;
+        let change = checksum::change_of_32(v4(old.source), v4(to.source))
+            + checksum::change_of_32(v4(old.destination), v4(to.destination));
+        let header = &mut packet[l3..l3 + ip::V4_HEADER];
+        header[12..16].copy_from_slice(&v4(to.source).to_be_bytes());
+        header[16..20].copy_from_slice(&v4(to.destination).to_be_bytes());
+        update(header, 10, change);
+        return change;
     }
-    changed
+    let header = &mut packet[l3..l3 + ip::V6_HEADER];
+    header[8..24].copy_from_slice(&to.source.bits().to_be_bytes());
+    header[24..40].copy_from_slice(&to.destination.bits().to_be_bytes());
+    checksum::change(old.source.bits(), to.source.bits())
+        + checksum::change(old.destination.bits(), to.destination.bits())
 }
 
-fn v4(address: Address) -> [u8; 4] {
-    (address.bits() as u32).to_be_bytes()
+/// Updates the checksum in a header, which is inside of it.
+#[inline]
+fn update(header: &mut [u8], at: usize, change: u64) {
+    let sum = checksum::updated(u16::from_be_bytes([header[at], header[at + 1]]), change);
+    header[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Writes the ports of a transport header, as far as it is there, and updates its checksum.
-fn transport(segment: &mut [u8], kind: Kind, to: &Flow, changed: &Changed, whole: bool) {
-    let (mut old, mut new) = ([0; 36], [0; 36]);
-    old[..32].copy_from_slice(&changed.old);
-    new[..32].copy_from_slice(&changed.new);
-    let ports = match to.protocol {
-        protocol::TCP | protocol::UDP | protocol::SCTP => 0..4,
-        // The identifier; the sequence number behind it stays.
-        protocol::ICMP | protocol::ICMPV6 => 4..6,
+/// Writes the ports of a transport header, as far as it is there, and updates its checksum. The
+/// addresses have changed its pseudo header by `addresses`.
+#[inline]
+fn transport(segment: &mut [u8], old: &Flow, to: &Flow, addresses: u64, whole: bool) {
+    let ports = |flow: &Flow| u32::from(flow.source_port) << 16 | u32::from(flow.destination_port);
+    // It is the requester's port; the other one is 0.
+    let identifier = |flow: &Flow| flow.source_port | flow.destination_port;
+    let is_v4 = to.source.is_v4();
+    let (at, change) = match to.protocol {
+        protocol::TCP | protocol::UDP | protocol::SCTP => {
+            let Some(field) = segment.first_chunk_mut() else { return };
+            *field = ports(to).to_be_bytes();
+            let at = if to.protocol == protocol::TCP { 16 } else { 6 };
+            (at, checksum::change_of_32(ports(old), ports(to)))
+        }
+        protocol::ICMP | protocol::ICMPV6 if is_v4 == (to.protocol == protocol::ICMP) => {
+            // The sequence number behind it stays.
+            let Some(field) = segment.get_mut(4..6) else { return };
+            field.copy_from_slice(&identifier(to).to_be_bytes());
+            (2, checksum::change_of_32(identifier(old).into(), identifier(to).into()))
+        }
         _ => return,
     };
-    let Some(field) = segment.get_mut(ports) else { return };
-    old[32..32 + field.len()].copy_from_slice(field);
-    if field.len() == 4 {
-        field[..2].copy_from_slice(&to.source_port.to_be_bytes());
-        field[2..].copy_from_slice(&to.destination_port.to_be_bytes());
-    } else {
-        // It is the requester's port; the other one is 0.
-        field.copy_from_slice(&(to.source_port | to.destination_port).to_be_bytes());
-    }
-    new[32..32 + field.len()].copy_from_slice(field);
-    let at = match to.protocol {
-        protocol::TCP => 16,
-        protocol::UDP => 6,
+    let change = match to.protocol {
         protocol::SCTP => {
             // A CRC over the packet alone; it cannot be updated in parts.
-            if whole && old[32..] != new[32..] {
+            if whole && ports(old) != ports(to) {
                 super::crc32c::finish(segment);
             }
             return;
         }
-        _ => 2,
+        // ICMP's checksum does not cover the addresses.
+        protocol::ICMP => change,
+        _ => change + addresses,
     };
-    // ICMP's checksum does not cover the addresses.
-    let from = if kind == Kind::Ipv4 && to.protocol == protocol::ICMP { 32 } else { 0 };
     let Some(field) = segment.get_mut(at..at + 2) else { return };
-    let stated = u16::from_be_bytes([field[0], field[1]]);
-    let is_udp = to.protocol == protocol::UDP;
-    if is_udp && stated == 0 {
-        return;
+    if to.protocol != protocol::UDP {
+        return update(field, 0, change);
     }
-    let sum = checksum::replace(stated, &old[from..], &new[from..]);
-    let sum = if is_udp && sum == 0 { 0xffff } else { sum };
-    field.copy_from_slice(&sum.to_be_bytes());
+    // 0 means that there is none.
+    let stated = u16::from_be_bytes([field[0], field[1]]);
+    if stated != 0 {
+        let sum = checksum::updated(stated, change);
+        let sum = if sum == 0 { 0xffff } else { sum };
+        field.copy_from_slice(&sum.to_be_bytes());
+    }
 }
 
 #[cfg(test)]
@@ -179,6 +176,16 @@ mod tests {
             ),
         ];
         for (before, after) in pairs {
+            assert_eq!(internet(&translated(before, &after)), internet(&after));
+        }
+    }
+
+    /// ICMP of the other family is no ICMP.
+    #[test]
+    fn protocols_without_ports_keep_every_byte() {
+        for number in [protocol::ICMP, 50] {
+            let before = packet::other("fd00::2", "fd00::3", number).payload(&[7; 16]).build();
+            let after = packet::other("fd09::2", "fd09::3", number).payload(&[7; 16]).build();
             assert_eq!(internet(&translated(before, &after)), internet(&after));
         }
     }

@@ -78,43 +78,87 @@ impl Vxlan {
         group: u16,
     ) {
         let v4 = ends.destination.is_v4();
-        let front = Self::front(v4);
-        let inside = length - front;
-        packet[..6].copy_from_slice(&ends.next_hop);
-        packet[6..12].copy_from_slice(&ends.source_mac);
-        let udp_length = (UDP + VXLAN + inside) as u16;
-        let udp = if v4 {
-            packet[12..14].copy_from_slice(&[0x08, 0x00]);
-            let header = &mut packet[ETHERNET..ETHERNET + V4];
-            header.fill(0);
-            header[0] = 0x45;
-            header[1] = class;
-            header[2..4].copy_from_slice(&(V4 as u16 + udp_length).to_be_bytes());
-            // The other end does not reassemble fragments.
-            header[6] = 0x40;
-            header[8] = HOP_LIMIT;
-            header[9] = protocol::UDP;
-            header[12..16].copy_from_slice(&(ends.source.bits() as u32).to_be_bytes());
-            header[16..20].copy_from_slice(&(ends.destination.bits() as u32).to_be_bytes());
-            let sum = !checksum::fold(checksum::sum(header));
-            header[10..12].copy_from_slice(&sum.to_be_bytes());
-            ETHERNET + V4
-        } else {
-            packet[12..14].copy_from_slice(&[0x86, 0xdd]);
-            let header = &mut packet[ETHERNET..ETHERNET + V6];
-            header[..4].copy_from_slice(&(6 << 28 | u32::from(class) << 20).to_be_bytes());
-            header[4..6].copy_from_slice(&udp_length.to_be_bytes());
-            header[6] = protocol::UDP;
-            header[7] = HOP_LIMIT;
-            header[8..24].copy_from_slice(&ends.source.bits().to_be_bytes());
-            header[24..40].copy_from_slice(&ends.destination.bits().to_be_bytes());
-            ETHERNET + V6
-        };
-        packet[udp..udp + 2].copy_from_slice(&Self::source_port(hash).to_be_bytes());
-        packet[udp + 2..udp + 4].copy_from_slice(&self.port.to_be_bytes());
-        packet[udp + 4..udp + 6].copy_from_slice(&udp_length.to_be_bytes());
-        packet[udp + 6..udp + 8].fill(0);
-        packet[udp + UDP..udp + UDP + VXLAN].copy_from_slice(&self.header(group));
+        let udp_length = (UDP + VXLAN + length - Self::front(v4)) as u16;
+        match v4 {
+            true => {
+                let front = packet.first_chunk_mut().expect("what stands in front");
+                self.write_v4(front, udp_length, ends, hash, class, group);
+            }
+            false => {
+                let front = packet.first_chunk_mut().expect("what stands in front");
+                self.write_v6(front, udp_length, ends, hash, class, group);
+            }
+        }
+    }
+
+    // Fields stand at fixed places, so that nothing is checked but the length of the whole.
+
+    #[inline]
+    fn write_v4(
+        &self,
+        front: &mut [u8; Self::front(true)],
+        udp_length: u16,
+        ends: &Ends,
+        hash: u64,
+        class: u8,
+        group: u16,
+    ) {
+        const IP: usize = ETHERNET;
+        /// The other end does not reassemble fragments.
+        const DO_NOT_FRAGMENT: u16 = 0x4000;
+        front[..6].copy_from_slice(&ends.next_hop);
+        front[6..12].copy_from_slice(&ends.source_mac);
+        front[12..14].copy_from_slice(&[0x08, 0x00]);
+        let [source, destination] = [ends.source, ends.destination].map(|it| it.bits() as u32);
+        let length = V4 as u16 + udp_length;
+        let start = u16::from_be_bytes([0x45, class]);
+        let limit = u16::from_be_bytes([HOP_LIMIT, protocol::UDP]);
+        let words = [start, length, DO_NOT_FRAGMENT, limit];
+        let sum = words.into_iter().map(u64::from).sum::<u64>();
+        let sum = !checksum::fold(sum + u64::from(source) + u64::from(destination));
+        front[IP..IP + 2].copy_from_slice(&start.to_be_bytes());
+        front[IP + 2..IP + 4].copy_from_slice(&length.to_be_bytes());
+        front[IP + 4..IP + 6].fill(0);
+        front[IP + 6..IP + 8].copy_from_slice(&DO_NOT_FRAGMENT.to_be_bytes());
+        front[IP + 8..IP + 10].copy_from_slice(&limit.to_be_bytes());
+        front[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+        front[IP + 12..IP + 16].copy_from_slice(&source.to_be_bytes());
+        front[IP + 16..IP + 20].copy_from_slice(&destination.to_be_bytes());
+        let tunnel = front.last_chunk_mut().expect("UDP and VXLAN");
+        self.write_tunnel(tunnel, udp_length, hash, group);
+    }
+
+    #[inline(never)]
+    fn write_v6(
+        &self,
+        front: &mut [u8; Self::front(false)],
+        udp_length: u16,
+        ends: &Ends,
+        hash: u64,
+        class: u8,
+        group: u16,
+    ) {
+        const IP: usize = ETHERNET;
+        front[..6].copy_from_slice(&ends.next_hop);
+        front[6..12].copy_from_slice(&ends.source_mac);
+        front[12..14].copy_from_slice(&[0x86, 0xdd]);
+        let start = 6 << 28 | u32::from(class) << 20;
+        front[IP..IP + 4].copy_from_slice(&start.to_be_bytes());
+        front[IP + 4..IP + 6].copy_from_slice(&udp_length.to_be_bytes());
+        front[IP + 6..IP + 8].copy_from_slice(&[protocol::UDP, HOP_LIMIT]);
+        front[IP + 8..IP + 24].copy_from_slice(&ends.source.bits().to_be_bytes());
+        front[IP + 24..IP + 40].copy_from_slice(&ends.destination.bits().to_be_bytes());
+        let tunnel = front.last_chunk_mut().expect("UDP and VXLAN");
+        self.write_tunnel(tunnel, udp_length, hash, group);
+    }
+
+    #[inline]
+    fn write_tunnel(&self, tunnel: &mut [u8; UDP + VXLAN], length: u16, hash: u64, group: u16) {
+        tunnel[..2].copy_from_slice(&Self::source_port(hash).to_be_bytes());
+        tunnel[2..4].copy_from_slice(&self.port.to_be_bytes());
+        tunnel[4..6].copy_from_slice(&length.to_be_bytes());
+        tunnel[6..8].fill(0);
+        tunnel[8..].copy_from_slice(&self.header(group));
     }
 
     /// The port that packets of a connection with this hash leave from: one of the dynamic ports,
@@ -186,7 +230,7 @@ fn set_class(packet: &mut [u8], headers: &Headers, new: u8) {
         Kind::Ipv4 => {
             let old = std::mem::replace(&mut packet[l3 + 1], new);
             let sum = u16::from_be_bytes([packet[l3 + 10], packet[l3 + 11]]);
-            let sum = checksum::replace(sum, &[0, old], &[0, new]);
+            let sum = checksum::updated(sum, checksum::change_of_32(old.into(), new.into()));
             packet[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
         }
         _ => {

@@ -228,6 +228,13 @@ impl Sessions {
         self.hash.of_v4(flow)
     }
 
+    /// The same for a flow that is known to be of IPv6.
+    #[inline]
+    pub(crate) fn hash_v6(&self, flow: &Flow) -> u64 {
+        debug_assert!(!flow.source.is_v4() && !flow.destination.is_v4());
+        self.hash.of_v6(flow)
+    }
+
     /// Both tuples of a session, if it still is there.
     pub fn tuples(&self, found: &Found) -> Option<Tuples> {
         let record = &self.records[found.id.index as usize];
