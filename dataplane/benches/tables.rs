@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dataplane::session::{Opening, Owner, Sessions, Timeouts, TupleOrigin, Tuples};
+use dataplane::session::{Opening, Owner, Passing, Sessions, Timeouts, TupleOrigin, Tuples};
 use dataplane::wire::{self, Flow, checksum, protocol};
 use dataplane::{Adjacency, PortId};
 
@@ -28,6 +28,10 @@ const OPENING: Opening = Opening {
     generation: 1,
     tcp_flags: 0,
 };
+
+fn passing(flow: &Flow) -> Passing<'_> {
+    Passing { flow, tcp_flags: 0, generation: 1, now_s: 1 }
+}
 
 fn sessions(c: &mut Criterion) {
     let mut group = c.benchmark_group("sessions");
@@ -54,7 +58,7 @@ fn sessions(c: &mut Criterion) {
                     hashes.iter().for_each(|hash| table.prefetch(*hash));
                     let guesses = hashes.map(|hash| table.guess(hash));
                     for (flow, guess) in flows.iter().zip(guesses) {
-                        black_box(table.pass(guess, flow, 0, 1, 1).expect("its session"));
+                        black_box(table.pass(guess, &passing(flow)).expect("its session"));
                     }
                 },
                 criterion::BatchSize::SmallInput,

@@ -1,52 +1,82 @@
 //! Anti-spoofing, TTL check, dispatch.
 
+use acl::Address;
+
 use super::{Context, Next, Node, session};
 use crate::packet::Packet;
+use crate::wire::vxlan::Vxlan;
 use crate::wire::{Fragment, protocol};
-use crate::{Outcome, PortKind, Underlay};
+use crate::{Outcome, PortId, PortKind, Snapshot, Underlay};
 
 #[inline]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
-    let Some(port) = snapshot.port(packet.in_port) else {
+    let Some(port) = snapshot.line(packet.in_port) else {
         return Next::End(Outcome::PortGone);
     };
-    let source = packet.headers.flow.source;
     match port.kind {
-        PortKind::Pod => {
-            if port.mac.is_some_and(|mac| packet.source_mac != mac.into()) {
-                return Next::End(Outcome::SpoofedMac);
-            }
-            if !port.addresses.contains(&source) {
-                return Next::End(Outcome::SpoofedAddress);
-            }
+        PortKind::Pod => {}
+        PortKind::Host => return from_host(context, packet),
+        PortKind::Uplink => return from_uplink(context, packet),
+    }
+    if port.mac.is_some_and(|mac| packet.source_mac != mac) {
+        return Next::End(Outcome::SpoofedMac);
+    }
+    let source = packet.headers.flow.source;
+    if !port.has(source) && !has_address(snapshot, packet.in_port, source) {
+        return Next::End(Outcome::SpoofedAddress);
+    }
+    onward(context, packet)
+}
+
+/// Whether an address is one of a pod's own, of which there may be more than two.
+#[cold]
+fn has_address(snapshot: &Snapshot, port: PortId, address: Address) -> bool {
+    snapshot.port(port).is_some_and(|port| port.addresses.contains(&address))
+}
+
+/// The kernel may send from any address but pods': their packets enter by their own ports or by the
+/// uplink.
+#[inline(never)]
+fn from_host(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    if context.snapshot.is_pod(packet.headers.flow.source) {
+        return Next::End(Outcome::SpoofedAddress);
+    }
+    onward(context, packet)
+}
+
+#[inline(never)]
+fn from_uplink(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let snapshot = context.snapshot;
+    let flow = &packet.headers.flow;
+    let ends = (flow.source, flow.destination);
+    let may_be_tunnel = |overlay: &Vxlan| {
+        flow.protocol == protocol::UDP
+            && flow.destination_port == overlay.port
+            && packet.headers.fragment == Fragment::Whole
+    };
+    let overlay = match snapshot.underlay() {
+        Underlay::Overlay(overlay) => Some(overlay),
+        Underlay::Plain | Underlay::Routed => None,
+    };
+    let may_be_tunnel = overlay.is_some_and(may_be_tunnel);
+    if may_be_tunnel && context.tunnel.ends == Some(ends) {
+        return Next::Node(Node::Decapsulate);
+    }
+    if snapshot.is_local(flow.source) {
+        return Next::End(Outcome::SpoofedAddress);
+    }
+    if overlay.is_some() {
+        if may_be_tunnel && snapshot.is_own_node(flow.destination) {
+            context.tunnel.ends = Some(ends);
+            return Next::Node(Node::Decapsulate);
         }
-        // The kernel may send from any address but pods': their packets enter by their own ports or
-        // by the uplink.
-        PortKind::Host if snapshot.is_pod(source) => {
+        // Packets of other cluster nodes' pods arrive in tunnels only; so do those of their processes
+        // for pods.
+        let routes = snapshot.routes();
+        let for_pod = || snapshot.pod_of(flow.destination).is_some();
+        if routes.find(flow.source).is_some() && (routes.is_pod(flow.source) || for_pod()) {
             return Next::End(Outcome::SpoofedAddress);
-        }
-        PortKind::Host => {}
-        PortKind::Uplink => {
-            if snapshot.is_local(source) {
-                return Next::End(Outcome::SpoofedAddress);
-            }
-            if let Underlay::Overlay(overlay) = snapshot.underlay() {
-                let flow = &packet.headers.flow;
-                let is_tunnel = flow.protocol == protocol::UDP
-                    && flow.destination_port == overlay.port
-                    && snapshot.is_own_node(flow.destination);
-                if is_tunnel && packet.headers.fragment == Fragment::Whole {
-                    return Next::Node(Node::Decapsulate);
-                }
-                // Packets of other cluster nodes' pods arrive in tunnels only; so do those of their
-                // processes for pods.
-                let routes = snapshot.routes();
-                let for_pod = || snapshot.pod_of(packet.headers.flow.destination).is_some();
-                if routes.find(source).is_some() && (routes.is_pod(source) || for_pod()) {
-                    return Next::End(Outcome::SpoofedAddress);
-                }
-            }
         }
     }
     onward(context, packet)

@@ -1,5 +1,7 @@
 //! State that nodes use beside the packet.
 
+use acl::Address;
+
 use super::Node;
 use super::dns::HeldAnswers;
 use super::icmp_error::RateLimiter;
@@ -8,7 +10,7 @@ use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{SessionId, Sessions, Tuples};
 use crate::snapshot::is_link_local;
-use crate::wire::Flow;
+use crate::wire::{Flow, Mac};
 use crate::{Adjacency, Memory, Now, Outcome, PortId, Snapshot};
 
 /// A node's decision about a packet: the next node, or an outcome.
@@ -28,20 +30,48 @@ pub(crate) struct Context<'a> {
     pub(super) rate_limiter: &'a mut RateLimiter,
     pub(super) translations: &'a mut Vec<Translation>,
     pub(super) policy_batch: &'a mut PolicyBatch<'static>,
+    pub(super) tunnel: LastTunnel,
     pub(crate) now: Now,
+}
+
+/// What nodes found about the last tunnel packet of the vector: the next one is often of the same
+/// tunnel.
+#[derive(Default)]
+pub(super) struct LastTunnel {
+    /// Outer source and destination, which anti-spoofing has verified.
+    pub(super) ends: Option<(Address, Address)>,
+    /// Outer source, and the peer whose tunnel ends there.
+    pub(super) peer: Option<(Address, u16)>,
 }
 
 /// The address translation of one packet of the vector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Translation {
-    /// Both tuples of the connection.
-    pub(super) tuples: Tuples,
-    /// The packet's new addresses and ports.
+    /// The packet's new addresses and ports; of a packet that opens a connection, the reply tuple
+    /// reversed.
     pub(super) to: Flow,
     /// The same for the packet that an ICMP error quotes.
     pub(super) quoted: Option<Flow>,
-    /// Whether it returns to the MAC address that the connection was opened from.
+    /// See [`Tuples::return_mac`].
+    pub(super) return_mac: Mac,
+    /// Whether this packet returns to it.
     pub(super) returns: bool,
+}
+
+impl Translation {
+    /// That of a packet whose connection has this reply tuple, reversed, and this address to return
+    /// to.
+    #[inline]
+    pub(super) fn forward(responder: Flow, return_mac: Mac) -> Self {
+        Self { to: responder, quoted: None, return_mac, returns: false }
+    }
+
+    /// That of a reply to the initiator's original tuple.
+    #[inline]
+    pub(super) fn reverse(initiator: &Flow, return_mac: Mac) -> Self {
+        let returns = return_mac != Mac::default();
+        Self { to: initiator.reversed(), quoted: None, return_mac, returns }
+    }
 }
 
 impl Context<'_> {
@@ -90,5 +120,15 @@ impl Context<'_> {
 
     pub(super) fn translation(&self, packet: &Packet) -> Option<&Translation> {
         self.translations.get(usize::from(packet.translation))
+    }
+
+    /// Both tuples of the connection that a packet opens.
+    #[inline]
+    pub(super) fn tuples(&self, packet: &Packet) -> Tuples {
+        let plain = Tuples::plain(packet.headers.flow);
+        match self.translation(packet) {
+            None => plain,
+            Some(it) => Tuples { responder: it.to, return_mac: it.return_mac, ..plain },
+        }
     }
 }

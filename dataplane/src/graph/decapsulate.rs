@@ -8,15 +8,22 @@ use crate::{Adjacency, Outcome, Underlay};
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let refused = Next::End(Outcome::TunnelRefused);
     let Underlay::Overlay(overlay) = context.snapshot.underlay() else { return refused };
-    let outer = packet.headers;
+    let outer = &packet.headers;
     let routes = context.snapshot.routes();
-    let Some(peer) = routes.peer_at(outer.flow.source) else { return refused };
+    let peer = match context.tunnel.peer {
+        Some((source, peer)) if source == outer.flow.source => peer,
+        _ => {
+            let Some(peer) = routes.peer_at(outer.flow.source) else { return refused };
+            context.tunnel.peer = Some((outer.flow.source, peer));
+            peer
+        }
+    };
     if routes.peer(peer).is_none_or(|peer| outer.ttl < peer.least_hop_limit) {
         return refused;
     }
     let frame = context.memory.bytes(&packet.frame);
-    let Some(inside) = overlay.inside(frame, &outer) else { return refused };
-    let class = vxlan::class(frame, &outer);
+    let Some(inside) = overlay.inside(frame, outer) else { return refused };
+    let class = vxlan::class(frame, outer);
     context.memory.advance(&mut packet.frame, inside);
     let length = packet.frame.len();
     let frame = context.memory.bytes_mut(&mut packet.frame);

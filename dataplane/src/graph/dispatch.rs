@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::context::Translation;
+use super::context::{LastTunnel, Translation};
 use super::dns::HeldAnswers;
 use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
@@ -176,8 +176,15 @@ impl Graph {
         now: Now,
     ) {
         assert!(packets.len() <= VECTOR, "a vector has at most {VECTOR} packets");
-        let Self { lists, reassembly, dns, rate_limiter, translations, policy_batch, tracer } =
-            self;
+        let Self {
+            lists,
+            reassembly,
+            dns,
+            rate_limiter,
+            translations,
+            policy_batch,
+            tracer,
+        } = self;
         translations.clear();
         let mut context = Context {
             snapshot,
@@ -188,6 +195,7 @@ impl Graph {
             rate_limiter,
             translations,
             policy_batch,
+            tunnel: LastTunnel::default(),
             now,
         };
         let mut follower = tracer.as_deref_mut();

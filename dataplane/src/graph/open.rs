@@ -7,11 +7,10 @@ use crate::wire::{Flow, protocol};
 use crate::{Adjacency, Outcome, PortKind};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let flow = packet.headers.flow;
-    let mut tuples = context.translation(packet).map_or(Tuples::plain(flow), |it| it.tuples);
-    let adjacency = packet.adjacency;
-    let from_pod = context.snapshot.masquerades(flow.source, adjacency);
-    if from_pod && let Some(own) = context.snapshot.node_address(flow.source) {
+    let mut tuples = context.tuples(packet);
+    let (source, adjacency) = (packet.headers.flow.source, packet.adjacency);
+    let from_pod = context.snapshot.masquerades(source, adjacency);
+    if from_pod && let Some(own) = context.snapshot.node_address(source) {
         tuples.responder.source = own;
     }
     match open(context, packet, &mut tuples, adjacency) {
@@ -20,8 +19,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         Err(outcome) => return Next::End(outcome),
     }
     if tuples.is_translated() {
-        let to = tuples.responder;
-        let translation = Translation { tuples, to, quoted: None, returns: false };
+        let translation = Translation::forward(tuples.responder, tuples.return_mac);
         match context.translations.get_mut(usize::from(packet.translation)) {
             Some(known) => *known = translation,
             None => context.translate(packet, translation),
@@ -98,7 +96,8 @@ fn try_open(
     tuples: &Tuples,
     opening: &Opening,
 ) -> Option<Result<Option<Found>, Outcome>> {
-    Some(match context.sessions.open(tuples, opening, context.now.seconds()) {
+    let (hash, now_s) = (packet.hash, context.now.seconds());
+    Some(match context.sessions.open_hashed(tuples, hash, opening, now_s) {
         Ok(Opened::New(id)) => {
             context.count(id, packet);
             Ok(None)
@@ -201,6 +200,7 @@ mod tests {
         let (memory, mut frames) = Memory::heap(512, 1);
         let mut packet = Packet::new(frames.pop().unwrap(), PortId(0));
         packet.headers.flow = initiator;
+        packet.hash = sessions.hash(&initiator);
         packet.adjacency = Adjacency::port(PortId(2));
         packet.outcome = Some(Outcome::PolicyAllowed);
         let (mut reassembly, mut rate_limiter) = (Table::default(), RateLimiter::default());
@@ -215,13 +215,12 @@ mod tests {
             rate_limiter: &mut rate_limiter,
             translations: &mut translations,
             policy_batch: &mut policy_batch,
+            tunnel: Default::default(),
             now: Now::default(),
         };
-        let chosen = Translation { tuples: tuples(2), to: to(2), quoted: None, returns: false };
-        context.translate(&mut packet, chosen);
+        context.translate(&mut packet, Translation::forward(to(2), Default::default()));
         assert_eq!(step(&mut context, &mut packet), Next::Node(Node::Rewrite));
-        let translation = context.translation(&packet).unwrap();
-        assert_eq!((translation.to, translation.tuples), (to(1), tuples(1)));
+        assert_eq!(context.tuples(&packet), tuples(1));
         assert_eq!(packet.adjacency, Adjacency::port(PortId(1)));
     }
 }

@@ -42,8 +42,8 @@ fn add<'a>(
     let policy_flow;
     let flow = match context.translation(packet) {
         None => &packet.headers.flow,
-        Some(translation) => {
-            policy_flow = translation.tuples.policy_flow();
+        Some(_) => {
+            policy_flow = context.tuples(packet).policy_flow();
             &policy_flow
         }
     };

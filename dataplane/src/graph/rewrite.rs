@@ -1,110 +1,137 @@
 //! Rewrites a packet that leaves: VLAN tags, time to live, checksums, addresses, MAC addresses.
 
-use super::{Context, Next, Node, dns};
-use crate::frame::ONE_PIECE;
+use super::{Context, Next, Node, Translation, dns};
 use crate::packet::Packet;
-use crate::snapshot::Egress;
-use crate::wire::{Fragment, Mac, checksum, crc32c, nested, partial_checksum, protocol, translate};
-use crate::{Outcome, PortState, Underlay};
+use crate::snapshot::{Egress, Peer, PortId, PortLine};
+use crate::wire::vxlan::Vxlan;
+use crate::wire::{self, Fragment, Headers, checksum, crc32c, nested, partial_checksum, protocol};
+use crate::{Outcome, Underlay};
 
-/// Destination of frames on ports without a MAC address (only captures have such ports).
-const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
+/// The way out of a packet.
+struct Exit<'a> {
+    port_id: PortId,
+    port: &'a PortLine,
+    /// Bytes of the largest IP packet.
+    most: u16,
+    /// The cluster node behind the uplink, if it is known.
+    peer: Option<&'a Peer>,
+    /// Whether it leaves in a tunnel.
+    encapsulates: bool,
+}
 
 #[inline]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let snapshot = context.snapshot;
-    let (port_id, peer) = match packet.adjacency.egress() {
-        Egress::Port(port) => (port, None),
-        Egress::Peer(_) => match snapshot.egress(packet.adjacency) {
-            Some(way) => way,
-            None => return Next::End(Outcome::PortGone),
-        },
+    let Egress::Port(port_id) = packet.adjacency.egress() else {
+        return step_to_peer(context, packet);
     };
-    let Some(port) = snapshot.port(port_id) else { return Next::End(Outcome::PortGone) };
-    let most = if peer.is_some() { snapshot.mtu(packet.adjacency) } else { port.mtu };
-    if port.mtu > 0 && packet.headers.end - packet.headers.l3 > most {
+    let Some(port) = context.snapshot.line(port_id) else {
+        return Next::End(Outcome::PortGone);
+    };
+    let exit = Exit { port_id, port, most: port.most, peer: None, encapsulates: false };
+    leave(context, packet, &exit)
+}
+
+#[inline(never)]
+fn step_to_peer(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let snapshot = context.snapshot;
+    let gone = Next::End(Outcome::PortGone);
+    let Some((port_id, peer)) = snapshot.egress(packet.adjacency) else { return gone };
+    let Some(port) = snapshot.line(port_id) else { return gone };
+    let encapsulates = matches!(snapshot.underlay(), Underlay::Overlay(_));
+    let overhead = match peer {
+        Some(peer) if encapsulates && port.most < u16::MAX => {
+            Vxlan::overhead(peer.endpoint.is_v4()) as u16
+        }
+        _ => 0,
+    };
+    let most = port.most.saturating_sub(overhead);
+    leave(context, packet, &Exit { port_id, port, most, peer, encapsulates })
+}
+
+#[inline(always)]
+fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Next {
+    let headers = &packet.headers;
+    if headers.end - headers.l3 > exit.most {
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::IcmpError);
     }
-    let sender = snapshot.port(packet.in_port);
-    let follows_names = port.follows_names || sender.is_some_and(|it| it.follows_names);
-    if sender.is_some_and(sends_partial_checksums) {
-        nested::complete(context.memory, &mut packet.frame, &packet.headers);
+    let sender = context.snapshot.line(packet.in_port).map_or(0, |sender| sender.traits);
+    if sender & PortLine::PARTIAL_CHECKSUMS != 0 {
+        nested::complete(context.memory, &mut packet.frame, headers);
     }
-    let is_plain = packet.headers.vlan_tags == 0
-        && packet.translation == Packet::AS_IT_IS
-        && peer.is_none()
-        && !packet.frame.is_chain();
-    if is_plain {
-        // The common case: each field is read once.
-        let headers = &packet.headers;
+    let frame = if headers.vlan_tags > 0 || packet.frame.is_chain() {
+        forward_any(context, packet, exit.encapsulates);
+        context.memory.bytes_mut(&mut packet.frame)
+    } else {
         let frame = context.memory.bytes_mut(&mut packet.frame);
-        checksum::decrement_ttl(frame, headers);
         partial_checksum::complete(frame, headers);
-        frame[..6].copy_from_slice(port.mac.as_ref().unwrap_or(&UNKNOWN_MAC));
-        frame[6..12].copy_from_slice(&port.own_mac);
-        packet.out_port = port_id;
-        if follows_names && dns::is_wanted(context, packet, port) {
-            return Next::Node(Node::Dns);
+        checksum::decrement_ttl(frame, headers);
+        if let Some(translation) = context.translations.get(usize::from(packet.translation)) {
+            translate(frame, headers, translation);
         }
-        return Next::End(packet.outcome.expect("decided by the node before"));
+        frame
+    };
+    frame[..12].copy_from_slice(&exit.port.ethernet);
+    if let Some(translation) = context.translations.get(usize::from(packet.translation))
+        && translation.returns
+    {
+        frame[..6].copy_from_slice(&translation.return_mac);
     }
+    if let Some(peer) = exit.peer {
+        match &peer.next_hop {
+            Some(next_hop) => frame[..6].copy_from_slice(next_hop),
+            None => return Next::End(Outcome::NoNeighbour),
+        }
+    }
+    if !exit.encapsulates {
+        packet.out_port = exit.port_id;
+    }
+    if (exit.port.traits | sender) & PortLine::FOLLOWS_NAMES != 0
+        && dns::is_wanted(context, packet, exit.port)
+    {
+        return Next::Node(Node::Dns);
+    }
+    if exit.encapsulates {
+        return Next::Node(Node::Encapsulate);
+    }
+    Next::End(packet.outcome.expect("decided by the node before"))
+}
+
+#[inline(never)]
+fn translate(frame: &mut [u8], headers: &Headers, translation: &Translation) {
+    match &translation.quoted {
+        None => wire::translate::rewrite(frame, headers, &translation.to),
+        Some(quoted) => {
+            wire::translate::rewrite_error(frame, headers, &translation.to, quoted);
+        }
+    }
+}
+
+/// Removes VLAN tags, lowers the time to live and translates, in packets of several frames too.
+#[inline(never)]
+fn forward_any(context: &Context<'_>, packet: &mut Packet, encapsulates: bool) {
     if packet.headers.vlan_tags > 0 {
         remove_tags(context, packet);
     }
     let headers = packet.headers;
-    let translation = context.translation(packet);
     // A tunnel's peer expects complete checksums, and with a short packet deferring saves nothing.
-    let encapsulates = peer.is_some() && matches!(snapshot.underlay(), Underlay::Overlay(_));
     let may_stay = packet.frame.is_chain() && !encapsulates;
     partial_checksum::defer_or_complete(context.memory, &mut packet.frame, &headers, may_stay);
     let is_chain = packet.frame.is_chain();
     let is_partial = packet.frame.partial_checksum().is_some();
     let frame = context.memory.bytes_mut(&mut packet.frame);
     checksum::decrement_ttl(frame, &headers);
-    let mut receiver = port.mac.unwrap_or(UNKNOWN_MAC);
-    if let Some(translation) = translation {
-        match &translation.quoted {
-            None => translate::rewrite(frame, &headers, &translation.to),
-            Some(quoted) => translate::rewrite_error(frame, &headers, &translation.to, quoted),
-        }
-        if is_partial {
-            partial_checksum::renew_pseudo(frame, &headers);
-        }
-        if translation.returns {
-            receiver = translation.tuples.return_mac;
-        }
+    let Some(translation) = context.translations.get(usize::from(packet.translation)) else {
+        return;
+    };
+    translate(frame, &headers, translation);
+    if is_partial {
+        partial_checksum::renew_pseudo(frame, &headers);
     }
     let has_crc = is_chain && headers.flow.protocol == protocol::SCTP;
-    if has_crc && packet.translation != Packet::AS_IT_IS && headers.fragment == Fragment::Whole {
+    if has_crc && headers.fragment == Fragment::Whole {
         crc32c::finish_chain(context.memory, &mut packet.frame, &headers);
     }
-    let frame = context.memory.bytes_mut(&mut packet.frame);
-    if let Some(peer) = peer {
-        match peer.next_hop {
-            Some(next_hop) => receiver = next_hop,
-            None => return Next::End(Outcome::NoNeighbour),
-        }
-    }
-    frame[..6].copy_from_slice(&receiver);
-    frame[6..12].copy_from_slice(&port.own_mac);
-    if !encapsulates {
-        packet.out_port = port_id;
-    }
-    if follows_names && dns::is_wanted(context, packet, port) {
-        return Next::Node(Node::Dns);
-    }
-    if encapsulates {
-        return Next::Node(Node::Encapsulate);
-    }
-    Next::End(packet.outcome.expect("decided by the node before"))
-}
-
-/// Whether the kernel behind a port may send partial checksums: the plugin leaves checksum offload
-/// on for large MTUs. Memory ports and captures have no MTU.
-#[inline]
-fn sends_partial_checksums(port: &PortState) -> bool {
-    port.mtu == 0 || port.mtu > ONE_PIECE
 }
 
 fn remove_tags(context: &Context<'_>, packet: &mut Packet) {

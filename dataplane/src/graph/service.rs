@@ -9,7 +9,6 @@ use acl::Address;
 use super::{Context, Next, Node, Translation};
 use crate::packet::Packet;
 use crate::services::{Backend, Entry, Kept};
-use crate::session::Tuples;
 use crate::wire::{Flow, Mac, Role};
 use crate::{Adjacency, Outcome, PortKind, Snapshot};
 
@@ -89,8 +88,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
             responder.source = of_switch.filter(|_| is_own(backend.address)).unwrap_or(own);
         }
     }
-    let tuples = Tuples { initiator, responder, return_mac };
-    context.translate(packet, Translation { tuples, to: responder, quoted: None, returns: false });
+    context.translate(packet, Translation::forward(responder, return_mac));
     Next::Node(Node::Policy)
 }
 

@@ -11,8 +11,8 @@
 use super::{Context, Next, Node, Translation, open, service};
 use crate::packet::Packet;
 use crate::policy::{self, Decision};
-use crate::session::{Found, TupleOrigin, Tuples};
-use crate::wire::{self, Flow, Fragment, Headers, Mac, Role, protocol};
+use crate::session::{Found, Passing, TupleOrigin, Tuples, Unpassed};
+use crate::wire::{self, Flow, Fragment, Headers, Kind, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Verdict};
 
 // A session is in two cache lines, and the first holds the place of the second. Each is prefetched
@@ -21,7 +21,11 @@ use crate::{Adjacency, Outcome, PortKind, Verdict};
 /// Hashes the packet's flow and prefetches its index bucket.
 #[inline]
 pub(super) fn expect(context: &Context<'_>, packet: &mut Packet) {
-    packet.hash = context.sessions.hash(&packet.headers.flow);
+    let flow = &packet.headers.flow;
+    packet.hash = match packet.headers.kind {
+        Kind::Ipv4 => context.sessions.hash_v4(flow),
+        _ => context.sessions.hash(flow),
+    };
     context.sessions.prefetch(packet.hash);
 }
 
@@ -40,19 +44,46 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         Role::Quotes => false,
     };
     if may_pass && headers.fragment == Fragment::Whole {
-        let (generation, now_s) = (context.snapshot.generation, context.now.seconds());
-        let Packet { guess, headers: Headers { flow, tcp_flags, .. }, .. } = packet;
-        if let Some(adjacency) = context.sessions.pass(*guess, flow, *tcp_flags, generation, now_s)
-        {
-            if context.sessions.counts_packets() {
-                context.sessions.count_at(packet.guess, packet.frame.len());
-            }
-            packet.adjacency = adjacency;
-            packet.outcome = Some(Outcome::Session);
-            return Next::Node(Node::Rewrite);
+        match context.sessions.pass(packet.guess, &passing(context, headers)) {
+            Ok(adjacency) => return pass(context, packet, adjacency),
+            Err(Unpassed::Translated) => return translated(context, packet),
+            Err(Unpassed::Undecided) => {}
         }
     }
     look(context, packet)
+}
+
+#[inline(always)]
+fn passing<'a>(context: &Context<'_>, headers: &'a Headers) -> Passing<'a> {
+    let Headers { flow, tcp_flags, .. } = headers;
+    let (generation, now_s) = (context.snapshot.generation, context.now.seconds());
+    Passing { flow, tcp_flags: *tcp_flags, generation, now_s }
+}
+
+/// Forwards a packet whose session is at the guess.
+#[inline]
+fn pass(context: &Context<'_>, packet: &mut Packet, adjacency: Adjacency) -> Next {
+    if context.sessions.counts_packets() {
+        context.sessions.count_at(packet.guess, packet.frame.len());
+    }
+    packet.adjacency = adjacency;
+    packet.outcome = Some(Outcome::Session);
+    Next::Node(Node::Rewrite)
+}
+
+/// Forwards a packet of a translated session.
+#[inline(never)]
+fn translated(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    let passing = passing(context, &packet.headers);
+    let Some(it) = context.sessions.pass_translated(packet.guess, &passing) else {
+        return look(context, packet);
+    };
+    let translation = match it.forward {
+        true => Translation::forward(it.other, it.return_mac),
+        false => Translation::reverse(&it.other, it.return_mac),
+    };
+    context.translate(packet, translation);
+    pass(context, packet, it.adjacency)
 }
 
 #[inline(never)]
@@ -119,11 +150,11 @@ pub(super) fn go_on(
             }
         }
         if found.translated {
-            let (to, returns) = match found.forward {
-                true => (tuples.responder, false),
-                false => (tuples.initiator.reversed(), tuples.return_mac != Mac::default()),
+            let translation = match found.forward {
+                true => Translation::forward(tuples.responder, tuples.return_mac),
+                false => Translation::reverse(&tuples.initiator, tuples.return_mac),
             };
-            context.translate(packet, Translation { tuples, to, quoted: None, returns });
+            context.translate(packet, translation);
         }
     }
     let known = found.adjacency();
@@ -278,6 +309,6 @@ fn related_translation(error: &Flow, forward: bool, tuples: Tuples) -> Translati
     // A router's address stays; the far end has another address here.
     let source = if error.source == left.destination { sent.destination } else { error.source };
     let to = Flow { source, destination: sent.source, ..*error };
-    let returns = forward && tuples.return_mac != Mac::default();
-    Translation { tuples, to, quoted: Some(sent), returns }
+    let (quoted, return_mac) = (Some(sent), tuples.return_mac);
+    Translation { to, quoted, return_mac, returns: forward && return_mac != Mac::default() }
 }

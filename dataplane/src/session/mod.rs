@@ -32,6 +32,7 @@ mod table;
 mod translation;
 mod usage;
 
+pub use pass::{Passing, Translated, Unpassed};
 pub use record::{Found, SessionId};
 pub use table::{Guess, Opened, Opening, Owner, Refusal, Sessions, TupleOrigin};
 pub use translation::Tuples;
@@ -162,17 +163,17 @@ struct Limits {
     udp: u32,
     other: u32,
     opening: u32,
+    /// The shortest of them.
+    least: u32,
 }
 
 impl From<Timeouts> for Limits {
     fn from(timeouts: Timeouts) -> Self {
-        Self {
-            tcp_established: seconds(timeouts.tcp_established),
-            tcp_transient: seconds(timeouts.tcp_transient),
-            udp: seconds(timeouts.udp),
-            other: seconds(timeouts.other),
-            opening: seconds(timeouts.opening),
-        }
+        let Timeouts { tcp_established, tcp_transient, udp, other, opening } = timeouts;
+        let all = [tcp_established, tcp_transient, udp, other, opening].map(seconds);
+        let [tcp_established, tcp_transient, udp, other, opening] = all;
+        let least = all.into_iter().fold(u32::MAX, u32::min);
+        Self { tcp_established, tcp_transient, udp, other, opening, least }
     }
 }
 

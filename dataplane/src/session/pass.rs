@@ -1,41 +1,102 @@
 //! The fast path of the session lookup.
+//!
+//! Takes the packet of a session that is at the guess, is not idle, was allowed by this generation and
+//! has an adjacency, and touches the session. The session itself is not returned.
 
 use super::State;
-use super::record::Words;
 use super::record::life_word;
+use super::record::{Record, Seen, Words};
 use super::table::{Guess, Sessions};
 use crate::Adjacency;
-use crate::wire::Flow;
+use crate::wire::{Flow, Mac};
+
+/// Why a packet did not take the fast path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpassed {
+    /// Its session may be one with translation: [`Sessions::pass_translated`] decides.
+    Translated,
+    /// [`Sessions::find_at`] decides.
+    Undecided,
+}
+
+/// The way of a packet of a translated session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translated {
+    /// The next hop.
+    pub adjacency: Adjacency,
+    /// Whether the packet is of the initiator's direction.
+    pub forward: bool,
+    /// In the initiator's direction the reply tuple reversed, else the original tuple.
+    pub other: Flow,
+    /// See [`Tuples::return_mac`](super::Tuples::return_mac).
+    pub return_mac: Mac,
+}
+
+/// What a packet shows, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Passing<'a> {
+    /// Its addresses and ports.
+    pub flow: &'a Flow,
+    /// Flags of TCP, or 0.
+    pub tcp_flags: u8,
+    /// The snapshot's generation.
+    pub generation: u64,
+    /// The second at which it comes.
+    pub now_s: u32,
+}
 
 impl Sessions {
-    /// Returns the adjacency of a packet whose session is at the guess, is not translated nor idle,
-    /// was allowed by this generation and has an adjacency; touches the session. The session itself
-    /// is not returned.
-    ///
-    /// `None` decides nothing: [`find_at`](Self::find_at) does. The packet must not be one that may
+    /// The adjacency of a packet whose session is at the guess. The packet must not be one that may
     /// open a TCP connection.
     #[inline]
-    pub fn pass(
-        &self,
-        guess: Guess,
-        flow: &Flow,
-        tcp_flags: u8,
-        generation: u64,
-        now_s: u32,
-    ) -> Option<Adjacency> {
-        let record = self.record(guess)?;
-        let seen = record.read()?;
-        let forward = seen.words.direction_of(&Words::of(flow))?;
-        let state = State(seen.life as u8);
-        let after = state.after(flow.protocol, tcp_flags, forward);
-        let most_s = self.limits().of(flow.protocol, state);
-        let adjacency = Adjacency((seen.forwarding >> if forward { 16 } else { 0 }) as u16);
-        let is_idle = now_s.saturating_sub((seen.life >> 32) as u32) > most_s;
-        let is_of_generation = (seen.forwarding >> 32) as u32 == generation as u32;
-        if seen.is_translated() | is_idle | !is_of_generation | (adjacency == Adjacency::NONE) {
+    pub fn pass(&self, guess: Guess, packet: &Passing<'_>) -> Result<Adjacency, Unpassed> {
+        let undecided = Err(Unpassed::Undecided);
+        let Some(record) = self.record(guess) else { return undecided };
+        let Some(seen) = record.read() else { return undecided };
+        if seen.is_translated() {
+            return Err(Unpassed::Translated);
+        }
+        let direction = seen.words.direction_of(&Words::of(packet.flow));
+        let Some(forward) = direction else { return undecided };
+        self.go(record, &seen, forward, packet).ok_or(Unpassed::Undecided)
+    }
+
+    /// The same for a translated session; see [`TupleOrigin::Entering`](super::TupleOrigin).
+    #[inline]
+    pub fn pass_translated(&self, guess: Guess, packet: &Passing<'_>) -> Option<Translated> {
+        let (record, translation) = self.record(guess).zip(self.translation(guess))?;
+        let seen = record.read().filter(Seen::is_translated)?;
+        let words = Words::of(packet.flow);
+        let (initiator, return_mac) = (translation.initiator(), translation.return_mac());
+        let forward = !seen.words.is_reverse_of(&words);
+        if !record.is_still(seen.sequence) || forward && !initiator.is(&words) {
             return None;
         }
-        record.set_life(seen.life, life_word(seen.life, now_s, after));
+        let adjacency = self.go(record, &seen, forward, packet)?;
+        let other = if forward { seen.words.flow() } else { initiator.flow() };
+        Some(Translated { adjacency, forward, other, return_mac })
+    }
+
+    #[inline(always)]
+    fn go(
+        &self,
+        record: &Record,
+        seen: &Seen,
+        forward: bool,
+        packet: &Passing<'_>,
+    ) -> Option<Adjacency> {
+        let protocol = packet.flow.protocol;
+        let state = State(seen.life as u8);
+        let idle_s = packet.now_s.saturating_sub((seen.life >> 32) as u32);
+        let limits = self.limits();
+        let is_idle = idle_s > limits.least && idle_s > limits.of(protocol, state);
+        let adjacency = Adjacency((seen.forwarding >> if forward { 16 } else { 0 }) as u16);
+        let is_of_generation = (seen.forwarding >> 32) as u32 == packet.generation as u32;
+        if is_idle | !is_of_generation | (adjacency == Adjacency::NONE) {
+            return None;
+        }
+        let after = state.after(protocol, packet.tcp_flags, forward);
+        record.set_life(seen.life, life_word(seen.life, packet.now_s, after));
         Some(adjacency)
     }
 }
@@ -72,6 +133,7 @@ mod tests {
             let mut tuples = Tuples::plain(flow);
             if is_translated {
                 tuples.responder.destination_port = 8080;
+                tuples.return_mac = [1, 2, 3, 4, 5, 6];
             }
             let opening =
                 Opening { owner: Owner::port(PortId(0)), adjacency: Adjacency(1), generation: 7, tcp_flags: 2 };
@@ -99,19 +161,33 @@ mod tests {
             let [quick, general] = &tables;
             let now_s = 11 + idle_s;
             let guess = quick.guess(quick.hash(&flow));
-            let passed = quick.pass(guess, &flow, last, generation, now_s);
+            let passing = Passing { flow: &flow, tcp_flags: last, generation, now_s };
+            let translated = match quick.pass(guess, &passing) {
+                Err(Unpassed::Translated) => quick.pass_translated(guess, &passing),
+                _ => None,
+            };
+            let passed = match translated {
+                Some(it) => Some(it.adjacency),
+                None => quick.pass(guess, &passing).ok(),
+            };
             let found = generally(general, &flow, last, now_s);
             if let Some(adjacency) = passed {
                 let found = found.expect("what passes has a session");
                 prop_assert_eq!((adjacency, found.is_of(generation)), (found.adjacency(), true));
+                prop_assert_eq!(translated.is_some(), is_translated);
+                if let Some(it) = translated {
+                    let other = if it.forward { tuples.responder } else { tuples.initiator };
+                    prop_assert_eq!((it.forward, it.other), (found.forward, other));
+                    prop_assert_eq!(it.return_mac, tuples.return_mac);
+                }
                 let state = |sessions: &Sessions| {
                     let (found, _) = sessions.iter().next().expect("the session");
                     (found.state(), found.last_seen())
                 };
                 prop_assert_eq!(state(quick), state(general));
             } else if let Some(found) = found {
-                let is_plain = !found.translated && found.is_of(generation);
-                prop_assert!(!is_plain || found.adjacency() == Adjacency::NONE);
+                let is_current = found.is_of(generation);
+                prop_assert!(!is_current || found.adjacency() == Adjacency::NONE);
             }
         }
     }

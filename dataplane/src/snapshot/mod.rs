@@ -15,6 +15,7 @@ use ahash::AHashMap;
 use ipnet::IpNet;
 
 pub use adjacency::{Adjacency, Egress};
+pub(crate) use port::PortLine;
 pub use port::{AclBinding, PortId, PortKind, PortState};
 pub use routes::{Peer, Routes};
 
@@ -78,6 +79,7 @@ pub struct Snapshot {
     /// Grows with each published snapshot.
     pub generation: u64,
     ports: Vec<Option<PortState>>,
+    lines: Vec<Option<PortLine>>,
     addresses: Arc<AddressMap>,
     live_addresses: Arc<AddressMap>,
     /// Port of each address behind pod ports, and the host port for the cluster node's own:
@@ -129,6 +131,7 @@ impl Snapshot {
         }
         Self {
             generation,
+            lines: ports.iter().map(|port| port.as_ref().map(PortLine::new)).collect(),
             ports,
             live_addresses: parts.live_addresses.unwrap_or_else(|| Arc::clone(&addresses)),
             addresses,
@@ -150,6 +153,12 @@ impl Snapshot {
     #[inline]
     pub fn port(&self, id: PortId) -> Option<&PortState> {
         self.ports.get(usize::from(id.0)).and_then(Option::as_ref)
+    }
+
+    /// The fields of a port that every packet needs.
+    #[inline]
+    pub(crate) fn line(&self, id: PortId) -> Option<&PortLine> {
+        self.lines.get(usize::from(id.0)).and_then(Option::as_ref)
     }
 
     /// All ports with their numbers.

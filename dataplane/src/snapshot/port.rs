@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use acl::{Address, Table};
 
-use crate::wire::{Mac, SWITCH_MAC};
+use crate::frame::ONE_PIECE;
+use crate::wire::{Mac, MacWord, SWITCH_MAC};
 
 /// The number of a port: its place in [`crate::Snapshot::ports`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -88,5 +89,68 @@ impl PortState {
             mtu: 0,
             follows_names: false,
         }
+    }
+}
+
+/// Destination of frames on ports without a MAC address (only captures have such ports).
+const UNKNOWN_MAC: Mac = [0x02, 0, 0, 0, 0, 0];
+
+/// The fields of a port that every packet needs, in one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(crate) struct PortLine {
+    /// Two of the pod's own addresses: most pods have one of each family, and no more.
+    addresses: [Address; 2],
+    /// The only source MAC address, if there is one; see [`PortState::mac`].
+    pub(crate) mac: Option<MacWord>,
+    /// Destination and source MAC address of frames that leave.
+    pub(crate) ethernet: [u8; 12],
+    /// Bytes of the largest IP packet that may leave here.
+    pub(crate) most: u16,
+    /// [`Self::FOLLOWS_NAMES`], [`Self::PARTIAL_CHECKSUMS`].
+    pub(crate) traits: u8,
+    pub(crate) kind: PortKind,
+}
+
+impl PortLine {
+    /// See [`PortState::follows_names`].
+    pub(crate) const FOLLOWS_NAMES: u8 = 1;
+    /// The kernel behind the port may send partial checksums: the plugin leaves checksum offload on
+    /// for large MTUs. Memory ports and captures have no MTU.
+    pub(crate) const PARTIAL_CHECKSUMS: u8 = 2;
+
+    pub(super) fn new(port: &PortState) -> Self {
+        // No packet has a multicast source.
+        let address = |n: usize| port.addresses.get(n).copied().unwrap_or(Address::from_bits(!0));
+        let mut ethernet = [0; 12];
+        ethernet[..6].copy_from_slice(&port.mac.unwrap_or(UNKNOWN_MAC));
+        ethernet[6..].copy_from_slice(&port.own_mac);
+        let is_large = port.mtu == 0 || port.mtu > ONE_PIECE;
+        let names = if port.follows_names { Self::FOLLOWS_NAMES } else { 0 };
+        let checksums = if is_large { Self::PARTIAL_CHECKSUMS } else { 0 };
+        Self {
+            addresses: [address(0), address(1)],
+            mac: port.mac.map(MacWord::from),
+            ethernet,
+            most: if port.mtu == 0 { u16::MAX } else { port.mtu },
+            traits: names | checksums,
+            kind: port.kind,
+        }
+    }
+
+    /// Whether an address is one of the two that stand here.
+    #[inline]
+    pub(crate) fn has(&self, address: Address) -> bool {
+        self.addresses[0] == address || self.addresses[1] == address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_takes_one_cache_line() {
+        assert_eq!(size_of::<Option<PortLine>>(), 64);
     }
 }

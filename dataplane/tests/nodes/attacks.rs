@@ -68,6 +68,35 @@ fn ends(rig: &mut Rig, port: u16, packet: Packet, name: &str) {
 }
 
 #[test]
+fn a_pod_sends_from_each_of_its_addresses_and_from_no_other() {
+    let own = ["10.1.0.2", "fd01::2", "10.1.0.7", "fd01::7"];
+    for count in 0..=own.len() {
+        let mut parts = parts();
+        parts.ports[usize::from(POD)] = pod("default/pod", &own[..count]);
+        let mut rig = Rig::new(parts);
+        for (n, address) in own.iter().enumerate() {
+            let to = if address.contains(':') { "[fd01::3]:53" } else { "10.1.0.3:53" };
+            let from = std::net::SocketAddr::new(ip(address), 5).to_string();
+            let outcome = if n < count { "policy-allowed" } else { "spoofed-address" };
+            ends(&mut rig, POD, udp(&from, to).payload(b"x"), outcome);
+        }
+    }
+}
+
+/// Whatever is known of the tunnel packet before it in a vector.
+#[test]
+fn each_tunnel_packet_of_a_vector_is_held_to_its_own_addresses() {
+    let mut rig = rig();
+    let inner = |n: u8| udp(&format!("10.{n}.0.2:5"), "10.1.0.2:53").payload(b"x").build();
+    let frames = [(2, 2), (2, 3), (3, 3), (3, 2), (7, 2), (2, 2)]
+        .map(|(outer, inside)| tunnel(outer, &inner(inside)).build());
+    let outcomes = rig.send_all(UPLINK, frames.to_vec());
+    let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name()).collect();
+    let (allowed, spoofed, refused) = ("policy-allowed", "spoofed-address", "tunnel-refused");
+    assert_eq!(names, [allowed, spoofed, allowed, spoofed, refused, allowed]);
+}
+
+#[test]
 fn no_pod_reaches_the_tunnel_port_of_anybody_outside_of_tunnels() {
     for masquerade in [false, true] {
         let mut rig = Rig::new(Parts { masquerade, ..parts() });

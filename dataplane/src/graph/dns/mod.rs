@@ -14,13 +14,14 @@ mod held;
 use super::{Context, Next, Node};
 use crate::dns::{DNS_PORT, Draft, Ticket};
 use crate::packet::Packet;
+use crate::snapshot::PortLine;
 use crate::wire::{Flow, Fragment, Role, protocol, tcp_flags};
-use crate::{Outcome, PortId, PortState};
+use crate::{Outcome, PortId};
 pub(crate) use held::HeldAnswers;
 
 /// Whether a packet that leaves by `port` is DNS of a pod that follows names.
 #[inline(never)]
-pub(super) fn is_wanted(context: &Context<'_>, packet: &Packet, port: &PortState) -> bool {
+pub(super) fn is_wanted(context: &Context<'_>, packet: &Packet, port: &PortLine) -> bool {
     let headers = &packet.headers;
     let has_ports = matches!(headers.flow.protocol, protocol::TCP | protocol::UDP);
     if !has_ports || headers.role == Role::Quotes || headers.fragment != Fragment::Whole {
@@ -30,7 +31,8 @@ pub(super) fn is_wanted(context: &Context<'_>, packet: &Packet, port: &PortState
         let sender = context.snapshot.port(packet.in_port);
         headers.flow.destination_port == DNS_PORT && sender.is_some_and(|it| it.follows_names)
     };
-    port.follows_names && seen_by_receiver(context, packet).source_port == DNS_PORT || asks()
+    let receives = port.traits & PortLine::FOLLOWS_NAMES != 0;
+    receives && seen_by_receiver(context, packet).source_port == DNS_PORT || asks()
 }
 
 /// Addresses and ports as they leave.

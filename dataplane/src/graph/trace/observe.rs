@@ -68,11 +68,7 @@ pub(super) fn after(
             exit: exit(snapshot, packet.adjacency),
             evaluation: (packet.adjacency != Adjacency::NONE
                 || outcome == Some(Outcome::NoSession))
-            .then(|| {
-                let translation = context.translation(packet);
-                let flow = translation.map_or(packet.headers.flow, |it| it.tuples.policy_flow());
-                evaluation(snapshot, &flow)
-            }),
+            .then(|| evaluation(snapshot, &context.tuples(packet).policy_flow())),
         },
         (Node::Open, _) => {
             Finding::Open { made: session(context, packet).filter(|_| outcome.is_none()) }

@@ -17,6 +17,12 @@ const PORTS: u64 = 0xffff_ffff << 32;
 const PROTOCOL: u64 = 0xff << 16;
 pub(super) const TRANSLATED: u64 = 1 << 24;
 
+/// The bits in which two addresses differ, in one word.
+#[inline]
+fn differ(one: &[u64; 2], other: &[u64; 2]) -> u64 {
+    (one[0] ^ other[0]) | (one[1] ^ other[1])
+}
+
 impl Words {
     #[inline]
     pub(in crate::session) fn of(flow: &Flow) -> Self {
@@ -47,20 +53,32 @@ impl Words {
     /// Whether `flow` is this (`true`) or its reverse (`false`).
     #[inline]
     pub(in crate::session) fn direction_of(&self, flow: &Self) -> Option<bool> {
-        let ends = self.ends & (PORTS | PROTOCOL);
-        // Compared without a branch for each word: most records that are looked at match.
-        let same = |a: &[u64; 2], b: &[u64; 2]| (a[0] ^ b[0]) | (a[1] ^ b[1]);
-        let forward = same(&self.source, &flow.source)
-            | same(&self.destination, &flow.destination)
-            | (ends ^ flow.ends);
-        if forward == 0 {
+        if self.is(flow) {
             return Some(true);
         }
+        self.is_reverse_of(flow).then_some(false)
+    }
+
+    /// Whether `flow` is this.
+    // Compared without a branch for each word: most records that are looked at match.
+    #[inline]
+    pub(in crate::session) fn is(&self, flow: &Self) -> bool {
+        let ends = self.ends & (PORTS | PROTOCOL);
+        let differs = differ(&self.source, &flow.source)
+            | differ(&self.destination, &flow.destination)
+            | (ends ^ flow.ends);
+        differs == 0
+    }
+
+    /// Whether `flow` is the reverse of this.
+    #[inline]
+    pub(in crate::session) fn is_reverse_of(&self, flow: &Self) -> bool {
+        let ends = self.ends & (PORTS | PROTOCOL);
         let turned = ends >> 48 << 32 | (ends & PORTS) << 16 | ends & PROTOCOL;
-        let reverse = same(&self.source, &flow.destination)
-            | same(&self.destination, &flow.source)
+        let differs = differ(&self.source, &flow.destination)
+            | differ(&self.destination, &flow.source)
             | (turned ^ flow.ends);
-        (reverse == 0).then_some(false)
+        differs == 0
     }
 
     pub(in crate::session) fn values(&self) -> [u64; 5] {

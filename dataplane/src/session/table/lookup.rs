@@ -4,6 +4,7 @@ use super::{Guess, Sessions, TupleOrigin};
 use crate::cpu;
 use crate::session::index::NOTHING;
 use crate::session::record::{Record, Seen, Words};
+use crate::session::translation::Translation;
 use crate::session::{Found, Limits};
 use crate::wire::Flow;
 
@@ -28,6 +29,11 @@ impl Sessions {
     #[inline]
     pub(in crate::session) fn record(&self, guess: Guess) -> Option<&Record> {
         self.records.get(guess.0 as usize)
+    }
+
+    #[inline]
+    pub(in crate::session) fn translation(&self, guess: Guess) -> Option<&Translation> {
+        self.translations.get(guess.0 as usize)
     }
 
     #[inline]
@@ -57,8 +63,8 @@ impl Sessions {
         let words = Words::of(flow);
         if let Some(record) = self.records.get(guess.0 as usize)
             && let Some(seen) = record.read()
-            && !seen.is_translated()
-            && let Some(forward) = seen.words.direction_of(&words)
+            && let Some(forward) = self.travels(guess.0, &seen, &words, origin)
+            && (!seen.is_translated() || record.is_still(seen.sequence))
         {
             let found = seen.found(guess.0, forward);
             return (!self.is_idle(&found, now_s)).then_some(found);

@@ -254,15 +254,27 @@ impl Sessions {
     /// # Errors See [`Refusal`]. A connection whose reply tuple is taken (a client that uses one
     /// port for a service and for the pod behind it) may be tried again with another source port.
     pub fn open(&self, tuples: &Tuples, opening: &Opening, now_s: u32) -> Result<Opened, Refusal> {
-        let responder_hash = self.hash(&tuples.responder);
+        self.open_hashed(tuples, self.hash(&tuples.initiator), opening, now_s)
+    }
+
+    /// The same with the hash of the original tuple.
+    pub(crate) fn open_hashed(
+        &self,
+        tuples: &Tuples,
+        initiator_hash: u64,
+        opening: &Opening,
+        now_s: u32,
+    ) -> Result<Opened, Refusal> {
+        debug_assert_eq!(initiator_hash, self.hash(&tuples.initiator));
         let translated = tuples.is_translated();
-        let initiator_hash = if translated { self.hash(&tuples.initiator) } else { responder_hash };
+        let responder_hash = if translated { self.hash(&tuples.responder) } else { initiator_hash };
         let _locks = self.index.lock(responder_hash, initiator_hash);
-        let (initiator, responder) = (Words::of(&tuples.initiator), Words::of(&tuples.responder));
+        let responder = Words::of(&tuples.responder);
         let shows = |index, seen: &Seen| self.is_any(index, seen, &responder);
         let is_taken = self.search_live(responder_hash, now_s, shows).is_some();
         // Without translation both tuples are equal, so the second search finds nothing new.
         if is_taken || translated {
+            let initiator = Words::of(&tuples.initiator);
             let enters =
                 |index, seen: &Seen| self.travels(index, seen, &initiator, TupleOrigin::Entering);
             if let Some(known) = self.search_live(initiator_hash, now_s, enters) {
