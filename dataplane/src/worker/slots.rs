@@ -187,10 +187,20 @@ impl Slots {
         self.place(id).filter(|place| self.slots[*place].id == id)
     }
 
-    /// Has a frame leave by the port at a place with this vector.
+    /// Has frames leave by the port at a place with this vector.
     #[inline]
-    pub(super) fn leave_at(&mut self, place: usize, frame: Frame, memory: &Memory) {
-        self.slots[place].leave(frame, memory);
+    pub(super) fn leave_at(
+        &mut self,
+        place: usize,
+        frames: impl Iterator<Item = Frame>,
+        memory: &Memory,
+    ) {
+        let slot = &mut self.slots[place];
+        let from = slot.leaving.len();
+        slot.leaving.extend(frames);
+        if !slot.accepts_partial_checksums {
+            slot.leaving[from..].iter_mut().for_each(|frame| memory.complete_checksum(frame));
+        }
     }
 
     pub(super) fn remove(&mut self, id: PortId) -> Option<Slot> {

@@ -16,31 +16,40 @@ impl Worker {
             }
         }
         let mut packets = std::mem::take(&mut self.packets);
-        // Packets of a vector often leave by one port.
-        let (mut port, mut place) = (PortId::NONE, None);
-        for packet in &mut packets {
-            // An answer that is held has its way out already.
-            let is_decided = packet.outcome.is_some();
-            if is_decided && packet.leaves() {
-                let frame = packet.frame.take();
-                if packet.out_port != port {
-                    port = packet.out_port;
-                    place = self.slots.place_of(port);
+        let mut left = &mut packets[..];
+        while let [first, ..] = left {
+            // Packets of a vector often leave by one port.
+            let port = first.out_port;
+            let leaves = |packet: &&Packet| packet.out_port == port && is_sent(packet);
+            let count = left.iter().take_while(leaves).count();
+            let (leaving, rest) = std::mem::take(&mut left).split_at_mut(count);
+            left = rest;
+            if count > 0 {
+                let frames = leaving.iter_mut().map(|packet| packet.frame.take());
+                match self.slots.place_of(port) {
+                    Some(place) => self.slots.leave_at(place, frames, &self.memory),
+                    None => frames.for_each(|frame| self.leave_elsewhere(frame, port)),
                 }
-                match place {
-                    Some(place) => self.slots.leave_at(place, frame, &self.memory),
-                    None => self.leave_elsewhere(frame, port),
-                }
-            } else if is_decided {
-                self.free.put(packet.frame.take());
-            } else {
-                let none = Packet::new(Frame::NONE, PortId::NONE);
-                self.graph.hold(std::mem::replace(packet, none), now);
+            } else if let Some((packet, rest)) = std::mem::take(&mut left).split_first_mut() {
+                self.keep(packet, now);
+                left = rest;
             }
         }
         // Their frames are elsewhere now.
         packets.clear();
         self.packets = packets;
+    }
+
+    /// Frees the frame of a packet that does not leave, or holds it.
+    #[inline]
+    fn keep(&mut self, packet: &mut Packet, now: Now) {
+        match packet.outcome {
+            Some(_) => self.free.put(packet.frame.take()),
+            None => {
+                let none = Packet::new(Frame::NONE, PortId::NONE);
+                self.graph.hold(std::mem::replace(packet, none), now);
+            }
+        }
     }
 
     /// Passes a frame to the trunk of its port, or to another worker.
@@ -119,6 +128,12 @@ impl Worker {
             self.remove_port(id);
         }
     }
+}
+
+/// Whether a packet is sent now. An answer that is held has its way out already.
+#[inline]
+fn is_sent(packet: &Packet) -> bool {
+    packet.outcome.is_some() && packet.leaves()
 }
 
 fn bytes(frames: &[Frame]) -> u64 {
