@@ -6,6 +6,7 @@ use super::Node;
 use super::dns::HeldAnswers;
 use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
+use super::reevaluate::Stale;
 use crate::packet::Packet;
 use crate::policy::PolicyBatch;
 use crate::session::{SessionId, Sessions, Tuples};
@@ -30,6 +31,8 @@ pub(crate) struct Context<'a> {
     pub(super) rate_limiter: &'a mut RateLimiter,
     pub(super) translations: &'a mut Vec<Translation>,
     pub(super) policy_batch: &'a mut PolicyBatch<'static>,
+    /// Sessions to re-evaluate, in the order of the packets on the session node's list.
+    pub(super) stale: &'a mut Vec<Stale>,
     pub(super) tunnel: LastTunnel,
     pub(crate) now: Now,
 }

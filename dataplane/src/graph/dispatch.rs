@@ -6,10 +6,11 @@ use super::context::{LastTunnel, Translation};
 use super::dns::HeldAnswers;
 use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
+use super::reevaluate::Stale;
 use super::trace::{Tracer, Tracing};
 use super::{
     Context, NODES, Next, Node, anti_spoofing, decapsulate, dns, encapsulate, icmp_error,
-    neighbour, open, parse, policy, reassembly, rewrite, service, session,
+    neighbour, open, parse, policy, reassembly, reevaluate, rewrite, service, session,
 };
 use crate::counters::Counters;
 use crate::cpu::clocks;
@@ -48,6 +49,7 @@ pub struct Graph {
     rate_limiter: RateLimiter,
     translations: Vec<Translation>,
     policy_batch: PolicyBatch<'static>,
+    stale: Vec<Stale>,
     tracer: Option<Box<Tracer>>,
 }
 
@@ -60,6 +62,7 @@ impl Default for Graph {
             rate_limiter: RateLimiter::default(),
             translations: Vec::with_capacity(VECTOR),
             policy_batch: PolicyBatch::default(),
+            stale: Vec::with_capacity(VECTOR),
             tracer: None,
         }
     }
@@ -183,6 +186,7 @@ impl Graph {
             rate_limiter,
             translations,
             policy_batch,
+            stale,
             tracer,
         } = self;
         translations.clear();
@@ -195,6 +199,7 @@ impl Graph {
             rate_limiter,
             translations,
             policy_batch,
+            stale,
             tunnel: LastTunnel::default(),
             now,
         };
@@ -238,7 +243,23 @@ impl Graph {
                     Node::Neighbour => each!(neighbour, usually to Hold),
                     Node::AntiSpoofing => each!(anti_spoofing, usually to Session),
                     Node::Decapsulate => each!(decapsulate, usually to Session),
-                    Node::Session => each!(session, usually to Rewrite),
+                    Node::Session => {
+                        each!(session, usually to Rewrite);
+                        // Packets that the node sent to itself.
+                        let until = std::mem::replace(&mut lists[node as usize].length, 0);
+                        if until > 0 {
+                            let items = &lists[node as usize].items[..until];
+                            reevaluate::batch(&mut context, packets, items);
+                            let work = Work { node, from: 0, until, counters };
+                            work.each::<false>(
+                                lists,
+                                packets,
+                                &mut context,
+                                Node::Rewrite,
+                                session::step_again,
+                            );
+                        }
+                    }
                     Node::Service => each!(service, usually to Policy),
                     Node::Policy => {
                         let items = &lists[node as usize].items[at..until];
@@ -313,7 +334,7 @@ impl Work<'_> {
                     queued += 1;
                 }
                 Next::Node(next) => {
-                    debug_assert!(self.node.next().contains(&next));
+                    debug_assert!(self.node == next || self.node.next().contains(&next));
                     lists[next as usize].push(index);
                 }
                 Next::End(outcome) => {

@@ -7,7 +7,7 @@ use ahash::AHashMap;
 
 use super::{Context, Next, Node, open};
 use crate::packet::Packet;
-use crate::session::{Owner, Tuples};
+use crate::session::Owner;
 use crate::wire::icmp_error::{self, IcmpError, LONGEST};
 use crate::{Adjacency, Now, Outcome, PortId, PortKind};
 
@@ -32,7 +32,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         _ => snapshot.node_address(flow.source),
     };
     let Some(from) = from else { return dropped };
-    let sender = open::owner(context, packet, &Tuples::plain(flow));
+    let sender = open::owner(context, packet);
     if !context.rate_limiter.admits(sender, context.now) {
         return dropped;
     }

@@ -15,6 +15,9 @@
 //! `anti-spoofing`, `decapsulate`, `service` and `rewrite` send packets that go no further to
 //! `icmp-error` if their senders are to learn why.
 //!
+//! `session` sends packets of sessions that are to be re-evaluated to itself: it handles them once more
+//! when their sessions have been re-evaluated as one batch.
+//!
 //! A node takes packets one after the other from its list and says for each where it goes: to
 //! another node or to its end, an [`Outcome`]. Nodes only send packets forward, so one pass in
 //! the order of [`Node::ALL`] is enough.
@@ -32,6 +35,7 @@ mod open;
 mod parse;
 mod policy;
 mod reassembly;
+mod reevaluate;
 mod rewrite;
 mod service;
 mod session;

@@ -52,7 +52,7 @@ fn open(
     tuples: &mut Tuples,
     adjacency: Adjacency,
 ) -> Result<Option<Found>, Outcome> {
-    let owner = owner(context, packet, tuples);
+    let owner = owner(context, packet);
     let opening = Opening {
         owner,
         adjacency,
@@ -111,9 +111,9 @@ fn try_open(
     })
 }
 
-/// The owner whose quota a connection counts against.
-pub(super) fn owner(context: &Context<'_>, packet: &Packet, tuples: &Tuples) -> Owner {
-    let (snapshot, sender) = (context.snapshot, tuples.initiator.source);
+/// The owner whose quota the connection of an initiator's packet counts against.
+pub(super) fn owner(context: &Context<'_>, packet: &Packet) -> Owner {
+    let (snapshot, sender) = (context.snapshot, packet.headers.flow.source);
     let kind = snapshot.port(packet.in_port).map(|port| port.kind);
     match kind {
         Some(PortKind::Pod) => Owner::port(packet.in_port),
@@ -215,6 +215,7 @@ mod tests {
             rate_limiter: &mut rate_limiter,
             translations: &mut translations,
             policy_batch: &mut policy_batch,
+            stale: &mut Vec::new(),
             tunnel: Default::default(),
             now: Now::default(),
         };

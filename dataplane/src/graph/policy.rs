@@ -14,7 +14,7 @@ pub(super) fn classify(context: &mut Context<'_>, packets: &mut [Packet], items:
         let packet = &mut packets[usize::from(*index)];
         packet.outcome = add(context, packet, &mut batch);
     }
-    let mut decisions = batch.evaluate(snapshot);
+    let mut decisions = batch.evaluate(snapshot.address_map());
     for index in items {
         let packet = &mut packets[usize::from(*index)];
         if packet.outcome.is_none()

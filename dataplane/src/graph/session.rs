@@ -6,8 +6,10 @@
 //! | only follows | it goes on | refused |
 //! | quotes another (ICMP error) | it goes to the quoted packet's sender | refused |
 //!
-//! "Forwarded" means: the session is of the snapshot's generation, or is re-evaluated now.
+//! "Forwarded" means: the session is of the snapshot's generation, or is re-evaluated now. Sessions of
+//! an earlier generation are collected, re-evaluated as one batch (`reevaluate`), and looked up again.
 
+use super::reevaluate::Stale;
 use super::{Context, Next, Node, Translation, open, service};
 use crate::packet::Packet;
 use crate::policy::{self, Decision};
@@ -35,8 +37,20 @@ pub(super) fn guess(context: &Context<'_>, packet: &mut Packet) {
     packet.guess = context.sessions.guess(packet.hash);
 }
 
+/// Packets whose session is to be re-evaluated are sent to this node again.
 #[inline]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    step_at::<true>(context, packet)
+}
+
+/// The same for those packets.
+#[inline]
+pub(super) fn step_again(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    step_at::<false>(context, packet)
+}
+
+#[inline(always)]
+fn step_at<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let headers = &packet.headers;
     let may_pass = match headers.role {
         Role::Follows => true,
@@ -46,11 +60,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if may_pass && headers.fragment == Fragment::Whole {
         match context.sessions.pass(packet.guess, &passing(context, headers)) {
             Ok(adjacency) => return pass(context, packet, adjacency),
-            Err(Unpassed::Translated) => return translated(context, packet),
+            Err(Unpassed::Translated) => return translated::<FIRST>(context, packet),
             Err(Unpassed::Undecided) => {}
         }
     }
-    look(context, packet)
+    look::<FIRST>(context, packet)
 }
 
 #[inline(always)]
@@ -73,10 +87,10 @@ fn pass(context: &Context<'_>, packet: &mut Packet, adjacency: Adjacency) -> Nex
 
 /// Forwards a packet of a translated session.
 #[inline(never)]
-fn translated(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+fn translated<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let passing = passing(context, &packet.headers);
     let Some(it) = context.sessions.pass_translated(packet.guess, &passing) else {
-        return look(context, packet);
+        return look::<FIRST>(context, packet);
     };
     let translation = match it.forward {
         true => Translation::forward(it.other, it.return_mac),
@@ -87,7 +101,7 @@ fn translated(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 }
 
 #[inline(never)]
-fn look(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+fn look<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if packet.headers.role == Role::Quotes {
         return related(context, packet);
     }
@@ -100,8 +114,20 @@ fn look(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         {
             opens(context, packet)
         }
+        Some(found) if FIRST && is_stale(context, &found) => {
+            context.stale.push(Stale::new(found));
+            Next::Node(Node::Session)
+        }
         Some(found) => go_on(context, packet, &found, Outcome::Session),
     }
+}
+
+/// Whether a session is to be re-evaluated. A worker behind neither ends nor re-evaluates a session
+/// that a later snapshot allowed.
+#[inline]
+fn is_stale(context: &Context<'_>, found: &Found) -> bool {
+    let generation = context.snapshot.generation;
+    !found.is_of(generation) && !found.is_of_later(generation)
 }
 
 /// Dispatches a packet without a session.
@@ -140,13 +166,12 @@ pub(super) fn go_on(
         let Some(tuples) = context.sessions.tuples(found) else {
             return Next::End(Outcome::NoSession);
         };
-        // A worker behind neither ends nor re-evaluates a session that a later snapshot allowed.
-        if !is_current && !found.is_of_later(generation) {
+        if is_stale(context, found) {
             if let Err(next) = reevaluate(context, packet, found, &tuples) {
                 return next;
             }
             if found.forward {
-                context.sessions.claim(found, open::owner(context, packet, &tuples));
+                context.sessions.claim(found, || open::owner(context, packet));
             }
         }
         if found.translated {
@@ -234,7 +259,8 @@ fn refuse(context: &Context<'_>, found: &Found, outcome: Outcome) {
     }
 }
 
-fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
+/// Whether a connection to a service may not go on with its backend.
+pub(super) fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
     let Flow { destination: address, destination_port: port, protocol, .. } = tuples.responder;
     if !service::admits(context.snapshot, &tuples.initiator) {
         return true;

@@ -3,11 +3,11 @@
 //! Looks up each table once for all connections that it classifies, so that the memory latencies of
 //! the lookups overlap.
 
-use acl::{Key, Table};
+use acl::{AddressMap, Key, Table};
 
 use super::{Deciders, Decision, RuleAt, key};
 use crate::wire::Flow;
-use crate::{AclBinding, Outcome, PortId, PortState, Snapshot};
+use crate::{AclBinding, Outcome, PortId, PortState};
 
 /// The connections of one vector that ACLs decide about.
 #[derive(Debug, Default)]
@@ -117,8 +117,8 @@ impl<'a> PolicyBatch<'a> {
     /// Classifies the batch; returns one decision a connection, in order. Every form of a
     /// connection must be permitted.
     #[inline]
-    pub(crate) fn evaluate(&mut self, snapshot: &Snapshot) -> Decisions<'_, 'a> {
-        self.identify(snapshot);
+    pub(crate) fn evaluate(&mut self, map: &AddressMap) -> Decisions<'_, 'a> {
+        self.identify(map);
         for end in 0..2 {
             self.evaluate_bindings(end);
             self.lookup_tables(end);
@@ -128,7 +128,7 @@ impl<'a> PolicyBatch<'a> {
 
     /// Adds the identities that any of the tables matches on.
     #[inline]
-    fn identify(&mut self, snapshot: &Snapshot) {
+    fn identify(&mut self, map: &AddressMap) {
         let mut wanted = [false; 2];
         let mut last = std::ptr::null();
         for (_, binding) in self.entries.iter().flat_map(|entry| entry.bindings.iter().flatten()) {
@@ -141,10 +141,10 @@ impl<'a> PolicyBatch<'a> {
             }
         }
         if wanted[0] {
-            snapshot.address_map().identify_sources(&mut self.keys);
+            map.identify_sources(&mut self.keys);
         }
         if wanted[1] {
-            snapshot.address_map().identify_destinations(&mut self.keys);
+            map.identify_destinations(&mut self.keys);
         }
     }
 
@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
     use crate::policy::{evaluate, exempt, further_forms};
-    use crate::{Parts, PortKind};
+    use crate::{Parts, PortKind, Snapshot};
 
     /// Pods 10.1.0.0 to 10.1.0.7 here, others elsewhere; 10.1.0.100 is the cluster node.
     fn address(n: u8) -> Address {
@@ -316,7 +316,7 @@ mod tests {
                     }
                 }
             }
-            let found: Vec<Decision> = entries.evaluate(&snapshot).collect();
+            let found: Vec<Decision> = entries.evaluate(snapshot.address_map()).collect();
             prop_assert_eq!(found, expected);
         }
     }

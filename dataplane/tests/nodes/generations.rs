@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use acl::{AddressMap, Table};
+use acl::{Action, AddressMap, PortRange, Rule, Table};
+use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
+use dataplane::wire::protocol;
 use dataplane::{AclBinding, Outcome, Parts};
-use testkit::packet::{icmp_error, tcp};
+use testkit::packet::{icmp_error, tcp, udp};
 
-use crate::rig::{Rig, pod};
+use crate::rig::{Rig, host, ip, pod};
 
 const CLIENT: u16 = 0;
 const SERVER: u16 = 1;
@@ -101,4 +103,81 @@ fn a_pod_without_tables_yet_keeps_its_connections_and_gets_nothing() {
     rig.publish(parts(5, denies_everything()));
     assert_eq!(rig.send(CLIENT, there.clone().build()), Outcome::PolicyDenied);
     assert_eq!(rig.send(CLIENT, there.build()), Outcome::NoSession);
+}
+
+/// Three servers with these ACLs, a service in front of the second one, and the cluster node.
+fn three(generation: u64, to_servers: [AclBinding; 3], has_backend: bool) -> Parts {
+    let servers = to_servers.into_iter().enumerate().map(|(n, to_pod)| {
+        let mut server = pod(&format!("default/server{n}"), &[&format!("10.1.0.{}", 3 + n)]);
+        server.iter_mut().for_each(|server| server.to_pod = to_pod.clone());
+        server
+    });
+    let backend = Backend { address: ip("10.1.0.4").into(), port: 80 };
+    let backends = Backends::new(has_backend.then_some(backend).into_iter().collect());
+    let port = ServicePort { internal: backends, ..ServicePort::default() };
+    let entry = Entry { port: Arc::new(port), scope: Scope::Cluster };
+    let mut services = Services::default();
+    services.claim(ip("10.96.0.1").into());
+    services.add(ip("10.96.0.1").into(), protocol::UDP, 80, entry);
+    let ports = [pod("default/client", &["10.1.0.2"])].into_iter().chain(servers);
+    Parts {
+        generation,
+        ports: ports.chain([host()]).collect(),
+        node_addresses: vec![ip("192.0.2.1")],
+        services: Arc::new(services),
+        ..Parts::default()
+    }
+}
+
+/// A vector's sessions are re-evaluated together, with the outcomes that each alone would have.
+#[test]
+fn sessions_of_a_vector_are_re_evaluated_as_each_alone() {
+    let only_port_80 = || {
+        let rule = Rule::new(Action::Permit, "port 80").protocol(protocol::UDP);
+        let rules = [rule.destination_ports(PortRange::one(80))];
+        AclBinding::Table(Arc::new(Table::compile(rules.into(), &Arc::new(AddressMap::default()))))
+    };
+    let open = || AclBinding::Open;
+    let servers = ["10.1.0.3", "10.1.0.4", "10.1.0.5", "10.96.0.1", "192.0.2.1"];
+    // Each session has two packets in a vector.
+    let requests: Vec<Vec<u8>> = (0..60)
+        .map(|n| n % 30)
+        .map(|n| {
+            let to = format!("{}:{}", servers[n % 5], if n % 5 == 3 { 80 } else { 80 + n / 5 % 2 });
+            udp(&format!("10.1.0.2:{}", 4000 + n), &to).payload(b"x").build()
+        })
+        .collect();
+    let replies: Vec<Vec<u8>> = (0..30)
+        .map(|n| udp(&format!("10.1.0.4:{}", 80 + n / 5 % 2), &format!("10.1.0.2:{}", 4000 + n)))
+        .map(|packet| packet.payload(b"y").build())
+        .collect();
+    let later: [fn() -> [AclBinding; 3]; 3] = [
+        || [denies_everything(), AclBinding::Open, AclBinding::Closed],
+        || [AclBinding::Open, AclBinding::Open, AclBinding::Open],
+        || [AclBinding::Closed, denies_everything(), AclBinding::Open],
+    ];
+    // In one vector with the packet that opens a connection others open it as well.
+    let outcome = |outcome| match outcome {
+        Outcome::PolicyAllowed => Outcome::Session,
+        outcome => outcome,
+    };
+    for (to_servers, has_backend) in later.iter().flat_map(|it| [(it, true), (it, false)]) {
+        let rigs = [(); 2].map(|()| {
+            let mut rig = Rig::new(three(1, [open(), open(), only_port_80()], true));
+            rig.send_all(CLIENT, requests.clone());
+            rig.publish(three(2, to_servers(), has_backend));
+            rig
+        });
+        let [mut together, mut alone] = rigs;
+        for (port, frames) in [(SERVER + 1, &replies), (CLIENT, &requests), (CLIENT, &requests)] {
+            let expected = frames.iter().map(|frame| alone.send(port, frame.clone()));
+            let expected: Vec<Outcome> = expected.map(outcome).collect();
+            let found = together.send_all(port, frames.clone());
+            assert_eq!(found.into_iter().map(outcome).collect::<Vec<_>>(), expected);
+        }
+        let received = |rig: &mut Rig| -> Vec<Vec<Vec<u8>>> {
+            (0..5).map(|port| std::iter::from_fn(|| rig.receive(port)).collect()).collect()
+        };
+        assert_eq!(received(&mut together), received(&mut alone));
+    }
 }

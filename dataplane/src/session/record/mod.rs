@@ -226,10 +226,15 @@ impl Record {
         self.load(self.words[SEQUENCE].load(Ordering::Relaxed))
     }
 
+    /// The owner of the session that is here, or was.
+    #[inline]
+    pub(super) fn owner(&self) -> Owner {
+        Owner(self.words[ENDS].load(Ordering::Relaxed) as u16)
+    }
+
     /// Changes the owner from `from` to `to`; `true` for the one caller that did it.
     pub(super) fn change_owner(&self, sequence: u64, from: Owner, to: Owner) -> bool {
-        // Nearly always it has its owner, and need not be held.
-        if self.words[ENDS].load(Ordering::Relaxed) as u16 != from.0 {
+        if self.owner() != from {
             return false;
         }
         let Some(held) = self.hold(sequence) else { return false };

@@ -45,9 +45,6 @@ impl Departed {
     /// Whether a session that `allowed` (the low half of a generation) last was allowed by is a
     /// former pod's.
     fn has(&self, tuples: &Tuples, allowed: u32) -> bool {
-        if !self.any.load(Ordering::Acquire) {
-            return false;
-        }
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let is_before = |generation: &u64| is_later(*generation as u32, allowed);
         if known.all.as_ref().is_some_and(is_before) {
@@ -78,8 +75,10 @@ impl Sessions {
     }
 
     /// Whether a session is that of a pod which has one of its addresses no longer.
+    #[inline]
     pub fn has_departed(&self, found: &Found, tuples: &Tuples) -> bool {
-        self.departed.has(tuples, (found.forwarding >> 32) as u32)
+        self.departed.any.load(Ordering::Acquire)
+            && self.departed.has(tuples, (found.forwarding >> 32) as u32)
     }
 
     /// Ends the sessions of departed addresses whose generation every worker decides by; `in_force`

@@ -392,8 +392,13 @@ impl Sessions {
     }
 
     /// Charges an ownerless session (one of an earlier process) to `owner`.
-    pub fn claim(&self, found: &Found, owner: Owner) {
+    #[inline]
+    pub fn claim(&self, found: &Found, owner: impl FnOnce() -> Owner) {
         let record = &self.records[found.id.index as usize];
+        if record.owner() != Owner::NONE {
+            return;
+        }
+        let owner = owner();
         if record.change_owner(found.id.sequence, Owner::NONE, owner) {
             self.quotas.change(&self.free.own(), Owner::NONE, owner);
         }

@@ -255,8 +255,8 @@ fn sessions_outlive_the_process() {
     assert!(!found.is_of(1) && found.adjacency() == Adjacency::NONE, "to be re-evaluated");
     let translated = find(&sessions, &service(40).initiator, 0).unwrap();
     assert_eq!(sessions.tuples(&translated), Some(service(40)));
-    sessions.claim(&found, Owner::port(PortId(1)));
-    sessions.claim(&found, Owner::port(PortId(2)));
+    sessions.claim(&found, || Owner::port(PortId(1)));
+    sessions.claim(&found, || Owner::port(PortId(2)));
     assert_eq!((sessions.used_by(PortId(1)), sessions.used_by(PortId(2))), (1, 0));
     sessions.end(&find(&sessions, &flow(7), 0).unwrap());
     sessions.end(&find(&sessions, &flow(8), 0).unwrap());
@@ -354,7 +354,7 @@ fn a_session_found_before_its_end_changes_no_later_one() {
     assert_eq!(old.index, new.index, "the same record");
     sessions.stamp(&found, 2, Adjacency(9));
     sessions.touch(&found, RST, 0);
-    sessions.claim(&found, Owner::port(PortId(0)));
+    sessions.claim(&found, || Owner::port(PortId(0)));
     let other = find(&sessions, &flow(2), 0).unwrap();
     assert!(!other.is_of(2), "generation 2 never allowed it");
     assert!(!other.state().is_over(), "it was not reset");

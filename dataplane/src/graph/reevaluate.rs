@@ -1,0 +1,107 @@
+//! Re-evaluates sessions of an earlier generation, those of a vector as one policy batch.
+//!
+//! A session that may go on gets the snapshot's generation. The others stay as they are: the session
+//! node decides about each of them alone.
+
+use super::session::has_lost_its_backend;
+use super::{Context, open};
+use crate::packet::Packet;
+use crate::policy::{self, PolicyBatch};
+use crate::session::{Found, Tuples};
+use crate::{Adjacency, Outcome, Verdict};
+
+/// A session of an earlier generation.
+pub(super) struct Stale {
+    found: Found,
+    state: State,
+}
+
+/// How far its re-evaluation is.
+enum State {
+    /// It is decided about alone.
+    Left,
+    /// No ACL applies to it.
+    Exempt(Outcome, Adjacency),
+    /// It is in the batch.
+    Asked(Adjacency),
+}
+
+impl Stale {
+    pub(super) fn new(found: Found) -> Self {
+        Self { found, state: State::Left }
+    }
+}
+
+/// Re-evaluates the sessions of these packets.
+pub(super) fn batch(context: &mut Context<'_>, packets: &[Packet], items: &[u8]) {
+    let snapshot = context.snapshot;
+    let mut batch = std::mem::take(context.policy_batch).emptied();
+    let mut stale = std::mem::take(context.stale);
+    for (index, it) in items.iter().zip(&mut stale) {
+        it.state = add(context, &packets[usize::from(*index)], &it.found, &mut batch);
+    }
+    let mut decisions = batch.evaluate(snapshot.live_address_map());
+    for (index, it) in items.iter().zip(&stale) {
+        let (outcome, adjacency) = match it.state {
+            State::Left => continue,
+            State::Exempt(outcome, adjacency) => (Some(outcome), adjacency),
+            State::Asked(adjacency) => (decisions.next().map(|it| it.outcome), adjacency),
+        };
+        if outcome.is_some_and(|outcome| outcome.verdict() == Verdict::Forward) {
+            let packet = &packets[usize::from(*index)];
+            if it.found.forward {
+                context.sessions.claim(&it.found, || open::owner(context, packet));
+            }
+            context.sessions.stamp(&it.found, snapshot.generation, adjacency);
+        }
+    }
+    stale.clear();
+    *context.stale = stale;
+    *context.policy_batch = batch.emptied();
+}
+
+/// Adds a session to the batch, if an ACL applies to it.
+fn add<'a>(
+    context: &Context<'a>,
+    packet: &Packet,
+    found: &Found,
+    batch: &mut PolicyBatch<'a>,
+) -> State {
+    let snapshot = context.snapshot;
+    let flow = &packet.headers.flow;
+    let tuples = match (found.translated, found.forward) {
+        (true, _) => context.sessions.tuples(found),
+        (false, true) => Some(Tuples::plain(*flow)),
+        (false, false) => Some(Tuples::plain(flow.reversed())),
+    };
+    let Some(tuples) = tuples else { return State::Left };
+    if context.sessions.has_departed(found, &tuples) || has_lost_its_backend(context, &tuples) {
+        return State::Left;
+    }
+    let (policy_flow, adjacency, pods);
+    if found.translated {
+        policy_flow = tuples.policy_flow();
+        // It is routed when its packet is translated.
+        adjacency = Adjacency::NONE;
+        pods = [policy_flow.source, policy_flow.destination].map(|it| snapshot.pod_of(it));
+    } else {
+        let Ok((found_adjacency, port)) = context.route(packet, flow) else { return State::Left };
+        policy_flow = tuples.initiator;
+        adjacency = found_adjacency;
+        // Anti-spoofing has verified the source; the egress port is the destination's.
+        let mut ends = [packet.in_port, port];
+        if !found.forward {
+            ends.reverse();
+        }
+        pods = ends.map(|id| snapshot.pod(id).map(|port| (id, port)));
+    }
+    let [initiator, responder] = pods;
+    let [one, other] = pods.map(|pod| pod.map(|(id, _)| id));
+    if let Some(outcome) = policy::exempt(snapshot, &policy_flow, one, other) {
+        return State::Exempt(outcome, adjacency);
+    }
+    batch.push(&policy_flow, initiator, responder);
+    policy::further_forms(snapshot, &policy_flow, initiator.is_some(), responder.is_some())
+        .for_each(|form| batch.push_form(&form));
+    State::Asked(adjacency)
+}
