@@ -175,7 +175,7 @@ impl Memory {
     }
 
     /// The packet's bytes in its first frame.
-    #[inline]
+    #[inline(always)]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         self.check(frame);
         // SAFETY: `check` ensures that the range is inside the frame, and the only handle is
@@ -191,7 +191,7 @@ impl Memory {
     }
 
     /// As [`bytes`](Self::bytes), mutable.
-    #[inline]
+    #[inline(always)]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.check(frame);
         // SAFETY: as in `bytes`; the handle is borrowed exclusively.

@@ -14,10 +14,11 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(port) = snapshot.line(packet.in_port) else {
         return Next::End(Outcome::PortGone);
     };
-    match port.kind {
-        PortKind::Pod => {}
-        PortKind::Host => return from_host(context, packet),
-        PortKind::Uplink => return from_uplink(context, packet),
+    if port.kind != PortKind::Pod {
+        return match port.kind {
+            PortKind::Uplink => from_uplink(context, packet),
+            _ => from_host(context, packet),
+        };
     }
     if port.mac.is_some_and(|mac| packet.source_mac != mac) {
         return Next::End(Outcome::SpoofedMac);

@@ -323,28 +323,43 @@ impl Work<'_> {
         let items = &items[self.from..self.until];
         let mut queued = lists[usual as usize].length;
         let (mut last, mut times) = (None, 0);
-        for (n, &index) in items.iter().enumerate() {
-            if READS_FRAMES && let Some(ahead) = items.get(n + AHEAD) {
-                context.memory.prefetch(&packets[usize::from(*ahead)].frame);
-            }
-            let packet = &mut packets[usize::from(index)];
-            match step(context, packet) {
-                Next::Node(next) if next == usual => {
-                    lists[usual as usize].items[queued % VECTOR] = index;
-                    queued += 1;
-                }
-                Next::Node(next) => {
-                    debug_assert!(self.node == next || self.node.next().contains(&next));
-                    lists[next as usize].push(index);
-                }
-                Next::End(outcome) => {
-                    packet.outcome = Some(outcome);
-                    if last != Some(outcome) {
-                        self.counters.count_many(last, times);
-                        (last, times) = (Some(outcome), 0);
+        macro_rules! handle {
+            ($index:expr, $packet:expr) => {
+                let packet = $packet;
+                match step(context, packet) {
+                    Next::Node(next) if next == usual => {
+                        lists[usual as usize].items[queued % VECTOR] = $index;
+                        queued += 1;
                     }
-                    times += 1;
+                    Next::Node(next) => {
+                        debug_assert!(self.node == next || self.node.next().contains(&next));
+                        lists[next as usize].push($index);
+                    }
+                    Next::End(outcome) => {
+                        packet.outcome = Some(outcome);
+                        if last != Some(outcome) {
+                            self.counters.count_many(last, times);
+                            (last, times) = (Some(outcome), 0);
+                        }
+                        times += 1;
+                    }
                 }
+            };
+        }
+        if items.len() == packets.len() {
+            // The list has every packet: they are handled in their own order.
+            for n in 0..packets.len() {
+                if READS_FRAMES && let Some(ahead) = packets.get(n + AHEAD) {
+                    context.memory.prefetch(&ahead.frame);
+                }
+                handle!(n as u8, &mut packets[n]);
+            }
+        } else {
+            for (n, &index) in items.iter().enumerate() {
+                if READS_FRAMES && let Some(ahead) = items.get(n + AHEAD) {
+                    context.memory.prefetch(&packets[usize::from(*ahead)].frame);
+                }
+                handle!(index, &mut packets[usize::from(index)]);
             }
         }
         self.counters.count_many(last, times);

@@ -61,6 +61,7 @@ pub(super) fn batch(context: &mut Context<'_>, packets: &[Packet], items: &[u8])
 }
 
 /// Adds a session to the batch, if an ACL applies to it.
+#[inline]
 fn add<'a>(
     context: &Context<'a>,
     packet: &Packet,
@@ -69,24 +70,23 @@ fn add<'a>(
 ) -> State {
     let snapshot = context.snapshot;
     let flow = &packet.headers.flow;
-    let tuples = match (found.translated, found.forward) {
-        (true, _) => context.sessions.tuples(found),
-        (false, true) => Some(Tuples::plain(*flow)),
-        (false, false) => Some(Tuples::plain(flow.reversed())),
-    };
-    let Some(tuples) = tuples else { return State::Left };
-    if context.sessions.has_departed(found, &tuples) || has_lost_its_backend(context, &tuples) {
-        return State::Left;
-    }
     let (policy_flow, adjacency, pods);
     if found.translated {
+        let Some(tuples) = context.sessions.tuples(found) else { return State::Left };
+        if is_over(context, found, &tuples) {
+            return State::Left;
+        }
         policy_flow = tuples.policy_flow();
         // It is routed when its packet is translated.
         adjacency = Adjacency::NONE;
         pods = [policy_flow.source, policy_flow.destination].map(|it| snapshot.pod_of(it));
     } else {
+        policy_flow = if found.forward { *flow } else { flow.reversed() };
+        let may_be_over = context.sessions.any_departed() || !snapshot.services().is_empty();
+        if may_be_over && is_over(context, found, &Tuples::plain(policy_flow)) {
+            return State::Left;
+        }
         let Ok((found_adjacency, port)) = context.route(packet, flow) else { return State::Left };
-        policy_flow = tuples.initiator;
         adjacency = found_adjacency;
         // Anti-spoofing has verified the source; the egress port is the destination's.
         let mut ends = [packet.in_port, port];
@@ -101,7 +101,15 @@ fn add<'a>(
         return State::Exempt(outcome, adjacency);
     }
     batch.push(&policy_flow, initiator, responder);
-    policy::further_forms(snapshot, &policy_flow, initiator.is_some(), responder.is_some())
-        .for_each(|form| batch.push_form(&form));
+    // Only an end that is no pod here may be a cluster node.
+    if initiator.is_some() != responder.is_some() {
+        policy::further_forms(snapshot, &policy_flow, initiator.is_some(), responder.is_some())
+            .for_each(|form| batch.push_form(&form));
+    }
     State::Asked(adjacency)
+}
+
+/// Whether a session may not go on, whatever the policies say.
+fn is_over(context: &Context<'_>, found: &Found, tuples: &Tuples) -> bool {
+    context.sessions.has_departed(found, tuples) || has_lost_its_backend(context, tuples)
 }

@@ -59,6 +59,7 @@ fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Nex
     if sender & PortLine::PARTIAL_CHECKSUMS != 0 {
         nested::complete(context.memory, &mut packet.frame, headers);
     }
+    let translation = context.translations.get(usize::from(packet.translation));
     let frame = if headers.vlan_tags > 0 || packet.frame.is_chain() {
         forward_any(context, packet, exit.encapsulates);
         context.memory.bytes_mut(&mut packet.frame)
@@ -66,15 +67,13 @@ fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Nex
         let frame = context.memory.bytes_mut(&mut packet.frame);
         partial_checksum::complete(frame, headers);
         checksum::decrement_ttl(frame, headers);
-        if let Some(translation) = context.translations.get(usize::from(packet.translation)) {
+        if let Some(translation) = translation {
             translate(frame, headers, translation);
         }
         frame
     };
     frame[..12].copy_from_slice(&exit.port.ethernet);
-    if let Some(translation) = context.translations.get(usize::from(packet.translation))
-        && translation.returns
-    {
+    if let Some(translation) = translation.filter(|it| it.returns) {
         frame[..6].copy_from_slice(&translation.return_mac);
     }
     if let Some(peer) = exit.peer {

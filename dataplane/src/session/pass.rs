@@ -48,7 +48,7 @@ pub struct Passing<'a> {
 impl Sessions {
     /// The adjacency of a packet whose session is at the guess. The packet must not be one that may
     /// open a TCP connection.
-    #[inline]
+    #[inline(always)]
     pub fn pass(&self, guess: Guess, packet: &Passing<'_>) -> Result<Adjacency, Unpassed> {
         let undecided = Err(Unpassed::Undecided);
         let Some(record) = self.record(guess) else { return undecided };
@@ -62,7 +62,7 @@ impl Sessions {
     }
 
     /// The same for a translated session; see [`TupleOrigin::Entering`](super::TupleOrigin).
-    #[inline]
+    #[inline(always)]
     pub fn pass_translated(&self, guess: Guess, packet: &Passing<'_>) -> Option<Translated> {
         let (record, translation) = self.record(guess).zip(self.translation(guess))?;
         let seen = record.read().filter(Seen::is_translated)?;

@@ -66,7 +66,7 @@ pub fn updated(checksum: u16, change: u64) -> u16 {
 }
 
 /// Lowers the time to live (or hop limit) by one and mends the IPv4 checksum (RFC 1624).
-#[inline]
+#[inline(always)]
 pub fn decrement_ttl(packet: &mut [u8], headers: &Headers) {
     let l3 = usize::from(headers.l3);
     if headers.kind == Kind::Ipv4 {

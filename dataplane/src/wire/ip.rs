@@ -63,7 +63,7 @@ const LEAST_SEGMENT: usize = 8;
 /// The fast path of the parser: untagged IPv4 without options or fragments, and TCP or UDP, with
 /// nothing wrong. `false` leaves it to the general parser, which names the fault (a test compares
 /// the two).
-#[inline]
+#[inline(always)]
 pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers) -> bool {
     const L3: usize = super::ETHERNET;
     const L4: usize = L3 + V4_HEADER;

@@ -45,7 +45,7 @@ pub fn find(packet: &[u8], headers: &Headers) -> Option<PartialChecksum> {
 
 /// Completes the packet's checksum if it is partial, in a packet of one frame. Returns whether it
 /// was.
-#[inline]
+#[inline(always)]
 pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
     let Some(partial) = find(packet, headers) else { return false };
     partial.complete(&mut packet[..usize::from(headers.end)]);

@@ -35,7 +35,7 @@ pub fn rewrite_error(frame: &mut [u8], headers: &Headers, to: &Flow, quoted: &Fl
 }
 
 /// Writes the addresses of an IP header at `l3`; returns the change of sums over them.
-#[inline]
+#[inline(always)]
 fn addresses(packet: &mut [u8], l3: usize, kind: Kind, old: &Flow, to: &Flow) -> u64 {
     if kind == Kind::Ipv4 {
         let v4 = |address: Address| address.bits() as u32;
@@ -63,7 +63,7 @@ fn update(header: &mut [u8], at: usize, change: u64) {
 
 /// Writes the ports of a transport header, as far as it is there, and updates its checksum. The
 /// addresses have changed its pseudo header by `addresses`.
-#[inline]
+#[inline(always)]
 fn transport(segment: &mut [u8], old: &Flow, to: &Flow, addresses: u64, whole: bool) {
     let ports = |flow: &Flow| u32::from(flow.source_port) << 16 | u32::from(flow.destination_port);
     // It is the requester's port; the other one is 0.

@@ -68,6 +68,7 @@ impl Vxlan {
     /// `hash` is the inner connection's: packets of one connection keep their order on the
     /// underlay, others may take other paths (RFC 7348, section 4.1). `class` is the inner packet's
     /// traffic class.
+    #[inline(always)]
     pub fn write(
         &self,
         packet: &mut [u8],
@@ -93,7 +94,7 @@ impl Vxlan {
 
     // Fields stand at fixed places, so that nothing is checked but the length of the whole.
 
-    #[inline]
+    #[inline(always)]
     fn write_v4(
         &self,
         front: &mut [u8; Self::front(true)],
@@ -208,6 +209,7 @@ const CAPABLE_1: u8 = 0b01;
 /// Combines the congestion mark of a tunnel packet with that of the packet inside (RFC 6040,
 /// figure 4). `false` if the packet inside must be dropped: it met congestion and cannot say so.
 #[must_use]
+#[inline(always)]
 pub fn combine_congestion(inner: &mut [u8], headers: &Headers, outer_class: u8) -> bool {
     let old = class(inner, headers);
     let mark = match (old & CONGESTION, outer_class & CONGESTION) {

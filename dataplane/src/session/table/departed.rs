@@ -77,8 +77,13 @@ impl Sessions {
     /// Whether a session is that of a pod which has one of its addresses no longer.
     #[inline]
     pub fn has_departed(&self, found: &Found, tuples: &Tuples) -> bool {
+        self.any_departed() && self.departed.has(tuples, (found.forwarding >> 32) as u32)
+    }
+
+    /// Whether there are such addresses.
+    #[inline]
+    pub(crate) fn any_departed(&self) -> bool {
         self.departed.any.load(Ordering::Acquire)
-            && self.departed.has(tuples, (found.forwarding >> 32) as u32)
     }
 
     /// Ends the sessions of departed addresses whose generation every worker decides by; `in_force`

@@ -17,7 +17,7 @@ impl Sessions {
 
     /// Guesses the record of this hash, for [`Self::find_at`], and prefetches it. The bucket should
     /// have been prefetched.
-    #[inline]
+    #[inline(always)]
     pub fn guess(&self, hash: u64) -> Guess {
         let guess = self.index.guess(hash);
         if let Some(record) = self.records.get(guess as usize) {
