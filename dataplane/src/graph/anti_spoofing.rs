@@ -8,7 +8,7 @@ use crate::wire::vxlan::Vxlan;
 use crate::wire::{Fragment, protocol};
 use crate::{Outcome, PortId, PortKind, Snapshot, Underlay};
 
-#[inline]
+#[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let Some(port) = snapshot.line(packet.in_port) else {
@@ -84,7 +84,7 @@ fn from_uplink(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 }
 
 /// Dispatches a packet whose source is verified.
-#[inline]
+#[inline(always)]
 pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     // The switch is a router. A packet that ends here creates no session.
     if packet.headers.ttl <= 1 {

@@ -18,7 +18,7 @@ use crate::dns::DnsTap;
 use crate::packet::{Packet, VECTOR};
 use crate::policy::PolicyBatch;
 use crate::session::Sessions;
-use crate::{Memory, Now, PortId, Snapshot};
+use crate::{Memory, Now, OUTCOMES, PortId, Snapshot};
 
 /// Indices of the packets queued for a node.
 struct List {
@@ -337,7 +337,8 @@ impl Work<'_> {
                     }
                     Next::End(outcome) => {
                         packet.outcome = Some(outcome);
-                        if last != Some(outcome) {
+                        // By their numbers: options of outcomes are dearer to compare.
+                        if last.map_or(OUTCOMES, |last| last as usize) != outcome as usize {
                             self.counters.count_many(last, times);
                             (last, times) = (Some(outcome), 0);
                         }

@@ -4,7 +4,7 @@ use super::{Context, Next, Node, session};
 use crate::packet::Packet;
 use crate::wire::{self, Headers, Kind, MacWord};
 
-#[inline]
+#[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
     if wire::parse_plain_v4(frame, length, &mut packet.headers)

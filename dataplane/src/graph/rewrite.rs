@@ -19,7 +19,7 @@ struct Exit<'a> {
     encapsulates: bool,
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Egress::Port(port_id) = packet.adjacency.egress() else {
         return step_to_peer(context, packet);

@@ -38,13 +38,13 @@ pub(super) fn guess(context: &Context<'_>, packet: &mut Packet) {
 }
 
 /// Packets whose session is to be re-evaluated are sent to this node again.
-#[inline]
+#[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     step_at::<true>(context, packet)
 }
 
 /// The same for those packets.
-#[inline]
+#[inline(never)]
 pub(super) fn step_again(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     step_at::<false>(context, packet)
 }

@@ -80,7 +80,7 @@ fn evaluate_deciding(snapshot: &Snapshot, map: &AddressMap, flow: &Flow) -> (Dec
 
 /// Returns the further forms of a connection: its tuple with every other address of the cluster
 /// node that is one of its ends. They must be permitted too.
-#[inline]
+#[inline(always)]
 pub(crate) fn further_forms(
     snapshot: &Snapshot,
     flow: &Flow,

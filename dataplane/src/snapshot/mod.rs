@@ -257,7 +257,7 @@ impl Snapshot {
 
     /// Other addresses of the cluster node whose processes are reached at `address`: those of its
     /// Node object, of the same family. What policies say about them holds for `address` as well.
-    #[inline]
+    #[inline(always)]
     pub fn policy_addresses(&self, address: Address) -> impl Iterator<Item = Address> + Clone {
         let named = match self.is_own_node(address) {
             true => self.node.named(),
