@@ -365,3 +365,55 @@ fn the_examples_of_pipelines_find_what_opens() {
                   NetworkPolicy shop-data/orders-db | NetworkPolicy shop-data/orders-db ingress[0] |";
     assert!(comment.contains(opened), "{comment}");
 }
+
+#[test]
+fn names_are_asked_about_with_the_addresses_that_are_given() {
+    let names = SHOP.to_owned()
+        + "---
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: outside}
+spec:
+  tier: Admin
+  priority: 1
+  subject: {namespaces: {}}
+  egress:
+  - action: Accept
+    to: [{domainNames: [api.example.com]}]
+    protocols: [{tcp: {destinationPort: {number: 443}}}]
+  - action: Deny
+    to: [{networks: [0.0.0.0/0]}]
+";
+    let cases = "- {from: shop/app=web, to: api.example.com, port: 443, expect: allow}\n\
+                 - {from: shop/app=web, to: api.example.com, port: 80, expect: deny}\n";
+    let folder = Folder::new(&[("shop.yaml", &names), ("cases.yaml", cases)]);
+    let resolve = "--resolve api.example.com=192.0.2.7 --resolve api.example.com=192.0.2.8";
+    let explain = |arguments: &str| {
+        folder.run(&format!("explain shop/web api.example.com --manifests shop.yaml {arguments}"))
+    };
+    let (code, out, _) = explain(&format!("--port 443 {resolve}"));
+    assert_eq!(code, 0, "{out}");
+    assert!(out.contains("by ClusterNetworkPolicy outside egress[0]"), "{out}");
+    assert!(out.contains("192.0.2.8: allow"), "{out}");
+    assert_eq!(explain(&format!("--port 80 {resolve}")).0, 1);
+    let (code, _, said) = explain("--port 443");
+    assert_eq!(code, 2);
+    assert!(said.contains("api.example.com has no address"), "{said}");
+    assert_eq!(explain("--port 443 --resolve api.example.com=nowhere").0, 2);
+    let (code, out, _) = folder.run(&format!("test --manifests shop.yaml cases.yaml {resolve}"));
+    assert_eq!(code, 0, "{out}");
+    let probe = format!("probe --manifests shop.yaml --cases - -o json {resolve}");
+    fs::write(
+        folder.0.path().join("question"),
+        r#"{"from": "shop/web", "to": "api.example.com", "protocol": "TCP", "port": 443, "expect": "allow"}"#,
+    )
+    .unwrap();
+    let (code, out, _) = folder.run_on("question", &probe);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &answer["reason"]), (0, &json!("policy-allowed")), "{out}");
+    let own = "explain shop/web api.example.com --manifests shop.yaml --port 443 \
+               --resolve api.example.com=169.254.169.254";
+    let (code, _, said) = folder.run(own);
+    assert_eq!(code, 1);
+    assert!(said.contains("169.254.169.254: an address of the cluster or a special one"), "{said}");
+}

@@ -7,7 +7,7 @@ use control::PodKey;
 use control::explain::{Reach, Walkthrough};
 use serde::Serialize;
 
-use super::input::{Input, refuse};
+use super::input::{Input, Resolve, refuse, warn_ignored};
 use crate::policy::explain::{AtPod, Explanation, Opened, UnknownPort, explain, unknown_ports};
 use crate::probe::{Endpoint, Port, Prober, Protocol, Question, case};
 use cli::{NO, Output, UNUSABLE, fail};
@@ -17,17 +17,22 @@ use cli::{NO, Output, UNUSABLE, fail};
 #[command(after_help = "Examples:
   podgate policy explain default/web default/db --port 5432 --manifests cluster/
   podgate policy explain 203.0.113.7 service/shop/web --port http --manifests cluster/
+  podgate policy explain shop/web api.example.com --port 443 --resolve api.example.com=192.0.2.7 \
+      --manifests cluster/
 
 Ends with 0 if the connection may be opened, 1 if not, 2 if the input cannot be used.")]
 pub(super) struct Explain {
     /// The end that opens the connection: NS/POD, an IP address or node/NAME
     #[arg(value_name = "FROM", value_parser = case::endpoint)]
     from: Endpoint,
-    /// The end that it is opened to: NS/POD, an IP address, node/NAME or service/NS/NAME
+    /// The end that it is opened to: NS/POD, an IP address, node/NAME, service/NS/NAME or a domain
+    /// name
     #[arg(value_name = "TO", value_parser = case::endpoint)]
     to: Endpoint,
     #[command(flatten)]
     input: Input,
+    #[command(flatten)]
+    resolve: Resolve,
     /// The protocol
     #[arg(long, value_enum, ignore_case = true, default_value = "TCP")]
     protocol: Protocol,
@@ -84,11 +89,13 @@ impl Explain {
             Endpoint::Address(address) => Some(*address),
             _ => None,
         });
-        let prober = Prober::new(manifests, addresses).map_err(|problem| vec![problem])?;
+        let prober = Prober::with_names(manifests, addresses, self.resolve.names());
+        let prober = prober.map_err(|problem| vec![problem])?;
+        warn_ignored(prober.ignored());
         let unknown = [&self.from, &self.to].into_iter().filter_map(|end| prober.unknown(end));
         let mut unknown: Vec<String> = unknown.collect();
-        if matches!(self.from, Endpoint::Service(_)) {
-            unknown.push("a service opens no connection".into());
+        if let Some(what) = self.from.only_a_target() {
+            unknown.push(format!("{what} opens no connection"));
         }
         if unknown.is_empty() { Ok(prober) } else { Err(unknown) }
     }

@@ -12,6 +12,7 @@ use observe::verdicts::Event;
 
 use crate::input::{Manifests, name};
 use crate::policy::flows;
+use crate::probe::names::{Names, Resolved, resolved};
 use crate::probe::report;
 use cli::{Span, UNUSABLE};
 
@@ -39,6 +40,26 @@ impl Input {
     pub(super) fn load(&self) -> Result<Manifests, Vec<String>> {
         load(&self.manifests, self.kubeconfig.as_deref())
     }
+}
+
+/// Domain names with addresses.
+#[derive(Debug, clap::Args)]
+pub(super) struct Resolve {
+    /// Addresses that DNS gives to pods for a domain name; may be repeated
+    #[arg(long, value_name = "NAME=ADDRESS[,ADDRESS…]", value_parser = resolved)]
+    resolve: Vec<Resolved>,
+}
+
+impl Resolve {
+    /// The names.
+    pub(super) fn names(&self) -> Names {
+        self.resolve.iter().cloned().collect()
+    }
+}
+
+/// Warns about addresses of names that open nothing.
+pub(super) fn warn_ignored(lines: impl Iterator<Item = String>) {
+    lines.for_each(|line| eprintln!("podgate: {line}"));
 }
 
 /// Refuses paths of which more than one is standard input.

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::input::{Input, read, refuse};
+use super::input::{Input, Resolve, read, refuse, warn_ignored};
 use super::{diff, explain, lint, picture, suggest, test, written};
 use crate::probe::grid::Grid;
 use crate::probe::report::{self, Line};
@@ -58,6 +58,8 @@ Ends with 0; 1 if a verdict is not what its case expects; 2 if the input cannot 
 pub struct Probe {
     #[command(flatten)]
     input: Input,
+    #[command(flatten)]
+    resolve: Resolve,
     /// File of cases, or - for stdin; without it, a grid of all pods
     #[arg(long, value_name = "FILE")]
     cases: Option<PathBuf>,
@@ -83,7 +85,8 @@ const LONG_HELP: &str = concat!(
 A case is a JSON or YAML object; a file holds a list of them or many documents:
   {\"from\": E, \"to\": E, \"protocol\": \"TCP|UDP|SCTP|ICMP\", \"port\": NUMBER or \"NAME\",
    \"expect\": \"allow|deny\"}
-  E is NS/POD, an IP address, node/NAME or (to only) service/NS/NAME. `expect` may be left out,
+  E is NS/POD, an IP address, node/NAME or (to only) service/NS/NAME or a domain name, whose
+  addresses --resolve gives. `expect` may be left out,
   and `port` for ICMP; other fields are kept, unless they look like a misspelt one. A port name is looked up at the target pod, or
   among the ports of the service.
 
@@ -130,13 +133,14 @@ impl Probe {
             }
         };
         let mentioned = cases.iter().flatten().flat_map(Case::addresses);
-        let mut prober = match Prober::new(objects, mentioned) {
+        let mut prober = match Prober::with_names(objects, mentioned, self.resolve.names()) {
             Ok(prober) => prober,
             Err(problem) => return Ok(refuse([problem])),
         };
         for conflict in prober.contested() {
             eprintln!("podgate: {conflict}; connections from and to it are denied");
         }
+        warn_ignored(prober.ignored());
         let code = match (cases, &self.cases) {
             (Some(cases), Some(file)) => self.answer(&mut prober, file, &cases, out)?,
             _ => {

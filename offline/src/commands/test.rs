@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::input::{Input, read, refuse};
+use super::input::{Input, Resolve, read, refuse, warn_ignored};
 use super::{counted, written};
 use crate::policy::run::{Outcome, Runner};
 use crate::policy::suite::Suite;
@@ -25,7 +25,8 @@ A file holds a list of cases:
   - {name: frontend reads, from: shop/app=frontend, to: shop/app=db, port: 5432, expect: allow}
   - {from: internet, to: '*', protocol: TCP, port: 22, expect: deny}
   - everything-else: deny
-`from` and `to` take NS/POD, an IP address, node/NAME, service/NS/NAME (to only),
+`from` and `to` take NS/POD, an IP address, node/NAME, service/NS/NAME (to only), a domain name (to
+only; --resolve gives its addresses),
 NS/LABEL=VALUE[,...] and NS/* (every pod or workload that matches), node/*, internet, and * (every
 pod, and the internet). A case holds if every connection has the expected verdict.
 
@@ -33,6 +34,8 @@ Ends with 0 if all cases hold, 1 if one does not, 2 if the input cannot be used.
 pub(super) struct Test {
     #[command(flatten)]
     input: Input,
+    #[command(flatten)]
+    resolve: Resolve,
     /// File of cases, YAML or JSON; - for stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -95,7 +98,9 @@ impl Test {
                 return Err(found.err().into_iter().flatten().chain(faults).collect());
             }
         };
-        let mut runner = Runner::new(manifests, &suites).map_err(|problem| vec![problem])?;
+        let runner = Runner::new(manifests, &suites, self.resolve.names());
+        let mut runner = runner.map_err(|problem| vec![problem])?;
+        warn_ignored(runner.ignored());
         let mut outcomes = Vec::new();
         for (file, suite) in &suites {
             match runner.run(file, suite) {

@@ -12,7 +12,7 @@ use super::explain::explain;
 use super::matrix::{self, Matrix};
 use super::suite::{Expectation, Side, Suite};
 use crate::input::Manifests;
-use crate::probe::{Answer, Endpoint, Port, Prober, Protocol, Question};
+use crate::probe::{Answer, Endpoint, Names, Port, Prober, Protocol, Question};
 
 /// The result of one case.
 #[derive(Clone, Debug)]
@@ -46,16 +46,23 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// The cluster of these manifests; `suites` name addresses that invented ones must not take.
+    /// The cluster of these manifests, with domain names; `suites` name addresses that invented ones
+    /// must not take.
     ///
     /// # Errors
     /// When there are more pods than addresses.
-    pub fn new(manifests: Manifests, suites: &[(String, Suite)]) -> Result<Self, String> {
+    pub fn new(
+        manifests: Manifests,
+        suites: &[(String, Suite)],
+        names: Names,
+    ) -> Result<Self, String> {
         let v4 = !manifests.objects.iter().any(|object| {
             matches!(object, Object::Pod(pod) if !pod.addresses.is_empty()
                 && pod.addresses.iter().all(IpAddr::is_ipv6))
         });
-        let outside = matrix::outside(&manifests.objects, v4);
+        let mut outside = matrix::outside(&manifests.objects, v4);
+        // A name may open its addresses.
+        outside.retain(|address, _| !names.addresses().any(|it| it == *address));
         let generic = outside.iter().find(|(_, name)| *name == "internet");
         let internet = generic.or(outside.iter().next_back()).map(|(address, _)| *address);
         let internet = internet.ok_or("no address is left for the internet")?;
@@ -65,7 +72,8 @@ impl Runner {
             Side::One(Endpoint::Address(address)) => Some(*address),
             _ => None,
         });
-        let prober = Prober::new(manifests, named.chain([internet]).collect::<Vec<_>>())?;
+        let named: Vec<IpAddr> = named.chain([internet]).collect();
+        let prober = Prober::with_names(manifests, named, names)?;
         let matrix = Matrix::new(prober.control().view())?;
         Ok(Self { prober, matrix, internet, ports })
     }
@@ -265,7 +273,7 @@ impl Runner {
                     ports.filter(|(port, _)| Some(port.protocol) == protocol && is_it(port));
                 wanted.flat_map(|(_, list)| list).map(|it| (it.address, it.port)).collect()
             }
-            Endpoint::Address(_) | Endpoint::Node(_) => match &case.port {
+            Endpoint::Address(_) | Endpoint::Node(_) | Endpoint::Name(_) => match &case.port {
                 Some(Port::Name(_)) => Vec::new(),
                 Some(Port::Number(port)) => {
                     self.addresses(to).into_iter().map(|it| (it, *port)).collect()
@@ -286,8 +294,14 @@ impl Runner {
             Endpoint::Node(name) => {
                 world.node(name).map_or_else(Vec::new, |it| it.addresses.clone())
             }
+            Endpoint::Name(name) => world.addresses_of(name).collect(),
             Endpoint::Service(_) => Vec::new(),
         }
+    }
+
+    /// Addresses of names that open nothing, as a line each.
+    pub fn ignored(&self) -> impl Iterator<Item = String> + '_ {
+        self.prober.ignored()
     }
 }
 

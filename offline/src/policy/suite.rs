@@ -199,10 +199,10 @@ impl Side {
             return Ok(Self::Pods(namespace, labels.collect::<Result<_, _>>()?));
         }
         match endpoint(text) {
-            Ok(Endpoint::Service(_)) if !is_target => {
-                Err(format!("{text:?} is a service, which opens no connection"))
-            }
-            Ok(endpoint) => Ok(Self::One(endpoint)),
+            Ok(endpoint) => match endpoint.only_a_target().filter(|_| !is_target) {
+                Some(what) => Err(format!("{text:?} is {what}, which opens no connection")),
+                None => Ok(Self::One(endpoint)),
+            },
             Err(problem) => Err(format!(
                 "{problem}; a case may also say NS/LABEL=VALUE[,…], NS/*, node/*, internet or *"
             )),
@@ -238,6 +238,8 @@ mod tests {
         );
         assert!(Side::read("service/shop/web", false).is_err());
         assert!(Side::read("service/shop/web", true).is_ok());
+        assert!(Side::read("api.example.org", false).is_err());
+        assert!(Side::read("api.example.org", true).is_ok());
         assert!(Side::read("web", false).unwrap_err().contains("NS/LABEL=VALUE"));
     }
 

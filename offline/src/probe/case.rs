@@ -10,6 +10,7 @@
 //! | an IP address | the pod, cluster node or service (`to`) that has it, else a host outside |
 //! | `node/NAME` | a cluster node |
 //! | `service/NS/NAME` | the ready endpoints of a service; `to` only |
+//! | a domain name | the addresses that `--resolve` gives for it; `to` only |
 //!
 //! A case may have further fields; they are kept.
 
@@ -31,7 +32,7 @@ pub type Fields = Vec<(String, Value)>;
 pub struct Case {
     /// All its fields, as given.
     pub fields: Fields,
-    /// The end that opens the connection; never a service.
+    /// The end that opens the connection; never a service or a domain name.
     pub from: Endpoint,
     /// The end that it is opened to.
     pub to: Endpoint,
@@ -177,9 +178,10 @@ fn text(value: &Value) -> Result<&str, String> {
 }
 
 fn sender(text: &str) -> Result<Endpoint, String> {
-    match endpoint(text)? {
-        Endpoint::Service(_) => Err(format!("{text:?} is a service, which opens no connection")),
-        other => Ok(other),
+    let endpoint = endpoint(text)?;
+    match endpoint.only_a_target() {
+        Some(what) => Err(format!("{text:?} is {what}, which opens no connection")),
+        None => Ok(endpoint),
     }
 }
 

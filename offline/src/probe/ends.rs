@@ -8,6 +8,8 @@ use control::PodKey;
 use control::model::Key;
 use serde_json::Value;
 
+use super::names;
+
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
@@ -19,6 +21,19 @@ pub enum Endpoint {
     Node(Arc<str>),
     /// A service by name.
     Service(Key),
+    /// A domain name, in lower case.
+    Name(Arc<str>),
+}
+
+impl Endpoint {
+    /// What it is, if connections are only opened to such ends.
+    pub(crate) fn only_a_target(&self) -> Option<&'static str> {
+        match self {
+            Self::Service(_) => Some("a service"),
+            Self::Name(_) => Some("a domain name"),
+            Self::Pod(_) | Self::Address(_) | Self::Node(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Endpoint {
@@ -28,6 +43,7 @@ impl fmt::Display for Endpoint {
             Self::Address(address) => address.fmt(f),
             Self::Node(name) => write!(f, "node/{name}"),
             Self::Service(key) => write!(f, "service/{key}"),
+            Self::Name(name) => name.fmt(f),
         }
     }
 }
@@ -41,13 +57,16 @@ pub enum Port {
     Name(Arc<str>),
 }
 
-/// Reads a pod, address, cluster node or service.
+/// Reads a pod, address, cluster node, service or domain name.
 ///
 /// # Errors
 /// A fault of the text.
 pub fn endpoint(text: &str) -> Result<Endpoint, String> {
     if let Ok(address) = text.parse() {
         return Ok(Endpoint::Address(address));
+    }
+    if let Ok(name) = names::name(text) {
+        return Ok(Endpoint::Name(name));
     }
     let parts: Vec<&str> = text.split('/').collect();
     if parts.iter().all(|part| !part.is_empty()) {
@@ -68,7 +87,9 @@ pub fn endpoint(text: &str) -> Result<Endpoint, String> {
             _ => {}
         }
     }
-    Err(format!("{text:?} is neither NS/POD, an IP address, node/NAME nor service/NS/NAME"))
+    Err(format!(
+        "{text:?} is neither NS/POD, an IP address, node/NAME, service/NS/NAME nor a domain name"
+    ))
 }
 
 /// Reads a port of a case.
@@ -120,7 +141,20 @@ mod tests {
         assert_eq!(endpoint("pod/node/n1"), Ok(pod("node", "n1")));
         assert_eq!(endpoint("service/x"), Ok(pod("service", "x")));
         assert_eq!(endpoint("fd00::1"), Ok(Endpoint::Address("fd00::1".parse().unwrap())));
-        for bad in ["", "x", "/", "a/", "/b", "a//b", "service/a/", "10.0.0.0/8/9", "a/b/c"] {
+        assert_eq!(endpoint("Api.example.org"), Ok(Endpoint::Name("api.example.org".into())));
+        for bad in [
+            "",
+            "x",
+            "/",
+            "a/",
+            "/b",
+            "a//b",
+            "service/a/",
+            "10.0.0.0/8/9",
+            "a/b/c",
+            "10.0.0.300",
+            "*.example.org",
+        ] {
             assert!(endpoint(bad).is_err(), "{bad}");
         }
     }

@@ -10,6 +10,7 @@
 //! cluster node, to where it ends; the answer is the switches' own.
 //!
 //! - [`cases`] and [`case`]: questions as users write them,
+//! - [`names`]: domain names and their addresses,
 //! - [`complete`] and `endpoints`: addresses and endpoints that manifests leave out,
 //! - [`world`]: the objects by name and by address,
 //! - [`plan`]: the connections that a question is about,
@@ -26,6 +27,7 @@ pub mod complete;
 mod endpoints;
 mod ends;
 pub mod grid;
+pub mod names;
 pub mod opening;
 pub mod plan;
 mod pool;
@@ -38,6 +40,7 @@ mod prober;
 pub use answer::{Answer, Verdict};
 pub use case::{Case, Fault};
 pub use ends::{Endpoint, Port};
+pub use names::Names;
 pub use opening::Protocol;
 pub use plan::Question;
 pub use prober::Prober;

@@ -43,10 +43,11 @@ pub fn plan(
     let from = ends(world, question.from)?;
     let destinations = match question.to {
         Endpoint::Service(key) => service(world, services, question, key, &from)?,
-        Endpoint::Address(address) => match world.service_at(*address) {
-            Some(service) => vec![(*address, service_port(question, service)?.port)],
-            None => vec![(*address, target_port(world, question, &ends(world, question.to)?)?)],
-        },
+        Endpoint::Address(address) => vec![at_address(world, question, *address)?],
+        Endpoint::Name(name) => {
+            let addresses = world.addresses_of(name);
+            addresses.map(|it| at_address(world, question, it)).collect::<Result<_, _>>()?
+        }
         Endpoint::Pod(_) | Endpoint::Node(_) => {
             let to = ends(world, question.to)?;
             let port = target_port(world, question, &to)?;
@@ -62,6 +63,21 @@ pub fn plan(
         true => Err(Answer::deny(reason::NO_COMMON_FAMILY)),
         false => Ok(connections),
     }
+}
+
+/// An address with the port that is meant there.
+fn at_address(
+    world: &World,
+    question: &Question<'_>,
+    address: IpAddr,
+) -> Result<(IpAddr, u16), Answer> {
+    let port = match world.service_at(address) {
+        Some(service) => service_port(question, service)?.port,
+        None => {
+            target_port(world, question, &[End { location: world.location(address), address }])?
+        }
+    };
+    Ok((address, port))
 }
 
 /// The addresses and port that a service's name stands for.
@@ -111,7 +127,7 @@ fn ends(world: &World, endpoint: &Endpoint) -> Result<Vec<End>, Answer> {
             }
             Ok(one_a_family(&Location::Pod(key.clone()), &pod.addresses))
         }
-        Endpoint::Service(_) => Err(closed()),
+        Endpoint::Service(_) | Endpoint::Name(_) => Err(closed()),
     }
 }
 

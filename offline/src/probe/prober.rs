@@ -1,5 +1,6 @@
 //! A cluster in memory that answers questions.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::cluster::{Cluster, Connection};
 use super::complete::complete;
 use super::plan::{Question, plan};
 use super::world::{Location, World};
-use super::{Answer, Case, Endpoint};
+use super::{Answer, Case, Endpoint, Names};
 use crate::input::Manifests;
 
 /// The switches of a cluster, and the objects that they come from.
@@ -21,6 +22,8 @@ pub struct Prober {
     view: Arc<View>,
     cluster: Cluster,
     manifests: Manifests,
+    /// Addresses of names that open nothing: the cluster's own, and special ones.
+    ignored: BTreeSet<IpAddr>,
 }
 
 impl Prober {
@@ -33,15 +36,36 @@ impl Prober {
         manifests: impl Into<Manifests>,
         mentioned: impl IntoIterator<Item = IpAddr>,
     ) -> Result<Self, String> {
+        Self::with_names(manifests, mentioned, Names::default())
+    }
+
+    /// The same where DNS gives these addresses for names to every pod that asks.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn with_names(
+        manifests: impl Into<Manifests>,
+        mentioned: impl IntoIterator<Item = IpAddr>,
+        names: Names,
+    ) -> Result<Self, String> {
         let mut manifests = manifests.into();
-        complete(&mut manifests, mentioned)?;
-        let world = World::new(&manifests.objects);
+        complete(&mut manifests, mentioned.into_iter().chain(names.addresses()))?;
         let mut control = Control::new(Scope::All);
         control.resync(manifests.objects.clone());
         control.commit();
+        let ignored = control.set_names(&names.changes(&control.view()));
+        control.commit();
+        let world = World::new(&manifests.objects, names);
         let view = control.view();
         let cluster = Cluster::new(Arc::clone(&view))?;
-        Ok(Self { world, control, view, cluster, manifests })
+        Ok(Self {
+            world,
+            control,
+            view,
+            cluster,
+            manifests,
+            ignored: ignored.into_iter().collect(),
+        })
     }
 
     /// The policies behind the tables.
@@ -74,6 +98,9 @@ impl Prober {
             Endpoint::Pod(key) if self.world.pod(key).is_none() => format!("Pod {key}"),
             Endpoint::Node(name) if self.world.node(name).is_none() => format!("Node {name}"),
             Endpoint::Service(key) if self.world.service(key).is_none() => format!("Service {key}"),
+            Endpoint::Name(name) if self.world.addresses_of(name).next().is_none() => {
+                return Some(format!("{name} has no address; --resolve {name}=ADDRESS gives one"));
+            }
             _ => return None,
         };
         Some(format!("{object} is not in the manifests"))
@@ -97,6 +124,13 @@ impl Prober {
             format!("{address} is claimed by {}", claimants.join(" and "))
         };
         self.world.contested().into_iter().map(line).collect()
+    }
+
+    /// Addresses of names that open nothing, as a line each.
+    pub fn ignored(&self) -> impl Iterator<Item = String> + '_ {
+        let line =
+            |it| format!("{it}: an address of the cluster or a special one, no name opens it");
+        self.ignored.iter().map(line)
     }
 
     /// Answers questions, in order.
@@ -141,7 +175,7 @@ impl Prober {
         question: &Question<'_>,
     ) -> Result<(&'static str, Vec<(String, Connection)>), Answer> {
         let planned = plan(&self.world, &self.view.services, question)?;
-        let to_endpoints = matches!(question.to, Endpoint::Service(_));
+        let to_endpoints = matches!(question.to, Endpoint::Service(_) | Endpoint::Name(_));
         let mut found = Vec::new();
         for connection in planned {
             found.extend(self.cluster.alternatives(&self.world, &connection));
@@ -160,9 +194,10 @@ impl Prober {
             });
             (label, connection)
         };
-        let difference = match chooses || to_endpoints {
-            true => "backends-differ",
-            false => "families-differ",
+        let difference = match question.to {
+            Endpoint::Name(_) if !chooses => "addresses-differ",
+            _ if chooses || to_endpoints => "backends-differ",
+            _ => "families-differ",
         };
         Ok((difference, found.into_iter().map(name).collect()))
     }

@@ -9,6 +9,8 @@ use control::{Object, PodKey};
 use ipnet::IpNet;
 use renderer::gateways;
 
+use super::Names;
+
 /// Where an address is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Location {
@@ -29,14 +31,16 @@ pub struct World {
     owners: HashMap<IpAddr, Location>,
     conflicts: HashMap<IpAddr, BTreeSet<Location>>,
     virtual_addresses: HashMap<IpAddr, Key>,
+    /// Domain names with addresses.
+    names: Names,
     /// Networks of pods with the cluster nodes they are on, longest prefix first.
     pod_networks: Vec<(IpNet, Arc<str>)>,
 }
 
 impl World {
-    /// The world of these objects, each of which has its own name.
-    pub fn new(objects: &[Object]) -> Self {
-        let mut world = Self::default();
+    /// The world of these objects, each of which has its own name, and of these domain names.
+    pub fn new(objects: &[Object], names: Names) -> Self {
+        let mut world = Self { names, ..Self::default() };
         for object in objects {
             match object {
                 Object::Pod(pod) => world.add_pod(pod),
@@ -128,6 +132,11 @@ impl World {
     /// A service by name.
     pub fn service(&self, key: &Key) -> Option<&Service> {
         self.services.get(key)
+    }
+
+    /// The addresses of a domain name.
+    pub fn addresses_of(&self, name: &str) -> impl Iterator<Item = IpAddr> + '_ {
+        self.names.of(name)
     }
 
     /// Where an address is.

@@ -11,6 +11,7 @@ use offline::policy::diff::{Change, compare};
 use offline::policy::lint::lint;
 use offline::policy::run::Runner;
 use offline::policy::suite::Suite;
+use offline::probe::Names;
 use testkit::TempDir;
 
 fn applications() -> PathBuf {
@@ -48,7 +49,8 @@ fn failed(folder: &Path) -> Vec<String> {
     let suite = Suite::read(&fs::read(applications().join("cases.yaml")).unwrap()).unwrap();
     let suites = [("cases.yaml".to_owned(), suite)];
     let mut runner =
-        Runner::new(Manifests::load(&[folder.to_path_buf()]).unwrap(), &suites).unwrap();
+        Runner::new(Manifests::load(&[folder.to_path_buf()]).unwrap(), &suites, Names::default())
+            .unwrap();
     let outcomes = runner.run("cases.yaml", &suites[0].1).unwrap();
     let failed = outcomes.iter().filter(|it| !it.holds());
     failed.map(|it| format!("{}: {}", it.name, it.failures[0])).collect()

@@ -2,6 +2,7 @@
 
 use offline::policy::run::Runner;
 use offline::policy::suite::Suite;
+use offline::probe::Names;
 
 use crate::{manifests, policy, shop};
 
@@ -9,7 +10,7 @@ use crate::{manifests, policy, shop};
 fn run(text: &str, cases: &str) -> Vec<String> {
     let suite = Suite::read(cases.as_bytes()).unwrap();
     let suites = [("t.yaml".to_owned(), suite)];
-    let mut runner = Runner::new(manifests(text), &suites).unwrap();
+    let mut runner = Runner::new(manifests(text), &suites, Names::default()).unwrap();
     let outcomes = runner.run("t.yaml", &suites[0].1).unwrap_or_else(|faults| panic!("{faults:?}"));
     let said = |outcome: offline::policy::run::Outcome| match outcome.holds() {
         true => format!("{}: ok", outcome.name),
@@ -74,7 +75,7 @@ fn an_end_that_does_not_exist_is_unusable() {
     let suite = Suite::read(b"- {from: shop/app=nobody, to: shop/ghost, port: 80, expect: deny}\n")
         .unwrap();
     let suites = [("t.yaml".to_owned(), suite)];
-    let mut runner = Runner::new(manifests(&shop()), &suites).unwrap();
+    let mut runner = Runner::new(manifests(&shop()), &suites, Names::default()).unwrap();
     assert_eq!(
         runner.run("t.yaml", &suites[0].1).unwrap_err(),
         [

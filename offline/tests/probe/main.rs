@@ -1,7 +1,9 @@
-//! Answers of the probe: `agreement` with the switch, policies (`verdicts`), cluster-wide ones (`firewalls`), `services`.
+//! Answers of the probe: `agreement` with the switch, policies (`verdicts`), cluster-wide ones (`firewalls`), `services`,
+//! domain `names`.
 
 mod agreement;
 mod firewalls;
+mod names;
 mod services;
 mod verdicts;
 
