@@ -17,6 +17,11 @@
 //! dropped: that happens while a transaction is committed, when a packet finds a chain by a map
 //! that is new to it, and the chain's rules are not there yet for packets that were already under way.
 //!
+//! The hook forward has two base chains: the first asks the list of the pod that opened the connection,
+//! the second that of the other end. One chain that led from every permission of the one to the lists of
+//! the other would have as many paths as the product of both, and the kernel looks through all of them
+//! at each change.
+//!
 //! Addresses stand for pods in the evaluation because a bridge's ports do not show at the `inet`
 //! hooks: there, the interface is the bridge. `prerouting` and `postrouting`, in table `bridge` for
 //! ports of a bridge and in table `inet` for routed interfaces, hold every interface to its pod's
@@ -35,9 +40,10 @@ const LINK: &str = "icmpv6 type { 130, 131, 132, 133, 135, 136, 143 }";
 /// hooks (`net.bridge.bridge-nf-filter-vlan-tagged` is off).
 const TAGGED: &str = "ether type { 0x8100, 0x88a8 } drop";
 
-/// Hook and priority of a base chain of table `inet`.
-const FILTER: [(&str, &str); 3] = [
+/// Name, hook and priority of a base chain of table `inet`.
+const FILTER: [(&str, &str); 4] = [
     ("forward", "type filter hook forward priority filter"),
+    ("forward-to", "type filter hook forward priority 1"),
     ("input", "type filter hook input priority filter"),
     ("output", "type filter hook output priority filter"),
 ];
@@ -124,6 +130,10 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
         add(inet, hook, properties, rules);
     }
     add(inet, "forward-pod", "", forward());
+    add(inet, "forward-to-pod", "", forward_to());
+    for (chain, end) in [("replies", "from"), ("replies-to", "to")] {
+        add(inet, chain, "", vec![format!("jump {end}-reply"), "drop".to_owned()]);
+    }
     add(inet, "input-pod", "", input());
     add(inet, "output-pod", "", output());
     for way in Way::BOTH {
@@ -235,9 +245,11 @@ fn tracked() -> Vec<String> {
         "ct state invalid drop".to_owned(),
         format!("ct state untracked {LINK} accept"),
         "ct state untracked drop".to_owned(),
-        "ct state related meta l4proto { 1, 58 } accept".to_owned(),
+        RELATED.to_owned(),
     ]
 }
+
+const RELATED: &str = "ct state related meta l4proto { 1, 58 } accept";
 
 const ECHO: [&str; 2] = [
     "ct state new meta l4proto 1 icmp type != echo-request drop",
@@ -246,14 +258,26 @@ const ECHO: [&str; 2] = [
 
 fn forward() -> Vec<String> {
     let mut rules = tracked();
+    rules.extend(ITSELF.map(str::to_owned));
     rules.push("ct direction reply goto replies".to_owned());
     rules.extend(ECHO.map(str::to_owned));
     // Nobody but this cluster node has its addresses, and it does not forward its own packets.
     rules.push("fib saddr type local drop".to_owned());
-    // A pod always talks to itself, through a service too.
-    rules.push("ip saddr . ip daddr @itself-4 accept".to_owned());
-    rules.push("ip6 saddr . ip6 daddr @itself-6 accept".to_owned());
     rules.push("jump from-original".to_owned());
+    rules.push("drop".to_owned());
+    rules
+}
+
+/// A pod always talks to itself, through a service too.
+const ITSELF: [&str; 2] =
+    ["ip saddr . ip daddr @itself-4 accept", "ip6 saddr . ip6 daddr @itself-6 accept"];
+
+/// What the first chain of the hook accepted, at the other end.
+fn forward_to() -> Vec<String> {
+    let mut rules = vec![format!("ct state untracked {LINK} accept"), RELATED.to_owned()];
+    rules.extend(ITSELF.map(str::to_owned));
+    rules.push("ct direction reply goto replies-to".to_owned());
+    rules.push("jump to-original".to_owned());
     rules.push("drop".to_owned());
     rules
 }
@@ -285,25 +309,9 @@ fn dispatch(map: &str, way: Way, field: &str) -> Vec<String> {
         rules.push(format!("{family} {field} @pods-{v} drop"));
         rules.push(format!("{family} {field} @networks-{v} drop"));
     }
-    rules.push(permit(map, way));
+    rules.push(PERMIT.to_owned());
     rules
 }
 
-/// What follows where a chain of this map permits a packet.
-pub(crate) fn permit(map: &str, way: Way) -> String {
-    match map {
-        "from" => format!("goto to-{}", way.name()),
-        _ => "accept".to_owned(),
-    }
-}
-
-/// Replies in the forward hook.
-pub(crate) fn replies() -> Chain {
-    let rules = [
-        "ip saddr . ip daddr @itself-4 accept",
-        "ip6 saddr . ip6 daddr @itself-6 accept",
-        "jump from-reply",
-        "drop",
-    ];
-    Chain { properties: "", rules: rules.map(str::to_owned).into() }
-}
+/// What a chain of a map does with a packet that it permits.
+pub(crate) const PERMIT: &str = "accept";

@@ -96,7 +96,6 @@ impl Renderer {
         for (family, name, chain) in base::chains(site.bridge_filter) {
             draft.ruleset.chains.insert((family, name.into()), chain);
         }
-        draft.ruleset.chains.insert((Family::Inet, "replies".into()), base::replies());
         let networks = own.into_iter().flat_map(|node| &node.pod_cidrs).chain(&site.networks);
         for net in IpNet::aggregate(&networks.map(IpNet::trunc).collect()) {
             let set = format!("networks-{}", version(net.addr()));
@@ -121,7 +120,7 @@ impl Renderer {
                 let to = self.acl(draft, Role::To, &pod.to_pod);
                 let verdict = |id: Option<u32>, map: &str| {
                     Way::BOTH.map(|way| match id {
-                        None => Arc::from(base::permit(map, way)),
+                        None => Arc::from(base::PERMIT),
                         Some(id) => Arc::from(format!("goto {map}-list-{id}-{}", way.name())),
                     })
                 };
@@ -178,8 +177,7 @@ impl Renderer {
             let (id, sets) = (self.next, &draft.view.peer_sets);
             self.next = self.next.wrapping_add(1);
             let chains = Way::BOTH.map(|way| {
-                let permit = base::permit(role.name(), way);
-                rules::chain(table.rules(), way, sets, self.families, &permit).into()
+                rules::chain(table.rules(), way, sets, self.families, base::PERMIT).into()
             });
             List { id, chains, used: false }
         });
@@ -223,24 +221,23 @@ impl Draft<'_> {
     }
 
     /// What a pod opens to its own cluster node counts by every address that the Node object
-    /// names, beside the one in the packet: one chain after the other permits it.
+    /// names, beside the one in the packet: one chain after the other is jumped to and returns what it
+    /// permits. A packet that finds the first one empty falls off its end, and is dropped.
     fn add_node_chains(&mut self, id: u32, way: Way, list: &[Rule], families: Families) {
-        let (sets, addresses) = (&self.view.peer_sets, self.node_addresses);
-        let name = |index: usize| match index {
-            0 => format!("node-list-{id}-{}", way.name()),
-            _ => format!("node-list-{id}-{}-{index}", way.name()),
-        };
-        let permit = |index: usize| match index == addresses.len() {
-            true => base::permit("node", way),
-            false => format!("goto {}", name(index + 1)),
-        };
-        let mut chains = vec![rules::chain(list, way, sets, families, &permit(0))];
-        for (index, address) in (1..).zip(addresses) {
-            chains.push(rules::chain_for(list, way, sets, *address, &permit(index)));
+        const PERMIT: &str = "return";
+        let sets = &self.view.peer_sets;
+        let mut chains = vec![rules::chain(list, way, sets, families, PERMIT)];
+        for address in self.node_addresses {
+            chains.push(rules::chain_for(list, way, sets, *address, PERMIT));
         }
+        let name = format!("node-list-{id}-{}", way.name());
+        let mut stages = Vec::new();
         for (index, rules) in chains.into_iter().enumerate() {
-            self.add_chain(name(index), rules.into());
+            stages.push(format!("jump {name}-{index}"));
+            self.add_chain(format!("{name}-{index}"), rules.into());
         }
+        stages.push(base::PERMIT.to_owned());
+        self.add_chain(name, stages.into());
     }
 
     fn add_chain(&mut self, name: String, rules: Arc<[String]>) {

@@ -275,7 +275,7 @@ fn somebody_elses_changes_are_found_and_mended() {
     verify(&mut state);
     assert_eq!(state.1.written_whole(), 1, "another's table is no concern");
     for command in
-        ["flush chain inet podgate-policy-a forward", "delete table inet podgate-policy-b"]
+        ["flush chain inet podgate-policy-a forward-to", "delete table inet podgate-policy-b"]
     {
         lab.node.exec(["nft", command]);
         assert!(lab.arrives("x/a", "x/b", &packet), "{command}");
