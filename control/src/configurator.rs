@@ -27,6 +27,7 @@ use std::sync::Arc;
 use acl::PortRange;
 use ipnet::IpNet;
 
+use crate::PodKey;
 use crate::model::{
     ClusterEgressFirewall, ClusterNetworkPolicy, ClusterRule, Direction, NetworkPolicy, Peer, Pod,
     PolicyRule, PortSpec, Protocol, Verdict,
@@ -149,19 +150,31 @@ pub(crate) fn rules(
     Some(firewalls.into_iter().rev().fold(rest, |rest, firewall| chain(firewall, &rest)))
 }
 
+/// Resolves no port names: those of ingress rules are the pod's own.
+struct NoNames;
+
+impl PortNames for NoNames {
+    fn numbers(&mut self, _: &PodPeers, _: &Arc<str>, _: Protocol) -> Vec<u16> {
+        Vec::new()
+    }
+}
+
+/// The ingress rules of `pod`; see [`rules`].
+pub(crate) fn ingress_rules(pod: &Pod, policies: &Policies) -> Option<Vec<BasicRule>> {
+    rules(pod, policies, Direction::Ingress, &mut NoNames)
+}
+
+/// The rules of a pod with faults.
+pub(crate) fn closed(pod: &PodKey) -> Vec<BasicRule> {
+    vec![everything(Verdict::Deny, format!("default-deny: Pod {pod} or its namespace has faults"))]
+}
+
 /// The rules of a host firewall for one direction, the last of which permits everything.
 pub(crate) fn host_rules(
     rules: &[ClusterRule],
     direction: Direction,
     api_server: &[IpAddr],
 ) -> Vec<BasicRule> {
-    /// Its rules name no ports.
-    struct NoNames;
-    impl PortNames for NoNames {
-        fn numbers(&mut self, _: &PodPeers, _: &Arc<str>, _: Protocol) -> Vec<u16> {
-            Vec::new()
-        }
-    }
     let mut all = Vec::new();
     for ClusterRule { rule, verdict } in rules {
         expand(None, rule, *verdict, (direction, api_server), &mut NoNames, &mut all);

@@ -9,7 +9,7 @@ use domain_names::DomainPattern;
 use ipnet::IpNet;
 
 use crate::membership::PeerSets;
-use crate::model::{HostPort, Key, PodKey};
+use crate::model::{HostPort, Key, PodKey, Protocol};
 use crate::services::ServiceView;
 
 /// The ACL of one direction of a pod.
@@ -66,6 +66,17 @@ pub struct HostFirewall {
     pub egress: Arc<[Rule]>,
 }
 
+/// A pod on the host network of this cluster node that policies select.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPod {
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// The cluster node's ports that are the pod's, sorted.
+    pub ports: Arc<[(Protocol, u16)]>,
+    /// About connections to these ports; the peer is the source. The last rule matches everything.
+    pub ingress: Arc<[Rule]>,
+}
+
 /// Everything the dataplane needs from the control side, immutable.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -86,6 +97,9 @@ pub struct View {
     pub peer_sets: Arc<PeerSets>,
     /// The host firewalls that select this cluster node, by name.
     pub host_firewalls: Arc<[HostFirewall]>,
+    /// Pods on the host network of this cluster node that policies select, by name; empty unless
+    /// [`Control::enforce_host_network`](crate::Control::enforce_host_network) was called.
+    pub host_pods: Arc<[HostPod]>,
     /// All services with their endpoints.
     pub services: Arc<BTreeMap<Key, Arc<ServiceView>>>,
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use common::{
     ICMP, SCTP, TCP, UDP, acl, control, egress, faulty, ingress, key, object, pod, policy,
-    with_ports,
+    reference_of, with_ports,
 };
+use control::model::Protocol;
 use control::{Control, Kind, ObjectRef, PodAcl, Scope};
 use serde_json::{Value, json};
 
@@ -343,6 +344,47 @@ fn host_network_pods_are_neither_selected_nor_matched_by_selectors() {
     assert!(!view.pods.contains_key(&key("x/host")));
     assert!(!ingress(&view, "192.0.2.1", "x/a", TCP, 80).0);
     assert!(ingress(&view, "192.0.2.1", "x/a", TCP, 443).0);
+}
+
+#[test]
+fn host_network_pods_have_rules_at_their_ports_where_that_is_wanted() {
+    let mut host = pod("x/host", "192.0.2.1", json!({"app": "web"}));
+    host["spec"] = json!({"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "c",
+        "ports": [{"containerPort": 9100}, {"containerPort": 53, "protocol": "UDP"}]}]});
+    let mut elsewhere = host.clone();
+    elsewhere["metadata"]["name"] = json!("elsewhere");
+    elsewhere["spec"]["nodeName"] = json!("n2");
+    let none = policy("x/p", json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
+    let mut control = Control::new(Scope::Node("n1".into()));
+    let all = [host.clone(), elsewhere, none];
+    all.into_iter().for_each(|value| control.apply(object(value)));
+    control.commit();
+    assert!(control.view().host_pods.is_empty() && control.host_network_faults().is_empty());
+    control.enforce_host_network();
+    control.commit();
+    let view = control.view();
+    let [only] = &*view.host_pods else { panic!("{:?}", view.host_pods) };
+    assert_eq!(only.key, key("x/host"));
+    assert_eq!(*only.ports, [(Protocol::Tcp, 9100), (Protocol::Udp, 53)]);
+    assert_eq!(&*only.ingress[0].origin, "default-deny of NetworkPolicy x/p");
+    assert!(view.pods.is_empty(), "no port of the switch is its own");
+    let faults: Vec<String> =
+        control.host_network_faults().iter().map(ToString::to_string).collect();
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].contains("egress of NetworkPolicy x/p is not enforced"), "{faults:?}");
+    // Something else changes nothing here.
+    control.apply(object(pod("x/a", "10.0.0.1", json!({}))));
+    control.commit();
+    assert!(Arc::ptr_eq(&control.view().host_pods, &view.host_pods));
+    // No port is the pod's.
+    host["spec"]["containers"][0]["ports"] = json!([]);
+    control.apply(object(host));
+    control.commit();
+    assert!(control.view().host_pods.is_empty());
+    assert_eq!(control.host_network_faults().len(), 2);
+    control.delete(&reference_of("NetworkPolicy", "x", "p"));
+    control.commit();
+    assert!(control.host_network_faults().is_empty());
 }
 
 #[test]

@@ -1,19 +1,27 @@
-//! Host firewalls: what reaches the cluster node itself, and what its own processes open.
+//! The cluster node itself: what reaches it, and what its own processes open.
 //!
 //! ```text
-//!   input, output ─▶ firewalls without failsafe ─▶ failsafe ports ─▶ other firewalls ─▶ accept
+//!   input, output ─▶ firewalls without failsafe ─▶ failsafe ports ─▶ other firewalls ─▶ host-network pods ─▶ accept
 //!                     (each permits, or drops)      (accept)          (each permits, or drops)
 //! ```
 //!
 //! As for pods, every packet is evaluated, and replies by the rules of the direction that opened the
 //! connection: a denial stops live connections. Loopback, neighbour discovery and ICMP errors of
 //! connections are always accepted. What the kernel forwards does not come here.
+//!
+//! A pod on the host network has its cluster node's addresses. Its rules decide about what comes to
+//! the ports that it declares.
+//!
+//! Each list is a chain that is jumped to and returns what it permits: the kernel follows 16 chains
+//! in a row at most, and looks through every path of them at each change. Rules lead to these chains
+//! and no maps, so no packet sees one that is not filled yet.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use acl::{End, Rule};
-use control::{HostFirewall, PeerSets, View};
+use control::model::Protocol;
+use control::{HostFirewall, HostPod, PeerSets, View};
 
 use crate::render::insert_peer_set;
 use crate::rules::{self, Way};
@@ -67,20 +75,35 @@ impl Place {
         (self.hook == "input") == (self.way == Way::Original)
     }
 
-    fn chain(self, stage: usize) -> String {
-        format!("{}-{}-{stage}", self.hook, self.way.name())
+    /// The chain with the stages.
+    fn stages(self) -> String {
+        format!("{}-{}", self.hook, self.way.name())
+    }
+
+    /// The protocol and port of a rule: the port at the end that did not open the connection.
+    fn ports(self, protocol: u8, ports: impl IntoIterator<Item = u16>) -> Option<String> {
+        let [_, _, port] = self.way.fields();
+        let ports: Vec<String> = ports.into_iter().map(|it| it.to_string()).collect();
+        let ports = ports.join(", ");
+        (!ports.is_empty()).then(|| format!("meta l4proto {protocol} th {port} {{ {ports} }}"))
     }
 }
 
-/// The ruleset of the host firewalls in a view that was published with peer sets; empty if there are
-/// none.
+/// Both hooks in both directions of connections.
+const PLACES: [Place; 4] = [
+    Place { hook: "input", way: Way::Original },
+    Place { hook: "input", way: Way::Reply },
+    Place { hook: "output", way: Way::Original },
+    Place { hook: "output", way: Way::Reply },
+];
+
+/// The ruleset of the host firewalls and of the host-network pods in a view that was published with
+/// peer sets; empty if there are none.
 pub fn host_ruleset(view: &View, failsafe: &Failsafe) -> Ruleset {
     let mut ruleset = Ruleset::default();
-    if view.host_firewalls.is_empty() {
+    if view.host_firewalls.is_empty() && view.host_pods.is_empty() {
         return ruleset;
     }
-    let (kept, strict): (Vec<&HostFirewall>, Vec<&HostFirewall>) =
-        view.host_firewalls.iter().partition(|firewall| firewall.failsafe);
     for (hook, properties, interface) in [
         ("input", "type filter hook input priority filter", "iifname"),
         ("output", "type filter hook output priority filter", "oifname"),
@@ -89,37 +112,46 @@ pub fn host_ruleset(view: &View, failsafe: &Failsafe) -> Ruleset {
             format!("{interface} \"lo\" accept"),
             "icmpv6 type { 130-137, 143 } accept".to_owned(),
             "ct state related meta l4proto { 1, 58 } accept".to_owned(),
-            format!("ct direction reply goto {}", Place { hook, way: Way::Reply }.chain(0)),
-            format!("goto {}", Place { hook, way: Way::Original }.chain(0)),
+            format!("ct direction reply goto {}", Place { hook, way: Way::Reply }.stages()),
+            format!("goto {}", Place { hook, way: Way::Original }.stages()),
         ];
         add(&mut ruleset, hook.to_owned(), properties, base);
-        for way in Way::BOTH {
-            let place = Place { hook, way };
-            let stages = kept.len() + strict.len() + 1;
-            for stage in 0..stages {
-                let permit = match stage + 1 == stages {
-                    true => "accept".to_owned(),
-                    false => format!("goto {}", place.chain(stage + 1)),
-                };
-                let rules = if stage == strict.len() {
-                    accept(failsafe, place, &permit)
-                } else {
-                    let firewall = match stage < strict.len() {
-                        true => strict[stage],
-                        false => kept[stage - strict.len() - 1],
-                    };
-                    let list = list(firewall, place);
-                    rules::chain(list, way, &view.peer_sets, [true, true], &permit)
-                };
-                add(&mut ruleset, place.chain(stage), "", rules);
-            }
-        }
     }
-    for firewall in view.host_firewalls.iter() {
-        add_sets(&mut ruleset, &firewall.ingress, &view.peer_sets);
-        add_sets(&mut ruleset, &firewall.egress, &view.peer_sets);
+    for place in PLACES {
+        add_stages(&mut ruleset, view, failsafe, place);
+    }
+    let firewalls = view.host_firewalls.iter().flat_map(|it| [&it.ingress, &it.egress]);
+    for list in firewalls.chain(view.host_pods.iter().map(|pod| &pod.ingress)) {
+        add_sets(&mut ruleset, list, &view.peer_sets);
     }
     ruleset
+}
+
+/// The stages of one place, each a rule that jumps to a list.
+fn add_stages(ruleset: &mut Ruleset, view: &View, failsafe: &Failsafe, place: Place) {
+    let (kept, strict): (Vec<&HostFirewall>, Vec<&HostFirewall>) =
+        view.host_firewalls.iter().partition(|firewall| firewall.failsafe);
+    let (mut stages, mut lists) = (Vec::new(), 0);
+    let mut add_list = |list: &[Rule]| {
+        let name = format!("{}-{lists}", place.stages());
+        lists += 1;
+        let rules = rules::chain(list, place.way, &view.peer_sets, [true, true], "return");
+        add(ruleset, name.clone(), "", rules);
+        format!("jump {name}")
+    };
+    stages.extend(strict.into_iter().map(|firewall| add_list(list(firewall, place))));
+    stages.extend(failsafe_ports(failsafe, place).map(|ports| format!("{ports} accept")));
+    stages.extend(kept.into_iter().map(|firewall| add_list(list(firewall, place))));
+    for HostPod { ports, ingress, .. } in view.host_pods.iter().filter(|_| place.is_ingress()) {
+        let jump = add_list(ingress);
+        for protocol in Protocol::ALL {
+            let of_protocol = ports.iter().filter(|(it, _)| *it == protocol).map(|(_, port)| *port);
+            let ports = place.ports(protocol.number(), of_protocol);
+            stages.extend(ports.map(|ports| format!("{ports} {jump}")));
+        }
+    }
+    stages.push("accept".to_owned());
+    add(ruleset, place.stages(), "", stages);
 }
 
 fn add(ruleset: &mut Ruleset, name: String, properties: &'static str, rules: Vec<String>) {
@@ -141,19 +173,11 @@ fn add_sets(ruleset: &mut Ruleset, rules: &[Rule], sets: &PeerSets) {
     }
 }
 
-/// Accepts the failsafe ports; the rest goes on.
-fn accept(failsafe: &Failsafe, place: Place, next: &str) -> Vec<String> {
+/// The failsafe ports as matches of rules.
+fn failsafe_ports(failsafe: &Failsafe, place: Place) -> impl Iterator<Item = String> {
     let Failsafe { tcp_in, tcp_out, udp_in, udp_out } = failsafe;
     let (tcp, udp) = if place.is_ingress() { (tcp_in, udp_in) } else { (tcp_out, udp_out) };
-    let [_, _, port] = place.way.fields();
-    let mut rules = Vec::new();
-    for (protocol, ports) in [(6, tcp), (17, udp)] {
-        let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-        if !ports.is_empty() {
-            let ports = ports.join(", ");
-            rules.push(format!("meta l4proto {protocol} th {port} {{ {ports} }} accept"));
-        }
-    }
-    rules.push(next.to_owned());
-    rules
+    [(6, tcp), (17, udp)]
+        .into_iter()
+        .filter_map(move |(protocol, ports)| place.ports(protocol, ports.iter().copied()))
 }

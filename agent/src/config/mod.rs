@@ -68,6 +68,8 @@ pub struct Config {
     /// Networks of this cluster node's pods beside those of its Node, where another plugin gives
     /// the addresses.
     pub pod_networks: Vec<IpNet>,
+    /// Whether policies hold for pods on the host network.
+    pub host_network_policies: bool,
     /// Frames of the UMEM.
     pub umem_frames: u32,
     /// Whether they stand in huge pages.
@@ -265,6 +267,7 @@ impl Config {
             },
             enforcer,
             pod_networks: options.pod_networks,
+            host_network_policies: options.host_network_policies == Some(OnOff::On),
             umem_frames,
             hugepages: options.hugepages.unwrap_or(HugePages::Auto),
             frames_per_port,
@@ -312,6 +315,7 @@ impl Config {
             ("rx-mode", rx_mode.to_owned()),
             ("enforcer", format!("{:?}", self.enforcer).to_lowercase()),
             ("pod-networks", list(self.pod_networks.iter().map(IpNet::to_string).collect())),
+            ("host-network-policies", on_off(self.host_network_policies)),
             ("umem-frames", self.umem_frames.to_string()),
             ("hugepages", format!("{:?}", self.hugepages).to_lowercase()),
             ("frames-per-port", self.frames_per_port.to_string()),

@@ -88,6 +88,11 @@ pub struct Options {
     #[serde(default)]
     pub pod_networks: Vec<IpNet>,
 
+    /// Whether policies hold for pods on the host network of this cluster node, at the ports that their
+    /// containers declare [default: off]
+    #[arg(long, env = "PODGATE_HOST_NETWORK_POLICIES", value_name = "on|off")]
+    pub host_network_policies: Option<OnOff>,
+
     /// Frames of 4096 bytes that packets live in, shared by all ports [default: 65536]
     #[arg(long, env = "PODGATE_UMEM_FRAMES", value_name = "N")]
     pub umem_frames: Option<u32>,
@@ -345,6 +350,7 @@ impl Options {
             rx_mode: self.rx_mode.or(file.rx_mode),
             enforcer: self.enforcer.or(file.enforcer),
             pod_networks: first(self.pod_networks, file.pod_networks),
+            host_network_policies: self.host_network_policies.or(file.host_network_policies),
             umem_frames: self.umem_frames.or(file.umem_frames),
             hugepages: self.hugepages.or(file.hugepages),
             frames_per_port: self.frames_per_port.or(file.frames_per_port),

@@ -57,6 +57,7 @@ fn a_file_may_say_everything() {
         udp-timeout: 20s
         other-timeout: 10s
         unanswered-timeout: 5s
+        host-network-policies: on
         session-accounting: on
         dns-min-ttl: 1m
         web-page: on
@@ -104,6 +105,7 @@ fn a_file_may_say_everything() {
         "rx-mode=polling",
         "enforcer=afxdp",
         "pod-networks=",
+        "host-network-policies=on",
         "umem-frames=8192",
         "hugepages=on",
         "frames-per-port=512",

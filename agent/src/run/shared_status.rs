@@ -81,6 +81,9 @@ impl FlowOffload {
 pub struct State {
     /// The snapshot handed to the workers.
     pub snapshot: Arc<Snapshot>,
+    /// The snapshot with the rules in force: the same one; where nftables enforces, one with a port for
+    /// each pod whose interface is known.
+    pub rules: Arc<Snapshot>,
     /// Its ports, and those that failed.
     pub ports: Vec<PortInfo>,
     /// Pending attachments: the pod's name, and what they wait for.

@@ -124,10 +124,20 @@ impl ClusterNode {
     /// The same with an API server, which listens inside the cluster node, in place of manifests.
     pub(crate) fn with_api_server(arguments: &[&str]) -> Self {
         let namespace = Namespace::new("node");
-        namespace.exec(["ip", "link", "set", "lo", "up"]);
-        let path = namespace.path().to_owned();
+        let place = namespace.path().to_owned();
+        Self::with_api_server_at(namespace, (place, [127, 0, 0, 1].into()), arguments)
+    }
+
+    /// The same in a namespace that has its interfaces already, with an API server at an address of
+    /// another one.
+    pub(crate) fn with_api_server_at(
+        namespace: Namespace,
+        (place, ip): (PathBuf, IpAddr),
+        arguments: &[&str],
+    ) -> Self {
         let server = ApiServer::listening(move |address| {
-            linux_net::in_namespace(&path, || TcpListener::bind(address))
+            let address = SocketAddr::new(ip, address.port());
+            linux_net::in_namespace(&place, || TcpListener::bind(address))
                 .map_err(std::io::Error::other)?
         });
         server.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"},

@@ -7,6 +7,7 @@ mod chaos;
 mod clients;
 mod cluster_node;
 mod connections;
+mod host_firewall;
 mod host_ports;
 mod hostile;
 mod lan;

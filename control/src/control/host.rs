@@ -1,28 +1,82 @@
-//! Host firewalls: those that select this cluster node, as rule lists.
+//! The cluster node itself: host firewalls that select it, and policies of its pods on the host
+//! network, as rule lists.
+//!
+//! Pods on the host network share the cluster node's addresses, so ports tell their connections
+//! apart, and only those that come in: a pod's ingress holds at the ports that its containers
+//! declare. Everything else that its policies say cannot be enforced, and is reported.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use acl::{End, PeerSetId, Rule};
 
 use super::{Control, Scope};
 use crate::configurator;
-use crate::model::{ClusterHostFirewall, Direction};
+use crate::fault::{Fault, FieldFault};
+use crate::model::{ClusterHostFirewall, Direction, Pod};
 use crate::render;
-use crate::view::HostFirewall;
+use crate::view::{HostFirewall, HostPod};
+use crate::{Kind, ObjectRef, PodKey};
 
 /// The lists in force, and the peer sets that they keep.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     firewalls: Arc<[HostFirewall]>,
     sets: Vec<PeerSetId>,
+    network: HostNetwork,
+}
+
+/// The pods on the host network of this cluster node.
+#[derive(Debug, Default)]
+struct HostNetwork {
+    /// Whether policies hold for them.
+    is_enforced: bool,
+    keys: BTreeSet<PodKey>,
+    is_stale: bool,
+    pods: Arc<[HostPod]>,
+    sets: Vec<PeerSetId>,
+    faults: Vec<Fault>,
 }
 
 impl Control {
+    /// Enforces policies for pods on the host network of this cluster node from now on, at the ports
+    /// that they declare.
+    pub fn enforce_host_network(&mut self) {
+        self.host.network.is_enforced = true;
+        self.host.network.is_stale = true;
+    }
+
+    /// What policies say about pods on the host network of this cluster node that cannot be
+    /// enforced, as faults of the pods. Empty unless it is wanted.
+    pub fn host_network_faults(&self) -> &[Fault] {
+        &self.host.network.faults
+    }
+
+    /// A pod came, went or changed.
+    pub(super) fn note_host_pod(&mut self, key: &PodKey) {
+        let Scope::Node(name) = &self.scope else { return };
+        let is_here =
+            |pod: &&Arc<Pod>| pod.host_network && !pod.finished && pod.node.as_ref() == Some(name);
+        let network = &mut self.host.network;
+        network.is_stale |= match self.cache.pod(key).filter(is_here) {
+            Some(_) => {
+                network.keys.insert(key.clone());
+                true
+            }
+            None => network.keys.remove(key),
+        };
+    }
+
+    /// A policy or a namespace changed.
+    pub(super) fn note_host_policies(&mut self) {
+        self.host.network.is_stale = true;
+    }
+
     /// Configures the host firewalls anew; the same list if nothing differs.
     pub(super) fn configure_host(&mut self) -> Arc<[HostFirewall]> {
         let selected = self.selected_host_firewalls();
-        if !selected.is_empty() && self.membership.content().is_empty() {
-            self.membership.list_content();
+        if !selected.is_empty() {
+            self.need_content();
         }
         let api_server = Arc::clone(self.cache.api_server());
         let mut fresh = Vec::new();
@@ -39,7 +93,8 @@ impl Control {
             let (name, failsafe) = (Arc::clone(&firewall.name), firewall.failsafe);
             fresh.push(HostFirewall { name, failsafe, ingress, egress });
         }
-        let sets: Vec<PeerSetId> = fresh.iter().flat_map(sets).collect();
+        let lists = fresh.iter().flat_map(|it| it.ingress.iter().chain(it.egress.iter()));
+        let sets: Vec<PeerSetId> = sets(lists).collect();
         sets.iter().for_each(|set| self.membership.retain(*set));
         let before = std::mem::replace(&mut self.host.sets, sets);
         before.into_iter().for_each(|set| self.membership.release(set));
@@ -47,6 +102,79 @@ impl Control {
             self.host.firewalls = fresh.into();
         }
         Arc::clone(&self.host.firewalls)
+    }
+
+    /// Configures the pods on the host network anew if they or policies changed; the same list if
+    /// nothing differs.
+    pub(super) fn configure_host_pods(&mut self) -> Arc<[HostPod]> {
+        let network = &mut self.host.network;
+        if !std::mem::take(&mut network.is_stale) || !network.is_enforced {
+            return Arc::clone(&self.host.network.pods);
+        }
+        let known = self.host.network.keys.iter().filter_map(|key| self.cache.pod(key));
+        let known: Vec<Arc<Pod>> = known.cloned().collect();
+        let (mut fresh, mut faults) = (Vec::new(), Vec::new());
+        for pod in known {
+            faults.extend(self.unenforced(&pod));
+            let Some(rules) = self.host_ingress(&pod).filter(|_| !pod.declared_ports.is_empty())
+            else {
+                continue;
+            };
+            self.need_content();
+            let (cache, membership) = (&self.cache, &mut self.membership);
+            let ingress = render::rules(rules, Direction::Ingress, cache, membership).into();
+            let (key, ports) = (pod.key.clone(), Arc::clone(&pod.declared_ports));
+            fresh.push(HostPod { key, ports, ingress });
+        }
+        let sets: Vec<PeerSetId> = sets(fresh.iter().flat_map(|it| it.ingress.iter())).collect();
+        sets.iter().for_each(|set| self.membership.retain(*set));
+        let network = &mut self.host.network;
+        network.faults = faults;
+        if *network.pods != *fresh {
+            network.pods = fresh.into();
+        }
+        let pods = Arc::clone(&network.pods);
+        let before = std::mem::replace(&mut network.sets, sets);
+        before.into_iter().for_each(|set| self.membership.release(set));
+        pods
+    }
+
+    /// The ingress rules of a pod on the host network; `None` if no policy selects it. One that
+    /// could not be read, or whose namespace could not be, is closed.
+    fn host_ingress(&self, pod: &Pod) -> Option<Vec<configurator::BasicRule>> {
+        let namespace = self.cache.namespaces().get(&pod.key.namespace);
+        if !pod.complete || namespace.is_none_or(|entry| !entry.complete) {
+            return Some(configurator::closed(&pod.key));
+        }
+        configurator::ingress_rules(pod, &self.policies_of(pod))
+    }
+
+    /// What cannot be enforced of the policies that select a pod on the host network.
+    fn unenforced(&self, pod: &Pod) -> Vec<Fault> {
+        let object = ObjectRef {
+            kind: Kind::Pod,
+            namespace: Some(Arc::clone(&pod.key.namespace)),
+            name: Arc::clone(&pod.key.name),
+        };
+        let mut faults = Vec::new();
+        let mut add = |direction: Direction, why: &str| {
+            for policy in self.selecting(&pod.key, direction) {
+                let problem = format!("{} of {policy} is not enforced: {why}", direction.field());
+                faults.push(FieldFault::new("spec.hostNetwork", problem).of(object.clone()));
+            }
+        };
+        if pod.declared_ports.is_empty() {
+            add(Direction::Ingress, "no container declares a port");
+        }
+        add(Direction::Egress, "ports do not tell what the pod opens from what its node does");
+        faults
+    }
+
+    /// The content of peer sets is published from now on.
+    fn need_content(&mut self) {
+        if self.membership.content().is_empty() {
+            self.membership.list_content();
+        }
     }
 
     /// The firewalls about this cluster node. One whose node has faults is about it as well: which
@@ -62,10 +190,9 @@ impl Control {
     }
 }
 
-fn sets(firewall: &HostFirewall) -> impl Iterator<Item = PeerSetId> {
-    let rules = firewall.ingress.iter().chain(firewall.egress.iter());
-    let ends = |rule: &Rule| [rule.source, rule.destination];
-    rules.flat_map(ends).filter_map(|end| match end {
+fn sets<'a>(rules: impl Iterator<Item = &'a Rule>) -> impl Iterator<Item = PeerSetId> {
+    let ends = rules.flat_map(|rule: &Rule| [rule.source, rule.destination]);
+    ends.filter_map(|end| match end {
         End::Set(set) => Some(set),
         End::Any | End::Net(_) => None,
     })

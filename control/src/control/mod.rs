@@ -183,6 +183,7 @@ impl Control {
             self.configure(key);
         }
         let host_firewalls = self.configure_host();
+        let host_pods = self.configure_host_pods();
         self.membership.sweep(&self.cache);
         self.follow_own_addresses();
         let (addresses, live_addresses) = match self.membership.version() {
@@ -216,6 +217,7 @@ impl Control {
             && Arc::ptr_eq(&pods, &self.view.pods)
             && Arc::ptr_eq(&nodes, &self.view.nodes)
             && Arc::ptr_eq(&host_firewalls, &self.view.host_firewalls)
+            && Arc::ptr_eq(&host_pods, &self.view.host_pods)
             && Arc::ptr_eq(&services, &self.view.services);
         if same {
             return None;
@@ -229,6 +231,7 @@ impl Control {
             nodes,
             peer_sets,
             host_firewalls,
+            host_pods,
             services,
         });
         Some(self.view())

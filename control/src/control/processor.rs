@@ -15,6 +15,14 @@ impl Control {
         if !matches!(change, Change::None) {
             self.revision += 1;
         }
+        match &change {
+            Change::Pod(key) => self.note_host_pod(key),
+            Change::Namespace(_)
+            | Change::NetworkPolicy(..)
+            | Change::ClusterNetworkPolicy(..)
+            | Change::ClusterEgressFirewall(..) => self.note_host_policies(),
+            Change::None | Change::ClusterHostFirewall | Change::Node(_) | Change::Service(_) => {}
+        }
         match change {
             Change::None => {}
             Change::Service(keys) => {

@@ -51,7 +51,8 @@ pub struct Pod {
     pub node: Option<Arc<str>>,
     /// `status.podIPs`, or `status.podIP` where the list is absent.
     pub addresses: Vec<IpAddr>,
-    /// `spec.hostNetwork`: the pod has its cluster node's addresses and is not subject to policies.
+    /// `spec.hostNetwork`: the pod has its cluster node's addresses. Policies hold for it only where
+    /// they are asked to, at [`declared_ports`](Self::declared_ports).
     pub host_network: bool,
     /// Phase `Succeeded` or `Failed`: the pod will not run again and its address may be reused.
     pub finished: bool,
@@ -63,6 +64,10 @@ pub struct Pod {
     /// Ports of the cluster node that lead to the pod.
     #[serde(default)]
     pub host_ports: Arc<[HostPort]>,
+    /// The ports that containers of a pod on the host network declare, sorted: they are the cluster
+    /// node's, and no two pods have the same one. Empty for other pods.
+    #[serde(default)]
+    pub declared_ports: Arc<[(Protocol, u16)]>,
     /// Whether all of the object could be read. If not, the pod is closed.
     pub complete: bool,
 }

@@ -1,5 +1,6 @@
 //! Namespaces, pods and cluster nodes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as api;
@@ -7,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{ObjectRef, reader};
-use crate::model::{ContainerPort, HostPort, Labels, Namespace, Node, Pod};
+use crate::model::{ContainerPort, HostPort, Labels, Namespace, Node, Pod, Protocol};
 use crate::{FieldFault, PodKey};
 
 type Faults = Vec<FieldFault>;
@@ -88,8 +89,19 @@ fn readable_pod(reference: &ObjectRef, value: &Value) -> Pod {
         finished: matches!(status["phase"].as_str(), Some("Succeeded" | "Failed")),
         ports: Arc::default(),
         host_ports: Arc::default(),
+        declared_ports: readable_declared_ports(spec),
         complete: false,
     }
+}
+
+fn readable_declared_ports(spec: &Value) -> Arc<[(Protocol, u16)]> {
+    let containers = elements(&spec["containers"]).chain(elements(&spec["initContainers"]));
+    let ports = containers.flat_map(|container| elements(&container["ports"]));
+    let ports = ports.filter(|_| spec["hostNetwork"] == true).filter_map(|port| {
+        let protocol = reader::protocol(port["protocol"].as_str(), String::new).ok()?;
+        Some((protocol, u16::try_from(port["containerPort"].as_u64()?).ok()?))
+    });
+    ports.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn readable_node(reference: &ObjectRef, value: &Value) -> Node {
@@ -146,6 +158,10 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
         }
     }
     let (ports, host_ports) = (container_ports(&spec, &mut faults), host_ports(&spec));
+    let declared_ports = match spec.host_network {
+        Some(true) => declared_ports(&spec),
+        _ => Arc::default(),
+    };
     let node = spec.node_name.as_deref().filter(|name| !name.is_empty());
     faults.extend(node.and_then(|name| reader::subdomain(name, "spec.nodeName").err()));
     if !faults.is_empty() {
@@ -162,6 +178,7 @@ fn whole_pod(reference: &ObjectRef, value: &Value) -> Result<Pod, Faults> {
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         ports,
         host_ports,
+        declared_ports,
         complete: true,
     })
 }
@@ -220,6 +237,17 @@ fn host_ports(spec: &api::PodSpec) -> Arc<[HostPort]> {
         })
     };
     ports.filter_map(read).collect()
+}
+
+/// Every port that a pod on the host network declares. (Faults of a port are those of
+/// [`container_ports`], or of no meaning here.)
+fn declared_ports(spec: &api::PodSpec) -> Arc<[(Protocol, u16)]> {
+    let ports = containers(spec).flat_map(|(.., container)| container.ports.iter().flatten());
+    let ports = ports.filter_map(|port| {
+        let protocol = reader::protocol(port.protocol.as_deref(), String::new).ok()?;
+        Some((protocol, reader::port(port.container_port, String::new).ok()?))
+    });
+    ports.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn whole_node(reference: &ObjectRef, value: &Value) -> Result<Node, Faults> {

@@ -1,4 +1,5 @@
-//! Host firewalls on a cluster node in a namespace, with a host outside.
+//! Host firewalls, and policies of host-network pods, on a cluster node in a namespace, with a host
+//! outside.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +10,7 @@ use nftables::{Enforcer, Failsafe, HOST_TABLES, host_ruleset};
 use serde_json::{Value, json};
 use testkit::Namespace;
 
-use crate::common::object;
+use crate::common::{faulty, object, reference_of};
 
 const NODE: &str = "192.0.2.1";
 const OUTSIDE: &str = "192.0.2.9";
@@ -59,6 +60,10 @@ impl Hosts {
             self.control.apply(object(json!({"apiVersion": "podgate.io/v1alpha1",
                 "kind": "ClusterHostFirewall", "metadata": {"name": name}, "spec": spec})));
         }
+        self.commit();
+    }
+
+    fn commit(&mut self) {
         self.control.commit();
         let ruleset = host_ruleset(&self.control.view(), &Failsafe::default());
         let enforcer = &mut self.enforcer;
@@ -68,6 +73,11 @@ impl Hosts {
                 false => enforcer.set(ruleset),
             })
             .unwrap();
+    }
+
+    fn apply(&mut self, value: Value) {
+        self.control.apply(object(value));
+        self.commit();
     }
 
     fn comes_in(&self, port: u16) -> bool {
@@ -182,4 +192,159 @@ fn rules_are_about_networks_nodes_and_ports_of_the_selected_nodes() {
         json!({"ingress": [{"action": "Deny", "from": [{"nodes": {}}], "protocols": tcp(80)}]});
     hosts.enforce(&[edge, other]);
     assert!(!hosts.comes_in(80) && hosts.comes_in(8080));
+}
+
+#[test]
+fn rules_are_about_pods_and_the_api_server_too() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let mut hosts = Hosts::new();
+    let firewall = |direction: &str, end: &str, peer: Value| {
+        let mut spec = json!({"nodes": {}});
+        spec[direction] = json!([{"action": "Deny"}]);
+        spec[direction][0][end] = json!([peer]);
+        spec
+    };
+    let pods =
+        json!({"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "a"}}}});
+    hosts.enforce(&[firewall("ingress", "from", pods.clone())]);
+    assert!(hosts.comes_in(80));
+    // The host outside becomes a pod's address, on whatever cluster node.
+    let pod = |label: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "x", "name": "p", "labels": {"app": label}},
+            "spec": {"nodeName": "n2", "containers": [{"name": "c"}]},
+            "status": {"podIPs": [{"ip": OUTSIDE}]}})
+    };
+    hosts.apply(pod("a"));
+    assert!(!hosts.comes_in(80) && hosts.goes_out(80) && hosts.comes_in(22));
+    hosts.apply(pod("b"));
+    assert!(hosts.comes_in(80));
+    let namespaces = json!({"namespaces": {"matchLabels": {"kubernetes.io/metadata.name": "x"}}});
+    hosts.enforce(&[firewall("egress", "to", namespaces)]);
+    assert!(!hosts.goes_out(80) && hosts.comes_in(80) && hosts.goes_out(6443));
+    hosts.enforce(&[firewall("egress", "to", json!({"apiServer": {}}))]);
+    assert!(hosts.goes_out(80));
+    let labels = json!({"kubernetes.io/service-name": "kubernetes"});
+    hosts.apply(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"namespace": "default", "name": "kubernetes", "labels": labels},
+        "addressType": "IPv4", "endpoints": [{"addresses": [OUTSIDE]}],
+        "ports": [{"name": "https", "port": 6443}]}));
+    assert!(!hosts.goes_out(80) && hosts.goes_out(6443));
+}
+
+#[test]
+fn a_node_that_cannot_be_read_is_selected_by_every_firewall() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let mut hosts = Hosts::new();
+    let deny = |nodes: Value| {
+        json!({"nodes": nodes, "ingress":
+            [{"action": "Deny", "from": [{"networks": ["0.0.0.0/0"]}]}]})
+    };
+    let others = json!({"matchLabels": {"role": "core"}});
+    hosts.enforce(&[deny(others.clone())]);
+    assert!(hosts.comes_in(80));
+    hosts.control.apply(faulty(json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "n1", "labels": {"role": "edge"}},
+        "status": {"addresses": [{"type": "InternalIP", "address": "nowhere"}]}})));
+    hosts.commit();
+    assert!(!hosts.comes_in(80) && hosts.comes_in(22));
+    // Without an object, by those without labels alone.
+    hosts.control.delete(&reference_of("Node", "", "n1"));
+    hosts.commit();
+    assert!(hosts.comes_in(80));
+    hosts.enforce(&[deny(json!({}))]);
+    assert!(!hosts.comes_in(80));
+}
+
+/// The kernel follows 16 chains in a row at most.
+#[test]
+fn any_number_of_firewalls_must_permit() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let mut hosts = Hosts::new();
+    let tcp = |port: u16| json!([{"tcp": {"destinationPort": {"number": port}}}]);
+    let rule = |action: &str, port: u16| json!({"action": action, "from": [{"networks": ["192.0.2.0/24"]}], "protocols": tcp(port)});
+    let about = |n: u16| {
+        let rules: Vec<Value> = (1..=20).map(|port| rule("Allow", 1000 * n + port)).collect();
+        json!({"ingress": rules, "failsafePorts": if n % 2 == 0 { "Open" } else { "Closed" }})
+    };
+    let mut firewalls: Vec<Value> = (0..60).map(about).collect();
+    hosts.enforce(&firewalls);
+    assert!(hosts.comes_in(80) && hosts.comes_in(8080));
+    firewalls[59]["ingress"][19] = rule("Deny", 80);
+    firewalls[58]["ingress"][19] = rule("Deny", 22);
+    hosts.enforce(&firewalls);
+    assert!(!hosts.comes_in(80) && hosts.comes_in(8080) && hosts.comes_in(22));
+    assert!(hosts.goes_out(80));
+    assert_eq!(hosts.enforcer.written_whole(), 1, "the change was a difference");
+}
+
+fn host_pod(name: &str, labels: Value, ports: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "x", "name": name, "labels": labels},
+        "spec": {"nodeName": "n1", "hostNetwork": true, "containers": [{"name": "c", "ports": ports}]},
+        "status": {"podIPs": [{"ip": NODE}]}})
+}
+
+#[test]
+fn policies_hold_for_host_network_pods_at_the_ports_that_they_declare() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let mut hosts = Hosts::new();
+    let ports = json!([{"containerPort": 80}, {"containerPort": 6443}]);
+    hosts.apply(host_pod("a", json!({"app": "a"}), ports));
+    let policy = |name: &str, spec: Value| {
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "x", "name": name}, "spec": spec})
+    };
+    let none = |app: &str| json!({"podSelector": {"matchLabels": {"app": app}}, "policyTypes": ["Ingress", "Egress"]});
+    hosts.apply(policy("p", none("a")));
+    assert!(hosts.comes_in(80), "it is not wanted");
+    assert_eq!(hosts.control.host_network_faults(), []);
+    hosts.control.enforce_host_network();
+    hosts.commit();
+    assert!(!hosts.comes_in(80) && hosts.comes_in(8080) && hosts.goes_out(80));
+    assert!(hosts.comes_in(6443), "a failsafe port");
+    let faults: Vec<String> =
+        hosts.control.host_network_faults().iter().map(ToString::to_string).collect();
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].contains("Pod x/a") && faults[0].contains("egress of NetworkPolicy x/p"));
+    let from = |cidr: &str| {
+        let rules = json!([{"from": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": 80}]}]);
+        json!({"podSelector": {"matchLabels": {"app": "a"}}, "ingress": rules})
+    };
+    hosts.apply(policy("p", from("192.0.2.8/29")));
+    assert!(hosts.comes_in(80));
+    hosts.apply(policy("p", from("192.0.2.16/28")));
+    assert!(!hosts.comes_in(80));
+    hosts.apply(policy("p", from("192.0.2.8/29")));
+    // Two pods with the same port: both must permit.
+    hosts.apply(host_pod("b", json!({"app": "b"}), json!([{"containerPort": 80}])));
+    assert!(hosts.comes_in(80));
+    hosts.apply(policy("q", none("b")));
+    assert!(!hosts.comes_in(80));
+    let mut finished = host_pod("b", json!({"app": "b"}), json!([{"containerPort": 80}]));
+    finished["status"]["phase"] = json!("Succeeded");
+    hosts.apply(finished);
+    assert!(hosts.comes_in(80));
+    // A firewall for the cluster node and the pod's policies.
+    hosts.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterHostFirewall",
+        "metadata": {"name": "f"}, "spec": {"ingress": [{"action": "Deny",
+            "from": [{"networks": ["192.0.2.9/32"]}],
+            "protocols": [{"tcp": {"destinationPort": {"number": 8080}}}]}]}}));
+    assert!(hosts.comes_in(80) && !hosts.comes_in(8080));
+    // A pod that cannot be read is closed at the ports that can be.
+    let mut broken = host_pod("a", json!({"app": "other"}), json!([{"containerPort": 80}]));
+    broken["status"]["podIPs"] = json!([{"ip": "nowhere"}]);
+    hosts.control.apply(faulty(broken));
+    hosts.commit();
+    assert!(!hosts.comes_in(80) && hosts.comes_in(22));
+    // One of another cluster node is none of this one's.
+    let mut elsewhere = host_pod("a", json!({"app": "a"}), json!([{"containerPort": 80}]));
+    elsewhere["spec"]["nodeName"] = json!("n2");
+    hosts.apply(elsewhere);
+    hosts.apply(policy("p", none("a")));
+    assert!(hosts.comes_in(80));
 }

@@ -198,8 +198,8 @@ impl Store {
     /// What discovery says of the resources that come with a definition.
     pub(super) fn discovery(&self) -> Vec<Value> {
         let state = self.lock();
-        let all = ["clusternetworkpolicies", "clusteregressfirewalls"].into_iter();
-        let installed = all.filter(|plural| !state.gone.contains(*plural));
+        let all = ["clusternetworkpolicies", "clusteregressfirewalls", "clusterhostfirewalls"];
+        let installed = all.into_iter().filter(|plural| !state.gone.contains(*plural));
         let resource = |plural: &str| {
             let mut verbs = vec!["delete", "get", "list", "watch"];
             if !state.terminating.contains(plural) {

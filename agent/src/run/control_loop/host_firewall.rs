@@ -1,6 +1,8 @@
-//! Host firewalls in the kernel's nftables, with either enforcer.
+//! Host firewalls, and policies of pods on the host network, in the kernel's nftables, with either
+//! enforcer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use control::View;
 use nftables::Failsafe;
@@ -24,9 +26,11 @@ struct Desired {
 impl PartialEq for Desired {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&self.view, &other.view);
-        // The addresses of peers count only where there are firewalls.
+        let is_empty = a.host_firewalls.is_empty() && a.host_pods.is_empty();
+        // The addresses of peers count only where there are rules.
         Arc::ptr_eq(&a.host_firewalls, &b.host_firewalls)
-            && (a.host_firewalls.is_empty() || Arc::ptr_eq(&a.peer_sets, &b.peer_sets))
+            && Arc::ptr_eq(&a.host_pods, &b.host_pods)
+            && (is_empty || Arc::ptr_eq(&a.peer_sets, &b.peer_sets))
             && self.failsafe == other.failsafe
     }
 }
@@ -48,5 +52,9 @@ impl HostFirewallReconciler {
 
     pub(super) fn programming(&self) -> Programming {
         self.programmer.programming()
+    }
+
+    pub(super) fn wait(&self, timeout: Duration) {
+        self.programmer.wait(timeout);
     }
 }

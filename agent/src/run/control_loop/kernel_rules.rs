@@ -9,6 +9,7 @@ use control::View;
 use dataplane::Underlay;
 use linux_net::redirect::Redirects;
 
+use super::denials::Denials;
 use super::host_firewall::HostFirewallReconciler;
 use super::kernel_filter::KernelFilterReconciler;
 use super::masquerade::MasqueradeReconciler;
@@ -23,6 +24,8 @@ use crate::run::source::{API_SERVER, SourceInfo};
 /// Keeps the kernel's tables in line with the view.
 pub(super) struct KernelRules {
     pub(super) nftables: Option<NftablesReconciler>,
+    /// Reads what they log.
+    _denials: Denials,
     host_firewall: HostFirewallReconciler,
     masquerade: Option<MasqueradeReconciler>,
     filter: Option<KernelFilterReconciler>,
@@ -52,11 +55,17 @@ impl KernelRules {
         let config = &shared.config;
         let network = || interfaces.host_network().map_err(StartError::Failed);
         let nftables = (config.enforcer == Enforcer::Nftables)
-            .then(|| NftablesReconciler::start(config, &shared.broker))
+            .then(|| NftablesReconciler::start(config))
             .transpose()?;
         let host_firewall = HostFirewallReconciler::start(network()?, failsafe(config, source))?;
-        let mut rules =
-            Self { nftables, host_firewall, masquerade: None, filter: None, redirects: None };
+        let mut rules = Self {
+            nftables,
+            _denials: Denials::start(&shared.broker)?,
+            host_firewall,
+            masquerade: None,
+            filter: None,
+            redirects: None,
+        };
         if config.host_port {
             if config.network.masquerade == Masquerade::Kernel {
                 rules.masquerade = Some(MasqueradeReconciler::start(network()?)?);
@@ -107,6 +116,7 @@ impl KernelRules {
         self.filter.iter().for_each(|it| it.wait(timeout));
         self.redirects.iter().for_each(|it| it.wait(timeout));
         self.nftables.iter().for_each(|it| it.wait(timeout));
+        self.host_firewall.wait(timeout);
     }
 
     /// State of the tables.

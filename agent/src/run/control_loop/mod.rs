@@ -15,12 +15,14 @@
 //! - `source`, `reports`, `warnings`: the objects, their statuses and Events about them,
 //! - `kernel_events`: completed operations, events of interfaces, lost ports,
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
+//! - `denials`: what these rules log,
 //! - `publish`, `publish_status`: snapshots and the shared status,
 //! - `replies`: answers, held back until the status that they refer to is published,
 //! - `names`: addresses of domain names, and answers of DNS that wait for their snapshot,
 //! - `health_checks`, `liveness`: what others ask about the switch.
 
 mod attachments;
+mod denials;
 mod flow_offload;
 mod health_checks;
 mod host_firewall;

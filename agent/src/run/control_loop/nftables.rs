@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use control::{PodKey, View};
 use ipnet::IpNet;
-use linux_net::LoggedPackets;
-use nftables::{Attachment, Enforcer, LOG_BYTES, LOG_GROUP, Locator, Renderer, Site};
-use observe::verdicts::EventBroker;
+use nftables::{Attachment, Enforcer, Locator, Renderer, Site};
 
 use crate::config::Config;
 use crate::run::error::StartError;
@@ -22,8 +20,6 @@ const VERIFY: Duration = Duration::from_secs(1);
 pub(super) struct NftablesReconciler {
     programmer: Programmer<Desired>,
     attachments: Arc<Mutex<Attachments>>,
-    /// Ends the thread that reads the kernel's log.
-    log: Arc<AtomicBool>,
     /// Whether they changed since this was last read.
     moved: Arc<AtomicBool>,
 }
@@ -59,7 +55,7 @@ struct Kernel {
 }
 
 impl NftablesReconciler {
-    pub(super) fn start(config: &Config, broker: &Arc<EventBroker>) -> Result<Self, StartError> {
+    pub(super) fn start(config: &Config) -> Result<Self, StartError> {
         let (attachments, moved) = (Arc::default(), Arc::default());
         let locator = Locator::open().map_err(|error| StartError::Failed(error.to_string()))?;
         let mut kernel = Kernel {
@@ -74,8 +70,7 @@ impl NftablesReconciler {
         };
         let apply = move |desired: &Desired| kernel.apply(desired);
         let programmer = Programmer::start("nftables", VERIFY, apply);
-        let log = observe_denials(broker)?;
-        Ok(Self { programmer: programmer.map_err(StartError::thread)?, attachments, log, moved })
+        Ok(Self { programmer: programmer.map_err(StartError::thread)?, attachments, moved })
     }
 
     pub(super) fn reconcile(&self, view: &Arc<View>, decides: bool) {
@@ -104,44 +99,6 @@ impl NftablesReconciler {
     pub(super) fn attachments(&self) -> Attachments {
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-impl Drop for NftablesReconciler {
-    fn drop(&mut self) {
-        self.log.store(true, Ordering::Release);
-    }
-}
-
-/// How long the thread that reads the log waits before it checks whether it is to end.
-const LOG_WAIT: Duration = Duration::from_millis(500);
-
-/// Hands what the rules log about denied packets to the event broker, until the flag is set. Without
-/// the kernel's log policies hold, and nothing is observed.
-fn observe_denials(broker: &Arc<EventBroker>) -> Result<Arc<AtomicBool>, StartError> {
-    let ends = Arc::new(AtomicBool::new(false));
-    let mut log = match LoggedPackets::open(LOG_GROUP, LOG_BYTES) {
-        Ok(log) => log,
-        Err(error) => {
-            tracing::warn!("denied packets are not observed: {error}");
-            return Ok(ends);
-        }
-    };
-    let (broker, ended) = (Arc::clone(broker), Arc::clone(&ends));
-    let read = move || {
-        while !ended.load(Ordering::Acquire) {
-            match log.receive(LOG_WAIT) {
-                Ok(packets) => {
-                    packets.iter().for_each(|it| broker.record_denied(&it.prefix, &it.bytes));
-                }
-                Err(error) => {
-                    tracing::warn!("denied packets are no longer observed: {error}");
-                    return;
-                }
-            }
-        }
-    };
-    std::thread::Builder::new().name("nflog".into()).spawn(read).map_err(StartError::thread)?;
-    Ok(ends)
 }
 
 impl Kernel {

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::Underlay;
+use control::{PodKey, View};
+use dataplane::{PortId, Underlay};
 
 use super::ControlLoop;
 use crate::run::port::{ManagedPort, State as PortState};
 use crate::run::shared_status::{PortInfo, State};
 use observe::verdicts::Names;
-use renderer::{HOST, UPLINK};
+use renderer::{HOST, NodeContext, NodePort, PortRole, UPLINK};
 
 /// Bytes of a tunnel's headers over IPv4.
 const TUNNEL_BYTES: u32 = 50;
@@ -47,6 +48,7 @@ impl ControlLoop {
             let own = self.own_addresses().iter().map(IpAddr::to_string).collect();
             ports.push(port_info(UPLINK.to_owned(), &uplink.port, own, false));
         }
+        let mut rules = Arc::clone(&snapshot);
         let view = self.control.view();
         let services = view.services.iter().flat_map(|(key, service)| {
             let it = &service.service;
@@ -76,6 +78,7 @@ impl ControlLoop {
         }
         if let Some(nftables) = &self.kernel_rules.nftables {
             let attachments = nftables.attachments();
+            rules = self.rules_of(&view, attachments.keys(), snapshot.generation);
             for (key, pod) in view.pods.iter() {
                 let name = key.to_string();
                 for address in &pod.addresses {
@@ -96,9 +99,10 @@ impl ControlLoop {
         ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
         self.shared.broker.set_names(names);
         let counts = self.control.counts().into_iter();
+        let all_faults = || self.faults.iter().chain(self.control.host_network_faults());
         let mut faults: Vec<String> =
-            self.faults.iter().take(MOST_FAULTS).map(ToString::to_string).collect();
-        let faults_count = self.faults.iter().count();
+            all_faults().take(MOST_FAULTS).map(ToString::to_string).collect();
+        let faults_count = all_faults().count();
         match faults_count.saturating_sub(MOST_FAULTS) {
             0 => {}
             more => faults.push(format!("and {more} more")),
@@ -106,6 +110,7 @@ impl ControlLoop {
         let own = self.own_object();
         self.shared.set_state(State {
             snapshot,
+            rules,
             ports,
             waiting,
             lost: self.ports.lost().cloned().collect(),
@@ -119,6 +124,23 @@ impl ControlLoop {
             programming: self.programming(),
         });
         self.shared.set_deciding(self.source_info.decides());
+    }
+
+    /// Makes a snapshot with the rules of these pods.
+    fn rules_of<'a>(
+        &self,
+        view: &View,
+        pods: impl Iterator<Item = &'a PodKey>,
+        generation: u64,
+    ) -> Arc<dataplane::Snapshot> {
+        let known = pods.filter_map(|key| Some((key, view.pods.get(key)?)));
+        let ports = known.zip(0..u16::MAX).map(|((key, pod), n)| {
+            let role = PortRole::Pod(key.clone(), pod.addresses.clone());
+            NodePort::new(PortId(n), role)
+        });
+        let ports: Vec<NodePort> = ports.collect();
+        let node = &self.shared.config.node_name;
+        Arc::new(renderer::snapshot(view, node, NodeContext::default(), generation, &ports))
     }
 
     /// Returns the part of an uplink's MTU that is left for pods; an uplink that is not served has

@@ -67,6 +67,9 @@ impl ControlLoop {
         if config.enforcer == Enforcer::Nftables {
             control.list_peer_sets();
         }
+        if config.host_network_policies {
+            control.enforce_host_network();
+        }
         let kernel_rules = KernelRules::start(&shared, &source_info, &*interfaces)?;
         let network = |is_wanted: bool| match is_wanted {
             true => interfaces.host_network().map(Some).map_err(StartError::Failed),

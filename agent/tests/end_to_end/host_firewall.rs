@@ -1,0 +1,416 @@
+//! Firewalls for the cluster node itself, and policies of its pods on the host network, by the running
+//! switch with either enforcer: clients and servers on the cluster node and on a host outside, where the
+//! API server is too.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::{Namespace, TempDir};
+
+use crate::cluster_node::{ClusterNode, PODGATE, Pod};
+use crate::nftables::Foreign;
+use crate::requires_the_machine;
+
+/// How long a client waits for an answer that a firewall forbids.
+const BLOCKED: Duration = Duration::from_millis(400);
+const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+const OUTSIDE: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
+/// Where the cluster node's own web server is.
+const WEB: u16 = 80;
+
+/// A cluster node and a host outside, each with servers.
+struct Hosts {
+    node: ClusterNode,
+    outside: Namespace,
+    /// Where pods of another plugin have their addresses from.
+    leases: TempDir,
+    enforcer: &'static str,
+}
+
+impl Hosts {
+    fn start(enforcer: &'static str, arguments: &[&str]) -> Self {
+        let (namespace, outside) = (Namespace::new("node"), Namespace::new("outside"));
+        let inside = outside.name();
+        let pair = ["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", inside];
+        namespace.exec(["ip"].into_iter().chain(pair));
+        for (namespace, addresses) in [(&namespace, NODE), (&outside, OUTSIDE)] {
+            for address in addresses {
+                let prefix = if address.contains(':') { 64 } else { 24 };
+                let address = format!("{address}/{prefix}");
+                // Otherwise the address is tentative for a second.
+                let more = if address.contains(':') { &["nodad"][..] } else { &[] };
+                let add = ["ip", "address", "add", address.as_str(), "dev", "eth0"];
+                namespace.exec(add.into_iter().chain(more.iter().copied()));
+            }
+            namespace.exec(["ip", "link", "set", "eth0", "up"]);
+            [22, 6443, 10250, WEB, 8080].iter().for_each(|port| serve(namespace, *port));
+        }
+        [68, 546, 53].iter().for_each(|port| serve_datagrams(&namespace, *port));
+        [67, 547, 53].iter().for_each(|port| serve_datagrams(&outside, *port));
+        let arguments = [&["--enforcer", enforcer], arguments].concat();
+        let place = (outside.path().to_owned(), OUTSIDE[0].parse().unwrap());
+        let node = ClusterNode::with_api_server_at(namespace, place, &arguments);
+        let addresses = NODE.map(|it| json!({"type": "InternalIP", "address": it}));
+        node.api_server().apply(json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "node1", "labels": {"role": "edge"}},
+            "spec": {"podCIDRs": ["10.77.0.0/24", "fd77::/64"]}, "status": {"addresses": addresses}}));
+        node.namespace.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
+        Self { node, outside, leases: TempDir::new("ipam"), enforcer }
+    }
+
+    /// A pod of the network that the enforcer is for: its namespace and IPv4 address.
+    fn pod(&self, name: &str) -> (Guard<'_>, IpAddr) {
+        if self.enforcer == "afxdp" {
+            let pod = self.node.pod(name, name);
+            let address = pod.v4();
+            return (Guard::Ours(pod), address);
+        }
+        let pod = Foreign::new(&self.node, "ptp", self.leases.path(), name);
+        self.node.api_server().apply(pod.object(json!({"role": name})));
+        let address = pod.address(false);
+        (Guard::Foreign(pod), address)
+    }
+
+    fn firewall(&self, name: &str, spec: Value) {
+        self.node.api_server().apply(json!({"apiVersion": "podgate.io/v1alpha1",
+            "kind": "ClusterHostFirewall", "metadata": {"name": name, "generation": 1},
+            "spec": spec}));
+    }
+
+    fn comes_in(&self, port: u16) -> bool {
+        let both = NODE.map(|to| connect(&self.outside, to, port).is_ok());
+        assert_eq!(both[0], both[1], "port {port} over IPv4 and IPv6");
+        both[0]
+    }
+
+    fn goes_out(&self, port: u16) -> bool {
+        let both = OUTSIDE.map(|to| connect(&self.node.namespace, to, port).is_ok());
+        assert_eq!(both[0], both[1], "port {port} over IPv4 and IPv6");
+        both[0]
+    }
+
+    /// Waits until connections from outside to this port open, or do not.
+    fn until(&self, port: u16, opens: bool) -> Duration {
+        let began = Instant::now();
+        self.node.eventually("the firewall is in force, or gone", || {
+            (connect(&self.outside, NODE[0], port).is_ok() == opens).then_some(())
+        });
+        began.elapsed()
+    }
+
+    /// What a mistake leaves: the failsafe ports in both directions, and nothing else.
+    fn only_failsafe_ports_live(&self) {
+        for port in [22, 6443, 10250, WEB, 8080] {
+            assert_eq!(self.comes_in(port), [22, 6443, 10250].contains(&port), "in {port}");
+            assert_eq!(self.goes_out(port), [6443, 10250].contains(&port), "out {port}");
+        }
+        let inside = &self.node.namespace;
+        for (to, port, lives) in [(0, 68, true), (1, 546, true), (0, 53, false), (1, 53, false)] {
+            assert_eq!(answered(&self.outside, NODE[to], port).is_ok(), lives, "in UDP {port}");
+        }
+        for (to, port, lives) in [(0, 67, true), (1, 547, true), (0, 53, false), (1, 53, false)] {
+            assert_eq!(answered(inside, OUTSIDE[to], port).is_ok(), lives, "out UDP {port}");
+        }
+        for (from, to) in [(&self.outside, NODE), (inside, OUTSIDE)] {
+            assert!(to.iter().all(|to| !pings(from, to)), "{to:?}");
+        }
+        // Loopback, and what the cluster node says to itself.
+        for to in ["127.0.0.1", "::1", NODE[0], NODE[1]] {
+            assert!(connect(inside, to, WEB).is_ok(), "{to}");
+        }
+    }
+
+    fn everything_lives(&self) {
+        for port in [22, 6443, 10250, WEB, 8080] {
+            assert!(self.comes_in(port) && self.goes_out(port), "{port}");
+        }
+        for to in 0..2 {
+            assert!(answered(&self.outside, NODE[to], 53).is_ok());
+            assert!(answered(&self.node.namespace, OUTSIDE[to], 53).is_ok());
+        }
+        assert!(pings(&self.outside, NODE[0]) && pings(&self.node.namespace, OUTSIDE[1]));
+    }
+
+    /// Names of the kernel's tables about the cluster node itself.
+    fn tables(&self) -> usize {
+        self.node.namespace.exec(["nft", "list", "tables"]).matches("podgate-host-").count()
+    }
+}
+
+/// A pod, of whatever plugin.
+enum Guard<'a> {
+    Ours(Pod<'a>),
+    Foreign(Foreign),
+}
+
+impl Guard<'_> {
+    fn namespace(&self) -> &Namespace {
+        match self {
+            Self::Ours(pod) => &pod.namespace,
+            Self::Foreign(pod) => &pod.namespace,
+        }
+    }
+}
+
+/// Echoes what TCP clients of both families send.
+fn serve(namespace: &Namespace, port: u16) {
+    let any = SocketAddr::new("::".parse().unwrap(), port);
+    let listener = namespace.enter(|| TcpListener::bind(any).unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut bytes = [0; 64];
+                while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                    let _ = stream.write_all(&bytes[..count]);
+                }
+            });
+        }
+    });
+}
+
+/// Echoes datagrams: ports of DHCP over IPv4 over that alone.
+fn serve_datagrams(namespace: &Namespace, port: u16) {
+    let any = if [67, 68].contains(&port) { "0.0.0.0" } else { "::" };
+    let any = SocketAddr::new(any.parse().unwrap(), port);
+    let socket = namespace.enter(|| UdpSocket::bind(any).unwrap());
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while let Ok((count, from)) = socket.recv_from(&mut bytes) {
+            let _ = socket.send_to(&bytes[..count], from);
+        }
+    });
+}
+
+fn connect(from: &Namespace, to: &str, port: u16) -> std::io::Result<TcpStream> {
+    let to = SocketAddr::new(to.parse().unwrap(), port);
+    let stream = from.enter(|| TcpStream::connect_timeout(&to, BLOCKED))?;
+    stream.set_read_timeout(Some(BLOCKED))?;
+    Ok(stream)
+}
+
+fn echoes(stream: &mut TcpStream) -> bool {
+    stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok()
+}
+
+/// Sends a datagram from a new port and waits for its echo.
+fn answered(from: &Namespace, to: &str, port: u16) -> std::io::Result<()> {
+    let to = SocketAddr::new(to.parse().unwrap(), port);
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = from.enter(|| UdpSocket::bind(any))?;
+    socket.set_read_timeout(Some(BLOCKED))?;
+    socket.connect(to)?;
+    // The kernel reports a packet that a rule of its own drops.
+    socket.send(b"x")?;
+    socket.recv(&mut [0; 8]).map(drop)
+}
+
+fn pings(from: &Namespace, to: &str) -> bool {
+    from.try_exec(["ping", "-c", "1", "-W", "1", to]).status.success()
+}
+
+fn deny_all() -> Value {
+    let everywhere = json!([{"networks": ["0.0.0.0/0", "::/0"]}]);
+    json!({"nodes": {"matchLabels": {"role": "edge"}},
+        "ingress": [{"action": "Deny", "from": everywhere}],
+        "egress": [{"action": "Deny", "to": everywhere}]})
+}
+
+/// A mistake, from the object that makes it to the deletion that undoes it.
+fn mistake(enforcer: &'static str) {
+    let hosts = Hosts::start(enforcer, &[]);
+    let node = &hosts.node;
+    let (web, web_address) = hosts.pod("web");
+    serve(web.namespace(), 8080);
+    let (client, _) = hosts.pod("client");
+    let reaches = |to: &str, port: u16| connect(client.namespace(), to, port).is_ok();
+    let web_address = web_address.to_string();
+    node.eventually("pods reach each other", || reaches(&web_address, 8080).then_some(()));
+    hosts.everything_lives();
+    assert!(reaches(NODE[0], WEB));
+    let from_outside = [(22, true), (8080, false)]
+        .map(|(port, lives)| (connect(&hosts.outside, NODE[0], port).unwrap(), lives));
+    let own = [(6443, true), (WEB, false)]
+        .map(|(port, lives)| (connect(&node.namespace, OUTSIDE[1], port).unwrap(), lives));
+    let mut streams: Vec<(TcpStream, bool)> = from_outside.into_iter().chain(own).collect();
+    assert!(streams.iter_mut().all(|(stream, _)| echoes(stream)));
+
+    let written = Instant::now();
+    hosts.firewall("mistake", deny_all());
+    hosts.until(WEB, false);
+    println!("{enforcer}: closed {:?} after the object was written", written.elapsed());
+    hosts.only_failsafe_ports_live();
+    for (stream, lives) in &mut streams {
+        assert_eq!(echoes(stream), *lives, "{enforcer}: {stream:?}");
+    }
+    // Errors about connections: nothing listens at this port over IPv6.
+    let refused = answered(&hosts.outside, NODE[1], 68).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{refused}");
+    // What the cluster node forwards is not the firewall's; what is for the cluster node is.
+    assert!(reaches(&web_address, 8080) && reaches(NODE[0], 10250) && !reaches(NODE[0], WEB));
+    let by = "ClusterHostFirewall mistake ingress[0]";
+    node.eventually("the denial is observed", || {
+        let denied = node.verdicts(&["--verdict", "drop"]);
+        let is_it =
+            |it: &Value| it["by"][0] == by && it["to"]["ip"] == NODE[0] && it["to"]["port"] == WEB;
+        denied.iter().any(is_it).then_some(())
+    });
+    node.eventually("the status says that it is enforced", || {
+        let object = node.api_server().object("clusterhostfirewalls", None, "mistake")?;
+        let condition = &object["status"]["conditions"][0];
+        (condition["type"] == "podgate.io/Accepted" && condition["status"] == "True").then_some(())
+    });
+
+    // The rules outlive the process, and the next one reaches the API server through them.
+    node.kill_switch();
+    hosts.only_failsafe_ports_live();
+    node.start_switch();
+    node.eventually("the source is in sync", || {
+        (node.status()["source"]["state"] == "in-sync").then_some(())
+    });
+    hosts.only_failsafe_ports_live();
+
+    // Said twice, of what comes in.
+    let mut sure = deny_all();
+    sure["failsafePorts"] = json!("Closed");
+    sure.as_object_mut().unwrap().remove("egress");
+    hosts.firewall("sure", sure);
+    hosts.until(22, false);
+    for port in [22, 6443, 10250] {
+        assert!(!hosts.comes_in(port), "{port}");
+        assert_eq!(hosts.goes_out(port), port != 22, "{port}");
+    }
+    assert!(answered(&hosts.outside, NODE[0], 68).is_err());
+    assert!(!echoes(&mut streams[0].0), "ssh");
+    assert!(connect(&node.namespace, "127.0.0.1", 22).is_ok());
+    node.api_server().delete("clusterhostfirewalls", None, "sure");
+    hosts.until(22, true);
+    hosts.only_failsafe_ports_live();
+
+    // Undone.
+    let deleted = Instant::now();
+    node.api_server().delete("clusterhostfirewalls", None, "mistake");
+    hosts.until(WEB, true);
+    println!("{enforcer}: open {:?} after the object was deleted", deleted.elapsed());
+    hosts.everything_lives();
+    node.eventually("the tables are gone", || (hosts.tables() == 0).then_some(()));
+
+    // The rules stay when the switch ends, and go with what is uninstalled.
+    hosts.firewall("mistake", deny_all());
+    hosts.until(WEB, false);
+    drop((web, client));
+    assert!(node.stop_switch().success());
+    hosts.only_failsafe_ports_live();
+    let folder = hosts.leases.path().to_str().unwrap();
+    let state = node.state_dir();
+    node.namespace.exec([
+        PODGATE,
+        "uninstall",
+        "--state-dir",
+        state.to_str().unwrap(),
+        "--configuration-folder",
+        folder,
+        "--plugin-folder",
+        folder,
+    ]);
+    assert_eq!(hosts.tables(), 0);
+    hosts.everything_lives();
+}
+
+#[test]
+fn a_mistake_leaves_the_failsafe_ports_and_is_undone() {
+    requires_the_machine!("nft", "ping");
+    mistake("afxdp");
+}
+
+#[test]
+fn a_mistake_leaves_the_failsafe_ports_and_is_undone_with_nftables() {
+    requires_the_machine!("nft", "ping", "/usr/lib/cni/ptp");
+    mistake("nftables");
+}
+
+/// Policies of a pod on the host network that serves two of the cluster node's ports.
+fn host_network(enforcer: &'static str) {
+    let hosts = Hosts::start(enforcer, &["--host-network-policies", "on"]);
+    let node = &hosts.node;
+    let exporter = |ports: Value| {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "exporter", "namespace": "monitoring", "labels": {"app": "exporter"}},
+            "spec": {"nodeName": "node1", "hostNetwork": true,
+                "containers": [{"name": "c", "image": "x", "ports": ports}]},
+            "status": {"phase": "Running", "podIPs": [{"ip": NODE[0]}]}})
+    };
+    let ports = json!([{"name": "web", "containerPort": WEB},
+        {"containerPort": 53, "protocol": "UDP"}, {"containerPort": 22}]);
+    node.api_server().apply(exporter(ports));
+    let (client, _) = hosts.pod("client");
+    let policy = |spec: Value| {
+        node.api_server()
+            .apply(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": "exporter", "namespace": "monitoring"}, "spec": spec}));
+    };
+    let from_pod = |port: u16| connect(client.namespace(), NODE[0], port).is_ok();
+    node.eventually("the pod reaches its cluster node", || from_pod(WEB).then_some(()));
+    hosts.everything_lives();
+    let mut live = connect(&hosts.outside, NODE[0], WEB).unwrap();
+    assert!(echoes(&mut live));
+    let selector = json!({"matchLabels": {"app": "exporter"}});
+    policy(json!({"podSelector": selector, "policyTypes": ["Ingress"]}));
+    hosts.until(WEB, false);
+    assert!(!hosts.comes_in(WEB) && answered(&hosts.outside, NODE[1], 53).is_err());
+    assert!(!echoes(&mut live) && !from_pod(WEB));
+    // Other ports are not the pod's, and one of its own is a failsafe port.
+    assert!(hosts.comes_in(8080) && hosts.comes_in(22) && pings(&hosts.outside, NODE[0]));
+    assert!(hosts.goes_out(WEB) && connect(&node.namespace, NODE[0], WEB).is_ok());
+    // By name of a port, from an address outside and from pods.
+    let from = json!([{"ipBlock": {"cidr": format!("{}/32", OUTSIDE[0])}},
+        {"namespaceSelector": {}, "podSelector": {"matchLabels": {"role": "client"}}}]);
+    policy(json!({"podSelector": selector, "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": from, "ports": [{"port": "web"}]}]}));
+    hosts.until(WEB, true);
+    node.eventually("the pod is let in", || from_pod(WEB).then_some(()));
+    assert!(connect(&hosts.outside, NODE[1], WEB).is_err(), "another address");
+    assert!(answered(&hosts.outside, NODE[0], 53).is_err(), "another port");
+    node.eventually("the open connection goes on", || echoes(&mut live).then_some(()));
+    let fault = "egress of NetworkPolicy monitoring/exporter is not enforced";
+    node.eventually("the status says what is not enforced", || {
+        let status = node.status();
+        let faults = status["faults"].as_array().unwrap();
+        faults.iter().any(|it| it.as_str().unwrap().contains(fault)).then_some(())
+    });
+    assert!(hosts.goes_out(8080), "egress is the cluster node's");
+    let by = "default-deny of NetworkPolicy monitoring/exporter";
+    node.eventually("denials are observed", || {
+        let denied = node.verdicts(&["--verdict", "drop"]);
+        let is_it = |it: &Value| it["by"][0] == by && it["to"]["port"] == WEB;
+        denied.iter().any(is_it).then_some(())
+    });
+    // Without declared ports nothing tells the pod from its cluster node.
+    node.api_server().apply(exporter(json!([])));
+    node.eventually("the ports are the cluster node's", || {
+        connect(&hosts.outside, NODE[1], WEB).is_ok().then_some(())
+    });
+    let status = node.status()["faults"].to_string();
+    assert!(status.contains("ingress of NetworkPolicy monitoring/exporter"), "{status}");
+    node.api_server().apply(exporter(json!([{"containerPort": WEB}])));
+    node.eventually("the port is closed", || {
+        connect(&hosts.outside, NODE[1], WEB).is_err().then_some(())
+    });
+    node.api_server().delete("networkpolicies", Some("monitoring"), "exporter");
+    node.eventually("the tables are gone", || (hosts.tables() == 0).then_some(()));
+    hosts.everything_lives();
+    assert!(node.status()["faults"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn policies_hold_for_host_network_pods_at_their_ports() {
+    requires_the_machine!("nft", "ping");
+    host_network("afxdp");
+}
+
+#[test]
+fn policies_hold_for_host_network_pods_at_their_ports_with_nftables() {
+    requires_the_machine!("nft", "ping", "/usr/lib/cni/ptp");
+    host_network("nftables");
+}
