@@ -72,7 +72,7 @@ fn whole(
         "runtime" => runtime(shared),
         "errors" => errors(shared),
         "names" => shared.names.show(&shared.state().snapshot),
-        "tables" => tables_of(&shared.state().snapshot, None),
+        "tables" => tables_of(&shared.state().rules, None),
         "config" => config(shared),
         other => {
             let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();

@@ -16,15 +16,15 @@ use crate::requires_the_machine;
 const BLOCKED: Duration = Duration::from_millis(700);
 
 /// A pod of another plugin.
-struct Foreign {
+pub(crate) struct Foreign {
     name: String,
-    namespace: Namespace,
+    pub(crate) namespace: Namespace,
     addresses: Vec<IpAddr>,
 }
 
 impl Foreign {
     /// Calls the plugin as a runtime would, without podgate-cni.
-    fn new(node: &ClusterNode, plugin: &str, folder: &Path, name: &str) -> Self {
+    pub(crate) fn new(node: &ClusterNode, plugin: &str, folder: &Path, name: &str) -> Self {
         let mut config = json!({
             "cniVersion": "1.0.0", "name": "pods", "type": plugin,
             "ipam": {"type": "host-local", "dataDir": folder,
@@ -48,16 +48,15 @@ impl Foreign {
         Self { name: name.to_owned(), namespace, addresses }
     }
 
-    fn object(&self, labels: Value) -> String {
+    pub(crate) fn object(&self, labels: Value) -> Value {
         let ips: Vec<Value> = self.addresses.iter().map(|ip| json!({"ip": ip})).collect();
         json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": self.name, "namespace": "default", "labels": labels},
             "spec": {"nodeName": "node1", "containers": [{"name": "c", "image": "x"}]},
             "status": {"phase": "Running", "podIPs": ips}})
-        .to_string()
     }
 
-    fn address(&self, v6: bool) -> IpAddr {
+    pub(crate) fn address(&self, v6: bool) -> IpAddr {
         *self.addresses.iter().find(|it| it.is_ipv6() == v6).unwrap()
     }
 
@@ -81,17 +80,30 @@ impl Foreign {
     }
 }
 
+/// Opens a TCP connection.
+fn open(from: &Namespace, to: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+    let connect = || TcpStream::connect_timeout(&SocketAddr::new(to, port), BLOCKED);
+    let stream = linux_net::in_namespace(from.path(), connect).unwrap()?;
+    stream.set_read_timeout(Some(BLOCKED))?;
+    Ok(stream)
+}
+
 /// Whether a TCP connection opens.
 fn connects(from: &Namespace, to: IpAddr, port: u16) -> bool {
-    let connect = || TcpStream::connect_timeout(&SocketAddr::new(to, port), BLOCKED).is_ok();
-    linux_net::in_namespace(from.path(), connect).unwrap()
+    open(from, to, port).is_ok()
+}
+
+fn echoes(stream: &mut TcpStream) -> bool {
+    stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok()
 }
 
 const ONLY_CLIENT: &str = r#"{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
     "metadata": {"name": "web", "namespace": "default"},
     "spec": {"podSelector": {"matchLabels": {"role": "web"}}, "policyTypes": ["Ingress"],
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}],
-                     "ports": [{"port": 8080}, {"port": 9000, "protocol": "UDP"}]}]}}"#;
+                     "ports": [{"port": 8080}, {"port": 9000, "endPort": 9001, "protocol": "UDP"}]}]}}"#;
+/// A virtual address of `web`.
+const SERVICE: &str = "10.96.0.1";
 
 /// A stream of datagrams, a thousand a second, and the moment at which the last one arrived.
 struct Stream {
@@ -109,10 +121,10 @@ impl Stream {
         Self { ended: AtomicBool::new(false), sent, received, last_us, began: Instant::now() }
     }
 
-    fn run(&self, from: &Foreign, to: &Foreign) {
-        let address = SocketAddr::new(to.address(false), 9000);
+    /// Streams to an address that leads to `port` of `to`.
+    fn run(&self, from: &Foreign, address: SocketAddr, to: &Foreign, port: u16) {
         let receiver = linux_net::in_namespace(to.namespace.path(), || {
-            UdpSocket::bind("0.0.0.0:9000").unwrap()
+            UdpSocket::bind(("0.0.0.0", port)).unwrap()
         });
         let sender = linux_net::in_namespace(from.namespace.path(), || {
             UdpSocket::bind("0.0.0.0:0").unwrap()
@@ -156,7 +168,7 @@ fn police(plugin: &str) {
     std::thread::sleep(Duration::from_secs(2));
     assert!(!connects(&client.namespace, web.address(false), 8080), "{plugin}: not known yet");
     for (pod, role) in [(&web, "web"), (&client, "client"), (&other, "other")] {
-        node.write(&pod.name, &pod.object(json!({"role": role})));
+        node.write(&pod.name, &pod.object(json!({"role": role})).to_string());
     }
     let all_up = |node: &ClusterNode| {
         node.eventually("every pod's interface is found", || {
@@ -200,24 +212,32 @@ fn police(plugin: &str) {
     node.namespace.exec(["nft", "add table ip proxy"]);
     node.namespace
         .exec(["nft", "add chain ip proxy pre { type nat hook prerouting priority dstnat; }"]);
-    node.namespace.exec([
-        "nft",
-        &format!("add rule ip proxy pre ip daddr 10.96.0.1 tcp dport 80 dnat to {to}"),
-    ]);
-    let service = "10.96.0.1".parse().unwrap();
+    let translate = |protocol: &str, port: u16, to: &str| {
+        let rule = format!("ip daddr {SERVICE} {protocol} dport {port} dnat to {to}");
+        node.namespace.exec(["nft", &format!("add rule ip proxy pre {rule}")]);
+    };
+    translate("tcp", 80, &to);
+    translate("udp", 9999, &format!("{}:9001", web.address(false)));
+    let service: IpAddr = SERVICE.parse().unwrap();
     assert!(connects(&client.namespace, service, 80), "{plugin}: service");
     assert!(!connects(&other.namespace, service, 80), "{plugin}: service");
 
-    // A denial under a stream, and a killed process.
-    let stream = Stream::new();
+    // A denial under streams, one of them to the service, and a killed process.
+    let (stream, served) = (Stream::new(), Stream::new());
+    let mut live = open(&client.namespace, service, 80).unwrap();
+    let direct = SocketAddr::new(web.address(false), 9000);
     std::thread::scope(|scope| {
-        scope.spawn(|| stream.run(&client, &web));
+        scope.spawn(|| stream.run(&client, direct, &web, 9000));
+        scope.spawn(|| served.run(&client, SocketAddr::new(service, 9999), &web, 9001));
         let flowing = |node: &ClusterNode| {
-            let before = stream.received.load(Ordering::Relaxed);
-            node.eventually("the stream flows", || {
-                (stream.received.load(Ordering::Relaxed) > before + 50).then_some(())
+            let received =
+                || [&stream, &served].map(|stream| stream.received.load(Ordering::Relaxed));
+            let before = received();
+            node.eventually("the streams flow", || {
+                received().iter().zip(before).all(|(now, before)| *now > before + 50).then_some(())
             });
         };
+        assert!(echoes(&mut live));
         flowing(&node);
         node.kill_switch();
         flowing(&node);
@@ -229,19 +249,25 @@ fn police(plugin: &str) {
         assert!(lost <= 2, "{plugin}: {lost} datagrams were lost by the restart");
         let denied = Instant::now();
         node.write("policy", &ONLY_CLIENT.replace("\"client\"", "\"nobody\""));
-        let quiet = |mark: &mut (u64, Instant)| {
-            let now = stream.received.load(Ordering::Relaxed);
-            if now != mark.0 {
-                *mark = (now, Instant::now());
-            }
-            mark.1.elapsed() > Duration::from_secs(1)
-        };
-        let mut mark = (0, Instant::now());
-        node.eventually("the stream ends", || quiet(&mut mark).then_some(()));
-        stream.ended.store(true, Ordering::Relaxed);
-        let last = stream.began + Duration::from_micros(stream.last_us.load(Ordering::Relaxed));
-        println!("{plugin}: last packet {:?} after the policy was written", last - denied);
+        for (what, stream) in [("the pod", &stream), ("its service", &served)] {
+            let mut mark = (0, Instant::now());
+            let mut quiet = || {
+                let now = stream.received.load(Ordering::Relaxed);
+                if now != mark.0 {
+                    mark = (now, Instant::now());
+                }
+                mark.1.elapsed() > Duration::from_secs(1)
+            };
+            node.eventually("the stream ends", || quiet().then_some(()));
+            stream.ended.store(true, Ordering::Relaxed);
+            let last = stream.began + Duration::from_micros(stream.last_us.load(Ordering::Relaxed));
+            println!(
+                "{plugin}: last packet to {what} {:?} after the policy was written",
+                last - denied
+            );
+        }
     });
+    assert!(!echoes(&mut live), "{plugin}: a connection to the service that was open");
     assert!(!connects(&client.namespace, web.address(false), 8080));
     // The pods' network is as its plugin made it.
     assert_eq!(node.namespace.exec(["ip", "-o", "link"]), interfaces);
@@ -276,8 +302,8 @@ fn iperf3_stops_when_it_is_denied() {
     let folder = TempDir::new("ipam");
     let server = Foreign::new(&node, "bridge", folder.path(), "server");
     let client = Foreign::new(&node, "bridge", folder.path(), "client");
-    node.write("server", &server.object(json!({"role": "web"})));
-    node.write("client", &client.object(json!({"role": "client"})));
+    node.write("server", &server.object(json!({"role": "web"})).to_string());
+    node.write("client", &client.object(json!({"role": "client"})).to_string());
     let _server: Process = server.namespace.spawn(["iperf3", "-s", "-p", "8080"]);
     let to = server.address(false);
     node.eventually("the server is there", || connects(&client.namespace, to, 8080).then_some(()));
@@ -301,4 +327,110 @@ fn iperf3_stops_when_it_is_denied() {
         (at.elapsed() > Duration::from_secs(2)).then_some(())
     });
     println!("iperf3: last byte {:?} after the policy was written", at - written);
+}
+
+#[test]
+fn status_explain_probe_and_the_saved_state_are_as_with_the_switch() {
+    requires_the_machine!("nft", "/usr/lib/cni/bridge");
+    let node = ClusterNode::with_api_server(&["--enforcer", "nftables"]);
+    let forwarding = ["sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"];
+    node.namespace.exec(forwarding);
+    let folder = TempDir::new("ipam");
+    let pods = ["web", "client", "other"].map(|name| {
+        let pod = Foreign::new(&node, "bridge", folder.path(), name);
+        node.api_server().apply(pod.object(json!({"role": name})));
+        pod.serve();
+        pod
+    });
+    let [web, client, other] = &pods;
+    node.eventually("pods reach each other", || {
+        let all = [(client, web), (other, web), (web, client)];
+        all.iter().all(|(a, b)| connects(&a.namespace, b.address(true), 8080)).then_some(())
+    });
+    node.api_server().apply(serde_json::from_str(ONLY_CLIENT).unwrap());
+    let denied = || !connects(&other.namespace, web.address(false), 8080);
+    node.eventually("the policy is in force", || denied().then_some(()));
+
+    let status = node.status();
+    for pod in &pods {
+        let name = format!("default/{}", pod.name);
+        let port = status["ports"].as_array().unwrap().iter().find(|it| it["name"] == *name);
+        let port = port.unwrap_or_else(|| panic!("{status}"));
+        assert_eq!((&port["mode"], &port["closed"]), (&json!("nftables"), &json!(false)));
+        assert_eq!(port["addresses"].as_array().unwrap().len(), 2);
+    }
+    let kernel = status["kernel"].as_array().unwrap();
+    assert!(kernel.iter().any(|it| it["part"] == "nftables" && it["in_sync"] == true), "{status}");
+    assert_eq!(status["source"]["state"], "in-sync");
+    assert_eq!(node.metric("podgate_objects{kind=\"NetworkPolicy\"}"), 1.0);
+
+    // The rules in force, as `kubectl podgate explain` has them too.
+    let tables = node.podgate(&["show", "tables", "--filter", "pod=default/web", "-o", "json"]);
+    let rows: Vec<Value> = tables.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    let of = |direction: &str| -> Vec<&str> {
+        let rows = rows.iter().filter(|row| row["direction"] == direction);
+        rows.map(|row| row["by"].as_str().unwrap()).collect()
+    };
+    let rule = "NetworkPolicy default/web ingress[0]";
+    assert_eq!(
+        of("ingress"),
+        [rule, rule, "default-deny of NetworkPolicy default/web"],
+        "{tables}"
+    );
+    assert_eq!(of("egress"), ["default-allow"]);
+    assert!(rows[0]["match"].as_str().unwrap().contains("default/client"), "{tables}");
+
+    // The offline commands about this cluster say what connections say.
+    let kubeconfig = node.api_server().kubeconfig();
+    let kubeconfig = kubeconfig.to_str().unwrap();
+    for from in &pods {
+        for to in pods.iter().filter(|to| to.name != from.name) {
+            let [from_name, to_name] = [from, to].map(|pod| format!("default/{}", pod.name));
+            let command = [PODGATE, "policy", "explain", &from_name, &to_name, "--port", "8080"];
+            let command = command.into_iter().chain(["--kubeconfig", kubeconfig, "-o", "json"]);
+            let output = node.namespace.try_exec(command);
+            let answer: Value = serde_json::from_slice(&output.stdout)
+                .unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+            let opens = connects(&from.namespace, to.address(false), 8080);
+            assert_eq!(answer["permits"], opens, "{from_name} to {to_name}: {answer}");
+            assert_eq!(output.status.code(), Some(if opens { 0 } else { 1 }));
+            if !opens {
+                assert_eq!(answer["by"], json!(["default-deny of NetworkPolicy default/web"]));
+            }
+        }
+    }
+    let cases = folder.path().join("cases.yaml");
+    std::fs::write(
+        &cases,
+        "- {from: default/client, to: default/web, protocol: TCP, port: 8080, expect: allow}\n\
+         - {from: default/other, to: default/web, protocol: TCP, port: 8080, expect: deny}\n\
+         - {from: default/client, to: default/web, protocol: TCP, port: 80, expect: deny}\n",
+    )
+    .unwrap();
+    let cases = cases.to_str().unwrap();
+    let probe = [PODGATE, "policy", "probe", "--kubeconfig", kubeconfig, "--cases", cases];
+    assert!(node.namespace.try_exec(probe).status.success());
+
+    // The saved state is in force without the API server, where no rule of before is left.
+    node.eventually("the state to be saved", || {
+        let source = node.status()["source"].clone();
+        let time = |field: &str| source[field].as_str().map(str::to_owned);
+        (time("saved") > time("last_event")).then_some(())
+    });
+    node.api_server().go_away();
+    node.kill_switch();
+    assert!(denied(), "the rules stay");
+    node.namespace.exec(["nft", "flush", "ruleset"]);
+    assert!(!denied());
+    node.start_switch();
+    let source = node.status()["source"].clone();
+    assert!(source["restored_from"].is_string() && source["synced"] == false, "{source}");
+    node.eventually("the permitted pod is let in", || {
+        connects(&client.namespace, web.address(true), 8080).then_some(())
+    });
+    assert!(denied());
+    // It comes back, without the policy.
+    node.api_server().delete("networkpolicies", Some("default"), "web");
+    node.api_server().come_back();
+    node.eventually("the deletion is in force", || (!denied()).then_some(()));
 }

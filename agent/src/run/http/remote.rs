@@ -59,7 +59,7 @@ impl Pages for Remote {
             "status" => Some(as_json(&Status::of(&self.shared))),
             "tables" => {
                 let pod = parameter(query, "pod");
-                Some(as_json(&tables_of(&self.shared.state().snapshot, pod.as_deref())))
+                Some(as_json(&tables_of(&self.shared.state().rules, pod.as_deref())))
             }
             _ => None,
         }
