@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::config::{Config, read_file};
+use agent::config::{Config, Enforcer, Options, read_file};
 use control::Kind;
 use deploy::{documents, folder, render, values};
 use serde_json::{Value, json};
@@ -213,6 +213,7 @@ fn every_value_reaches_an_object() {
     values["podAnnotations"] = json!({"note": "yes"});
     values["seLinuxOptions"] = json!({"type": "other_t"});
     values["config"]["rx-mode"] = json!("polling");
+    values["config"]["dns-min-ttl"] = json!("2m");
     validate(&values).unwrap();
     let objects = render(&values, "network");
     let daemonset = object(&objects, "DaemonSet", "podgate").to_string();
@@ -235,7 +236,8 @@ fn every_value_reaches_an_object() {
         assert!(daemonset.contains(expected), "{expected}: {daemonset}");
     }
     let config = object(&objects, "ConfigMap", "podgate");
-    assert!(config["data"]["config.yaml"].as_str().unwrap().contains("polling"));
+    let config = config["data"]["config.yaml"].as_str().unwrap();
+    assert!(config.contains("polling") && config.contains("dns-min-ttl"), "{config}");
     for object in &objects {
         let namespace = &object["metadata"]["namespace"];
         // The lease of the status writer has one place, wherever Podgate is installed.
@@ -245,19 +247,25 @@ fn every_value_reaches_an_object() {
     }
 }
 
-fn validate(values: &Value) -> Result<(), String> {
+fn schema() -> Value {
     let path = folder().join("chart/podgate/values.schema.json");
-    let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    deploy::schema::validate(&schema, values)
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn validate(values: &Value) -> Result<(), String> {
+    deploy::schema::validate(&schema(), values)
 }
 
 #[test]
 fn the_schema_takes_the_default_values_and_refuses_mistakes() {
     validate(&values()).unwrap();
     type Spoil = fn(&mut Value);
-    let mistakes: [(&str, Spoil); 8] = [
+    let mistakes: [(&str, Spoil); 11] = [
         ("a value that does not exist", |values| values["imagge"] = json!({})),
         ("a policy that does not exist", |values| values["image"]["pullPolicy"] = json!("Never!")),
+        ("an option that does not exist", |values| values["config"]["dns-ttl"] = json!("1m")),
+        ("a time without a unit", |values| values["config"]["dns-min-ttl"] = json!("60")),
+        ("an enforcer that does not exist", |values| values["config"]["enforcer"] = json!("nft")),
         ("an option with capitals", |values| values["config"]["RxMode"] = json!("polling")),
         ("a secret that is no name", |values| values["hubble"]["tlsSecret"] = json!("A/b")),
         ("a port that is none", |values| values["apiServer"]["port"] = json!(0)),
@@ -279,14 +287,48 @@ fn the_schema_takes_the_default_values_and_refuses_mistakes() {
 #[test]
 fn the_configuration_is_one_that_the_switch_takes() {
     let config = object(&kustomization("base"), "ConfigMap", "podgate");
-    let text = config["data"]["config.yaml"].as_str().unwrap();
-    let path = std::env::temp_dir().join(format!("podgate-deploy-{}.yaml", std::process::id()));
-    std::fs::write(&path, text).unwrap();
-    let options = read_file(&path);
-    std::fs::remove_file(&path).unwrap();
-    let cores = BTreeSet::from([0]);
-    let config = Config::resolve(options.unwrap(), "node-a", &cores).unwrap();
+    let config = config_of(config["data"]["config.yaml"].as_str().unwrap());
     assert_eq!(config.network.uplink.as_deref(), Some("auto"));
+}
+
+/// The configuration of a file with this text.
+fn config_of(text: &str) -> Config {
+    let folder = testkit::TempDir::new("deploy");
+    let path = folder.path().join("config.yaml");
+    std::fs::write(&path, text).unwrap();
+    let cores = BTreeSet::from([0]);
+    Config::resolve(read_file(&path).unwrap(), "node-a", &cores).unwrap()
+}
+
+#[test]
+fn the_schema_knows_every_option() {
+    let config = Config::resolve(Options::default(), "node-a", &BTreeSet::new()).unwrap();
+    let names: BTreeSet<&str> = config.describe().into_iter().map(|(name, _)| name).collect();
+    let schema = schema();
+    let known = schema["properties"]["config"]["properties"].as_object().unwrap();
+    assert_eq!(known.keys().map(String::as_str).collect::<BTreeSet<_>>(), names);
+}
+
+#[test]
+fn beside_another_cni_plugin_nothing_is_installed_for_the_runtime() {
+    let mut values = values();
+    values["config"]["enforcer"] = json!("nftables");
+    // As Helm does with null.
+    for option in ["uplink", "underlay", "masquerade"] {
+        values["config"].as_object_mut().unwrap().remove(option);
+    }
+    validate(&values).unwrap();
+    let objects = render(&values, "kube-system");
+    let mut daemonset = object(&objects, "DaemonSet", "podgate");
+    let mut names = Vec::new();
+    each_container(&mut daemonset, |it| names.push(it["name"].as_str().unwrap().to_owned()));
+    assert_eq!(names, ["podgate"]);
+    let volumes = daemonset["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let volumes: Vec<&str> = volumes.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(volumes, ["config", "run", "sysctl"]);
+    let config = object(&objects, "ConfigMap", "podgate");
+    let config = config_of(config["data"]["config.yaml"].as_str().unwrap());
+    assert_eq!(config.enforcer, Enforcer::Nftables);
 }
 
 #[test]
