@@ -140,10 +140,13 @@ const PEERS: [&str; 6] = [
     "networks: ['0.0.0.0/0', '::/0']",
 ];
 
+/// A rule: whether it permits, its peer, and whether it names port 443 alone.
+type PlannedRule = (bool, usize, bool);
+
 #[derive(Clone, Debug)]
 struct Plan {
-    /// Whether it is a firewall, and the rules: whether it permits, peer, whether port 443 alone.
-    policies: Vec<(bool, Vec<(bool, usize, bool)>)>,
+    /// Whether it is a firewall, and its rules.
+    policies: Vec<(bool, Vec<PlannedRule>)>,
     /// Addresses of each name.
     names: Vec<Vec<usize>>,
 }
