@@ -268,7 +268,7 @@ fn any_number_of_firewalls_must_permit() {
     let rule = |action: &str, port: u16| json!({"action": action, "from": [{"networks": ["192.0.2.0/24"]}], "protocols": tcp(port)});
     let about = |n: u16| {
         let rules: Vec<Value> = (1..=20).map(|port| rule("Allow", 1000 * n + port)).collect();
-        json!({"ingress": rules, "failsafePorts": if n % 2 == 0 { "Open" } else { "Closed" }})
+        json!({"ingress": rules, "failsafePorts": if n.is_multiple_of(2) { "Open" } else { "Closed" }})
     };
     let mut firewalls: Vec<Value> = (0..60).map(about).collect();
     hosts.enforce(&firewalls);
