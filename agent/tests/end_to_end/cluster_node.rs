@@ -326,8 +326,19 @@ impl ClusterNode {
 
     /// Calls the plugin as a runtime would.
     pub(crate) fn plugin(&self, command: &str, name: &str, namespace: &Namespace) -> Output {
+        self.plugin_after(command, name, namespace, Value::Null)
+    }
+
+    /// The same with the result of ADD.
+    pub(crate) fn plugin_after(
+        &self,
+        command: &str,
+        name: &str,
+        namespace: &Namespace,
+        previous: Value,
+    ) -> Output {
         let pods = self.pods();
-        let config = json!({
+        let mut config = json!({
             "cniVersion": "1.0.0",
             "name": "pods",
             "type": "podgate-cni",
@@ -342,6 +353,9 @@ impl ClusterNode {
                 ],
             },
         });
+        if !previous.is_null() {
+            config["prevResult"] = previous;
+        }
         self.call_plugin(podgate_cni().as_ref(), command, name, namespace, &config)
     }
 
@@ -432,7 +446,8 @@ impl ClusterNode {
         self.http("/healthz").starts_with("HTTP/1.1 200")
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A file in the cluster node's folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster_node::{ClusterNode, Pod, text};
+use crate::chained::chained;
+use crate::cluster_node::{ClusterNode, Pod};
 use crate::lan::Lan;
 use crate::requires_the_machine;
 use crate::several_nodes::asks;
@@ -10,34 +11,9 @@ use crate::several_nodes::asks;
 /// The world's address.
 const WORLD: &str = "192.0.2.9";
 
-/// Calls the plugin as a runtime does for the second plugin of a list.
 fn portmap(node: &ClusterNode, pod: &Pod<'_>, command: &str, mappings: &Value) {
-    let address = |ip: &std::net::IpAddr| {
-        let length = if ip.is_ipv4() { 32 } else { 128 };
-        json!({"address": format!("{ip}/{length}"), "interface": 1})
-    };
-    let ips: Vec<Value> = pod.addresses.iter().map(address).collect();
-    let config = json!({
-        "cniVersion": "1.0.0",
-        "name": "pods",
-        "type": "portmap",
-        "snat": true,
-        "runtimeConfig": {"portMappings": mappings},
-        "prevResult": {
-            "cniVersion": "1.0.0",
-            "interfaces": [{"name": pod.host_interface},
-                {"name": "eth0", "sandbox": pod.namespace.path()}],
-            "ips": ips,
-        },
-    });
-    let program = "/usr/lib/cni/portmap".as_ref();
-    let output = node.call_plugin(program, command, &pod.name, &pod.namespace, &config);
-    assert!(
-        output.status.success(),
-        "portmap {command}: {}{}",
-        text(&output.stdout),
-        text(&output.stderr)
-    );
+    let config = json!({"snat": true, "runtimeConfig": {"portMappings": mappings}});
+    chained(node, pod, "portmap", command, &config);
 }
 
 /// Lets clients of this network in to `db`.

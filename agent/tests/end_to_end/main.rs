@@ -3,6 +3,7 @@
 
 mod api_server;
 mod captures;
+mod chained;
 mod chaos;
 mod clients;
 mod cluster_node;
