@@ -29,7 +29,7 @@ pub struct ServiceMaker {
 }
 
 /// A pod's addresses, and the ports of the cluster node that lead to it.
-type HostPorts = (PodKey, Vec<IpAddr>, Arc<[HostPort]>);
+type HostPorts = (PodKey, Vec<IpAddr>, Vec<HostPort>);
 
 /// A port of a service for IPv4 and for IPv6.
 type Families = [Arc<ServicePort>; 2];
@@ -72,8 +72,7 @@ impl ServiceMaker {
             let (_, ports) = &self.made[key];
             add(&mut services, service, ports);
         }
-        let own = view.nodes.get(node).map_or(&[][..], |node| &node.addresses);
-        host_ports.iter().for_each(|pod| add_host_ports(&mut services, pod, own));
+        host_ports.iter().for_each(|pod| add_host_ports(&mut services, pod));
         self.host_ports = host_ports;
         if let Some(ports) = &mut self.switch_ports {
             let redirects = ports.add_to(&mut services);
@@ -116,19 +115,23 @@ fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
     }
 }
 
-/// The pods on a cluster node that are reached at ports of it.
+/// The pods on a cluster node that are reached at ports of it. A port whose `hostIP` the cluster node
+/// does not have is left out: that address is someone else's.
 fn host_ports(view: &View, node: &str) -> Vec<HostPorts> {
+    let own = view.nodes.get(node).map_or(&[][..], |node| &node.addresses);
+    let is_own =
+        |port: &&HostPort| port.address.is_none_or(|at| at.is_unspecified() || own.contains(&at));
     let pods = view.pods.iter().filter(|(_, it)| !it.host_ports.is_empty() && *it.node == *node);
     let of = |(key, pod): (&PodKey, &Arc<control::PodView>)| {
-        (key.clone(), pod.addresses.clone(), Arc::clone(&pod.host_ports))
+        let ports = pod.host_ports.iter().filter(is_own).cloned().collect();
+        (key.clone(), pod.addresses.clone(), ports)
     };
     pods.map(of).collect()
 }
 
-/// Maps ports of the cluster node to a pod on it; a service's node port comes first. A `hostIP` that
-/// the cluster node does not have would be someone else's address.
-fn add_host_ports(services: &mut Services, (key, addresses, ports): &HostPorts, own: &[IpAddr]) {
-    for port in ports.iter() {
+/// Maps ports of the cluster node to a pod on it; a service's node port comes first.
+fn add_host_ports(services: &mut Services, (key, addresses, ports): &HostPorts) {
+    for port in ports {
         for address in addresses {
             let backends =
                 Backends::new(vec![Backend { address: (*address).into(), port: port.target }]);
@@ -143,10 +146,8 @@ fn add_host_ports(services: &mut Services, (key, addresses, ports): &HostPorts, 
             match port.address {
                 Some(at) if at.is_ipv6() != v6 => {}
                 Some(at) if !at.is_unspecified() => {
-                    if own.contains(&at) {
-                        let entry = Entry { port: service, scope: Scope::External };
-                        services.add(at.into(), protocol, port.number, entry);
-                    }
+                    let entry = Entry { port: service, scope: Scope::External };
+                    services.add(at.into(), protocol, port.number, entry);
                 }
                 _ => services.add_node_port(v6, protocol, port.number, service),
             }
@@ -393,6 +394,16 @@ status: {podIPs: [{ip: 10.1.0.2}, {ip: "fd01::2"}]}
         );
         assert_eq!(at("192.0.2.1", 30080), "10.1.0.2:8080", "a service's node port comes first");
         assert!(maker.redirects().node_ports.iter().any(|(_, port, _)| *port == 8080));
+        // The same services and pods on a cluster node that has got the address later.
+        let mut known_late = ServiceMaker::default();
+        let unknown = View { nodes: Arc::default(), ..View::clone(&view) };
+        let at_its_address = |services: &Services| {
+            let destination = "192.0.2.1".parse::<IpAddr>().unwrap().into();
+            let flow = Flow { destination, destination_port: 8081, protocol: 6, ..Flow::default() };
+            services.find(&flow).is_some()
+        };
+        assert!(!at_its_address(&known_late.services(&unknown, "node1")));
+        assert!(at_its_address(&known_late.services(&view, "node1")));
         // Other cluster nodes have other pods; a pod that goes takes its ports along.
         let elsewhere = ServiceMaker::default().services(&view, "node2");
         assert_eq!(elsewhere.node_ports().filter(|(_, _, port, _)| *port == 8080).count(), 0);
