@@ -155,7 +155,7 @@ impl Ends<'_> {
     /// The tunnel as packets of a flow leave in it.
     fn of(self, snapshot: &Snapshot, enters: &Flow, around: &Surroundings<'_>) -> Tunnel {
         let source_port = Vxlan::source_port((around.hash)(enters));
-        let group = snapshot.address_map().lookup(enters.source).0 as u16;
+        let group = snapshot.tunnel_group(self.overlay, enters.source);
         let ends = (self.own, self.peer.endpoint);
         Tunnel::new(self.overlay, ends, (source_port, group), self.peer.least_hop_limit)
     }
@@ -184,15 +184,8 @@ impl End<'_> {
                 Some((key.in_tunnel(), FlowEntry { tunnel, ..entry }))
             }
             Self::Remote(_, NextHop { tunnel: None, .. }) => {
-                // As the anti-spoofing of the uplink.
-                let routes = snapshot.routes();
-                let is_of_tunnel = || {
-                    let for_pod = snapshot.pod_of(enters.destination).is_some();
-                    matches!(snapshot.underlay(), Underlay::Overlay(_))
-                        && routes.find(enters.source).is_some()
-                        && (routes.is_pod(enters.source) || for_pod)
-                };
-                let is_spoofed = snapshot.is_local(enters.source) || is_of_tunnel();
+                let is_spoofed =
+                    snapshot.is_local(enters.source) || snapshot.arrives_in_tunnels_only(enters);
                 (!is_spoofed).then_some((key, entry))
             }
             Self::Host(..) => None,

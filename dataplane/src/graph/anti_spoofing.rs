@@ -67,18 +67,12 @@ fn from_uplink(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if snapshot.is_local(flow.source) {
         return Next::End(Outcome::SpoofedAddress);
     }
-    if overlay.is_some() {
-        if may_be_tunnel && snapshot.is_own_node(flow.destination) {
-            context.tunnel.ends = Some(ends);
-            return Next::Node(Node::Decapsulate);
-        }
-        // Packets of other cluster nodes' pods arrive in tunnels only; so do those of their processes
-        // for pods.
-        let routes = snapshot.routes();
-        let for_pod = || snapshot.pod_of(flow.destination).is_some();
-        if routes.find(flow.source).is_some() && (routes.is_pod(flow.source) || for_pod()) {
-            return Next::End(Outcome::SpoofedAddress);
-        }
+    if may_be_tunnel && snapshot.is_own_node(flow.destination) {
+        context.tunnel.ends = Some(ends);
+        return Next::Node(Node::Decapsulate);
+    }
+    if snapshot.arrives_in_tunnels_only(flow) {
+        return Next::End(Outcome::SpoofedAddress);
     }
     onward(context, packet)
 }

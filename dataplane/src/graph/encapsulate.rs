@@ -18,10 +18,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         return Next::End(Outcome::NoNeighbour);
     };
     let class = vxlan::class(context.memory.bytes(&packet.frame), &packet.headers);
-    let group = match overlay.group {
-        true => snapshot.address_map().lookup(packet.headers.flow.source).0 as u16,
-        false => 0,
-    };
+    let group = snapshot.tunnel_group(overlay, packet.headers.flow.source);
     // The ring towards the kernel leaves this much room in front of every frame.
     if !context.memory.prepend(&mut packet.frame, Vxlan::front(destination.is_v4())) {
         return Next::End(Outcome::TooBig);

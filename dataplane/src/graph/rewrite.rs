@@ -3,7 +3,6 @@
 use super::{Context, Next, Node, Translation, dns};
 use crate::packet::Packet;
 use crate::snapshot::{Egress, Peer, PortId, PortLine};
-use crate::wire::vxlan::Vxlan;
 use crate::wire::{self, Fragment, Headers, checksum, crc32c, nested, partial_checksum, protocol};
 use crate::{Outcome, Underlay};
 
@@ -38,13 +37,10 @@ fn step_to_peer(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some((port_id, peer)) = snapshot.egress(packet.adjacency) else { return gone };
     let Some(port) = snapshot.line(port_id) else { return gone };
     let encapsulates = matches!(snapshot.underlay(), Underlay::Overlay(_));
-    let overhead = match peer {
-        Some(peer) if encapsulates && port.most < u16::MAX => {
-            Vxlan::overhead(peer.endpoint.is_v4()) as u16
-        }
-        _ => 0,
+    let most = match snapshot.mtu(packet.adjacency) {
+        0 => u16::MAX,
+        mtu => mtu,
     };
-    let most = port.most.saturating_sub(overhead);
     leave(context, packet, &Exit { port_id, port, most, peer, encapsulates })
 }
 

@@ -59,6 +59,25 @@ impl Snapshot {
         }
     }
 
+    /// Whether packets with these ends arrive by the uplink in tunnels only: those of other cluster
+    /// nodes' pods, and those of their processes for pods here.
+    #[inline]
+    pub fn arrives_in_tunnels_only(&self, flow: &Flow) -> bool {
+        let is_for_pod = || self.pod_of(flow.destination).is_some();
+        matches!(self.underlay, Underlay::Overlay(_))
+            && self.routes.find(flow.source).is_some()
+            && (self.routes.is_pod(flow.source) || is_for_pod())
+    }
+
+    /// The group of a sender, for the header of a tunnel; 0 without group policies.
+    #[inline]
+    pub fn tunnel_group(&self, overlay: &Vxlan, sender: Address) -> u16 {
+        match overlay.group {
+            true => self.address_map().lookup(sender).0 as u16,
+            false => 0,
+        }
+    }
+
     /// Whether a connection from `source` by this adjacency is masqueraded: networks outside have
     /// no routes to pods.
     #[inline]

@@ -52,6 +52,18 @@ pub struct Ends {
     pub destination: Address,
 }
 
+impl Ends {
+    /// The outer Ethernet header.
+    #[inline(always)]
+    fn ethernet(&self, ethertype: [u8; 2]) -> [u8; ETHERNET] {
+        let mut header = [0; ETHERNET];
+        header[..6].copy_from_slice(&self.next_hop);
+        header[6..12].copy_from_slice(&self.source_mac);
+        header[12..].copy_from_slice(&ethertype);
+        header
+    }
+}
+
 impl Vxlan {
     /// Bytes that stand in front of a frame in a tunnel, the outer Ethernet header included.
     pub const fn front(v4: bool) -> usize {
@@ -107,9 +119,7 @@ impl Vxlan {
         const IP: usize = ETHERNET;
         /// The other end does not reassemble fragments.
         const DO_NOT_FRAGMENT: u16 = 0x4000;
-        front[..6].copy_from_slice(&ends.next_hop);
-        front[6..12].copy_from_slice(&ends.source_mac);
-        front[12..14].copy_from_slice(&[0x08, 0x00]);
+        front[..ETHERNET].copy_from_slice(&ends.ethernet([0x08, 0x00]));
         let [source, destination] = [ends.source, ends.destination].map(|it| it.bits() as u32);
         let length = V4 as u16 + udp_length;
         let start = u16::from_be_bytes([0x45, class]);
@@ -140,9 +150,7 @@ impl Vxlan {
         group: u16,
     ) {
         const IP: usize = ETHERNET;
-        front[..6].copy_from_slice(&ends.next_hop);
-        front[6..12].copy_from_slice(&ends.source_mac);
-        front[12..14].copy_from_slice(&[0x86, 0xdd]);
+        front[..ETHERNET].copy_from_slice(&ends.ethernet([0x86, 0xdd]));
         let start = 6 << 28 | u32::from(class) << 20;
         front[IP..IP + 4].copy_from_slice(&start.to_be_bytes());
         front[IP + 4..IP + 6].copy_from_slice(&udp_length.to_be_bytes());
