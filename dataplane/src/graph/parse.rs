@@ -37,7 +37,7 @@ fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
 #[inline(never)]
 fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
-    match wire::parse_into(frame, length, &mut packet.headers) {
+    match wire::parse_any(frame, length, &mut packet.headers) {
         Err(outcome) => {
             // Incomplete headers must not be used.
             packet.headers = Headers::default();

@@ -64,12 +64,7 @@ fn add<'a>(
         return Some(Outcome::NoSession);
     }
     if exempt.is_none() {
-        batch.push(flow, initiator, responder);
-        // Only an end that is no pod here may be a cluster node.
-        if initiator.is_some() != responder.is_some() {
-            policy::further_forms(snapshot, flow, initiator.is_some(), responder.is_some())
-                .for_each(|flow| batch.push_form(&flow));
-        }
+        batch.push_all_forms(snapshot, flow, initiator, responder);
     }
     packet.adjacency = adjacency;
     match exempt {

@@ -8,7 +8,7 @@ use super::{Context, open};
 use crate::packet::Packet;
 use crate::policy::{self, PolicyBatch};
 use crate::session::{Found, Tuples};
-use crate::{Adjacency, Outcome, Verdict};
+use crate::{Adjacency, Verdict};
 
 /// A session of an earlier generation.
 pub(super) struct Stale {
@@ -20,8 +20,8 @@ pub(super) struct Stale {
 enum State {
     /// It is decided about alone.
     Left,
-    /// No ACL applies to it.
-    Exempt(Outcome, Adjacency),
+    /// No ACL applies to it: it may go on.
+    Exempt(Adjacency),
     /// It is in the batch.
     Asked(Adjacency),
 }
@@ -42,12 +42,16 @@ pub(super) fn batch(context: &mut Context<'_>, packets: &[Packet], items: &[u8])
     }
     let mut decisions = batch.evaluate(snapshot.live_address_map());
     for (index, it) in items.iter().zip(&stale) {
-        let (outcome, adjacency) = match it.state {
+        let (may_go_on, adjacency) = match it.state {
             State::Left => continue,
-            State::Exempt(outcome, adjacency) => (Some(outcome), adjacency),
-            State::Asked(adjacency) => (decisions.next().map(|it| it.outcome), adjacency),
+            State::Exempt(adjacency) => (true, adjacency),
+            State::Asked(adjacency) => {
+                let decision = decisions.next();
+                let permits = decision.is_some_and(|it| it.outcome.verdict() == Verdict::Forward);
+                (permits, adjacency)
+            }
         };
-        if outcome.is_some_and(|outcome| outcome.verdict() == Verdict::Forward) {
+        if may_go_on {
             let packet = &packets[usize::from(*index)];
             if it.found.forward {
                 context.sessions.claim(&it.found, || open::owner(context, packet));
@@ -97,15 +101,10 @@ fn add<'a>(
     }
     let [initiator, responder] = pods;
     let [one, other] = pods.map(|pod| pod.map(|(id, _)| id));
-    if let Some(outcome) = policy::exempt(snapshot, &policy_flow, one, other) {
-        return State::Exempt(outcome, adjacency);
+    if policy::exempt(snapshot, &policy_flow, one, other).is_some() {
+        return State::Exempt(adjacency);
     }
-    batch.push(&policy_flow, initiator, responder);
-    // Only an end that is no pod here may be a cluster node.
-    if initiator.is_some() != responder.is_some() {
-        policy::further_forms(snapshot, &policy_flow, initiator.is_some(), responder.is_some())
-            .for_each(|form| batch.push_form(&form));
-    }
+    batch.push_all_forms(snapshot, &policy_flow, initiator, responder);
     State::Asked(adjacency)
 }
 

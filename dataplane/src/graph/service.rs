@@ -18,9 +18,7 @@ use crate::{Adjacency, Outcome, PortKind, Snapshot};
 pub(super) fn is_wanted(snapshot: &Snapshot, flow: &Flow) -> bool {
     let services = snapshot.services();
     !services.is_empty()
-        && (services.is_claimed(flow.destination)
-            || services.is_virtual(flow.destination) && services.find(flow).is_some()
-            || snapshot.is_own_node(flow.destination) && services.find_node_port(flow).is_some())
+        && (services.is_claimed(flow.destination) || find(snapshot, flow).is_some())
 }
 
 /// The service that a flow is for.

@@ -295,7 +295,7 @@ fn related(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         context.sessions.end(&found);
         return refused;
     }
-    if !found.is_of(snapshot.generation) && !found.is_of_later(snapshot.generation) {
+    if is_stale(context, &found) {
         let Decision { outcome, by } = policy::reevaluate(snapshot, &tuples.policy_flow());
         if outcome.verdict() != Verdict::Forward {
             refuse(context, &found, outcome);

@@ -7,7 +7,7 @@ use acl::{AddressMap, Key, Table};
 
 use super::{Deciders, Decision, RuleAt, key};
 use crate::wire::Flow;
-use crate::{AclBinding, Outcome, PortId, PortState};
+use crate::{AclBinding, Outcome, PortId, PortState, Snapshot};
 
 /// The connections of one vector that ACLs decide about.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl<'a> PolicyBatch<'a> {
     /// Adds a connection by its original tuple, with those of its pods that are on this cluster
     /// node.
     #[inline]
-    pub(crate) fn push(
+    fn push(
         &mut self,
         flow: &Flow,
         initiator: Option<(PortId, &'a PortState)>,
@@ -103,9 +103,26 @@ impl<'a> PolicyBatch<'a> {
         self.keys.push(key(flow));
     }
 
+    /// Adds a connection between these pods in every form that policies may name it by.
+    #[inline]
+    pub(crate) fn push_all_forms(
+        &mut self,
+        snapshot: &Snapshot,
+        flow: &Flow,
+        initiator: Option<(PortId, &'a PortState)>,
+        responder: Option<(PortId, &'a PortState)>,
+    ) {
+        self.push(flow, initiator, responder);
+        // Only an end that is no pod here may be a cluster node.
+        if initiator.is_some() != responder.is_some() {
+            super::further_forms(snapshot, flow, initiator.is_some(), responder.is_some())
+                .for_each(|form| self.push_form(&form));
+        }
+    }
+
     /// Adds another form of the last connection.
     #[inline]
-    pub(crate) fn push_form(&mut self, flow: &Flow) {
+    fn push_form(&mut self, flow: &Flow) {
         if let Some(Entry { bindings, .. }) = self.entries.last() {
             let bindings = *bindings;
             let (found, refused) = ([Table::NONE; 2], None);
@@ -232,8 +249,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{evaluate, exempt, further_forms};
-    use crate::{Parts, PortKind, Snapshot};
+    use crate::policy::{evaluate, exempt};
+    use crate::{Parts, PortKind};
 
     /// Pods 10.1.0.0 to 10.1.0.7 here, others elsewhere; 10.1.0.100 is the cluster node.
     fn address(n: u8) -> Address {
@@ -309,9 +326,7 @@ mod tests {
                 match exempt(&snapshot, &flow, from, to) {
                     Some(outcome) => prop_assert_eq!(evaluate(&snapshot, &flow).outcome, outcome),
                     None => {
-                        entries.push(&flow, initiator, responder);
-                        further_forms(&snapshot, &flow, initiator.is_some(), responder.is_some())
-                            .for_each(|form| entries.push_form(&form));
+                        entries.push_all_forms(&snapshot, &flow, initiator, responder);
                         expected.push(evaluate(&snapshot, &flow));
                     }
                 }

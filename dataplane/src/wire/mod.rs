@@ -228,7 +228,7 @@ pub(crate) fn parse_into(
 }
 
 /// The same for packets of every kind.
-fn parse_any(frame: &[u8], length: usize, headers: &mut Headers) -> Result<(), Outcome> {
+pub(crate) fn parse_any(frame: &[u8], length: usize, headers: &mut Headers) -> Result<(), Outcome> {
     if frame.len() < ETHERNET {
         return Err(Outcome::Truncated);
     }

@@ -29,16 +29,6 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Queues a frame for transmission with this vector; completes its checksum unless the port
-    /// does.
-    #[inline]
-    pub(super) fn leave(&mut self, mut frame: Frame, memory: &Memory) {
-        if !self.accepts_partial_checksums {
-            memory.complete_checksum(&mut frame);
-        }
-        self.leaving.push(frame);
-    }
-
     /// Copies the frames that leave with this vector to the captures.
     #[cold]
     pub(super) fn capture_leaving(&self, memory: &Memory) {
@@ -166,8 +156,7 @@ impl Slots {
         memory: &Memory,
     ) -> Result<(), Frame> {
         let Some(place) = self.place(id) else { return Err(frame) };
-        let slot = &mut self.slots[place];
-        if slot.id != id {
+        if self.slots[place].id != id {
             let Some(Some(member)) = self.members.get(usize::from(id.0)) else {
                 return Err(frame);
             };
@@ -176,7 +165,7 @@ impl Slots {
             member.counters.sent.add(1);
             member.counters.sent_bytes.add(frame.len() as u64);
         }
-        slot.leave(frame, memory);
+        self.leave_at(place, std::iter::once(frame), memory);
         Ok(())
     }
 
@@ -187,7 +176,8 @@ impl Slots {
         self.place(id).filter(|place| self.slots[*place].id == id)
     }
 
-    /// Has frames leave by the port at a place with this vector.
+    /// Queues frames for transmission with this vector by the port at a place; completes their
+    /// checksums unless the port does.
     #[inline]
     pub(super) fn leave_at(
         &mut self,

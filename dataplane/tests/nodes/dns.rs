@@ -161,7 +161,7 @@ fn pods_that_flood_leave_room_for_an_answer_of_each_other_pod() {
     assert_eq!(held, [32, 32, 32, 32, 32, 32, 32, 32, 1, 1]);
 }
 
-/// With nobody who reads the copies, answers leave, and no place stays taken.
+/// Without a receiver of the copies, answers are sent at once and take no place.
 #[test]
 fn answers_that_cannot_be_copied_take_no_place() {
     let mut rig = Rig::new_with_frames(parts(1), 8192);
