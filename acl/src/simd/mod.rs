@@ -136,6 +136,14 @@ pub(crate) mod tests {
         }
     }
 
+    /// The result of `body`, which is the same in every form.
+    pub(crate) fn same_in_each_form<T: PartialEq + std::fmt::Debug>(body: impl Fn() -> T) -> T {
+        let mut results = Vec::new();
+        in_each_form(|_| results.push(body()));
+        assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
+        results.swap_remove(0)
+    }
+
     #[test]
     fn counts_ascending_numbers() {
         let numbers: [u16; 10] = std::array::from_fn(|at| (at * at * 800) as u16);
