@@ -49,6 +49,23 @@ pub(crate) struct Policies {
     pub(crate) api_server: Arc<[IpAddr]>,
 }
 
+impl Policies {
+    /// Names those that have rules for `direction`, in their order.
+    pub(crate) fn with_rules(&self, direction: Direction) -> Vec<String> {
+        let cluster = |list: &[ClusterWide]| -> Vec<String> {
+            let list = list.iter().filter(|policy| !policy.direction(direction).is_empty());
+            list.map(ToString::to_string).collect()
+        };
+        let namespaced = self.namespaced.iter();
+        let namespaced = namespaced.filter(|it| it.direction(direction).is_some());
+        let mut names = cluster(&self.firewalls);
+        names.extend(cluster(&self.admin));
+        names.extend(namespaced.map(|it| format!("NetworkPolicy {}", it.key)));
+        names.extend(cluster(&self.baseline));
+        names
+    }
+}
+
 /// A policy that is in no namespace.
 #[derive(Clone, Debug)]
 pub(crate) enum ClusterWide {

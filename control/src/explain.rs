@@ -9,7 +9,6 @@ use std::sync::Arc;
 use acl::{Action, End, PortRange, Rule};
 use serde::Serialize;
 
-use crate::configurator::ClusterWide;
 use crate::model::{Direction, Namespaces, Selector};
 use crate::peers::{PeerSet, PodPeers};
 use crate::{Control, PodAcl, PodKey};
@@ -76,18 +75,7 @@ impl Control {
     /// Names every policy that selects a pod and has rules for `direction`, in their order.
     pub fn selecting(&self, pod: &PodKey, direction: Direction) -> Vec<String> {
         let Some(pod) = self.pod(pod) else { return Vec::new() };
-        let policies = self.policies_of(pod);
-        let cluster = |list: &[ClusterWide]| -> Vec<String> {
-            let list = list.iter().filter(|policy| !policy.direction(direction).is_empty());
-            list.map(ToString::to_string).collect()
-        };
-        let namespaced = policies.namespaced.iter();
-        let namespaced = namespaced.filter(|it| it.direction(direction).is_some());
-        let mut names = cluster(&policies.firewalls);
-        names.extend(cluster(&policies.admin));
-        names.extend(namespaced.map(|it| format!("NetworkPolicy {}", it.key)));
-        names.extend(cluster(&policies.baseline));
-        names
+        self.policies_of(pod).with_rules(direction)
     }
 
     /// Whether a rule is about cluster nodes with faults while there are none.

@@ -28,7 +28,16 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Sends a request and waits for its answer. The body of a `PATCH` is a JSON merge patch (RFC 7396).
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Refused(status.code, status.message.clone()),
+            error => Self::Broken(with_causes(&error)),
+        }
+    }
+}
+
+/// Makes a request and waits for its answer. The body of a `PATCH` is a JSON merge patch (RFC 7396).
 pub(super) async fn call(
     client: &Client,
     method: &str,
@@ -46,12 +55,17 @@ pub(super) async fn call(
         .header(http::header::CONTENT_TYPE, content)
         .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
         .map_err(|error| Failure::Broken(error.to_string()))?;
-    match tokio::time::timeout(timeout, client.request::<Value>(request)).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) => {
-            Err(Failure::Refused(status.code, status.message.clone()))
-        }
-        Ok(Err(error)) => Err(Failure::Broken(with_causes(&error))),
+    send(client, request, timeout).await
+}
+
+/// Sends a request and waits for its answer.
+pub(super) async fn send(
+    client: &Client,
+    request: http::Request<Vec<u8>>,
+    timeout: Duration,
+) -> Result<Value, Failure> {
+    match tokio::time::timeout(timeout, client.request(request)).await {
+        Ok(answer) => Ok(answer?),
         Err(_) => Err(Failure::Late(timeout)),
     }
 }

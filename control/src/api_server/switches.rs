@@ -19,8 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::Connection;
-use super::call::{Failure, call};
-use super::list::with_causes;
+use super::call::{Failure, call, send};
 use super::watch::escaped;
 
 /// Where switches are deployed, and how they are recognized.
@@ -137,11 +136,8 @@ impl Switches {
     }
 
     async fn page(&self, switch: &SwitchPod, path: &str) -> Result<Value, String> {
-        let answer = self.client.request::<Value>(self.request(switch, path)?);
-        match tokio::time::timeout(TIMEOUT, answer).await {
-            Ok(answer) => answer.map_err(|error| in_words(&error)),
-            Err(_) => Err(format!("no answer within {TIMEOUT:?}")),
-        }
+        let request = self.request(switch, path)?;
+        send(&self.client, request, TIMEOUT).await.map_err(|failure| failure.to_string())
     }
 
     /// Passes on the lines at `path` of a switch, until it ends or `take` returns `false`.
@@ -156,8 +152,8 @@ impl Switches {
     ) -> Result<(), String> {
         let stream = self.client.request_stream(self.request(switch, path)?);
         let stream = match tokio::time::timeout(TIMEOUT, stream).await {
-            Ok(stream) => stream.map_err(|error| in_words(&error))?,
-            Err(_) => return Err(format!("no answer within {TIMEOUT:?}")),
+            Ok(stream) => stream.map_err(|error| Failure::from(error).to_string())?,
+            Err(_) => return Err(Failure::Late(TIMEOUT).to_string()),
         };
         let mut stream = std::pin::pin!(stream);
         let mut line = String::new();
@@ -251,11 +247,4 @@ async fn request(
         Failure::Late(_) => format!("API server: {failure}"),
         failure => failure.to_string(),
     })
-}
-
-fn in_words(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => format!("{} {}", status.code, status.message.trim()),
-        error => with_causes(error),
-    }
 }

@@ -75,6 +75,11 @@ impl Cache {
         })
     }
 
+    /// All pods.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.namespaces.values().flat_map(|entry| entry.pods.values())
+    }
+
     /// All objects, shared.
     pub(crate) fn stored(&self) -> impl Iterator<Item = StoredObject> {
         let explicit = self.namespaces.iter().filter(|(_, entry)| entry.explicit);
@@ -83,7 +88,6 @@ impl Cache {
             StoredObject::Namespace(Namespace { name, labels, complete: entry.complete })
         });
         let entries = || self.namespaces.values();
-        let pods = entries().flat_map(|entry| entry.pods.values());
         let policies = entries().flat_map(|entry| entry.policies.values());
         let cluster_policies = self.cluster_policies.values();
         let firewalls = self.firewalls.values();
@@ -91,7 +95,7 @@ impl Cache {
         let (services, slices) = (self.services.values(), self.endpoint_slices.values());
         namespaces
             .chain(self.nodes.values().map(|it| StoredObject::Node(Arc::clone(it))))
-            .chain(pods.map(|it| StoredObject::Pod(Arc::clone(it))))
+            .chain(self.pods().map(|it| StoredObject::Pod(Arc::clone(it))))
             .chain(policies.map(|it| StoredObject::NetworkPolicy(Arc::clone(it))))
             .chain(cluster_policies.map(|it| StoredObject::ClusterNetworkPolicy(Arc::clone(it))))
             .chain(firewalls.map(|it| StoredObject::ClusterEgressFirewall(Arc::clone(it))))

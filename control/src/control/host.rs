@@ -11,8 +11,9 @@ use std::sync::Arc;
 use acl::{End, PeerSetId, Rule};
 
 use super::{Control, Scope};
-use crate::configurator;
+use crate::configurator::{self, Policies};
 use crate::fault::{Fault, FieldFault};
+use crate::membership::Membership;
 use crate::model::{ClusterHostFirewall, Direction, Pod};
 use crate::render;
 use crate::view::{HostFirewall, HostPod};
@@ -46,8 +47,8 @@ impl Control {
         self.host.network.is_stale = true;
     }
 
-    /// What policies say about pods on the host network of this cluster node that cannot be
-    /// enforced, as faults of the pods. Empty unless it is wanted.
+    /// The parts of policies that cannot be enforced for pods on the host network of this cluster node,
+    /// as faults of the pods. Empty without [`enforce_host_network`](Self::enforce_host_network).
     pub fn host_network_faults(&self) -> &[Fault] {
         &self.host.network.faults
     }
@@ -94,10 +95,7 @@ impl Control {
             fresh.push(HostFirewall { name, failsafe, ingress, egress });
         }
         let lists = fresh.iter().flat_map(|it| it.ingress.iter().chain(it.egress.iter()));
-        let sets: Vec<PeerSetId> = sets(lists).collect();
-        sets.iter().for_each(|set| self.membership.retain(*set));
-        let before = std::mem::replace(&mut self.host.sets, sets);
-        before.into_iter().for_each(|set| self.membership.release(set));
+        keep(&mut self.membership, &mut self.host.sets, sets(lists).collect());
         if *self.host.firewalls != *fresh {
             self.host.firewalls = fresh.into();
         }
@@ -115,59 +113,35 @@ impl Control {
         let known: Vec<Arc<Pod>> = known.cloned().collect();
         let (mut fresh, mut faults) = (Vec::new(), Vec::new());
         for pod in known {
-            faults.extend(self.unenforced(&pod));
-            let Some(rules) = self.host_ingress(&pod).filter(|_| !pod.declared_ports.is_empty())
-            else {
+            let policies = self.policies_of(&pod);
+            faults.extend(unenforced(&pod, &policies));
+            if pod.declared_ports.is_empty() {
                 continue;
-            };
+            }
+            let Some(rules) = self.host_ingress(&pod, &policies) else { continue };
             self.need_content();
             let (cache, membership) = (&self.cache, &mut self.membership);
             let ingress = render::rules(rules, Direction::Ingress, cache, membership).into();
             let (key, ports) = (pod.key.clone(), Arc::clone(&pod.declared_ports));
             fresh.push(HostPod { key, ports, ingress });
         }
-        let sets: Vec<PeerSetId> = sets(fresh.iter().flat_map(|it| it.ingress.iter())).collect();
-        sets.iter().for_each(|set| self.membership.retain(*set));
+        let sets = sets(fresh.iter().flat_map(|it| it.ingress.iter())).collect();
         let network = &mut self.host.network;
+        keep(&mut self.membership, &mut network.sets, sets);
         network.faults = faults;
         if *network.pods != *fresh {
             network.pods = fresh.into();
         }
-        let pods = Arc::clone(&network.pods);
-        let before = std::mem::replace(&mut network.sets, sets);
-        before.into_iter().for_each(|set| self.membership.release(set));
-        pods
+        Arc::clone(&network.pods)
     }
 
     /// The ingress rules of a pod on the host network; `None` if no policy selects it. One that
     /// could not be read, or whose namespace could not be, is closed.
-    fn host_ingress(&self, pod: &Pod) -> Option<Vec<configurator::BasicRule>> {
-        let namespace = self.cache.namespaces().get(&pod.key.namespace);
-        if !pod.complete || namespace.is_none_or(|entry| !entry.complete) {
-            return Some(configurator::closed(&pod.key));
+    fn host_ingress(&self, pod: &Pod, policies: &Policies) -> Option<Vec<configurator::BasicRule>> {
+        match self.is_readable(pod) {
+            true => configurator::ingress_rules(pod, policies),
+            false => Some(configurator::closed(&pod.key)),
         }
-        configurator::ingress_rules(pod, &self.policies_of(pod))
-    }
-
-    /// What cannot be enforced of the policies that select a pod on the host network.
-    fn unenforced(&self, pod: &Pod) -> Vec<Fault> {
-        let object = ObjectRef {
-            kind: Kind::Pod,
-            namespace: Some(Arc::clone(&pod.key.namespace)),
-            name: Arc::clone(&pod.key.name),
-        };
-        let mut faults = Vec::new();
-        let mut add = |direction: Direction, why: &str| {
-            for policy in self.selecting(&pod.key, direction) {
-                let problem = format!("{} of {policy} is not enforced: {why}", direction.field());
-                faults.push(FieldFault::new("spec.hostNetwork", problem).of(object.clone()));
-            }
-        };
-        if pod.declared_ports.is_empty() {
-            add(Direction::Ingress, "no container declares a port");
-        }
-        add(Direction::Egress, "ports do not tell what the pod opens from what its node does");
-        faults
     }
 
     /// The content of peer sets is published from now on.
@@ -188,6 +162,34 @@ impl Control {
         };
         self.cache.host_firewalls().values().filter(selects).cloned().collect()
     }
+}
+
+/// The parts of its policies that cannot be enforced for a pod on the host network.
+fn unenforced(pod: &Pod, policies: &Policies) -> Vec<Fault> {
+    let object = ObjectRef {
+        kind: Kind::Pod,
+        namespace: Some(Arc::clone(&pod.key.namespace)),
+        name: Arc::clone(&pod.key.name),
+    };
+    let mut faults = Vec::new();
+    let mut add = |direction: Direction, why: &str| {
+        for policy in policies.with_rules(direction) {
+            let problem = format!("{} of {policy} is not enforced: {why}", direction.field());
+            faults.push(FieldFault::new("spec.hostNetwork", problem).of(object.clone()));
+        }
+    };
+    if pod.declared_ports.is_empty() {
+        add(Direction::Ingress, "no container declares a port");
+    }
+    add(Direction::Egress, "ports do not tell what the pod opens from what its node does");
+    faults
+}
+
+/// Keeps `sets` instead of those kept before.
+fn keep(membership: &mut Membership, kept: &mut Vec<PeerSetId>, sets: Vec<PeerSetId>) {
+    sets.iter().for_each(|set| membership.retain(*set));
+    let before = std::mem::replace(kept, sets);
+    before.into_iter().for_each(|set| membership.release(set));
 }
 
 fn sets<'a>(rules: impl Iterator<Item = &'a Rule>) -> impl Iterator<Item = PeerSetId> {

@@ -268,6 +268,11 @@ impl Control {
         self.cache.objects()
     }
 
+    /// All pods known.
+    pub fn known_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.cache.pods()
+    }
+
     /// Number of known objects by kind; kinds without any are left out.
     pub fn counts(&self) -> BTreeMap<Kind, usize> {
         self.cache.counts()

@@ -100,12 +100,17 @@ impl Control {
         }
     }
 
+    /// Whether pod and namespace are without faults; otherwise the pod's policies are unknown, and it
+    /// is closed.
+    pub(super) fn is_readable(&self, pod: &Pod) -> bool {
+        let namespace = self.cache.namespaces().get(&pod.key.namespace);
+        pod.complete && namespace.is_some_and(|entry| entry.complete)
+    }
+
     /// Whether the pod gets tables: it is in scope and takes part in policies.
     pub(super) fn is_local(&self, key: &PodKey) -> bool {
         let Some(pod) = self.cache.pod(key) else { return false };
-        let namespace = self.cache.namespaces().get(&key.namespace);
-        // Its policies are unknown: closed.
-        if !pod.complete || namespace.is_none_or(|entry| !entry.complete) {
+        if !self.is_readable(pod) {
             return false;
         }
         let in_scope = match &self.scope {
