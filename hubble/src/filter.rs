@@ -7,10 +7,11 @@ use ipnet::IpNet;
 use observe::verdicts::{End, Event};
 
 use crate::flow::{
-    CLUSTER, event_type, identity_of, ip_version, is_reply, number, tcp_flags, traffic_direction,
+    CLUSTER, event_type, identity_of, ip_version, is_reply, labels, number, tcp_flags,
+    traffic_direction,
 };
 use crate::messages::filter::{EventTypeFilter, FlowFilter};
-use crate::messages::flow::{TcpFlags, identity};
+use crate::messages::flow::TcpFlags;
 use crate::reason::drop_reason_of;
 use crate::selector::Selector;
 
@@ -159,7 +160,10 @@ impl EndFilter {
         any(&self.ip, |it| end.ip.is_some_and(|ip| it.contains(&ip)))
             && any(&self.pod, |it| end.pod.as_ref().is_some_and(|pod| it.is(pod)))
             && any(&self.fqdn, |it| end.name.as_ref().is_some_and(|name| it.matches(name)))
-            && any(&self.label, |it| it.matches(&labels(end, port)))
+            && (self.label.is_empty() || {
+                let own = labels(end, port);
+                self.label.iter().any(|it| it.matches(&own))
+            })
             && any(&self.port, |it| end.port == Some(*it))
             && any(&self.service, |it| end.service.as_ref().is_some_and(|own| it.is(own)))
             && any(&self.identity, |it| *it == identity_of(end, port))
@@ -170,18 +174,6 @@ impl EndFilter {
 /// Whether a list is empty, or has an entry for which it holds.
 fn any<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
     list.is_empty() || list.iter().any(holds)
-}
-
-/// Labels of an end as source, key and value.
-fn labels<'a>(end: &'a End, port: Option<&str>) -> Vec<(&'a str, &'a str, &'a str)> {
-    match identity_of(end, port) {
-        identity::HOST => vec![("reserved", "host", "")],
-        identity::WORLD => vec![("reserved", "world", "")],
-        _ => {
-            let labels = end.labels.iter().flat_map(|labels| labels.iter());
-            labels.map(|(key, value)| ("k8s", &**key, &**value)).collect()
-        }
-    }
 }
 
 fn is_type(wanted: &EventTypeFilter, event: &Event) -> bool {
@@ -287,7 +279,8 @@ impl Pattern {
 mod tests {
     use super::*;
     use crate::flow::tests::denied;
-    use crate::messages::filter::{Empty, Experimental};
+    use crate::messages::Empty;
+    use crate::messages::filter::Experimental;
 
     fn of(change: impl FnOnce(&mut FlowFilter)) -> FlowFilter {
         let mut filter = FlowFilter::default();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp as Moment;
-use observe::verdicts::{Direction, End, Event, Verdict};
+use observe::verdicts::{Direction, End, Event, Verdict, policy_of};
 
 use crate::messages::Timestamp;
 use crate::messages::flow::{
@@ -194,21 +194,38 @@ fn layer4(event: &Event) -> Option<Layer4> {
 
 fn endpoint(end: &End, port: Option<&str>) -> Endpoint {
     let identity = identity_of(end, port);
+    let labels = labels(end, port).into_iter().map(|label| match label {
+        (RESERVED, key, _) => format!("{RESERVED}:{key}"),
+        (source, key, value) => format!("{source}:{key}={value}"),
+    });
+    let labels = labels.collect();
     let Some((namespace, name)) = end.pod.as_deref().and_then(|pod| pod.split_once('/')) else {
-        let labels = match identity {
-            identity::HOST => vec!["reserved:host".to_owned()],
-            identity::WORLD => vec!["reserved:world".to_owned()],
-            _ => Vec::new(),
-        };
         return Endpoint { identity, labels, ..Endpoint::default() };
     };
-    let labels = end.labels.iter().flat_map(|labels| labels.iter());
     Endpoint {
         identity,
         namespace: namespace.to_owned(),
-        labels: labels.map(|(key, value)| format!("k8s:{key}={value}")).collect(),
+        labels,
         pod_name: name.to_owned(),
         cluster_name: CLUSTER.to_owned(),
+    }
+}
+
+/// Source of labels that are no pod's.
+const RESERVED: &str = "reserved";
+
+/// Labels of an end as source, key and value.
+pub(crate) fn labels<'a>(
+    end: &'a End,
+    port: Option<&str>,
+) -> Vec<(&'static str, &'a str, &'a str)> {
+    match identity_of(end, port) {
+        identity::HOST => vec![(RESERVED, "host", "")],
+        identity::WORLD => vec![(RESERVED, "world", "")],
+        _ => {
+            let labels = end.labels.iter().flat_map(|labels| labels.iter());
+            labels.map(|(key, value)| ("k8s", &**key, &**value)).collect()
+        }
     }
 }
 
@@ -251,14 +268,7 @@ fn is_ingress(rule: &str, denied: Option<Direction>) -> bool {
 
 /// The policies that a rule's text names: `KIND NS/NAME ingress[0]`, `default-deny of KIND NS/NAME, …`.
 fn policies(rule: &str) -> impl Iterator<Item = Policy> {
-    let names = match rule.strip_prefix("default-deny of ") {
-        Some(names) => names,
-        None if direction_of(rule).is_some() => {
-            rule.rsplit_once(' ').map_or(rule, |(policy, _)| policy)
-        }
-        None => rule,
-    };
-    names.split(", ").filter_map(|text| {
+    policy_of(rule).split(", ").filter_map(|text| {
         let (kind, name) = text.split_once(' ')?;
         let (namespace, name) = name.split_once('/').unwrap_or(("", name));
         let [name, namespace, kind] = [name, namespace, kind].map(str::to_owned);

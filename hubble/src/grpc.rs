@@ -37,7 +37,7 @@ pub(crate) enum Code {
     Internal = 13,
     /// Try again later.
     Unavailable = 14,
-    /// The client did not say who it is.
+    /// The client has no valid credentials.
     Unauthenticated = 16,
 }
 

@@ -1,8 +1,8 @@
-//! Sockets, TLS, and which clients are let in.
+//! Sockets, TLS, and the authentication of clients.
 //!
-//! | where | who is let in |
+//! | listener | clients that it serves |
 //! |---|---|
-//! | a unix socket | whoever the file's mode lets connect |
+//! | a unix socket | those that the file's mode permits to connect |
 //! | an address, over TLS | a client with a certificate of a known authority, or with a token that the API server reviews |
 //!
 //! A token comes as `authorization: Bearer`, or as the password of `Basic`, which is what `hubble` can send.

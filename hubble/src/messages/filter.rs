@@ -1,5 +1,6 @@
 //! `flow.FlowFilter`.
 
+use super::Empty;
 use super::flow::TcpFlags;
 
 /// `flow.FlowFilter`: all fields that are set have to match; of a list, one entry.
@@ -175,7 +176,3 @@ pub struct Experimental {
     #[prost(string, repeated, tag = "1")]
     pub cel_expression: Vec<String>,
 }
-
-/// A message whose fields do not matter.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Empty {}

@@ -43,7 +43,7 @@ impl Denials {
 }
 
 /// The policy of a rule: `KIND NAME` without `ingress[0]`; of a default, the policies that isolate.
-fn policy_of(rule: &str) -> &str {
+pub fn policy_of(rule: &str) -> &str {
     match rule.rsplit_once(' ') {
         Some((policy, place)) if place.ends_with(']') && policy.contains(' ') => policy,
         _ => rule.strip_prefix("default-deny of ").unwrap_or(rule),

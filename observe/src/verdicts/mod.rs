@@ -19,6 +19,7 @@ mod wanted;
 
 pub use broker::{Counts, EventBroker, Names, Observer};
 pub use broker::{flag_names, protocol_name};
+pub use denials::policy_of;
 #[cfg(test)]
 pub(crate) use event::tests::denied;
 pub use event::{Direction, End, Event, PodLabels};
