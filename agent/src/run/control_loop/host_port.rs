@@ -145,7 +145,6 @@ impl HostPort {
         match result {
             Ok(open) => {
                 self.port.opened(open);
-                ports.add_wires_of_flow_offload();
                 ports.bring_up_with_next_snapshot(self.port.interface.clone());
             }
             Err(error) => {

@@ -254,19 +254,26 @@ impl Ports {
             self.switch().add_queues(id, ports);
         }
         let (owner, interface) = (request.owner.clone(), request.interface.clone());
-        self.served.insert(id, Served { owner, interface, index, queues });
+        let served = Served { owner, interface, index, queues };
+        self.add_wire_of_flow_offload(id, &served);
+        self.served.insert(id, served);
         self.changed(Change::Snapshot);
         Ok(OpenPort { id, index, mtu, mode, queues })
     }
 
-    /// Lets connections of pods leave by the uplink and the host port, where flow offload runs.
-    pub(super) fn add_wires_of_flow_offload(&self) {
-        let Some((_, offload)) = self.punt_link.running() else { return };
-        for (id, served) in &self.served {
-            if matches!(served.owner, Owner::Uplink | Owner::Host) {
-                offload.add_wire(*id, served.index);
-            }
+    /// Lets connections of pods leave by a port, if it is the uplink or the host port and flow offload
+    /// runs.
+    fn add_wire_of_flow_offload(&self, id: PortId, served: &Served) {
+        if let Some((_, offload)) = self.punt_link.running()
+            && matches!(served.owner, Owner::Uplink | Owner::Host)
+        {
+            offload.add_wire(id, served.index);
         }
+    }
+
+    /// The same for the ports that were open before flow offload ran.
+    pub(super) fn add_wires_of_flow_offload(&self) {
+        self.served.iter().for_each(|(id, served)| self.add_wire_of_flow_offload(*id, served));
     }
 
     /// Hands the punt link to the workers.

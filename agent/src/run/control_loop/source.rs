@@ -267,11 +267,8 @@ impl ControlLoop {
             .collect();
         self.shared.broker.set_cluster_names(names);
         if self.shared.config.hubble.listen.is_some() {
-            let objects = self.control.objects();
-            let labels = objects.filter_map(|object| match object {
-                Object::Pod(pod) => Some((pod.key.to_string().into(), labels_of(&pod))),
-                _ => None,
-            });
+            let pods = self.control.known_pods();
+            let labels = pods.map(|pod| (pod.key.to_string().into(), labels_of(pod)));
             self.shared.broker.set_labels(labels.collect());
         }
     }

@@ -77,7 +77,6 @@ impl UplinkPort {
         match result {
             Ok(open) => {
                 self.port.opened(open);
-                ports.add_wires_of_flow_offload();
                 self.mac = mac.unwrap_or_default();
                 self.next_hops.refresh();
             }

@@ -60,14 +60,19 @@ impl KernelInterfaces {
 
 impl KernelInterfaces {
     /// Opens a port whose queues post so many frames each. The loss of its XDP program is reported as
-    /// that of the interface with number `reported`.
-    fn open_with(&mut self, interface: &str, fill: u32, reported: u32) -> Result<Opened, String> {
+    /// that of the interface with number `reported`, or else as its own.
+    fn open_with(
+        &mut self,
+        interface: &str,
+        fill: u32,
+        reported: Option<u32>,
+    ) -> Result<Opened, String> {
         let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
         let options = PortOptions { fill, fallback: Fallback::Drop };
         let ports = self.umem.open_queues(interface, &options);
         let ports = ports.map_err(|error| error.to_string())?;
         let mode = ports.first().map(AfXdpPort::mode);
-        self.guard(interface, reported);
+        self.guard(interface, reported.unwrap_or(link.index));
         // An earlier process may have used flow offload.
         flow_offload::Kernel::release(link.index);
         Ok(as_one(ports, mode, &link))
@@ -92,8 +97,7 @@ impl OpenUplink {
 
 impl Interfaces for KernelInterfaces {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
-        let link = self.netlink.link(interface).map_err(|error| error.to_string())?;
-        self.open_with(interface, self.frames_per_port, link.index)
+        self.open_with(interface, self.frames_per_port, None)
     }
 
     fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
@@ -101,7 +105,7 @@ impl Interfaces for KernelInterfaces {
         let fill = self.umem.frames() / PUNT_LINK / queues.max(1);
         let fill = fill.max(self.frames_per_port);
         // Once open, this end drops the frames that no worker reads.
-        Ok((self.open_with(punt::SWITCH_END, fill, link.switch.index)?, link.kernel.index))
+        Ok((self.open_with(punt::SWITCH_END, fill, None)?, link.kernel.index))
     }
 
     fn describe(&mut self, interface: &str) -> Result<(u32, u16), String> {
@@ -164,7 +168,8 @@ impl Interfaces for KernelInterfaces {
         // Its link is made anew.
         self.guarded.lock().retain(|_, program| program.reported != link.index);
         let pair = punt::set_up_uplink(queues).map_err(|error| error.to_string())?;
-        let opened = self.open_with(punt::UPLINK_SWITCH_END, self.frames_per_port, link.index)?;
+        let opened =
+            self.open_with(punt::UPLINK_SWITCH_END, self.frames_per_port, Some(link.index))?;
         let steered = offload.set_uplink(link.index, pair.kernel.index);
         steered.map_err(|error| error.to_string())?;
         [punt::UPLINK_KERNEL_END, punt::UPLINK_SWITCH_END]
