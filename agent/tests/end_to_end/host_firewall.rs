@@ -386,7 +386,7 @@ fn host_network(enforcer: &'static str) {
         let is_it = |it: &Value| it["by"][0] == by && it["to"]["port"] == WEB;
         denied.iter().any(is_it).then_some(())
     });
-    // Without declared ports nothing tells the pod from its cluster node.
+    // A pod that declares no port cannot be distinguished from its cluster node.
     node.api_server().apply(exporter(json!([])));
     node.eventually("the ports are the cluster node's", || {
         connect(&hosts.outside, NODE[1], WEB).is_ok().then_some(())

@@ -79,7 +79,7 @@ fn the_switch_serves_host_ports_to_pods_as_well() {
     }
     assert!(!asks(&near.namespace, "192.0.2.2", 8080), "the other cluster node has no such pod");
 
-    // Policies see who asks.
+    // Policies decide by the client's own address.
     lan.apply("policy", &policy("far", &format!("{}/32", far.v4())));
     assert!(asks(&far.namespace, "192.0.2.1", 8080));
     assert!(!asks(&near.namespace, "192.0.2.1", 8080) && !asks(&lan.world, "192.0.2.1", 8080));

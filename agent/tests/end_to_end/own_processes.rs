@@ -158,7 +158,7 @@ fn services_are_reached_at_node_ports_and_external_addresses() {
     assert!(sessions.contains("169.254.1.2:30080"), "{sessions}");
 }
 
-/// Answers with as many bytes as it is asked for, from whatever address the kernel chooses.
+/// Answers a request with the number of bytes that it names; the kernel chooses the source address.
 const ECHO: &str = "
 import socket
 udp = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::cluster_node::{ClusterNode, PATIENCE, Pod, flow_offload};
 use crate::lan::Lan;
 use crate::requires_the_machine;
+use crate::several_nodes::apply_service;
 
 /// What the uplink's parts are, by worker.
 fn uplink_parts(node: &ClusterNode) -> Vec<Value> {
@@ -76,21 +77,7 @@ fn connections_from_outside_come_by_all_queues() {
     let node = &lan.nodes[0];
     let db = node.pod("db", "db");
     let _server = db.serve_redis();
-    let metadata = json!({"name": "db", "namespace": "default",
-        "labels": {"kubernetes.io/service-name": "db"}});
-    lan.apply(
-        "service",
-        &json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
-        "spec": {"clusterIPs": ["10.96.0.10"],
-            "ports": [{"port": 6380, "targetPort": 6379, "nodePort": 30379}]}}),
-    );
-    lan.apply(
-        "slice",
-        &json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "addressType": "IPv4", "metadata": metadata,
-        "endpoints": [{"addresses": [db.v4()], "nodeName": "node1", "conditions": {"ready": true}}],
-        "ports": [{"port": 6379}]}),
-    );
+    apply_service(&lan, &db, "node1", &json!({}));
     let asks = || {
         let command = ["timeout", "5", "redis-cli", "-h", "192.0.2.1", "-p", "30379", "ping"];
         String::from_utf8_lossy(&lan.world.try_exec(command).stdout).trim() == "PONG"

@@ -36,7 +36,8 @@ fn service(pod: &Pod<'_>, node: &str, spec: &Value) -> [Value; 2] {
     [service, slice]
 }
 
-fn apply_service(lan: &Lan, pod: &Pod<'_>, node: &str, spec: &Value) {
+/// Applies a service with one endpoint, at node port 30379 unless `spec` says otherwise.
+pub(crate) fn apply_service(lan: &Lan, pod: &Pod<'_>, node: &str, spec: &Value) {
     let [service, slice] = service(pod, node, spec);
     lan.apply("service", &service);
     lan.apply("slice", &slice);

@@ -113,7 +113,7 @@ pub(crate) fn cases() -> impl Strategy<Value = Case> {
                 class,
                 payload,
                 sum,
-                // Without a kernel's own stack nothing tells how they are to be cut in a tunnel.
+                // A test run sets no segmentation type, which a tunnel needs to cut segments.
                 segment: segment.filter(|_| path.outside().is_none()),
                 padding,
             }

@@ -54,8 +54,8 @@ fn the_program_makes_of_a_packet_what_the_graph_does() {
     runner.run(&cases(), run).unwrap();
 }
 
-/// Outside of the kernel's stack nothing tells the program that a checksum is unfinished; the
-/// translation of such packets is tested with real ones.
+/// Whether the case is translated. A test run cannot mark a checksum as partial: the translation of such
+/// packets is tested with real ones.
 fn key_is_translated(case: &Case) -> bool {
     case.tuples().is_translated()
 }

@@ -12,6 +12,7 @@ use super::{arrived, asks, bytes, forwarded, iperf3, offload, wait_for_offload, 
 use crate::cluster_node::{ClusterNode, PATIENCE, Pod};
 use crate::lan::Lan;
 use crate::requires_the_machine;
+use crate::several_nodes::apply_service;
 
 const ROUTED: [&str; 4] = ["--flow-offload", "on", "--underlay", "routed"];
 const TUNNELS: [&str; 2] = ["--flow-offload", "on"];
@@ -115,21 +116,7 @@ fn clients_outside_of_the_cluster_are_served_by_the_kernel() {
         let node = &lan.nodes[0];
         let server = node.pod("server", "server");
         let _redis = server.serve_redis();
-        let metadata = json!({"name": "db", "namespace": "default",
-            "labels": {"kubernetes.io/service-name": "db"}});
-        lan.apply(
-            "service",
-            &json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
-                "spec": {"clusterIPs": ["10.96.0.10"],
-                    "ports": [{"port": 6379, "nodePort": 30379}]}}),
-        );
-        lan.apply(
-            "slice",
-            &json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-                "addressType": "IPv4", "metadata": metadata, "ports": [{"port": 6379}],
-                "endpoints": [{"addresses": [server.v4()], "nodeName": "node1",
-                    "conditions": {"ready": true}}]}),
-        );
+        apply_service(&lan, &server, "node1", &json!({}));
         let to: SocketAddr = "192.0.2.1:30379".parse().unwrap();
         let connect = || TcpStream::connect_timeout(&to, PATIENCE);
         let mut connection = lan.world.enter(connect).unwrap();
