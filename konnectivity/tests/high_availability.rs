@@ -209,13 +209,14 @@ async fn rolling_restarts_break_no_connection() {
             next += 1;
             until("the new agent", || servers.iter().all(|it| it.agents() >= 3)).await;
             agent.drain();
-            // Dials that its servers sent before they received the drain may still arrive.
+            // Dials that its servers sent before they received the drain may still arrive, late where
+            // the machine is busy.
             let mut idle = Instant::now();
             until("the old one's last connection", || {
                 if agent.targets() > 0 {
                     idle = Instant::now();
                 }
-                idle.elapsed() > Duration::from_secs(1)
+                idle.elapsed() > Duration::from_secs(4)
             })
             .await;
             *agent = new;
