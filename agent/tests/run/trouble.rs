@@ -182,6 +182,20 @@ fn idle_connections_and_waiting_attachments_block_nobody() {
 }
 
 #[test]
+fn a_connection_has_a_second_for_its_request() {
+    let files = NodeFiles::new("fresh");
+    let node = Node::start(&files);
+    let mut new: Vec<Client> = (0..128).map(|_| node.client()).collect();
+    let socket = files.socket();
+    let one_more = std::thread::spawn(move || {
+        Client::connect(&socket, Duration::from_secs(10)).unwrap().ready()
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(new.iter_mut().all(|it| it.ready().is_ok()));
+    one_more.join().unwrap().unwrap();
+}
+
+#[test]
 fn others_can_neither_hold_the_lock_nor_read_the_state() {
     use std::os::unix::fs::PermissionsExt;
 

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use local_api::{ApiError, ErrorKind};
 
@@ -15,6 +15,10 @@ use crate::run::shared_status::SharedStatus;
 
 /// Maximum of connections that neither stream nor wait for an attachment.
 pub(super) const CONNECTIONS: usize = 128;
+/// Time that every connection has for its request: it is not closed in favour of a new one before.
+const FRESH: Duration = Duration::from_secs(1);
+/// Interval at which a new connection looks for room again.
+const RETRY: Duration = Duration::from_millis(20);
 /// Maximum of pending attachments.
 const ATTACHING: usize = 1024;
 /// Maximum of streams.
@@ -73,15 +77,28 @@ impl Connection {
 
 impl Shared {
     /// Makes room for one more connection, if need be by closing the one that has been idle
-    /// longest; `false` if there is none.
+    /// longest, and waits while all idle ones are new; `false` if all of them are answered just now.
     pub(super) fn make_room(&self) -> bool {
+        let until = Instant::now() + 2 * FRESH;
+        while !self.has_room() {
+            if Instant::now() >= until || self.stop.load(Ordering::Acquire) {
+                return false;
+            }
+            std::thread::sleep(RETRY);
+        }
+        true
+    }
+
+    fn has_room(&self) -> bool {
         let mut connections = lock(&self.connections);
         let counts = |doing: &Doing| matches!(doing, Doing::Idle(_) | Doing::Answering);
         if connections.values().filter(|(_, doing)| counts(doing)).count() < CONNECTIONS {
             return true;
         }
         let idle = connections.iter().filter_map(|(number, (stream, doing))| match doing {
-            Doing::Idle(since) if !has_input(stream) => Some((*since, *number)),
+            Doing::Idle(since) if since.elapsed() >= FRESH && !has_input(stream) => {
+                Some((*since, *number))
+            }
             _ => None,
         });
         let Some((_, oldest)) = idle.min() else { return false };

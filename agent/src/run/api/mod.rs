@@ -2,7 +2,7 @@
 //!
 //! Each connection has a thread. There are four classes of connections: pending attachments,
 //! streams, captures, and all others. Each class has its own bound, so none displaces another; in the last
-//! class a new connection replaces the one that has been idle longest. Requests that only read are
+//! class a new connection replaces the one that has been idle longest, and at least for a second. Requests that only read are
 //! answered from the shared status; requests that change something go to the control loop.
 
 mod connections;
