@@ -59,6 +59,7 @@ pub fn render(values: &Value, namespace: &str) -> Vec<Value> {
         template.add_func("nindent", nindent);
         template.add_func("quote", quote);
         template.add_func("default", default);
+        template.add_func("omit", omit);
         template.parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         let rendered = template.render(&gtmpl::Context::from(context.clone()));
         let rendered = rendered.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -120,6 +121,17 @@ fn default(arguments: &[Tmpl]) -> Result<Tmpl, FuncError> {
         [_, given] => Ok(given.clone()),
         _ => Err(FuncError::ExactlyXArgs("default".into(), 2)),
     }
+}
+
+fn omit(arguments: &[Tmpl]) -> Result<Tmpl, FuncError> {
+    let [Tmpl::Object(fields) | Tmpl::Map(fields), names @ ..] = arguments else {
+        return Err(FuncError::Generic("omit takes an object and names".into()));
+    };
+    let mut fields = fields.clone();
+    for name in names {
+        fields.remove(json(name).as_str().unwrap_or_default());
+    }
+    Ok(Tmpl::Object(fields))
 }
 
 fn one(arguments: &[Tmpl]) -> Result<&Tmpl, FuncError> {

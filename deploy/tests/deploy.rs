@@ -40,18 +40,24 @@ fn kustomization(name: &str) -> Vec<Value> {
     objects
 }
 
-/// A strategic merge, as far as lists of things with names go.
+/// A strategic merge, as far as lists of things with names or mount paths, and of texts, go.
 fn merge(into: &mut Value, patch: &Value) {
     match (into, patch) {
         (Value::Object(into), Value::Object(patch)) => {
             for (field, value) in patch {
-                merge(into.entry(field).or_insert(Value::Null), value);
+                match value {
+                    Value::Null => drop(into.remove(field)),
+                    value => merge(into.entry(field).or_insert(Value::Null), value),
+                }
             }
         }
-        (Value::Array(into), Value::Array(patch)) => {
+        (Value::Array(into), Value::Array(patch)) if patch.iter().all(Value::is_object) => {
             for item in patch {
-                match into.iter_mut().find(|it| it["name"] == item["name"]) {
-                    Some(known) => merge(known, item),
+                let key = if item.get("name").is_some() { "name" } else { "mountPath" };
+                let known = into.iter().position(|it| it[key] == item[key]);
+                match known {
+                    Some(at) if item["$patch"] == "delete" => drop(into.remove(at)),
+                    Some(at) => merge(&mut into[at], item),
                     None => into.push(item.clone()),
                 }
             }
@@ -313,21 +319,32 @@ fn the_schema_knows_every_option() {
 fn beside_another_cni_plugin_nothing_is_installed_for_the_runtime() {
     let mut values = values();
     values["config"]["enforcer"] = json!("nftables");
-    // As Helm does with null.
-    for option in ["uplink", "underlay", "masquerade"] {
-        values["config"].as_object_mut().unwrap().remove(option);
-    }
     validate(&values).unwrap();
     let objects = render(&values, "kube-system");
+    let mut overlay = kustomization("nftables");
+    overlay.retain(|object| object["kind"] != "CustomResourceDefinition");
+    // Kustomize leaves an empty list where the chart has none.
+    let pod = "/spec/template/spec";
+    let daemonset = overlay.iter_mut().find(|it| it["kind"] == "DaemonSet").unwrap();
+    let spec = daemonset.pointer_mut(pod).unwrap().as_object_mut().unwrap();
+    assert_eq!(spec.remove("initContainers"), Some(json!([])));
+    assert_eq!(by_name(objects.clone()), by_name(overlay));
+
     let mut daemonset = object(&objects, "DaemonSet", "podgate");
-    let mut names = Vec::new();
-    each_container(&mut daemonset, |it| names.push(it["name"].as_str().unwrap().to_owned()));
-    assert_eq!(names, ["podgate"]);
-    let volumes = daemonset["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
-    let volumes: Vec<&str> = volumes.iter().map(|it| it["name"].as_str().unwrap()).collect();
-    assert_eq!(volumes, ["config", "run", "sysctl"]);
-    let config = object(&objects, "ConfigMap", "podgate");
-    let config = config_of(config["data"]["config.yaml"].as_str().unwrap());
+    let mut containers = Vec::new();
+    each_container(&mut daemonset, |it| containers.push(it.clone()));
+    assert_eq!(containers.len(), 1);
+    let privileges = &containers[0]["securityContext"]["capabilities"];
+    assert_eq!(*privileges, json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
+    assert_eq!(confine::capabilities::NFTABLES.bits().count_ones(), 1);
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&containers[0]["volumeMounts"]), ["config", "run"]);
+    assert_eq!(names(&daemonset.pointer(pod).unwrap()["volumes"]), ["config", "run"]);
+    let data = object(&objects, "ConfigMap", "podgate")["data"].clone();
+    assert_eq!(data.as_object().unwrap().len(), 1, "{data}");
+    let config = config_of(data["config.yaml"].as_str().unwrap());
     assert_eq!(config.enforcer, Enforcer::Nftables);
 }
 
@@ -349,6 +366,7 @@ fn containers_call_the_commands_as_they_are() {
     let server = documents(&folder().join("konnectivity-server/konnectivity-server.yaml"));
     let mut all = kustomization("base");
     all.extend(kustomization("konnectivity"));
+    all.extend(kustomization("nftables"));
     all.extend(server);
     let mut seen = 0;
     for object in &mut all {
@@ -365,7 +383,7 @@ fn containers_call_the_commands_as_they_are() {
             seen += 1;
         });
     }
-    assert_eq!(seen, 5);
+    assert_eq!(seen, 6);
 }
 
 #[test]
