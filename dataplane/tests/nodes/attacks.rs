@@ -8,7 +8,7 @@ use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{self, checksum, protocol};
 use dataplane::{AclBinding, Outcome, Parts, Peer, Routes, Underlay};
-use testkit::packet::{Packet, other, patch, ping, tcp, udp};
+use testkit::packet::{Packet, arp_request, neighbour_solicitation, other, patch, ping, tcp, udp};
 
 use crate::rig::{Rig, assert_is, host, ip, pod, uplink};
 
@@ -81,6 +81,37 @@ fn a_pod_sends_from_each_of_its_addresses_and_from_no_other() {
             ends(&mut rig, POD, udp(&from, to).payload(b"x"), outcome);
         }
     }
+}
+
+/// Packets, of open connections too, ARP and neighbour discovery.
+#[test]
+fn a_pod_sends_from_its_own_mac_address_alone() {
+    let own = [2, 0, 0, 0, 7, 1];
+    let mut parts = parts();
+    parts.ports[usize::from(POD)].as_mut().unwrap().mac = Some(own);
+    let mut rig = Rig::new(parts);
+    let macs = [(own, true), ([2, 0, 0, 0, 7, 2], false), ([2, 0, 0, 0, 9, 1], false)];
+    for (mac, is_own) in macs {
+        let outcome = |own: &'static str| if is_own { own } else { "spoofed-mac" };
+        for (n, (from, to)) in
+            [("10.1.0.2:5", "10.1.0.3:53"), ("[fd01::2]:5", "[fd01::3]:53")].into_iter().enumerate()
+        {
+            let packet = udp(from, to).payload(b"x").from_mac(mac);
+            ends(&mut rig, POD, packet, outcome("policy-allowed"));
+            assert_eq!(rig.receive(OTHER).is_some(), is_own, "{n}");
+            // The session of the pod's own frames carries no others.
+            let packet = udp(from, to).payload(b"x").from_mac([2, 0, 0, 0, 7, 3]);
+            ends(&mut rig, POD, packet, "spoofed-mac");
+        }
+        let arp = arp_request("10.1.0.2", "10.1.0.1").from_mac(mac).sender_mac(mac).build();
+        assert_eq!(rig.send(POD, arp).name(), outcome("arp-reply"));
+        let solicitation = || neighbour_solicitation("fd01::2", "fe80::1").from_mac(mac);
+        ends(&mut rig, POD, solicitation(), outcome("nd-reply"));
+        ends(&mut rig, POD, solicitation().vlan(0), outcome("nd-reply"));
+    }
+    // An ARP message with another sender than its frame's.
+    let arp = arp_request("10.1.0.2", "10.1.0.1").from_mac(own).sender_mac([2, 0, 0, 0, 7, 2]);
+    assert_eq!(rig.send(POD, arp.build()).name(), "spoofed-mac");
 }
 
 /// Whatever is known of the tunnel packet before it in a vector.
