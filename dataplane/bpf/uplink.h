@@ -294,7 +294,7 @@ static __always_inline int is_ours(uplink_context *context, const struct uplink_
 		__u8 type;
 
 		if (load_bytes(context, packet->l4, ports, sizeof(ports)))
-			return 0;
+			return is_pod(&packet->destination);
 		__builtin_memcpy(&type, ports, 1);
 		if (is_neighbour_discovery(packet->protocol, type))
 			return 0;

@@ -260,6 +260,13 @@ fn what_is_for_a_pod_reaches_the_switch_or_nobody() {
     assert!(!kernel_gets(&mut case, &priority(&v4, 3)));
     let cut = packet::cut(extended(3).build(), 14 + 40 + 12);
     assert!(!kernel_gets(&mut case, &cut));
+    // A message that is cut short is the switch's to drop.
+    for (from, to, l3) in [("192.0.2.9", "10.1.1.5", 20), ("2001:db8::9", "fd01:1::5", 40)] {
+        for length in [0, 4, 7] {
+            let echo = packet::ping(from, to, 1, 1).build();
+            assert!(case.takes(&packet::cut(echo, 14 + l3 + length)), "{to}, {length} bytes");
+        }
+    }
     // The cluster node's own is the kernel's to look at.
     let own = (0..9).fold(packet::tcp("[2001:db8::9]:1", "[2001:db8::1]:22").syn(), |packet, _| {
         packet.extension(60, &[1, 4, 0, 0, 0, 0])
