@@ -292,7 +292,7 @@ fn offload(
     macs: [Mac; 2],
     entries: u32,
 ) -> Result<Offload, Box<dyn Error>> {
-    let link = punt::set_up(1)?;
+    let link = punt::set_up(1, linux_net::MAX_MTU)?;
     let port =
         umem.open(punt::SWITCH_END, &PortOptions { fill: 2048, ..PortOptions::default() })?;
     let kernel = Kernel::load(Options::default().entries)?;

@@ -194,11 +194,11 @@ fn serve(
     let mut uplink = None;
     if offloads {
         let kernel = Kernel::load(Options::default().entries)?;
-        let link = punt::set_up(1)?;
+        let link = punt::set_up(1, linux_net::MAX_MTU)?;
         let port: Box<dyn Port> = Box::new(open(punt::SWITCH_END)?);
         switch.add_port(TRUNK, kernel.punt_queue(0, port));
         kernel.set_punt(link.kernel.index)?;
-        let uplinks = punt::set_up_uplink(1)?;
+        let uplinks = punt::set_up_uplink(1, linux_net::MAX_MTU)?;
         switch.add_port(UPLINK, Box::new(open(punt::UPLINK_SWITCH_END)?));
         kernel.set_uplink(wire.index, uplinks.kernel.index)?;
         kernel.set_uplink_filter(&filter)?;

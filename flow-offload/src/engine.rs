@@ -9,10 +9,11 @@
 //! An entry has the generations of the snapshot that allowed its session, whenever it gets into the
 //! map: if a later snapshot concerns the connection, the entry does not count from the start.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
 use dataplane::port::Tag;
@@ -61,6 +62,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// How often the entries are read, and how old what was read may be for whoever asks.
 const READ: Duration = Duration::from_secs(1);
 const FRESH: Duration = Duration::from_millis(100);
+/// Interval of checks that programs are where they belong.
+const GUARD: Duration = Duration::from_secs(1);
 /// How late a heartbeat may be without a grace.
 const LATE: Duration = Duration::from_millis(500);
 
@@ -78,6 +81,9 @@ pub(crate) struct Shared {
     pub(crate) published: Mutex<Published>,
     /// Number of the interface of each port.
     pub(crate) interfaces: Mutex<AHashMap<PortId, u32>>,
+    /// Interfaces of pods, whose program must be the first there; and those where it was not.
+    pods: Mutex<BTreeSet<u32>>,
+    suspects: Mutex<Vec<u32>>,
     pub(crate) connections: Mutex<Connections>,
     /// Entries by their guards.
     guarded: Vec<AtomicU32>,
@@ -102,6 +108,8 @@ impl Offload {
             options,
             published: Mutex::default(),
             interfaces: Mutex::default(),
+            pods: Mutex::default(),
+            suspects: Mutex::default(),
             connections: Mutex::default(),
             guarded: (0..guards).map(|_| AtomicU32::new(0)).collect(),
             barrier: Barrier::default(),
@@ -131,6 +139,7 @@ impl Offload {
         let port = PuntedPort { ifindex, tag: tag.bytes(), mac, queue };
         self.shared.kernel.add_port(id, &port)?;
         lock(&self.shared.interfaces).insert(id, ifindex);
+        lock(&self.shared.pods).insert(ifindex);
         Ok(())
     }
 
@@ -168,12 +177,22 @@ impl Offload {
     pub fn remove_port(&self, id: PortId) {
         self.forget(id);
         self.shared.kernel.remove_port(id);
-        lock(&self.shared.interfaces).remove(&id);
+        let mut interfaces = lock(&self.shared.interfaces);
+        if let Some(ifindex) = interfaces.remove(&id)
+            && !interfaces.values().any(|other| *other == ifindex)
+        {
+            lock(&self.shared.pods).remove(&ifindex);
+        }
     }
 
-    /// Whether a port's program is where it belongs.
-    pub fn is_guarded(&self, ifindex: u32) -> bool {
-        self.shared.kernel.is_guarded(ifindex)
+    /// Interfaces of pods whose program is not where it belongs; found within a second.
+    pub fn unguarded(&self) -> Vec<u32> {
+        let mut suspects = std::mem::take(&mut *lock(&self.shared.suspects));
+        // What was so a moment ago may be mended.
+        suspects.retain(|ifindex| {
+            lock(&self.shared.pods).contains(ifindex) && !self.shared.kernel.is_guarded(*ifindex)
+        });
+        suspects
     }
 
     fn forget(&self, id: PortId) {
@@ -268,6 +287,7 @@ impl Drop for Offload {
 impl Shared {
     /// Scans sessions and keeps the heart beating, until the end.
     fn run(&self) {
+        let mut guarded = Instant::now();
         while !self.stop.load(Ordering::SeqCst) {
             self.beat();
             self.kernel.renew_shares();
@@ -276,6 +296,12 @@ impl Shared {
             connections.read_if_older(self, READ);
             connections.scan(self, &published);
             drop(connections);
+            if guarded.elapsed() >= GUARD {
+                guarded = Instant::now();
+                let mut pods = lock(&self.pods).clone();
+                pods.retain(|ifindex| !self.kernel.is_guarded(*ifindex));
+                *lock(&self.suspects) = pods.into_iter().collect();
+            }
             std::thread::sleep(TICK);
         }
     }

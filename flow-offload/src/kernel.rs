@@ -10,6 +10,7 @@ use dataplane::PortId;
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
 
+use crate::ingress::{self, Ingress};
 use crate::layout::{
     COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, OVER_SHARE,
     PORTS, PortShare, PuntedPort, Reason, Settings,
@@ -34,6 +35,7 @@ pub struct Kernel {
     settings: Map<u32, Settings>,
     counters: Map<u32, u64>,
     progress: Arc<Progress>,
+    ingress: Ingress,
     /// Number of the kernel's end of the punt link.
     punt: AtomicU32,
     /// Numbers of the uplink's interface and of the kernel's end of its link to the switch.
@@ -103,6 +105,7 @@ impl Kernel {
             settings: object.map(c"settings")?,
             counters: object.map(c"counters")?,
             progress: Progress::of(object.descriptor(c"progress")?)?,
+            ingress: Ingress::open()?,
             punt: AtomicU32::new(0),
             uplink: Mutex::default(),
             _object: object,
@@ -119,8 +122,7 @@ impl Kernel {
     /// # Errors
     /// If the program cannot be attached.
     pub fn set_punt(&self, ifindex: u32) -> Result<(), Error> {
-        let failed = |cause| Error::new(format!("attach to the punt link ({ifindex})"), cause);
-        tcx::attach(self.from_switch, ifindex).map_err(failed)?;
+        self.ingress.attach(self.from_switch, "from_switch", ifindex)?;
         self.punt.store(ifindex, Ordering::Relaxed);
         self.beat(Duration::ZERO)
     }
@@ -132,11 +134,10 @@ impl Kernel {
     /// # Errors
     /// If the program cannot be attached.
     pub fn set_uplink(&self, ifindex: u32, link: u32) -> Result<(), Error> {
-        let failed = |cause| Error::new(format!("attach to the uplink's link ({link})"), cause);
         *lock(&self.uplink) = Uplink { ifindex, link, is_steered: false };
         let settings = self.settings.get(&0).unwrap_or_default();
         self.beat(Duration::from_nanos(settings.good_until_ns))?;
-        tcx::attach(self.to_uplink, link).map_err(failed)
+        self.ingress.attach(self.to_uplink, "to_uplink", link)
     }
 
     /// Sets which packets the switch takes from the uplink.
@@ -154,10 +155,8 @@ impl Kernel {
     /// If there is no uplink, or the program cannot be attached.
     pub fn steer_uplink(&self) -> Result<(), Error> {
         let mut uplink = lock(&self.uplink);
-        let ifindex = uplink.ifindex;
-        let failed = |cause| Error::new(format!("attach to the uplink ({ifindex})"), cause);
         if !uplink.is_steered {
-            tcx::attach(self.from_uplink, ifindex).map_err(failed)?;
+            self.ingress.attach(self.from_uplink, "from_uplink", uplink.ifindex)?;
             uplink.is_steered = true;
         }
         Ok(())
@@ -166,7 +165,7 @@ impl Kernel {
     /// Whether the uplink's program is where it belongs; other programs may stand there as well.
     pub fn is_uplink_guarded(&self) -> bool {
         let uplink = *lock(&self.uplink);
-        !uplink.is_steered || tcx::is_attached(self.from_uplink, uplink.ifindex).unwrap_or(false)
+        !uplink.is_steered || self.ingress.is_attached(self.from_uplink, uplink.ifindex)
     }
 
     /// The port of a queue of the punt link as the switch is to use it: what it takes there, pods
@@ -207,7 +206,7 @@ impl Kernel {
         self.shares.put(&number, &PortShare::default()).map_err(failed)?;
         self.ports.put(&number, port).map_err(failed)?;
         self.interfaces.put(&port.ifindex, port).map_err(failed)?;
-        tcx::attach(self.from_pod, port.ifindex).map_err(failed)
+        self.ingress.attach(self.from_pod, "from_pod", port.ifindex)
     }
 
     /// Serves a pod's interface no more. What it sends is dropped: the program stays.
@@ -228,12 +227,12 @@ impl Kernel {
 
     /// Whether a pod's interface is guarded: its program is the first there.
     pub fn is_guarded(&self, ifindex: u32) -> bool {
-        tcx::is_first(self.from_pod, ifindex).unwrap_or(false)
+        self.ingress.is_first(self.from_pod, ifindex)
     }
 
     /// Takes the programs of flow offload off an interface.
     pub fn release(ifindex: u32) {
-        tcx::detach(ifindex);
+        ingress::detach(ifindex);
     }
 
     /// Sets the generation of a guard's place.

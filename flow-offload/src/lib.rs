@@ -24,14 +24,14 @@
 //! - [`Offload`]: hands connections to the programs and takes them back,
 //! - [`entries`]: the entries that follow from a connection,
 //! - [`layout`]: keys and entries, shared with the programs,
-//! - [`Kernel`]: the loaded programs, their maps and where they are attached,
-//! - [`support`]: what the running kernel lacks.
+//! - [`Kernel`]: the loaded programs, their maps and where they are attached.
 
 mod barrier;
 mod connections;
 mod engine;
 mod entries;
 mod follow;
+mod ingress;
 mod kernel;
 pub mod layout;
 mod map;
@@ -39,7 +39,6 @@ mod object;
 mod progress;
 mod published;
 mod run;
-pub mod support;
 mod tcx;
 
 use std::io;

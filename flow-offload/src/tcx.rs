@@ -1,5 +1,4 @@
-//! Programs at the ingress of interfaces (tcx, Linux 6.6). They are attached without a link, so
-//! that they stay when the process ends: an interface is never without one.
+//! Programs at the ingress of interfaces by tcx (Linux 6.6), without a link.
 
 #![allow(unsafe_code, reason = "system calls with memory that the kernel fills")]
 
@@ -89,19 +88,7 @@ pub(crate) fn note(program: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a program is the first at an interface.
-pub(crate) fn is_first(program: RawFd, ifindex: u32) -> io::Result<bool> {
-    let own = number_of(program)?;
-    Ok(attached(ifindex)?.first() == Some(&own))
-}
-
-/// Whether a program is at an interface.
-pub(crate) fn is_attached(program: RawFd, ifindex: u32) -> io::Result<bool> {
-    Ok(attached(ifindex)?.contains(&number_of(program)?))
-}
-
-/// Numbers of the programs at an interface, the first one first. An error if the kernel has no such
-/// place.
+/// Numbers of the programs at an interface, the first one first. An error if the kernel has no tcx.
 pub(crate) fn attached(ifindex: u32) -> io::Result<Vec<u32>> {
     let mut numbers = [0_u32; MOST];
     let mut options =
@@ -117,7 +104,8 @@ pub(crate) fn attached(ifindex: u32) -> io::Result<Vec<u32>> {
     Ok(numbers[..count.min(MOST)].to_vec())
 }
 
-fn number_of(program: RawFd) -> io::Result<u32> {
+/// The number of a program.
+pub(crate) fn number_of(program: RawFd) -> io::Result<u32> {
     info(program).map(|info| info.id)
 }
 

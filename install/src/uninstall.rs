@@ -1,7 +1,7 @@
 //! Taking Podgate off a cluster node.
 //!
 //! ```text
-//!   CNI configuration, plugin ─▶ programs (XDP, tcx) ─▶ interfaces with addresses and routes
+//!   CNI configuration, plugin ─▶ programs ─▶ interfaces with addresses and routes
 //!                             ─▶ nftables tables ─▶ saved state
 //! ```
 //!
@@ -35,7 +35,7 @@ pub struct Places {
 /// Something that was removed, or would be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removal {
-    /// `configuration`, `plugin`, `xdp`, `tcx`, `route`, `interface`, `nftables` or `state`.
+    /// `configuration`, `plugin`, `xdp`, `tcx`, `filter`, `route`, `interface`, `nftables` or `state`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
@@ -120,7 +120,7 @@ impl Work {
                 && (link.alias.starts_with("podgate:") || OWN_LINKS.contains(&link.name.as_str()))
         };
         for link in links.iter().filter(|link| !is_own(link)) {
-            self.programs(&link.name, link.index);
+            self.programs(&mut netlink, &link.name, link.index);
         }
         let routes = netlink.routes().unwrap_or_default();
         for link in links.iter().filter(|link| is_own(link)) {
@@ -142,7 +142,7 @@ impl Work {
         }
     }
 
-    fn programs(&mut self, interface: &str, index: u32) {
+    fn programs(&mut self, netlink: &mut Netlink, interface: &str, index: u32) {
         let detached = match self.dry_run {
             true => Umem::own_program(interface),
             false => Umem::detach_own(interface),
@@ -159,6 +159,15 @@ impl Work {
                 }
             }
             Err(error) => self.note("tcx", interface, Err(error.to_string())),
+        }
+        let filters = netlink.ingress_filters(index).unwrap_or_default();
+        let own: Vec<_> = filters.iter().filter(|filter| filter.is_own()).collect();
+        let removed = match self.dry_run || own.is_empty() {
+            true => Ok(()),
+            false => netlink.remove_ingress_programs(index).map_err(|error| error.to_string()),
+        };
+        for filter in own {
+            self.note("filter", &format!("{} on {interface}", filter.name), removed.clone());
         }
     }
 }

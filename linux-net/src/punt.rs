@@ -19,7 +19,7 @@ use super::netlink::Netlink;
 use super::offload::{switch_off_offloads, switch_off_segmentation};
 use super::veth::{VethEnd, VethPair};
 use super::{Link, fnv};
-use crate::{MAX_MTU, MacAddress};
+use crate::MacAddress;
 
 /// Name of the switch's end.
 pub const SWITCH_END: &str = "podgate-punt";
@@ -39,27 +39,27 @@ pub struct PuntLink {
     pub kernel: Link,
 }
 
-/// Makes the link with so many queues, or brings the existing one into this state. Both ends are
-/// left down if they are new.
+/// Makes the link with so many queues and this MTU, or brings the existing one into this state. Both
+/// ends are left down if they are new.
 ///
 /// # Errors
 /// If the kernel refuses a step, or an interface of one of the names exists that is not the other
 /// one's peer.
-pub fn set_up(queues: u32) -> Result<PuntLink, Error> {
-    pair(&mut Netlink::open()?, SWITCH_END, KERNEL_END, queues)
+pub fn set_up(queues: u32, mtu: u32) -> Result<PuntLink, Error> {
+    pair(&mut Netlink::open()?, SWITCH_END, KERNEL_END, queues, mtu)
 }
 
-/// Makes the uplink's link anew, with so many queues. Both ends are left down.
+/// Makes the uplink's link anew, with so many queues and this MTU. Both ends are left down.
 ///
 /// # Errors
 /// As [`set_up`].
-pub fn set_up_uplink(queues: u32) -> Result<PuntLink, Error> {
+pub fn set_up_uplink(queues: u32, mtu: u32) -> Result<PuntLink, Error> {
     let mut netlink = Netlink::open()?;
     // Queues are given to a new one only.
     if let Some(old) = netlink.find_link(UPLINK_SWITCH_END)?.filter(|link| link.kind == "veth") {
         netlink.delete_link(old.index)?;
     }
-    pair(&mut netlink, UPLINK_SWITCH_END, UPLINK_KERNEL_END, queues)
+    pair(&mut netlink, UPLINK_SWITCH_END, UPLINK_KERNEL_END, queues, mtu)
 }
 
 /// Number of an interface's receive queues, in the network namespace that `/sys` shows; 1 if it
@@ -76,6 +76,7 @@ fn pair(
     switch_end: &str,
     kernel_end: &str,
     queues: u32,
+    mtu: u32,
 ) -> Result<PuntLink, Error> {
     if netlink.find_link(switch_end)?.is_none() && netlink.find_link(kernel_end)?.is_none() {
         let end = |name: &str| VethEnd {
@@ -83,7 +84,7 @@ fn pair(
             mac: MacAddress::local(fnv::hash(&["podgate punt link", name])),
         };
         let (near, far) = (end(switch_end), end(kernel_end));
-        let pair = VethPair { near, far, far_namespace: None, mtu: MAX_MTU };
+        let pair = VethPair { near, far, far_namespace: None, mtu };
         netlink.create_veth_with_queues(&pair, queues.max(1))?;
     }
     let (switch, kernel) = (netlink.link(switch_end)?, netlink.link(kernel_end)?);
@@ -94,8 +95,8 @@ fn pair(
         }
         close_to_the_kernel(&link.name)?;
         netlink.switch_off_arp(link.index)?;
-        if link.mtu != MAX_MTU {
-            netlink.set_mtu(link.index, MAX_MTU)?;
+        if link.mtu != mtu {
+            netlink.set_mtu(link.index, mtu)?;
         }
     }
     switch_off_segmentation(switch_end)?;

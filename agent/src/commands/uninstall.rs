@@ -10,7 +10,7 @@ use serde_json::json;
 /// Arguments of `podgate uninstall`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Removes configurations that call podgate-cni, the plugin, XDP and tcx programs, \
+    after_help = "Removes configurations that call podgate-cni, the plugin, programs on interfaces, \
 interfaces of pods and the host port with their routes and addresses, nftables tables, and the state \
 folder, and says each. Only what is Podgate's by its name is touched. Pods that are attached lose \
 their interface; make them anew by another plugin.

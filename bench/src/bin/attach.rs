@@ -16,6 +16,8 @@ use testkit::is_root;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Names and values of `--flow-offload`.
+const MODES: [(&str, &str); 2] = [("flow offload", "on"), ("AF_XDP ports", "off")];
 const PODS: usize = 100;
 const ROUNDS: usize = 3;
 /// Pods that are attached one after the other, before the others.
@@ -54,26 +56,33 @@ fn compare(pods: usize) -> Result<()> {
     if !is_root() {
         return Err("needs root, for network namespaces and AF_XDP".into());
     }
-    let mut all = Figures::default();
+    let mut figures = MODES.map(|_| Figures::default());
     for round in 1..=ROUNDS {
-        eprintln!("round {round} of {ROUNDS}");
-        let Attached { all: time, single, alone, others, .. } = attach::measure(pods, ALONE, &[])?;
-        all.all.add(time);
-        single.into_iter().for_each(|ms| all.single.add(ms));
-        alone.into_iter().for_each(|ms| all.alone.add(ms));
-        others.into_iter().for_each(|ms| all.others.add(ms));
+        for ((name, mode), all) in MODES.iter().zip(&mut figures) {
+            eprintln!("round {round} of {ROUNDS}: {name}");
+            let arguments = ["--flow-offload", *mode];
+            let measured = attach::measure(pods, ALONE, &arguments)?;
+            let Attached { all: time, single, alone, others, .. } = measured;
+            all.all.add(time);
+            single.into_iter().for_each(|ms| all.single.add(ms));
+            alone.into_iter().for_each(|ms| all.alone.add(ms));
+            others.into_iter().for_each(|ms| all.others.add(ms));
+        }
     }
     let row = |what: &str, samples: &Samples| {
         let figures = [0.5, 0.99].map(|share| samples.quantile(share)).into_iter();
         let figures = figures.chain([samples.most()]).map(|ms| format!("{ms:.1}"));
         [what.to_owned()].into_iter().chain(figures).collect::<Vec<_>>()
     };
-    let rows = [
-        row(&format!("{pods} pods at once, until all are attached"), &all.all),
-        row("each of them", &all.single),
-        row("a pod alone", &all.alone),
-        row("another request to the control loop meanwhile", &all.others),
-    ];
-    print_table(&["milliseconds", "median", "p99", "most"], &rows);
+    for ((name, _), all) in MODES.iter().zip(&figures) {
+        let rows = [
+            row(&format!("{pods} pods at once, until all are attached"), &all.all),
+            row("each of them", &all.single),
+            row("a pod alone", &all.alone),
+            row("another request to the control loop meanwhile", &all.others),
+        ];
+        print_table(&[&format!("{name}: milliseconds"), "median", "p99", "most"], &rows);
+        println!();
+    }
     Ok(())
 }

@@ -71,10 +71,8 @@ impl Ports {
     /// Returns the interfaces whose program is detached. The kernel sends no event then.
     pub(super) fn unguarded(&self) -> Vec<u32> {
         let PuntLink::On { offload, .. } = &self.punt_link else { return Vec::new() };
-        let behind = self.members().map(|(_, _, index)| index);
         let uplink = self.uplink().filter(|_| !offload.is_uplink_guarded());
-        let uplink = uplink.map(|(_, index)| index);
-        behind.filter(|index| !offload.is_guarded(*index)).chain(uplink).collect()
+        offload.unguarded().into_iter().chain(uplink.map(|(_, index)| index)).collect()
     }
 
     /// Stops serving the punt link, which is lost, and the ports on it; returns the owners of these.

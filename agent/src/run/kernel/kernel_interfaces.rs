@@ -9,7 +9,7 @@ use dataplane::port::af_xdp::{
 };
 use flow_offload::Offload;
 use linux_net::punt;
-use linux_net::{Link, LinkEvents, Netlink};
+use linux_net::{Link, LinkEvents, MAX_MTU, Netlink, SINGLE_FRAME_MTU};
 
 use super::event::{EventSink, InterfaceEvent, paths};
 use super::guard::{self, Guarded};
@@ -78,6 +78,11 @@ impl KernelInterfaces {
         Ok(as_one(ports, mode, &link))
     }
 
+    /// Bytes of the largest packet that a port takes.
+    fn longest_packet(&self) -> u32 {
+        if self.umem.takes_long_packets() { MAX_MTU } else { SINGLE_FRAME_MTU.into() }
+    }
+
     /// Notes which XDP program is attached to an interface; the loss of it is reported as that of the
     /// interface with number `reported`.
     fn guard(&mut self, interface: &str, reported: u32) {
@@ -101,7 +106,8 @@ impl Interfaces for KernelInterfaces {
     }
 
     fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
-        let link = punt::set_up(queues).map_err(|error| error.to_string())?;
+        let link =
+            punt::set_up(queues, self.longest_packet()).map_err(|error| error.to_string())?;
         let fill = self.umem.frames() / PUNT_LINK / queues.max(1);
         let fill = fill.max(self.frames_per_port);
         // Once open, this end drops the frames that no worker reads.
@@ -167,7 +173,8 @@ impl Interfaces for KernelInterfaces {
         let queues = punt::receive_queues(interface);
         // Its link is made anew.
         self.guarded.lock().retain(|_, program| program.reported != link.index);
-        let pair = punt::set_up_uplink(queues).map_err(|error| error.to_string())?;
+        let pair = punt::set_up_uplink(queues, self.longest_packet());
+        let pair = pair.map_err(|error| error.to_string())?;
         let opened =
             self.open_with(punt::UPLINK_SWITCH_END, self.frames_per_port, Some(link.index))?;
         let steered = offload.set_uplink(link.index, pair.kernel.index);

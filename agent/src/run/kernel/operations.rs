@@ -280,10 +280,10 @@ fn open_punt_link(
     queues: u32,
     entries: u32,
 ) -> Result<(Opened, flow_offload::Kernel), String> {
-    if let Some(why) = flow_offload::support::probe() {
-        return Err(why);
-    }
-    let text = |error: flow_offload::Error| error.to_string();
+    let text = |error: flow_offload::Error| {
+        let system = rustix::system::uname();
+        format!("Linux {}: {error}", system.release().to_string_lossy())
+    };
     let kernel = flow_offload::Kernel::load(entries).map_err(text)?;
     let (mut opened, kernel_end) = interfaces.open_punt_link(queues)?;
     kernel.set_punt(kernel_end).map_err(text)?;

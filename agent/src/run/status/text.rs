@@ -217,7 +217,7 @@ mod tests {
             kernel: vec![],
             flow_offload: FlowOffloadStatus {
                 state: "unavailable".into(),
-                reason: Some("Linux 6.1 has no tcx".into()),
+                reason: Some("Linux 5.4: load the programs".into()),
                 ..FlowOffloadStatus::default()
             },
             privileges: PrivilegeStatus {
@@ -242,7 +242,7 @@ Source:     manifests /etc/podgate (in sync)
 Objects:    Pod 4
 Sessions:   2 of 100
 Packets:    5 forwarded, 0 dropped, 0 for the switch itself
-Offload:    unavailable: Linux 6.1 has no tcx
+Offload:    unavailable: Linux 5.4: load the programs
 Privileges: NET_ADMIN BPF, no new privileges, seccomp filter
 
 PORT  NAME         INTERFACE  MODE                    WORKER  ADDRESS   RX  TX  REFUSED  MISSED  SESSIONS  STATE

@@ -1,0 +1,95 @@
+//! Programs at the ingress of interfaces, in front of all others that are there. They stay when the
+//! process ends: an interface is never without one.
+//!
+//! Two ways lead there. A filter of `clsact` is in place at once. A program of tcx runs before all
+//! filters, and the kernel waits for a grace period of RCU at each change, with the lock of all
+//! interfaces held. So it is tcx where another program is there by it, or where no filter can be the
+//! first, and a filter otherwise.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Mutex;
+
+use linux_net::{IngressFilter, Netlink};
+
+use crate::{Error, lock, tcx};
+
+/// The programs of interfaces of one network namespace.
+pub(crate) struct Ingress(Mutex<Netlink>);
+
+impl Ingress {
+    /// Of the calling thread's network namespace.
+    pub(crate) fn open() -> Result<Self, Error> {
+        Ok(Self(Mutex::new(Netlink::open().map_err(failed)?)))
+    }
+
+    /// Puts a program first at an interface, in the place of one of an earlier process.
+    pub(crate) fn attach(&self, program: RawFd, name: &str, ifindex: u32) -> Result<(), Error> {
+        let number = tcx::number_of(program).map_err(attach_failed(ifindex))?;
+        let by_tcx = tcx::attached(ifindex);
+        if by_tcx.as_ref().map_or(true, Vec::is_empty) {
+            let put = lock(&self.0).put_ingress_program(ifindex, program, name);
+            let why = match put {
+                Ok(()) if self.first_filter(ifindex) == Some(number) => return Ok(()),
+                Ok(()) => io::Error::other("another filter is in front"),
+                Err(error) => io::Error::other(error),
+            };
+            // The kernel has no tcx.
+            if by_tcx.is_err() {
+                return Err(attach_failed(ifindex)(why));
+            }
+        }
+        tcx::attach(program, ifindex).map_err(attach_failed(ifindex))?;
+        remove_filters(&mut lock(&self.0), ifindex);
+        Ok(())
+    }
+
+    /// Whether a program is the first at an interface.
+    pub(crate) fn is_first(&self, program: RawFd, ifindex: u32) -> bool {
+        let Ok(number) = tcx::number_of(program) else { return false };
+        match tcx::attached(ifindex).unwrap_or_default().first() {
+            Some(first) => *first == number,
+            None => self.first_filter(ifindex) == Some(number),
+        }
+    }
+
+    /// Whether a program is at an interface, behind others or not.
+    pub(crate) fn is_attached(&self, program: RawFd, ifindex: u32) -> bool {
+        let Ok(number) = tcx::number_of(program) else { return false };
+        tcx::attached(ifindex).unwrap_or_default().contains(&number)
+            || self.filters(ifindex).iter().any(|it| it.program == Some(number))
+    }
+
+    fn first_filter(&self, ifindex: u32) -> Option<u32> {
+        self.filters(ifindex).first().and_then(|filter| filter.program)
+    }
+
+    /// An interface that is gone has none.
+    fn filters(&self, ifindex: u32) -> Vec<IngressFilter> {
+        lock(&self.0).ingress_filters(ifindex).unwrap_or_default()
+    }
+}
+
+/// Takes programs of ours off an interface, this process's or an earlier one's.
+pub(crate) fn detach(ifindex: u32) {
+    tcx::detach(ifindex);
+    match Netlink::open() {
+        Ok(mut netlink) => remove_filters(&mut netlink, ifindex),
+        Err(error) => tracing::warn!("{error}"),
+    }
+}
+
+fn remove_filters(netlink: &mut Netlink, ifindex: u32) {
+    match netlink.remove_ingress_programs(ifindex) {
+        Err(error) if !error.is_not_found() => tracing::warn!("{error}"),
+        _ => {}
+    }
+}
+
+fn attach_failed(ifindex: u32) -> impl Fn(io::Error) -> Error {
+    move |cause| Error::new(format!("attach to interface {ifindex}"), cause)
+}
+
+fn failed(error: linux_net::Error) -> Error {
+    Error::new("look at programs of interfaces", io::Error::other(error))
+}

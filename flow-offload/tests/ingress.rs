@@ -1,0 +1,90 @@
+//! Programs are the first at their interfaces, beside what others have there.
+
+use dataplane::PortId;
+use flow_offload::Kernel;
+use flow_offload::layout::PuntedPort;
+use testkit::Namespace;
+
+const INTERFACE: &str = "pod";
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(' ')
+}
+
+/// A namespace with an interface, and the number of that.
+fn with_interface() -> (Namespace, u32) {
+    let namespace = Namespace::new("ingress");
+    namespace.exec(words(&format!("ip link add {INTERFACE} type veth peer name other")));
+    let index = namespace.exec(words(&format!("cat /sys/class/net/{INTERFACE}/ifindex")));
+    (namespace, index.trim().parse().unwrap())
+}
+
+/// What `tc` says about the ingress of the interface.
+fn filters(namespace: &Namespace) -> String {
+    namespace.exec(words(&format!("tc filter show dev {INTERFACE} ingress")))
+}
+
+fn add(kernel: &Kernel, index: u32) {
+    kernel.add_port(PortId(1), &PuntedPort { ifindex: index, ..PuntedPort::default() }).unwrap();
+}
+
+#[test]
+fn the_program_of_the_next_process_takes_the_place_of_the_last_ones() {
+    testkit::requires_root!();
+    let (namespace, index) = with_interface();
+    namespace.enter(|| {
+        let last = Kernel::load(1).unwrap();
+        assert!(!last.is_guarded(index));
+        add(&last, index);
+        assert!(last.is_guarded(index));
+        let next = Kernel::load(1).unwrap();
+        add(&next, index);
+        assert!(next.is_guarded(index) && !last.is_guarded(index));
+        assert_eq!(filters(&namespace).matches("podgate:from_pod").count(), 1);
+        drop((last, next));
+        // Without a process it stays.
+        assert!(filters(&namespace).contains("podgate:from_pod"));
+        Kernel::release(index);
+        let qdiscs = namespace.exec(words(&format!("tc qdisc show dev {INTERFACE}")));
+        assert!(!qdiscs.contains("clsact"), "{qdiscs}");
+    });
+}
+
+#[test]
+fn a_filter_that_is_taken_off_is_missed() {
+    testkit::requires_root!();
+    let (namespace, index) = with_interface();
+    namespace.enter(|| {
+        let kernel = Kernel::load(1).unwrap();
+        for loss in ["tc filter del dev pod ingress", "tc qdisc del dev pod clsact"] {
+            add(&kernel, index);
+            assert!(kernel.is_guarded(index));
+            namespace.exec(words(loss));
+            assert!(!kernel.is_guarded(index), "{loss}");
+        }
+    });
+}
+
+#[test]
+fn programs_and_filters_of_others_stand_behind() {
+    testkit::requires_root!();
+    let (namespace, index) = with_interface();
+    namespace.enter(|| {
+        let first = Kernel::load(1).unwrap();
+        add(&first, index);
+        namespace.exec(words("tc filter add dev pod ingress pref 2 u32 match u32 0 0"));
+        assert!(first.is_guarded(index), "{}", filters(&namespace));
+        Kernel::release(index);
+        assert!(filters(&namespace).contains("u32"), "others' filters stay");
+        // A filter of another kind has the first priority: tcx runs before it.
+        namespace.exec(words("tc filter add dev pod ingress pref 1 u32 match u32 0 0"));
+        add(&first, index);
+        assert!(first.is_guarded(index) && !filters(&namespace).contains("podgate"));
+        // Where one is by tcx, so is the next.
+        namespace.exec(words("tc qdisc del dev pod clsact"));
+        let next = Kernel::load(1).unwrap();
+        add(&next, index);
+        assert!(next.is_guarded(index) && !first.is_guarded(index));
+        assert!(!filters(&namespace).contains("podgate"));
+    });
+}

@@ -1,0 +1,158 @@
+//! BPF programs at the ingress of interfaces, as filters of the queueing discipline `clsact`.
+//!
+//! A filter stays when the process ends. One takes the place of another without a moment between.
+
+use std::os::fd::RawFd;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::tc::{
+    TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader, TcMessage,
+    TcOption, TcU32OptionFlags,
+};
+
+use super::error::Error;
+use super::netlink::Netlink;
+
+/// What the names of Podgate's filters begin with.
+const OWN: &str = "podgate:";
+/// Place of Podgate's filters: the first priority, and a handle that others do not choose. (The
+/// kernel's table of handles grows with the largest.)
+const PRIORITY: u32 = 1;
+const HANDLE: u32 = 59;
+const CLSACT: &str = "clsact";
+
+/// A filter at the ingress of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IngressFilter {
+    /// Number of its BPF program; `None` for another kind of filter.
+    pub program: Option<u32>,
+    /// Name of its BPF program, as given by the one that added it.
+    pub name: String,
+    info: u32,
+    handle: TcHandle,
+}
+
+impl IngressFilter {
+    /// Whether Podgate has added it.
+    pub fn is_own(&self) -> bool {
+        self.name.starts_with(OWN)
+    }
+
+    fn read(message: &TcMessage) -> Option<Self> {
+        // A classifier without a filter.
+        if message.header.handle == TcHandle::UNSPEC {
+            return None;
+        }
+        let TcHeader { info, handle, .. } = message.header;
+        let mut filter = Self { program: None, name: String::new(), info, handle };
+        let options = message.attributes.iter().filter_map(|attribute| match attribute {
+            TcAttribute::Options(options) => Some(options),
+            _ => None,
+        });
+        for option in options.flatten() {
+            match option {
+                TcOption::Bpf(TcFilterBpfOption::ProgId(number)) => filter.program = Some(*number),
+                TcOption::Bpf(TcFilterBpfOption::ProgName(name)) => filter.name.clone_from(name),
+                _ => {}
+            }
+        }
+        Some(filter)
+    }
+}
+
+impl Netlink {
+    /// The filters at the ingress of the interface `index`, the first one first.
+    ///
+    /// # Errors
+    /// If the kernel refuses to answer.
+    pub fn ingress_filters(&mut self, index: u32) -> Result<Vec<IngressFilter>, Error> {
+        self.filters(index, TcHandle::MIN_INGRESS)
+    }
+
+    fn filters(&mut self, index: u32, direction: u16) -> Result<Vec<IngressFilter>, Error> {
+        let query = RouteNetlinkMessage::GetTrafficFilter(filter(index, direction));
+        let answers = self.all(&format!("list filters of interface {index}"), query)?;
+        let filter = |answer| match answer {
+            RouteNetlinkMessage::NewTrafficFilter(message) => IngressFilter::read(&message),
+            _ => None,
+        };
+        Ok(answers.into_iter().filter_map(filter).collect())
+    }
+
+    /// Puts a program at the ingress of the interface `index`, in the place of an earlier one of
+    /// Podgate's. It decides alone what becomes of a packet.
+    ///
+    /// # Errors
+    /// If the kernel refuses; what was there stays.
+    pub fn put_ingress_program(
+        &mut self,
+        index: u32,
+        program: RawFd,
+        name: &str,
+    ) -> Result<(), Error> {
+        let what = format!("add {CLSACT} to interface {index}");
+        let new = RouteNetlinkMessage::NewQueueDiscipline(clsact(index));
+        match self.change(&what, new, NLM_F_CREATE | NLM_F_EXCL) {
+            Err(error) if !error.is_exists() => return Err(error),
+            _ => {}
+        }
+        let mut message = filter(index, TcHandle::MIN_INGRESS);
+        message.header.handle = HANDLE.into();
+        message.header.info = PRIORITY << 16 | u32::from((libc::ETH_P_ALL as u16).to_be());
+        message.attributes = vec![
+            TcAttribute::Kind(TcFilterBpf::KIND.to_owned()),
+            TcAttribute::Options(
+                [
+                    TcFilterBpfOption::ProgFd(program as u32),
+                    TcFilterBpfOption::ProgName(format!("{OWN}{name}")),
+                    TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
+                    TcFilterBpfOption::FlagsGeneric(TcU32OptionFlags::SkipHw),
+                ]
+                .map(TcOption::Bpf)
+                .into(),
+            ),
+        ];
+        let what = format!("put program {name} at the ingress of interface {index}");
+        self.change(&what, RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE)
+    }
+
+    /// Removes Podgate's filters from the ingress of the interface `index`, and `clsact` if no filter
+    /// is left.
+    ///
+    /// # Errors
+    /// If the kernel keeps one.
+    pub fn remove_ingress_programs(&mut self, index: u32) -> Result<(), Error> {
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.ingress_filters(index)?.into_iter().partition(IngressFilter::is_own);
+        for IngressFilter { name, info, handle, .. } in &own {
+            let mut message = filter(index, TcHandle::MIN_INGRESS);
+            (message.header.info, message.header.handle) = (*info, *handle);
+            message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
+            let what = format!("remove {name} from the ingress of interface {index}");
+            self.change(&what, RouteNetlinkMessage::DelTrafficFilter(message), 0)?;
+        }
+        if own.is_empty()
+            || !others.is_empty()
+            || !self.filters(index, TcHandle::MIN_EGRESS)?.is_empty()
+        {
+            return Ok(());
+        }
+        let what = format!("remove {CLSACT} from interface {index}");
+        self.change(&what, RouteNetlinkMessage::DelQueueDiscipline(clsact(index)), 0)
+    }
+}
+
+fn clsact(index: u32) -> TcMessage {
+    let mut message = TcMessage::with_index(index as i32);
+    message.header.handle = TcHandle { major: TcHandle::CLSACT.major, minor: 0 };
+    message.header.parent = TcHandle::CLSACT;
+    message.attributes = vec![TcAttribute::Kind(CLSACT.to_owned())];
+    message
+}
+
+fn filter(index: u32, direction: u16) -> TcMessage {
+    let mut message = TcMessage::with_index(index as i32);
+    message.header.parent = TcHandle { major: TcHandle::CLSACT.major, minor: direction };
+    message
+}
