@@ -281,7 +281,7 @@ impl Config {
             node_addresses: options.node_addresses,
             mtu,
             network,
-            flow_offload: options.flow_offload == Some(OnOff::On),
+            flow_offload: enforcer == Enforcer::AfXdp && options.flow_offload != Some(OnOff::Off),
             flow_offload_grace: options
                 .flow_offload_grace
                 .map_or(flow_offload::Options::default().grace, |span| span.0),

@@ -202,8 +202,8 @@ pub struct Options {
     #[serde(default)]
     pub service_networks: Vec<IpNet>,
 
-    /// Whether programs in the kernel forward established connections between pods of this cluster
-    /// node, under the switch's control (Linux 6.6) [default: off]
+    /// Whether programs in the kernel forward established connections, under the switch's control.
+    /// Where the kernel lacks something they do not, and podgate status says why [default: on]
     #[arg(long, env = "PODGATE_FLOW_OFFLOAD", value_name = "on|off")]
     pub flow_offload: Option<OnOff>,
 

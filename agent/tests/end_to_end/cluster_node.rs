@@ -180,8 +180,8 @@ impl ClusterNode {
         // What a test says itself counts, and another enforcer excludes it.
         let excludes = |argument: &String| argument == "--flow-offload" || argument == "nftables";
         let is_said = self.arguments.iter().any(excludes);
-        if flow_offload() && !is_said {
-            command.args(["--flow-offload", "on"]);
+        if !flow_offload() && !is_said {
+            command.args(["--flow-offload", "off"]);
         }
         command.args(&self.arguments);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -456,9 +456,9 @@ impl ClusterNode {
     }
 }
 
-/// Whether all tests run with flow offload.
+/// Whether the tests that do not say it themselves run with flow offload, which is the default.
 pub(crate) fn flow_offload() -> bool {
-    std::env::var("PODGATE_TEST_FLOW_OFFLOAD").is_ok_and(|mode| mode == "on")
+    std::env::var("PODGATE_TEST_FLOW_OFFLOAD").map_or(true, |mode| mode != "off")
 }
 
 /// Whether the kernel has everything the switch wants of it, or refuses it.

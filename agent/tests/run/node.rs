@@ -330,6 +330,8 @@ fn begin(
         ..Options::default()
     };
     let mut config = Config::resolve(options, "", &BTreeSet::new()).unwrap();
+    // These ports are not the kernel's.
+    config.flow_offload = false;
     change(&mut config);
     let (memory, frames) = Memory::heap(2048, 1024);
     start(Input::read(config)?, Box::new(kernel.clone()), &memory, frames)
