@@ -267,3 +267,18 @@ fn a_denial_of_nodes_covers_addresses_that_the_kernel_gets_later() {
         assert_eq!(denied.reason, "policy-denied", "{address}");
     }
 }
+
+#[test]
+fn where_the_kernel_lacks_flow_offload_pods_have_ports_of_their_own_and_the_status_says_why() {
+    let files = NodeFiles::new("no-offload");
+    files.manifest("cluster.yaml", &cluster(&["db", "web"]));
+    let node = Node::start_with(&files, |config| config.flow_offload = true);
+    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
+    web.send(&syn(WEB, DB, 6379));
+    db.expects(&syn(WEB, DB, 6379), DB);
+    let status = node.status();
+    assert_eq!(status.flow_offload.state, "unavailable");
+    let reason = status.flow_offload.reason.as_deref().unwrap_or_default();
+    // With or without root: these interfaces have no punt link.
+    assert!(reason.starts_with("Linux ") || reason.contains("punt link"), "{reason}");
+}
