@@ -146,7 +146,11 @@ fn a_mistake_leaves_the_failsafe_ports_and_is_undone() {
     assert!(!answers(&mut live) && answers(&mut ssh), "live connections");
     assert!(!hosts.pings(&hosts.outside, NODE) && !hosts.pings(&hosts.node, OUTSIDE));
     assert!(!hosts.pings(&hosts.outside, "fd00::1"));
+    for namespace in [&hosts.node, &hosts.outside] {
+        namespace.exec(["ip", "-6", "neigh", "flush", "dev", "eth0"]);
+    }
     assert!(connect(&hosts.outside, "fd00::1", 22).is_ok(), "IPv6 and its neighbour discovery");
+    assert!(connect(&hosts.node, "fd00::9", 6443).is_ok());
     assert!(connect(&hosts.outside, "fd00::1", 80).is_err());
 
     // Said twice.

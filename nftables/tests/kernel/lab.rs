@@ -192,6 +192,20 @@ impl Lab {
         self.received(to).iter().any(|packet| same(packet).starts_with(&sent))
     }
 
+    /// Whether a frame that one end sends reaches another as it is.
+    pub(crate) fn hears(&self, from: &str, to: &str, frame: &[u8]) -> bool {
+        let frames = || std::iter::from_fn(|| self.end(to).receiver.receive().unwrap());
+        frames().for_each(drop);
+        self.end(from).sender.send(frame).unwrap();
+        std::thread::sleep(TRANSIT);
+        frames().any(|received| received == frame)
+    }
+
+    /// The Ethernet address of an end.
+    pub(crate) fn mac(&self, name: &str) -> Mac {
+        self.end(name).mac
+    }
+
     /// Sends a packet from one end, for another.
     pub(crate) fn send_frame(&self, from: &str, to: &str, packet: &Packet) {
         let (sender, receiver) = (self.end(from), self.end(to));

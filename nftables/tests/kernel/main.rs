@@ -5,5 +5,6 @@ mod common;
 
 mod connections;
 mod equivalence;
+mod hooks;
 mod host;
 mod lab;

@@ -1,0 +1,246 @@
+//! What the base chains decide before and beside policies: each rule of theirs by a packet that it
+//! alone stops.
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+use control::Control;
+use nftables::{Enforcer, Renderer, Site};
+use serde_json::{Value, json};
+use testkit::packet::{
+    Packet, arp_announcement, arp_probe, icmp, icmp_error, neighbour_advertisement, ping, pong, udp,
+};
+
+use crate::common::{control, object, pod, policy};
+use crate::lab::{Lab, Network};
+
+const A: &str = "10.0.0.1";
+const B: &str = "10.0.0.2";
+const WORLD: &str = "198.51.100.7";
+const WORLD_V6: &str = "2001:db8::7";
+/// Addresses of the cluster node: that of its object, and one that its kernel has besides.
+const NODE: &str = "192.0.2.1";
+const BRIDGE: &str = "172.17.0.1";
+
+struct Case {
+    lab: Lab,
+    control: Control,
+    state: (Renderer, Enforcer),
+}
+
+impl Case {
+    /// Pods a and b, whose rules are not in force yet.
+    fn new(network: Network) -> Self {
+        let end = |name: &str, list: &[&str]| {
+            (name.to_owned(), list.iter().map(|it| it.parse::<IpAddr>().unwrap()).collect())
+        };
+        let ends = [
+            end("x/a", &[A, "fd00::1"]),
+            end("x/b", &[B, "fd00::2"]),
+            end("world", &[WORLD, WORLD_V6]),
+        ];
+        let lab = Lab::new(network, &ends);
+        let dual = |name: &str, v4: &str, v6: &str| {
+            let mut it = pod(name, v4, json!({}));
+            it["status"]["podIPs"] = json!([{"ip": v4}, {"ip": v6}]);
+            it
+        };
+        let mut control = control([dual("x/a", A, "fd00::1"), dual("x/b", B, "fd00::2")]);
+        control.list_peer_sets();
+        control.commit();
+        Self { lab, control, state: Default::default() }
+    }
+
+    fn enforce(&mut self) {
+        self.enforce_with(|_| {});
+    }
+
+    fn enforce_with(&mut self, change: impl FnOnce(&mut Site)) {
+        let view = self.control.view();
+        let mut site = self.lab.site(&view);
+        change(&mut site);
+        let (renderer, enforcer) = &mut self.state;
+        let ruleset = renderer.render(&view, &site);
+        self.lab.node.enter(|| enforcer.set(ruleset)).unwrap();
+    }
+
+    fn apply(&mut self, value: Value) {
+        self.control.apply(object(value));
+        self.control.commit();
+    }
+
+    /// Whether all, or none, of these packets arrive.
+    #[track_caller]
+    fn expect(&self, arrive: bool, from: &str, to: &str, packets: &[Packet]) {
+        for packet in packets {
+            let network = self.lab.network;
+            assert_eq!(self.lab.arrives(from, to, packet), arrive, "{network:?} {from} {packet:?}");
+        }
+    }
+}
+
+fn to_port(from: &str, to: &str, port: u16) -> Packet {
+    let end = |address: &str, port| std::net::SocketAddr::new(address.parse().unwrap(), port);
+    udp(&end(from, 1000).to_string(), &end(to, port).to_string()).payload(b"x")
+}
+
+/// From a pod to who is none, and the other way round.
+#[test]
+fn tags_pass_in_neither_direction() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Bridged);
+    let tagged = |from: &str, to: &str| {
+        let packet = || to_port(from, to, 53);
+        [packet().vlan(0), packet().service_vlan(0), packet().vlan(5)]
+    };
+    let ways = [
+        ("x/a", "world", tagged(A, WORLD)),
+        ("x/a", "world", tagged("fd00::1", WORLD_V6)),
+        ("world", "x/a", tagged(WORLD, A)),
+        ("world", "x/a", tagged(WORLD_V6, "fd00::1")),
+    ];
+    ways.iter().for_each(|(from, to, packets)| case.expect(true, from, to, &packets[..2]));
+    case.enforce();
+    ways.iter().for_each(|(from, to, packets)| case.expect(false, from, to, packets));
+    case.expect(true, "x/a", "world", &[to_port(A, WORLD, 53)]);
+}
+
+#[test]
+fn no_port_of_a_bridge_claims_a_pods_address() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Bridged);
+    case.enforce();
+    for (claims, by, sender, heard) in [
+        (A, "x/a", "world", true),
+        (B, "x/a", "world", false),
+        (A, "world", "x/b", false),
+        (WORLD, "world", "x/b", true),
+    ] {
+        let frame = arp_announcement(claims).from_mac(case.lab.mac(by)).build();
+        assert_eq!(case.lab.hears(by, sender, &frame), heard, "{by} says {claims} is its own");
+    }
+    let probe = arp_probe(A).from_mac(case.lab.mac("x/a")).build();
+    assert!(case.lab.hears("x/a", "world", &probe));
+    // An advertisement from an address of its own, about another one.
+    let advertises = |from: &str, target: &str| {
+        let target: std::net::Ipv6Addr = target.parse().unwrap();
+        let option = [2, 1, 2, 0, 0, 0, 0, 9];
+        let body = [&target.octets()[..], &option].concat();
+        icmp(from, "ff02::1", 136, 0).rest([0x20, 0, 0, 0]).payload(&body).ttl(255)
+    };
+    case.expect(true, "x/a", "world", &[advertises("fd00::1", "fd00::1")]);
+    case.expect(false, "x/a", "world", &[advertises("fd00::1", "fd00::2")]);
+    case.expect(false, "x/a", "world", &[advertises("fe80::1", "fd00::2")]);
+    case.expect(false, "world", "x/b", &[advertises(WORLD_V6, "fd00::1")]);
+    case.expect(true, "world", "x/b", &[advertises(WORLD_V6, WORLD_V6)]);
+    case.expect(true, "world", "x/b", &[neighbour_advertisement(WORLD_V6, "ff02::1")]);
+}
+
+#[test]
+fn on_a_bridge_of_pods_alone_nobody_else_sends() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Bridged);
+    let [v4, v6] = [to_port(WORLD, B, 53), to_port(WORLD_V6, "fd00::2", 53)];
+    case.enforce();
+    case.expect(true, "world", "x/b", &[v4.clone(), v6.clone()]);
+    case.enforce_with(|site| site.pod_bridges = ["cni0".to_owned()].into());
+    case.expect(false, "world", "x/b", &[v4, v6]);
+    case.expect(true, "x/a", "x/b", &[to_port(A, B, 53), to_port("fd00::1", "fd00::2", 53)]);
+}
+
+/// A route that somebody set to a pod's interface.
+#[test]
+fn an_interface_gets_what_is_for_its_pods_addresses_alone() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Routed);
+    let stranger = "192.0.2.99";
+    case.lab.node.exec(["ip", "route", "add", stranger, "dev", "veth1"]);
+    let mac = "02:00:00:00:01:01";
+    let neighbour = ["neigh", "add", stranger, "dev", "veth1", "lladdr", mac, "nud", "permanent"];
+    case.lab.node.exec(["ip"].into_iter().chain(neighbour));
+    case.expect(true, "world", "x/b", &[to_port(WORLD, stranger, 53)]);
+    case.enforce();
+    case.expect(false, "world", "x/b", &[to_port(WORLD, stranger, 53)]);
+    case.expect(true, "world", "x/b", &[to_port(WORLD, B, 53)]);
+}
+
+#[test]
+fn what_conntrack_does_not_take_for_a_connection_is_dropped() {
+    testkit::requires_root!();
+    for network in [Network::Routed, Network::Bridged] {
+        let mut case = Case::new(network);
+        // No replies without a question, no errors about nothing, no other questions of ICMP.
+        let nothing = to_port(B, A, 9999);
+        let stray = [
+            pong(A, B, 9, 1),
+            pong("fd00::1", "fd00::2", 9, 1),
+            icmp_error(A, B, 3, 3, &nothing),
+            icmp(A, B, 13, 0).rest([0, 9, 0, 1]).payload(&[0; 12]),
+            icmp("fd00::1", "fd00::2", 139, 0).payload(&[0; 24]),
+        ];
+        case.enforce();
+        case.expect(false, "x/a", "x/b", &stray);
+        case.expect(true, "x/a", "x/b", &[ping(A, B, 7, 1), ping("fd00::1", "fd00::2", 7, 1)]);
+        // Packets that another program takes out of conntrack's sight.
+        let chain = "chain c { type filter hook prerouting priority -301; udp dport 77 notrack; }";
+        case.lab.node.exec(["nft", &format!("table inet other {{ {chain}; }}")]);
+        let packets = |port| [to_port(A, B, port), to_port("fd00::1", "fd00::2", port)];
+        case.expect(false, "x/a", "x/b", &packets(77));
+        case.expect(true, "x/a", "x/b", &packets(78));
+    }
+}
+
+/// It does not forward its own packets.
+#[test]
+fn nobody_sends_with_the_cluster_nodes_address() {
+    testkit::requires_root!();
+    for network in [Network::Routed, Network::Bridged] {
+        let mut case = Case::new(network);
+        case.lab.node.exec(["ip", "link", "set", "lo", "up"]);
+        case.lab.node.exec(["ip", "address", "add", "2001:db8::1/128", "dev", "lo", "nodad"]);
+        let forged = to_port("2001:db8::1", "fd00::2", 53);
+        case.expect(true, "world", "x/b", std::slice::from_ref(&forged));
+        case.enforce();
+        case.expect(false, "world", "x/b", &[forged]);
+        case.expect(true, "world", "x/b", &[to_port(WORLD_V6, "fd00::2", 53)]);
+    }
+}
+
+/// Between a pod and processes of its cluster node, at an address that its object does not name.
+#[test]
+fn a_pods_rules_count_towards_its_own_cluster_node() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Routed);
+    let node = &case.lab.node;
+    node.exec(["ip", "link", "set", "lo", "up"]);
+    node.exec(["ip", "address", "add", &format!("{BRIDGE}/32"), "dev", "lo"]);
+    let server = node.enter(|| UdpSocket::bind((BRIDGE, 53)).unwrap());
+    server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    case.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+        "status": {"addresses": [{"type": "InternalIP", "address": NODE}]}}));
+    case.enforce_with(|site| site.node = Some("n1".into()));
+    let question = to_port(A, BRIDGE, 53);
+    let asks = |case: &Case| {
+        case.lab.send_frame("x/a", "x/b", &question);
+        server.recv_from(&mut [0; 8]).ok().map(|(_, from)| from)
+    };
+    let hears = |case: &Case, peer| {
+        case.lab.received("x/a");
+        // The kernel reports a packet that a rule drops.
+        let _ = server.send_to(b"answer", peer);
+        std::thread::sleep(Duration::from_millis(30));
+        let is_it = |packet: &Vec<u8>| packet.ends_with(b"answer");
+        case.lab.received("x/a").iter().any(is_it)
+    };
+    let peer = asks(&case).expect("nothing is denied");
+    assert!(hears(&case, peer));
+    for cidr in ["192.0.2.0/24", "172.17.0.0/16", "198.51.100.0/24"] {
+        let egress = json!([{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [cidr]}}]}]);
+        let spec = json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": egress});
+        case.apply(policy("x/e", spec));
+        case.enforce_with(|site| site.node = Some("n1".into()));
+        let permits = cidr == "198.51.100.0/24";
+        assert_eq!(asks(&case).is_some(), permits, "without {cidr}");
+        assert_eq!(hears(&case, peer), permits, "without {cidr}");
+    }
+}
