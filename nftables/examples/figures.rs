@@ -185,7 +185,7 @@ fn packets() {
         };
         measure("no rules".to_owned());
         let chain = "chain c { type filter hook forward priority 0; ct state invalid drop; }";
-        node.exec(["nft", &format!("table inet conntrack {{ {chain} }}")]);
+        node.exec(["nft", &format!("table inet conntrack {{ {chain}; }}")]);
         measure("conntrack alone".to_owned());
         node.exec(["nft", "delete", "table", "inet", "conntrack"]);
         for count in [1_000, 100_000] {
