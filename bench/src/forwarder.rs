@@ -208,8 +208,13 @@ fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<
         (idle.parse()?, more_rules.parse()?, entries.parse()?);
     let umem_config = UmemConfig { frames: 16384 + u32::from(idle) * 128, hugepages: false };
     let (umem, memory, frames) = Umem::create(&umem_config)?;
-    // Beside flow offload the switch has little to do.
-    let rx_mode = if offloads { RxMode::Adaptive } else { RxMode::Polling };
+    let rx_mode = match std::env::var("BENCH_RX_MODE").as_deref() {
+        Ok("polling") => RxMode::Polling,
+        Ok("adaptive") => RxMode::Adaptive,
+        // Beside flow offload the switch has little to do.
+        _ if offloads => RxMode::Adaptive,
+        _ => RxMode::Polling,
+    };
     let config = Config { rx_mode, cores: vec![0], ..Config::default() };
     let switch = Arc::new(Switch::start(&config, &memory, frames, |_| None)?);
     let map = Arc::default();

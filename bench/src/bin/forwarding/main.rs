@@ -12,7 +12,9 @@
 //! on core 1. Frames that reached the receiving pod are counted by its interface. Each figure is a
 //! median over rounds that take turns. `usual` and `large` are the two tables alone; a congestion
 //! control behind them is iperf3's instead of the kernel's usual one. `offload` is another table
-//! ([`offload`]), `nodes` the part of it that is about two cluster nodes.
+//! ([`offload`]), `nodes` the part of it that is about two cluster nodes, `http [ROUNDS]` the row of
+//! connections of one request alone, flow offload beside AF_XDP ports. `BENCH_RX_MODE=polling` or
+//! `adaptive` has this switch poll, or not, in both; else it polls without flow offload only.
 
 mod offload;
 
@@ -50,13 +52,15 @@ fn main() -> Result<()> {
         ["offload"] => offload::compare(offload::ROUNDS, None),
         ["offload", rounds] => offload::compare(rounds.parse()?, None),
         ["offload", rounds, picture] => offload::compare(rounds.parse()?, Some(picture)),
+        ["http"] => offload::print_requests(offload::ROUNDS),
+        ["http", rounds] => offload::print_requests(rounds.parse()?),
         ["nodes"] => offload::print_nodes(offload::ROUNDS),
         ["nodes", rounds] => offload::print_nodes(rounds.parse()?),
         ["large", congestion] => large(Some(congestion)),
         ["generate", size, mac_a, mac_b] => generate(size.parse()?, mac_a, mac_b),
         ["sink"] => sink(),
         ["kernels-end", ..] => offload::run_end(&args[1..]),
-        _ => Err("forwarding takes [usual|large|offload|nodes] [CONGESTION-CONTROL]".into()),
+        _ => Err("forwarding takes [usual|large|offload|nodes|http] [CONGESTION-CONTROL]".into()),
     }
 }
 

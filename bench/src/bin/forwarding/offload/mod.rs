@@ -207,6 +207,24 @@ fn print_variants(variants: &[Variant]) {
     print_table(&head, &lines.collect::<Vec<_>>());
 }
 
+/// Connections of one request, with flow offload and without.
+pub(crate) fn print_requests(rounds: usize) -> Result<()> {
+    let forwarders = [Forwarder::Offload, Forwarder::Podgate];
+    let mut rates = [Samples::new(), Samples::new()];
+    for round in 1..=rounds {
+        for (forwarder, rates) in forwarders.iter().zip(&mut rates) {
+            eprintln!("round {round} of {rounds}: HTTP, {}", forwarder.name());
+            rates.add(requests(*forwarder, &Connection::direct())?);
+        }
+    }
+    let names = forwarders.map(Forwarder::name);
+    let mut line: Vec<String> = rates.iter().map(Samples::to_string).collect();
+    line.push(ratio(&rates[0], &rates[1]));
+    println!();
+    print_table(&[names[0], names[1], "ratio"], &[line]);
+    Ok(())
+}
+
 /// Streams between pods of two cluster nodes.
 pub(crate) fn print_nodes(rounds: usize) -> Result<()> {
     let forwarders = [Between::Offload, Between::Kernel, Between::Podgate];
