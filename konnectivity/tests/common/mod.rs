@@ -202,8 +202,13 @@ impl Pair {
 }
 
 /// Waits until something holds.
-pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub(crate) async fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, holds).await;
+}
+
+/// Waits until something holds that may take a certain time.
+pub(crate) async fn until_within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
     while !holds() {
         assert!(Instant::now() < end, "waited too long for {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
