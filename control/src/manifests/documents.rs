@@ -1,8 +1,6 @@
 //! The text of one manifest file to objects.
 //!
-//! Booleans are `true` and `false` alone (YAML 1.2), so that a pod may be called `y` and a
-//! label say `no`; numbers where text is wanted are faults, as for the API server. Duplicate
-//! keys are errors. Aliases are bounded; every other limit follows from the size of the file.
+//! Numbers where text is wanted are faults, as for the API server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +8,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Adapt;
-use super::positions::Positions;
+use super::located::{Located, WITHIN};
+use super::yaml::{parse_yaml, yaml_problem};
 use crate::objects::{self, Read};
 use crate::{Fault, FieldFault, Object, ObjectRef, Position};
 
@@ -61,7 +60,7 @@ pub(super) fn read(file: &Path, text: &[u8], adapt: &mut Adapt<'_>) -> Content {
         }
     } else {
         let mut reader = text;
-        for value in serde_saphyr::read_with_options(&mut reader, options(text.len())) {
+        for value in parse_yaml(&mut reader) {
             let failed = value.is_err();
             each(value.map_err(|error| {
                 let position =
@@ -82,10 +81,13 @@ fn locate(faults: &mut [Fault], text: &[u8]) {
     if faults.iter().all(|fault| fault.position.is_some()) {
         return;
     }
-    let positions = Positions::of(text);
+    let mut reader = text;
+    let documents: Vec<Located> = parse_yaml(&mut reader).map_while(Result::ok).collect();
     for fault in faults.iter_mut().filter(|fault| fault.position.is_none()) {
         let Some(document) = fault.document else { continue };
-        fault.position = positions.find(document, &fault.fault.field);
+        let document = document.checked_sub(1).and_then(|it| documents.get(it));
+        let at = document.map(|it| it.nearest(&fault.fault.field)).filter(|it| it.line > 0);
+        fault.position = at.map(|it| Position { line: it.line, column: it.column });
         if let Some((_, inner)) = fault.fault.field.rsplit_once(WITHIN) {
             // An item that is no object has no other name than its path.
             fault.fault.field = match fault.object {
@@ -94,47 +96,6 @@ fn locate(faults: &mut [Fault], text: &[u8]) {
             };
         }
     }
-}
-
-/// Between the path of a list's item and the field of the object that it is.
-pub(super) const WITHIN: char = '\u{1f}';
-
-/// Describes a syntax error of YAML with its place, without the library's own terms.
-pub fn yaml_problem(error: &serde_saphyr::Error) -> String {
-    use serde_saphyr::Error;
-    let problem = match error.without_snippet() {
-        Error::DuplicateMappingKey { key: Some(key), .. } => format!("{key:?} is given twice"),
-        Error::DuplicateMappingKey { .. } => "a key is given twice".into(),
-        Error::Eof { .. } => "it ends too early".into(),
-        Error::UnknownAnchor { .. } => "an alias refers to no anchor".into(),
-        Error::AliasReplayLimitExceeded { .. }
-        | Error::AliasExpansionLimitExceeded { .. }
-        | Error::AliasReplayStackDepthExceeded { .. }
-        | Error::Budget { .. } => "it is nested too deeply, or its aliases expand too far".into(),
-        Error::IOError { .. } => "it is not UTF-8".into(),
-        Error::Message { msg, .. } => one_line(msg),
-        _ => "it is not well-formed".into(),
-    };
-    let at = error.location().map(|it| format!(" (line {}, column {})", it.line(), it.column()));
-    problem + &at.unwrap_or_default()
-}
-
-pub(super) fn options(bytes: usize) -> serde_saphyr::Options {
-    let some = 1_000 + bytes;
-    let budget = serde_saphyr::budget! {
-        max_reader_input_bytes: Some(some),
-        max_events: some,
-        max_nodes: some,
-        max_documents: some,
-        max_total_scalar_bytes: 2 * some,
-        max_aliases: 1_000,
-        max_anchors: 1_000,
-    };
-    serde_saphyr::options! { budget: budget, strict_booleans: true, with_snippet: false }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The position of a value.

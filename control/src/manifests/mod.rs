@@ -11,9 +11,10 @@
 //! changes.
 
 mod documents;
-mod positions;
+mod located;
 mod source;
 mod watcher;
+mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,9 +23,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-pub use documents::yaml_problem;
+pub use located::{Located, Tree};
 pub use source::Source;
 pub use watcher::Watcher;
+pub use yaml::{parse_yaml, yaml_problem};
 
 use crate::{Fault, FieldFault, Object, read_regular};
 

@@ -106,7 +106,7 @@ struct Folders {
     interests: HashMap<WatchDescriptor, Interest>,
 }
 
-/// Which names in a folder matter.
+/// Names in a folder that matter.
 #[derive(Clone, PartialEq, Eq)]
 enum Interest {
     /// All of them.

@@ -33,6 +33,11 @@ pub struct Manifests {
     pub skipped: Vec<String>,
 }
 
+/// The text without a leading byte order mark.
+pub(crate) fn without_byte_order_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
+}
+
 impl From<Vec<Object>> for Manifests {
     fn from(objects: Vec<Object>) -> Self {
         Self { objects, ..Self::default() }

@@ -4,15 +4,12 @@
 //! document is a case or a list of cases. Text that begins like JSON is read as JSON, and as
 //! YAML only if it is none.
 
-use std::fmt;
-
-use control::manifests::yaml_problem;
+use control::manifests::{Tree, parse_yaml, yaml_problem};
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::Case;
-use super::case::{Fault, Fields};
+use super::case::Fault;
 
 /// Reads all cases.
 ///
@@ -28,22 +25,28 @@ pub fn read(text: &[u8]) -> Result<Vec<Case>, Vec<Fault>> {
     let mut number = 0;
     let mut each = |document: Document, faults: &mut Vec<Fault>| {
         number += 1;
-        match document {
-            Document::Case(fields) => match Case::read(number, fields) {
-                Ok(case) => cases.push(case),
-                Err(found) => faults.extend(found),
-            },
-            other => faults.push(Fault {
-                case: Some(number),
-                field: "",
-                problem: format!("is {} where a case's fields are wanted", other.what()),
-            }),
-        }
+        let what = match document.0 {
+            Tree::Map(fields) => {
+                let fields = fields.into_iter().map(|(name, it)| (name, it.value())).collect();
+                match Case::read(number, fields) {
+                    Ok(case) => cases.push(case),
+                    Err(found) => faults.extend(found),
+                }
+                return;
+            }
+            Tree::List(_) => "a list".into(),
+            Tree::Scalar(value) => value.to_string(),
+        };
+        faults.push(Fault {
+            case: Some(number),
+            field: "",
+            problem: format!("is {what} where a case's fields are wanted"),
+        });
     };
     for document in documents {
-        match document {
-            Document::List(list) => list.into_iter().for_each(|it| each(it, &mut faults)),
-            other => each(other, &mut faults),
+        match document.0 {
+            Tree::List(list) => list.into_iter().for_each(|it| each(it, &mut faults)),
+            other => each(Document(other), &mut faults),
         }
     }
     if number == 0 {
@@ -53,8 +56,7 @@ pub fn read(text: &[u8]) -> Result<Vec<Case>, Vec<Fault>> {
 }
 
 fn documents(text: &[u8]) -> Result<Vec<Document>, String> {
-    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+    let text = crate::input::without_byte_order_mark(text);
     if !text.trim_ascii_start().starts_with(b"{") && !text.trim_ascii_start().starts_with(b"[") {
         return yaml(text).map_err(|error| format!("is no YAML: {error}"));
     }
@@ -66,109 +68,28 @@ fn documents(text: &[u8]) -> Result<Vec<Document>, String> {
     }
 }
 
-fn yaml(text: &[u8]) -> Result<Vec<Document>, String> {
-    let most = 1_000 + text.len();
-    let budget = serde_saphyr::budget! {
-        max_reader_input_bytes: Some(most),
-        max_events: most,
-        max_nodes: most,
-        max_documents: most,
-        max_total_scalar_bytes: 2 * most,
-        max_aliases: 1_000,
-        max_anchors: 1_000,
-    };
-    let options = serde_saphyr::options! { budget: budget, with_snippet: false };
-    let mut reader = text;
-    let mut documents = Vec::new();
-    for document in serde_saphyr::read_with_options(&mut reader, options) {
-        match document {
-            Ok(Document::Other(Value::Null)) => {}
-            Ok(document) => documents.push(document),
-            Err(error) => return Err(yaml_problem(&error)),
-        }
-    }
-    Ok(documents)
+fn yaml(mut text: &[u8]) -> Result<Vec<Document>, String> {
+    parse_yaml(&mut text)
+        .filter(|document| !matches!(document, Ok(Document(Tree::Scalar(Value::Null)))))
+        .map(|document| document.map_err(|error| yaml_problem(&error)))
+        .collect()
 }
 
-/// Returns the kind of a document, or of an element of a list.
-#[derive(Debug)]
-enum Document {
-    Case(Fields),
-    List(Vec<Document>),
-    Other(Value),
-}
+/// A document, or an element of a list.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+struct Document(Tree<Document>);
 
 impl Document {
-    fn what(&self) -> String {
-        match self {
-            Self::Case(_) => "a case".into(),
-            Self::List(_) => "a list".into(),
-            Self::Other(value) => value.to_string(),
+    /// Of equal fields the last counts.
+    fn value(self) -> Value {
+        match self.0 {
+            Tree::Scalar(value) => value,
+            Tree::List(list) => list.into_iter().map(Self::value).collect(),
+            Tree::Map(fields) => {
+                Value::Object(fields.into_iter().map(|(name, it)| (name, it.value())).collect())
+            }
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for Document {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Shape)
-    }
-}
-
-struct Shape;
-
-impl<'de> Visitor<'de> for Shape {
-    type Value = Document;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a case or a list of cases")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
-        let mut fields = Fields::new();
-        while let Some(field) = map.next_entry()? {
-            fields.push(field);
-        }
-        Ok(Document::Case(fields))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Document, A::Error> {
-        let mut documents = Vec::new();
-        while let Some(document) = list.next_element()? {
-            documents.push(document);
-        }
-        Ok(Document::List(documents))
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<Document, E> {
-        Ok(Document::Other(Value::Null))
-    }
-
-    fn visit_none<E: de::Error>(self) -> Result<Document, E> {
-        self.visit_unit()
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<Document, D::Error> {
-        Document::deserialize(inner)
-    }
-
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Document, E> {
-        Ok(Document::Other(value.into()))
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Document, E> {
-        Ok(Document::Other(value.into()))
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Document, E> {
-        Ok(Document::Other(value.into()))
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Document, E> {
-        Ok(Document::Other(value.into()))
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Document, E> {
-        Ok(Document::Other(value.into()))
     }
 }
 
