@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use super::list::with_causes;
+use super::call::with_causes;
 use crate::open_regular;
 
 /// The source of address and credentials.

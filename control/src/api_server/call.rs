@@ -6,8 +6,6 @@ use std::time::Duration;
 use kube::Client;
 use serde_json::Value;
 
-use super::list::with_causes;
-
 /// Why a request failed.
 pub(super) enum Failure {
     /// The status code and message of the API server.
@@ -67,5 +65,60 @@ pub(super) async fn send(
     match tokio::time::timeout(timeout, client.request(request)).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(Failure::Late(timeout)),
+    }
+}
+
+/// As [`call`]; `None` where the object does not exist, exists already or was changed in between.
+pub(super) async fn call_object(
+    client: &Client,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+    timeout: Duration,
+) -> Result<Option<Value>, Failure> {
+    match call(client, method, path, body, timeout).await {
+        Ok(value) => Ok(Some(value)),
+        Err(Failure::Refused(404 | 409, _)) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// An error with what caused it, as far as this says more.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text += &format!(": {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_comes_with_its_causes() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error);
+        impl std::fmt::Display for Outer {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("cannot connect")
+            }
+        }
+        impl std::error::Error for Outer {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(
+            with_causes(&Outer(refused)),
+            "cannot connect: Connection refused (os error 111)"
+        );
     }
 }

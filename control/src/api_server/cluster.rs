@@ -3,7 +3,7 @@
 use kube::Client;
 use serde_json::Value;
 
-use super::list::with_causes;
+use super::call::with_causes;
 
 /// The namespace that every cluster has.
 const NAMESPACE: &str = "kube-system";

@@ -179,7 +179,7 @@ impl Driver {
                 let wait = status.details.as_ref().map_or(0, |it| it.retry_after_seconds);
                 return Ok(Err(Trouble::status(status.code, &status.message, wait)));
             }
-            Ok(Err(error)) => return Ok(Err(Trouble::Away(super::list::with_causes(&error)))),
+            Ok(Err(error)) => return Ok(Err(Trouble::Away(super::call::with_causes(&error)))),
             Err(_) => return Ok(Err(Trouble::Silent)),
         };
         self.send(Event::Responded(self.watch.kind(), took)).await?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::call::{Failure, call};
+use super::call::call_object;
 
 /// Name of the lease.
 const NAME: &str = "podgate-status";
@@ -67,7 +67,7 @@ impl Election {
         let path = format!("{folder}/{NAME}");
         let now = jiff::Timestamp::now();
         let now = format!("{now:.6}");
-        let Some(mut lease) = self.ask("GET", &path, None).await? else {
+        let Some(mut lease) = self.request("GET", &path, None).await? else {
             let lease = json!({
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
@@ -115,23 +115,20 @@ impl Election {
     /// Writes the lease; `false` if another candidate wrote it in between.
     async fn write(&mut self, method: &str, path: &str, lease: &Value) -> Result<bool, String> {
         let began = Instant::now();
-        let written = self.ask(method, path, Some(lease)).await?.is_some();
+        let written = self.request(method, path, Some(lease)).await?.is_some();
         self.held = written.then_some(began);
         Ok(written)
     }
 
     /// Sends a request; `None` if the lease does not exist, or was changed in between.
-    async fn ask(
+    async fn request(
         &self,
         method: &str,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Option<Value>, String> {
-        match call(&self.client, method, path, body, TIMEOUT).await {
-            Ok(value) => Ok(Some(value)),
-            Err(Failure::Refused(404 | 409, _)) => Ok(None),
-            Err(failure) => Err(format!("lease {NAMESPACE}/{NAME}: {failure}")),
-        }
+        let answer = call_object(&self.client, method, path, body, TIMEOUT).await;
+        answer.map_err(|failure| format!("lease {NAMESPACE}/{NAME}: {failure}"))
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Connection;
+use super::call::with_causes;
 use crate::Kind;
 
 /// Objects in one answer.
@@ -41,45 +42,5 @@ pub async fn list(connection: &Connection, kind: Kind) -> Result<Vec<Value>, Str
             Some(more) if !more.is_empty() => next = super::watch::escaped(more),
             _ => return Ok(objects),
         }
-    }
-}
-
-/// An error with what caused it, as far as this says more.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text += &format!(": {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_comes_with_its_causes() {
-        #[derive(Debug)]
-        struct Outer(std::io::Error);
-        impl std::fmt::Display for Outer {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("cannot connect")
-            }
-        }
-        impl std::error::Error for Outer {
-            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-                Some(&self.0)
-            }
-        }
-        let refused = std::io::Error::from_raw_os_error(111);
-        assert_eq!(
-            with_causes(&Outer(refused)),
-            "cannot connect: Connection refused (os error 111)"
-        );
     }
 }

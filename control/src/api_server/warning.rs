@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::call::{Failure, call};
+use super::call::call_object;
 use crate::ObjectRef;
 
 /// A fault of an object.
@@ -114,11 +114,8 @@ impl Warnings {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Option<Value>, String> {
-        match call(&self.client, method, path, body, TIMEOUT).await {
-            Ok(value) => Ok(Some(value)),
-            Err(Failure::Refused(404 | 409, _)) => Ok(None),
-            Err(failure) => Err(format!("event: {failure}")),
-        }
+        let answer = call_object(&self.client, method, path, body, TIMEOUT).await;
+        answer.map_err(|failure| format!("event: {failure}"))
     }
 }
 
