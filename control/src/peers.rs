@@ -41,7 +41,7 @@ pub(crate) struct NamePeers {
     pub(crate) pattern: DomainPattern,
 }
 
-/// Which pods; every condition must hold.
+/// A set of pods; every condition must hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodPeers {
     /// In which namespaces.
@@ -60,6 +60,17 @@ pub(crate) struct NamedPort {
     pub(crate) name: Arc<str>,
     pub(crate) protocol: Protocol,
     pub(crate) number: u16,
+}
+
+/// Number of a port name that egress rules use.
+pub(crate) type NameId = u32;
+
+/// A port name as a peer's pods use it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct NameOf {
+    pub(crate) peers: PodPeers,
+    pub(crate) name: Arc<str>,
+    pub(crate) protocol: Protocol,
 }
 
 impl PodPeers {

@@ -11,9 +11,9 @@ use ahash::RandomState;
 
 use crate::cache::Cache;
 use crate::configurator::{BasicRule, PortNames};
-use crate::membership::{Membership, NameId, NameOf};
+use crate::membership::Membership;
 use crate::model::{Direction, Protocol, Verdict};
-use crate::peers::PodPeers;
+use crate::peers::{NameId, NameOf, PodPeers};
 
 /// Renders the table rules of one ACL.
 pub(crate) fn rules(

@@ -18,8 +18,9 @@ use ahash::RandomState;
 
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
-use crate::membership::{Membership, NameId, Nets, Versions};
+use crate::membership::{Membership, Nets, Versions};
 use crate::model::{Direction, EndpointSlice, Pod, Service};
+use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
 use crate::tables::Tables;

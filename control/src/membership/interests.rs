@@ -9,9 +9,8 @@ use std::sync::Arc;
 use acl::PeerSetId;
 use ahash::RandomState;
 
-use super::names::{NameId, NameOf};
 use crate::model::{Labels, Namespaces};
-use crate::peers::PeerSet;
+use crate::peers::{NameId, NameOf, PeerSet};
 
 /// A peer set or port name that depends on pods.
 #[derive(Clone, Debug)]

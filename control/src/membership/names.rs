@@ -14,19 +14,8 @@ use super::interests::Interest;
 use super::{Membership, Used, pods_in};
 use crate::PodKey;
 use crate::cache::Cache;
-use crate::model::{Pod, Protocol};
-use crate::peers::PodPeers;
-
-/// Number of a port name that egress rules use.
-pub(crate) type NameId = u32;
-
-/// A port name as a peer's pods use it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct NameOf {
-    pub(crate) peers: PodPeers,
-    pub(crate) name: Arc<str>,
-    pub(crate) protocol: Protocol,
-}
+use crate::model::Pod;
+use crate::peers::{NameId, NameOf};
 
 /// Number of pods for each port number.
 pub(super) type Numbers = BTreeMap<u16, u32>;
