@@ -22,6 +22,7 @@
 //! - `health_checks`, `liveness`: what others ask about the switch.
 
 mod attachments;
+mod bring_up;
 mod denials;
 mod flow_offload;
 mod health_checks;
@@ -31,6 +32,7 @@ mod kernel_events;
 mod kernel_filter;
 mod kernel_rules;
 mod liveness;
+mod losses;
 mod masquerade;
 mod names;
 mod nftables;

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
 
 use dataplane::port::PortGone;
 use dataplane::wire::Mac;
 use dataplane::{PortId, Switch};
 use local_api::Attachment;
 
+use super::bring_up::BringUp;
+use super::losses::Losses;
 use super::punt_link::PuntLink;
 use crate::run::error::StartError;
 use crate::run::kernel::{
@@ -18,11 +19,6 @@ use crate::run::kernel::{
 };
 use crate::run::port::{ManagedPort, OpenPort, Owner};
 use crate::run::shared_status::{LostPort, SharedStatus};
-
-/// Lost ports shown in `status`.
-const LOST: usize = 16;
-/// Time that a lost port is shown unless it is restored.
-const LOST_FOR: Duration = Duration::from_secs(600);
 
 /// The effect of a change: the publication that it needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,13 +42,10 @@ pub(super) struct Ports {
     served: BTreeMap<PortId, Served>,
     /// Interfaces whose program or existence was lost while requests were under way.
     lost_early: Vec<u32>,
-    /// Interfaces to switch on, with the generation that has to be in force before.
-    to_bring_up: Vec<(u64, String)>,
-    /// The same for the next generation.
-    newly_opened: Vec<String>,
+    bring_up: BringUp,
     /// Reports of workers that were fetched but not handled yet.
     gone: VecDeque<(PortId, PortGone)>,
-    lost: VecDeque<LostPort>,
+    losses: Losses,
     pub(super) punt_link: PuntLink,
     change: Change,
 }
@@ -101,10 +94,9 @@ impl Ports {
             refused: Vec::new(),
             served: BTreeMap::new(),
             lost_early: Vec::new(),
-            to_bring_up: Vec::new(),
-            newly_opened: Vec::new(),
+            bring_up: BringUp::default(),
             gone: VecDeque::new(),
-            lost: VecDeque::new(),
+            losses: Losses::default(),
             punt_link: PuntLink::default(),
             change: Change::None,
         })
@@ -328,11 +320,7 @@ impl Ports {
         tracing::warn!("port {name} ({interface}) is lost: {why}");
         self.remove(id);
         self.shared.ports_lost.fetch_add(1, Ordering::Relaxed);
-        if self.lost.len() == LOST {
-            self.lost.pop_front();
-        }
-        let (name, when) = (name.to_owned(), SystemTime::now());
-        self.lost.push_back(LostPort { name, interface, when, why: why.to_owned() });
+        self.losses.note(name, interface, why);
         Some(owner)
     }
 
@@ -399,7 +387,7 @@ impl Ports {
 
     /// Switches an interface on once the next snapshot is in force.
     pub(super) fn bring_up_with_next_snapshot(&mut self, interface: String) {
-        self.newly_opened.push(interface);
+        self.bring_up.add(interface);
         self.changed(Change::Snapshot);
     }
 
@@ -410,39 +398,30 @@ impl Ports {
 
     /// Notes the generation that contains the ports opened so far.
     pub(super) fn published(&mut self, generation: u64) {
-        let opened = self.newly_opened.drain(..).map(|interface| (generation, interface));
-        self.to_bring_up.extend(opened);
+        self.bring_up.published(generation);
     }
 
     /// Returns whether an interface waits for a snapshot to be in force.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.to_bring_up.is_empty()
+        self.bring_up.is_waiting()
     }
 
     /// Switches interfaces on whose generation is in force.
     pub(super) fn bring_up(&mut self) {
         let in_force = self.shared.switch.generation();
-        let due = self.to_bring_up.extract_if(.., |(wanted, _)| *wanted <= in_force);
-        for (_, interface) in due {
+        for interface in self.bring_up.take_due(in_force) {
             self.kernel.request(Operation::BringUp { interface, attachment: None });
         }
     }
 
     /// Ports lost lately, newest last.
     pub(super) fn lost(&self) -> impl Iterator<Item = &LostPort> {
-        self.lost.iter()
+        self.losses.iter()
     }
 
     /// Removes old losses, and those of ports that are served again.
     pub(super) fn forget_losses(&mut self) {
-        let shared = self.shared.state();
-        let is_served = |lost: &LostPort| {
-            shared.ports.iter().any(|port| port.name == lost.name && port.id.is_some())
-        };
-        let is_recent = |lost: &LostPort| lost.when.elapsed().is_ok_and(|it| it < LOST_FOR);
-        let before = self.lost.len();
-        self.lost.retain(|lost| is_recent(lost) && !is_served(lost));
-        if self.lost.len() != before {
+        if self.losses.forget(&self.shared.state().ports) {
             self.changed(Change::Status);
         }
     }
