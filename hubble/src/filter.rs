@@ -1,7 +1,4 @@
-//! Which flows a client wants: the filters of `GetFlows` over verdicts.
-
-use std::net::IpAddr;
-use std::str::FromStr;
+//! The filters of `GetFlows` over verdicts.
 
 use ipnet::IpNet;
 use observe::verdicts::{End, Event};
@@ -190,9 +187,8 @@ fn has_all(own: &TcpFlags, wanted: &TcpFlags) -> bool {
 }
 
 fn network(text: &str) -> Result<IpNet, String> {
-    let one = text.parse::<IpAddr>().map(IpNet::from);
-    one.or_else(|_| IpNet::from_str(text))
-        .map_err(|_| format!("'{}' is neither an address nor a network", text.escape_debug()))
+    observe::verdicts::network(text)
+        .ok_or_else(|| format!("'{}' is neither an address nor a network", text.escape_debug()))
 }
 
 fn port(text: &str) -> Result<u16, String> {

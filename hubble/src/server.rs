@@ -13,7 +13,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -23,9 +22,8 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use telemetry::{Access, Admitted, Authorize, Connections, Credential, Identity};
+use telemetry::{Access, Admitted, Authorize, Background, Connections, Credential, Identity};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::oneshot;
 
 use crate::grpc::{Answer, Code, Content, Status, is_call, no_call, response};
 use crate::service::Observer;
@@ -41,7 +39,7 @@ pub enum Endpoint {
     Tls(TcpListener, Admission),
 }
 
-/// Which clients of an address are let in.
+/// Admission of an address's clients.
 pub struct Admission {
     /// The server's certificate, and the authorities of clients' certificates: a client that shows
     /// one is let in.
@@ -66,11 +64,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Server {
     address: Option<SocketAddr>,
     socket: Option<PathBuf>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Background>,
 }
 
-/// What every connection shares.
+/// State shared by all connections.
 struct Site {
     observer: Observer,
     /// Where the server listens, for clients.
@@ -84,28 +81,25 @@ impl Server {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(endpoint: Endpoint, observer: Observer) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let mut server = Self { address: None, socket: None, stop: Some(stop), thread: None };
-        let serve: Box<dyn FnOnce() + Send> = match endpoint {
+        let (mut address, mut socket) = (None, None);
+        let thread = match endpoint {
             Endpoint::Unix(listener, path) => {
                 listener.set_nonblocking(true)?;
-                let address = format!("unix://{}", path.display());
-                server.socket = Some(path);
-                let site = Arc::new(Site { observer, address, admission: None });
-                Box::new(move || run(runtime, accept_unix(listener, site), stopped))
+                let at = format!("unix://{}", path.display());
+                socket = Some(path);
+                let site = Arc::new(Site { observer, address: at, admission: None });
+                Background::start("hubble", accept_unix(listener, site))
             }
             Endpoint::Tls(listener, admission) => {
                 listener.set_nonblocking(true)?;
-                let address = listener.local_addr()?;
-                server.address = Some(address);
-                let (address, admission) = (address.to_string(), Some(admission));
-                let site = Arc::new(Site { observer, address, admission });
-                Box::new(move || run(runtime, accept_tls(listener, site), stopped))
+                let at = listener.local_addr()?;
+                address = Some(at);
+                let (at, admission) = (at.to_string(), Some(admission));
+                let site = Arc::new(Site { observer, address: at, admission });
+                Background::start("hubble", accept_tls(listener, site))
             }
         };
-        server.thread = Some(std::thread::Builder::new().name("hubble".into()).spawn(serve)?);
-        Ok(server)
+        Ok(Self { address, socket, thread: Some(thread?) })
     }
 
     /// The address it listens on, if it is no unix socket.
@@ -116,34 +110,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It has no result; a panic was reported by its thread.
-            let _ = thread.join();
-        }
+        drop(self.thread.take());
         if let Some(Err(error)) = self.socket.as_ref().map(std::fs::remove_file) {
             tracing::debug!("hubble: remove the socket: {error}");
         }
     }
-}
-
-fn run(
-    runtime: tokio::runtime::Runtime,
-    accept: impl Future<Output = io::Result<()>>,
-    stopped: oneshot::Receiver<()>,
-) {
-    runtime.block_on(async move {
-        tokio::select! {
-            result = accept => {
-                if let Err(error) = result {
-                    tracing::error!("hubble: {error}");
-                }
-            }
-            _ = stopped => {}
-        }
-    });
-    // The lookup of the API server's name may block.
-    runtime.shutdown_background();
 }
 
 async fn accept_unix(listener: UnixListener, site: Arc<Site>) -> io::Result<()> {

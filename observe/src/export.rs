@@ -30,7 +30,7 @@ pub struct Export {
     pub max_bytes: u64,
     /// Number of rotated files kept.
     pub backups: u32,
-    /// Which verdicts are written.
+    /// The verdicts to write.
     pub filter: Filter,
 }
 

@@ -5,18 +5,23 @@
 //! proxy's metrics as its original names them: it appends `_total` to each counter's name and a
 //! full stop to each HELP text.
 
+mod background;
+mod body;
 mod connections;
 pub mod log;
 mod metrics;
+mod page;
 mod process;
 mod secure;
 mod server;
 
+pub use background::Background;
 pub use connections::{Admitted, Connections};
 pub use metrics::{Scrape, Text};
+pub use page::{Feed, Lines, Page, Pages};
 pub use process::process_metrics;
 pub use prometheus;
 pub use secure::{
     Access, Answer, Authorize, Credential, FORWARDED, Identity, TlsOptions, credential,
 };
-pub use server::{Feed, Guard, Lines, Page, Pages, Server};
+pub use server::{Guard, Server};

@@ -56,7 +56,7 @@ pub struct Identity {
     current: Mutex<Current>,
 }
 
-/// What TLS negotiates beside the server's certificate.
+/// Parameters of TLS beside the server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
     /// Protocol names of ALPN (RFC 7301), the preferred first; empty: none is negotiated.
@@ -81,27 +81,26 @@ struct Current {
 const LOOK: Duration = Duration::from_secs(10);
 
 impl Identity {
-    /// From PEM files: a chain and its key.
-    ///
-    /// # Errors
-    /// Names the file that cannot be used.
-    pub fn of_files(cert: &Path, key: &Path, options: TlsOptions) -> Result<Self, String> {
-        Self::new(Certificate::Files(cert.to_owned(), key.to_owned()), options)
-    }
-
-    /// A certificate for `name` that this process signs itself. It encrypts; clients cannot tell it
-    /// from another one's.
+    /// From PEM files: a chain and its key. Without files this process signs a certificate for `name`
+    /// itself, which encrypts; clients cannot tell it from another one's.
     ///
     /// # Errors
     /// When none can be made, and names the file that cannot be used.
-    pub fn self_signed(name: &str, options: TlsOptions) -> Result<Self, String> {
-        let made = rcgen::generate_simple_self_signed([name.to_owned(), "localhost".to_owned()]);
-        let made = made.map_err(|error| format!("make a certificate: {error}"))?;
-        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        Self::new(Certificate::Made(made.cert.der().clone(), key), options)
-    }
-
-    fn new(certificate: Certificate, options: TlsOptions) -> Result<Self, String> {
+    pub fn new(
+        files: Option<&(PathBuf, PathBuf)>,
+        name: &str,
+        options: TlsOptions,
+    ) -> Result<Self, String> {
+        let certificate = match files {
+            Some((cert, key)) => Certificate::Files(cert.clone(), key.clone()),
+            None => {
+                let names = [name.to_owned(), "localhost".to_owned()];
+                let made = rcgen::generate_simple_self_signed(names)
+                    .map_err(|error| format!("make a certificate: {error}"))?;
+                let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+                Certificate::Made(made.cert.der().clone(), key)
+            }
+        };
         let changed = changes(&certificate, &options);
         let acceptor = load(&certificate, &options)?;
         let current = Mutex::new(Current { acceptor, looked: Instant::now(), changed });

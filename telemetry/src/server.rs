@@ -10,16 +10,12 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::header::{
     ALLOW, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
 };
@@ -29,77 +25,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::Semaphore;
 
+use crate::background::Background;
+use crate::body::{Content, FEEDS};
 use crate::connections::{Admitted, Connections};
+use crate::page::{Page, Pages};
 use crate::secure::{self, Access, Authorize, Identity};
-
-/// Answers paths.
-pub trait Pages: Send + Sync + 'static {
-    /// The page at `path`; `None` answers 404.
-    fn page(&self, path: &str, query: &str) -> Option<Page>;
-
-    /// The lines at `path`, one after the other as they come up; `None` if it is a page.
-    ///
-    /// # Errors
-    /// The page to answer instead.
-    fn feed(&self, _path: &str, _query: &str) -> Option<Result<Feed, Page>> {
-        None
-    }
-}
-
-/// Status code, text and media type of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// HTTP status code.
-    pub code: u16,
-    /// The body.
-    pub text: String,
-    /// The body's media type.
-    pub kind: &'static str,
-}
-
-const PLAIN: &str = "text/plain; charset=utf-8";
-const HTML: &str = "text/html; charset=utf-8";
-/// Content-Security-Policy of pages: own styles and scripts, answers of this server.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-impl Page {
-    /// A page of plain text with this code.
-    pub fn new(code: u16, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), kind: PLAIN }
-    }
-
-    /// A page for browsers, which may load nothing from elsewhere.
-    pub fn html(code: u16, text: impl Into<String>) -> Self {
-        Self { kind: HTML, ..Self::new(code, text) }
-    }
-
-    /// An answer for scripts.
-    pub fn json(text: impl Into<String>) -> Self {
-        Self { kind: "application/json", ..Self::new(200, text) }
-    }
-}
-
-/// Sends lines until there are no more or the client is gone. Runs on a thread of its own.
-pub type Feed = Box<dyn FnOnce(&Lines) + Send>;
-
-/// The client of a [`Feed`].
-#[derive(Debug)]
-pub struct Lines(mpsc::Sender<Bytes>);
-
-impl Lines {
-    /// Sends text, and waits while the client is slow; `false` if it is gone.
-    pub fn send(&self, text: String) -> bool {
-        self.0.blocking_send(Bytes::from(text)).is_ok()
-    }
-
-    /// Whether the client is gone.
-    pub fn is_closed(&self) -> bool {
-        self.0.is_closed()
-    }
-}
 
 /// TLS, and the check of each request.
 pub struct Guard {
@@ -109,6 +41,9 @@ pub struct Guard {
     pub authorize: Box<dyn Authorize>,
 }
 
+/// Content-Security-Policy of pages: own styles and scripts, answers of this server.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// Connections at a time.
 const CONNECTIONS: usize = 32;
 /// Time for a request to arrive, and for the whole connection.
@@ -117,10 +52,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_HEAD: usize = 8 * 1024;
 /// The same where a guard asks others about each request.
 const GUARDED_PATIENCE: Duration = Duration::from_secs(20);
-/// Feeds at a time.
-const FEEDS: usize = 16;
-/// Texts of a feed that wait for its client.
-const WAITING: usize = 64;
 /// Wait after a failed accept, such as for want of a file descriptor.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -128,8 +59,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Background,
 }
 
 impl Server {
@@ -161,41 +91,15 @@ impl Server {
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel();
         let feeds = Arc::new(Semaphore::new(FEEDS));
         let site = Arc::new(Site { pages, guard, feeds });
-        let run = move || {
-            runtime.block_on(async move {
-                tokio::select! {
-                    result = accept(listener, site) => {
-                        if let Err(error) = result {
-                            tracing::error!("{name} {address}: {error}");
-                        }
-                    }
-                    _ = stopped => {}
-                }
-            });
-            // A guard's name lookup may block.
-            runtime.shutdown_background();
-        };
-        let thread = std::thread::Builder::new().name(name.into()).spawn(run)?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+        let thread = Background::start(name, accept(listener, site))?;
+        Ok(Self { address, _thread: thread })
     }
 
     /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It has no result; a panic was reported by its thread.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -294,7 +198,7 @@ async fn answer(
             }
             let feed = site.pages.feed(path, query).filter(|_| *request.method() == Method::GET);
             match feed {
-                Some(Ok(feed)) => match begin_feed(feed, &site.feeds) {
+                Some(Ok(feed)) => match Content::of_feed(feed, &site.feeds) {
                     Ok(content) => {
                         is_feeding.store(true, Ordering::Release);
                         let mut response = Response::new(content);
@@ -318,7 +222,7 @@ async fn answer(
         _ => page.kind,
     };
     let code = StatusCode::from_u16(page.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let is_html = page.kind == HTML;
+    let is_html = page.is_html();
     let mut response = Response::new(Content::Page(Full::from(page.text)));
     *response.status_mut() = code;
     if is_html {
@@ -331,57 +235,4 @@ async fn answer(
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
-}
-
-/// Starts a feed's thread.
-fn begin_feed(feed: Feed, feeds: &Arc<Semaphore>) -> Result<Content, Page> {
-    let Ok(permit) = Arc::clone(feeds).try_acquire_owned() else {
-        return Err(Page::new(503, format!("{FEEDS} clients are fed already\n")));
-    };
-    let (sender, receiver) = mpsc::channel(WAITING);
-    let run = move || {
-        let _permit: OwnedSemaphorePermit = permit;
-        feed(&Lines(sender));
-    };
-    match std::thread::Builder::new().name("http-feed".into()).spawn(run) {
-        Ok(_) => Ok(Content::Feed(receiver)),
-        Err(error) => Err(Page::new(503, format!("start a thread: {error}\n"))),
-    }
-}
-
-/// The body of an answer.
-enum Content {
-    Page(Full<Bytes>),
-    Feed(mpsc::Receiver<Bytes>),
-}
-
-impl Body for Content {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Page(page) => Pin::new(page).poll_frame(context),
-            Self::Feed(lines) => {
-                lines.poll_recv(context).map(|it| it.map(|it| Ok(Frame::data(it))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Page(page) => page.is_end_stream(),
-            Self::Feed(_) => false,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Page(page) => page.size_hint(),
-            Self::Feed(_) => SizeHint::default(),
-        }
-    }
 }

@@ -127,8 +127,8 @@ fn begin(
     if !(SHORTEST..=LONGEST).contains(&snaplen) {
         return Err(bad(format!("snaplen: {snaplen} is not between {SHORTEST} and {LONGEST}")));
     }
-    let filter =
-        trace::parse(&wanted.filter, |pod| status.broker.addresses_of(pod)).map_err(bad)?;
+    let filter = trace::parse(&wanted.filter, |pod| status.broker.directory().addresses_of(pod))
+        .map_err(bad)?;
     if !is_of_headers(&filter) {
         let text = "filter: a capture has the terms from, to, address, protocol and port only";
         return Err(bad(text.to_owned()));

@@ -33,7 +33,7 @@ pub(super) fn start(shared: &Arc<SharedStatus>) -> Result<Option<Server>, StartE
     Server::start(endpoint, observer).map(Some).map_err(failed)
 }
 
-/// Which clients of an address are let in: those with a certificate, those with a token, or both.
+/// Admission to an address: by certificate, by token, or by either.
 fn admission(config: &Config) -> Result<Admission, String> {
     let hubble = &config.hubble;
     if hubble.client_ca.is_none() && config.api_server.is_none() {
@@ -43,10 +43,7 @@ fn admission(config: &Config) -> Result<Admission, String> {
     }
     let options =
         TlsOptions { protocols: ::hubble::server::PROTOCOLS, client_ca: hubble.client_ca.clone() };
-    let identity = match &hubble.certificate {
-        Some((cert, key)) => Identity::of_files(cert, key, options),
-        None => Identity::self_signed(&config.node_name, options),
-    };
+    let identity = Identity::new(hubble.certificate.as_ref(), &config.node_name, options);
     let reviews = |access| Box::new(Reviews::new(access)) as Box<dyn Authorize>;
     Ok(Admission {
         identity: identity.map_err(|error| format!("hubble-listen: {error}"))?,

@@ -27,7 +27,7 @@
 //! - `events`, `control_loop`: the events, and the loop with its reconcilers,
 //! - `pods`, `records`: the attached pods, in memory and on disk,
 //! - `kernel`: the interface to the kernel, replaced in tests, and the threads that program it,
-//! - `names`: domain names of policies, and the DNS of pods,
+//! - `names`: domain names of policies and their addresses; `dns`: the threads that follow the DNS of pods,
 //! - `source`: where objects come from,
 //! - `shared_status`: state that other threads read; `status` and `show` format it,
 //! - `api`, `capture`: the server side of the local API and of live captures,
@@ -37,6 +37,7 @@
 mod api;
 mod capture;
 mod control_loop;
+mod dns;
 mod durations;
 mod error;
 mod events;
@@ -92,7 +93,7 @@ pub struct Running {
     events: Sender<Event>,
     control_loop: Option<JoinHandle<()>>,
     broker: Option<JoinHandle<()>>,
-    names: Option<names::NameThreads>,
+    dns: Option<dns::DnsThreads>,
     export: Option<JoinHandle<()>>,
     api: Option<api::Server>,
     http: Option<telemetry::Server>,
@@ -140,7 +141,7 @@ pub fn start(
     let https = start_https(&shared, &events)?;
     let hubble = hubble::start(&shared)?;
     let channel = (events.clone(), received);
-    let (names, published) = names::NameThreads::start(&shared, &events, copies)?;
+    let (dns, published) = dns::DnsThreads::start(&shared, &events, copies)?;
     let control_loop = control_loop::ControlLoop::start(
         Arc::clone(&shared),
         interfaces,
@@ -172,7 +173,7 @@ pub fn start(
         events,
         control_loop: Some(control_loop),
         broker: Some(broker),
-        names: Some(names),
+        dns: Some(dns),
         export,
         api: Some(api),
         http: Some(http),
@@ -215,10 +216,8 @@ fn start_https(
     let Some(access) = config.api_server.clone() else {
         return Err(input("needs an API server, which reviews the clients' tokens".to_owned()));
     };
-    let identity = match &config.metrics.certificate {
-        Some((cert, key)) => telemetry::Identity::of_files(cert, key, TlsOptions::default()),
-        None => telemetry::Identity::self_signed(&config.node_name, TlsOptions::default()),
-    };
+    let (files, options) = (config.metrics.certificate.as_ref(), TlsOptions::default());
+    let identity = telemetry::Identity::new(files, &config.node_name, options);
     let guard = telemetry::Guard {
         identity: identity.map_err(input)?,
         authorize: Box::new(http::Reviews::new(access)),
@@ -241,7 +240,7 @@ impl Drop for Running {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
-        drop(self.names.take());
+        drop(self.dns.take());
         drop(self.api.take());
         drop((self.http.take(), self.https.take(), self.hubble.take()));
     }

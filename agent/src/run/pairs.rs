@@ -38,7 +38,11 @@ pub(crate) fn pairs_of_ends(shared: &SharedStatus, most: usize) -> Vec<PairOfEnd
     pairs.sort_by_key(|(ends, (sessions, bytes))| (u64::MAX - bytes, u64::MAX - sessions, *ends));
     pairs.truncate(most);
     let name = |address: IpAddr| {
-        shared.broker.pod_at(address).map_or_else(|| address.to_string(), |pod| pod.to_string())
+        shared
+            .broker
+            .directory()
+            .pod_at(address)
+            .map_or_else(|| address.to_string(), |pod| pod.to_string())
     };
     let pair = |((from, to), (sessions, bytes)): ((IpAddr, IpAddr), (u64, u64))| PairOfEnds {
         from: name(from),

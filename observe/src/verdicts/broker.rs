@@ -1,27 +1,22 @@
-//! The event broker: collects the verdicts of all workers, adds names, keeps a history and serves
-//! observers.
+//! The event broker: collects the verdicts of all workers, keeps a history and serves observers.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dataplane::Outcome;
-use dataplane::wire::protocol;
 use dataplane::worker::Inspect;
 
 use super::denials::Denials;
+use super::directory::Directory;
 use super::history::{HISTORY, History};
 use super::inspector::{Inspector, Queue, Seen, SeenPacket};
+use super::protocol::{flag_names, protocol_name};
 use super::rate::Rate;
-use super::{End, Event, Filter, Past, PodLabels, Wanted};
+use super::{Event, Filter, Past, Wanted};
 use crate::time::utc;
 use local_api::Verdict;
-
-/// Pods by address, those of other cluster nodes included.
-pub type Names = HashMap<IpAddr, Arc<str>>;
 
 /// Events that wait for one observer.
 const WAITING: usize = 4096;
@@ -32,15 +27,7 @@ const PERIOD: Duration = Duration::from_millis(20);
 pub struct EventBroker {
     node: Arc<str>,
     queues: Vec<Arc<Queue>>,
-    /// Of the pods attached here; these count first.
-    names: Mutex<Arc<Names>>,
-    /// Of all pods known.
-    cluster: RwLock<Names>,
-    /// Services by address.
-    services: RwLock<Names>,
-    domains: RwLock<Names>,
-    /// By pod; empty unless they are set.
-    labels: RwLock<HashMap<Arc<str>, PodLabels>>,
+    directory: Directory,
     inner: Mutex<Inner>,
     stopped: AtomicBool,
     started: Instant,
@@ -93,11 +80,7 @@ impl EventBroker {
         Arc::new(Self {
             node: node.into(),
             queues: (0..workers).map(|_| Queue::new()).collect(),
-            names: Mutex::default(),
-            cluster: RwLock::default(),
-            services: RwLock::default(),
-            domains: RwLock::default(),
-            labels: RwLock::default(),
+            directory: Directory::default(),
             inner: Mutex::default(),
             stopped: AtomicBool::new(false),
             started: Instant::now(),
@@ -110,51 +93,9 @@ impl EventBroker {
         Some(Box::new(Inspector::new(Arc::clone(queue))))
     }
 
-    /// Sets the names of the pods attached here.
-    pub fn set_names(&self, names: Names) {
-        *lock(&self.names) = Arc::new(names);
-    }
-
-    /// Sets the names of all pods known.
-    pub fn set_cluster_names(&self, names: Names) {
-        let old = std::mem::replace(&mut *write(&self.cluster), names);
-        drop(old);
-    }
-
-    /// Sets whose an address is, among all pods known.
-    pub fn set_cluster_name(&self, address: IpAddr, name: Option<Arc<str>>) {
-        let mut names = write(&self.cluster);
-        match name {
-            Some(name) => names.insert(address, name),
-            None => names.remove(&address),
-        };
-    }
-
-    /// Sets the domain names by the addresses that DNS gave for them.
-    pub fn set_domains(&self, names: Names) {
-        let old = std::mem::replace(&mut *write(&self.domains), names);
-        drop(old);
-    }
-
-    /// Sets the names of services by their addresses.
-    pub fn set_services(&self, names: Names) {
-        let old = std::mem::replace(&mut *write(&self.services), names);
-        drop(old);
-    }
-
-    /// Sets the labels of all pods known, for observers within this process.
-    pub fn set_labels(&self, labels: HashMap<Arc<str>, PodLabels>) {
-        let old = std::mem::replace(&mut *write(&self.labels), labels);
-        drop(old);
-    }
-
-    /// Sets the labels of one pod, `ns/pod`; `None` if it is gone.
-    pub fn set_labels_of(&self, pod: &str, labels: Option<PodLabels>) {
-        let mut known = write(&self.labels);
-        match labels {
-            Some(labels) => known.insert(pod.into(), labels),
-            None => known.remove(pod),
-        };
+    /// The names and labels that events get.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
     }
 
     /// How many events there were.
@@ -172,33 +113,12 @@ impl EventBroker {
     pub fn unknown_pod(&self, filter: &Filter) -> Option<String> {
         let inner = self.fetch();
         filter.pods().find_map(|wanted| {
-            let is_it = |name: &str| wanted.is(name);
-            let here = Arc::clone(&lock(&self.names));
-            let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
-            let is_known = here.values().chain(cluster.values()).any(|name| is_it(name))
+            let is_known = self.directory.has_pod(|pod| wanted.is(pod))
                 || inner.history.newest_first().any(|event| {
-                    [&event.from.pod, &event.to.pod].into_iter().flatten().any(|pod| is_it(pod))
+                    [&event.from.pod, &event.to.pod].into_iter().flatten().any(|pod| wanted.is(pod))
                 });
             (!is_known).then(|| wanted.to_string())
         })
-    }
-
-    /// The pod that has an address.
-    pub fn pod_at(&self, address: IpAddr) -> Option<Arc<str>> {
-        let here = lock(&self.names).get(&address).cloned();
-        let cluster = || self.cluster.read().unwrap_or_else(PoisonError::into_inner);
-        here.or_else(|| cluster().get(&address).cloned())
-    }
-
-    /// Addresses of the pod with this name, `ns/pod`.
-    pub fn addresses_of(&self, pod: &str) -> Vec<IpAddr> {
-        let here = Arc::clone(&lock(&self.names));
-        let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
-        let all = here.iter().chain(cluster.iter()).filter(|(_, name)| &***name == pod);
-        let mut addresses: Vec<IpAddr> = all.map(|(address, _)| *address).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses
     }
 
     /// Verdicts that were lost because they came faster than they could be handed on.
@@ -273,38 +193,16 @@ impl EventBroker {
         inner
     }
 
-    /// Names a verdict, counts and remembers it, and hands it out.
-    fn record(&self, inner: &mut Inner, seen: Seen) {
-        let event = {
-            let names = Arc::clone(&lock(&self.names));
-            let cluster = self.cluster.read().unwrap_or_else(PoisonError::into_inner);
-            Arc::new(self.event(seen, |ip| names.get(ip).or_else(|| cluster.get(ip)).cloned()))
-        };
-        if event.reason == Outcome::PolicyDenied.name() {
-            inner.denials.count(&event.by);
-        }
-        inner.rate.count(self.started.elapsed());
-        inner.hand_out(&event);
-        inner.history.push(event);
-    }
-
-    fn event(&self, seen: Seen, name: impl Fn(&IpAddr) -> Option<Arc<str>>) -> Event {
-        let services = self.services.read().unwrap_or_else(PoisonError::into_inner);
-        let domains = self.domains.read().unwrap_or_else(PoisonError::into_inner);
-        let labels = self.labels.read().unwrap_or_else(PoisonError::into_inner);
-        let end = |ip: Option<IpAddr>, port, pod_port: Option<Arc<str>>| {
-            let pod = pod_port.or_else(|| ip.and_then(|ip| name(&ip)));
-            End {
-                labels: pod.as_ref().and_then(|pod| labels.get(pod).cloned()),
-                pod,
-                ip,
-                port,
-                service: ip.and_then(|ip| services.get(&ip).cloned()),
-                name: ip.and_then(|ip| domains.get(&ip).cloned()),
-            }
-        };
+    fn event(&self, seen: Seen) -> Event {
         let packet = seen.packet;
         let ports = packet.and_then(|packet| packet.ports).unzip();
+        // The pod behind the port sent it, whatever its source address.
+        let sender = seen.in_port.clone().filter(|_| seen.in_pod);
+        let receiver = seen.out_port.clone().filter(|_| seen.out_pod);
+        let [from, to] = self.directory.ends([
+            (sender, packet.map(|it| it.source), ports.0),
+            (receiver, packet.map(|it| it.destination), ports.1),
+        ]);
         Event {
             time: utc(seen.time),
             node: Arc::clone(&self.node),
@@ -314,17 +212,8 @@ impl EventBroker {
             },
             reason: seen.outcome.name().to_owned(),
             by: seen.by,
-            // The pod behind the port sent it, whatever its source address.
-            from: end(
-                packet.map(|it| it.source),
-                ports.0,
-                seen.in_port.clone().filter(|_| seen.in_pod),
-            ),
-            to: end(
-                packet.map(|it| it.destination),
-                ports.1,
-                seen.out_port.clone().filter(|_| seen.out_pod),
-            ),
+            from,
+            to,
             protocol: packet.map(|packet| protocol_name(packet.protocol)),
             icmp_type: packet.and_then(|packet| packet.icmp_type),
             tcp_flags: packet.and_then(|packet: SeenPacket| packet.tcp_flags).map(flag_names),
@@ -333,11 +222,17 @@ impl EventBroker {
             denied: seen.denied,
         }
     }
-}
 
-/// Nothing that can fail runs under this lock.
-fn write<T>(names: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
-    names.write().unwrap_or_else(PoisonError::into_inner)
+    /// Names a verdict, counts and remembers it, and hands it out.
+    fn record(&self, inner: &mut Inner, seen: Seen) {
+        let event = Arc::new(self.event(seen));
+        if event.reason == Outcome::PolicyDenied.name() {
+            inner.denials.count(&event.by);
+        }
+        inner.rate.count(self.started.elapsed());
+        inner.hand_out(&event);
+        inner.history.push(event);
+    }
 }
 
 impl Inner {
@@ -358,26 +253,7 @@ impl Inner {
     }
 }
 
-/// Name of the protocol with this IP number (IANA).
-pub fn protocol_name(number: u8) -> String {
-    match number {
-        protocol::TCP => "TCP".to_owned(),
-        protocol::UDP => "UDP".to_owned(),
-        protocol::SCTP => "SCTP".to_owned(),
-        protocol::ICMP => "ICMP".to_owned(),
-        protocol::ICMPV6 => "ICMPv6".to_owned(),
-        other => other.to_string(),
-    }
-}
-
-/// RFC 9293, section 3.1.
-pub fn flag_names(flags: u8) -> String {
-    const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
-    let set = NAMES.iter().enumerate().filter(|(bit, _)| flags >> bit & 1 == 1);
-    set.map(|(_, name)| *name).collect::<Vec<_>>().join(",")
-}
-
-/// Nothing that can fail runs under these locks.
+/// Nothing that can fail runs under this lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -387,9 +263,11 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use dataplane::Outcome;
+    use dataplane::wire::protocol;
+    use local_api::ObserveFilters;
 
     use super::*;
-    use local_api::ObserveFilters;
+    use crate::verdicts::{Names, PodLabels};
 
     fn seen(n: u64, outcome: Outcome) -> Seen {
         Seen {
@@ -423,7 +301,9 @@ mod tests {
     #[test]
     fn ends_are_named_by_port_and_by_address() {
         let broker = EventBroker::new("node-a", 1);
-        broker.set_names(Names::from([("10.9.0.1".parse().unwrap(), "far/away".into())]));
+        broker
+            .directory()
+            .set_names(Names::from([("10.9.0.1".parse().unwrap(), "far/away".into())]));
         broker.queues[0].waiting.push(seen(0, Outcome::PolicyAllowed)).unwrap();
         let event = broker.observe(filter(1, false)).events.recv().unwrap();
         assert_eq!(event.from.to_string(), "default/web:1000");
@@ -436,10 +316,10 @@ mod tests {
     fn labels_are_those_at_the_time_of_the_event() {
         let broker = EventBroker::new("node-a", 1);
         let labels: PodLabels = Arc::new([("role".into(), "web".into())]);
-        broker.set_labels_of("default/web", Some(Arc::clone(&labels)));
+        broker.directory().set_labels_of("default/web", Some(Arc::clone(&labels)));
         broker.queues[0].waiting.push(seen(0, Outcome::PolicyAllowed)).unwrap();
         drop(broker.fetch());
-        broker.set_labels(HashMap::new());
+        broker.directory().set_labels(Default::default());
         broker.queues[0].waiting.push(seen(1, Outcome::PolicyAllowed)).unwrap();
         let events: Vec<_> = broker.observe(filter(2, false)).events.iter().collect();
         assert_eq!(events[0].from.labels, Some(labels));

@@ -1,4 +1,4 @@
-//! Which events an observer wants.
+//! Filters of an observer.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use local_api::{ApiError, ErrorKind, ObserveFilters, Verdict};
 
-use super::broker::protocol_name;
+use super::protocol::protocol_name;
 use super::{End, Event};
 
 /// Filters that were checked.
@@ -60,6 +60,11 @@ impl fmt::Display for Pod {
     }
 }
 
+/// An address, as a network of one, or a network.
+pub fn network(text: &str) -> Option<IpNet> {
+    text.parse().map(|one: IpAddr| one.into()).or_else(|_| text.parse()).ok()
+}
+
 fn bad(field: &str, text: &str, problem: &str) -> ApiError {
     let text = text.escape_debug();
     ApiError::new(ErrorKind::BadRequest, format!("observe: {field}: '{text}' {problem}"))
@@ -87,9 +92,8 @@ impl Filter {
         };
         let net = |field: &str, text: &Option<String>| -> Result<Option<IpNet>, ApiError> {
             let Some(text) = text else { return Ok(None) };
-            let one = text.parse::<IpAddr>().map(IpNet::from);
-            let net = one.or_else(|_| text.parse::<IpNet>());
-            net.map(Some).map_err(|_| bad(field, text, "is neither an address nor a network"))
+            let net = network(text).map(Some);
+            net.ok_or_else(|| bad(field, text, "is neither an address nor a network"))
         };
         let moment = |field: &str, text: &Option<String>| -> Result<Option<Timestamp>, ApiError> {
             let Some(text) = text else { return Ok(None) };

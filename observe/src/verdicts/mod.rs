@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker 0 ─ Inspector ─▶ queue ─┐
-//! worker 1 ─ Inspector ─▶ queue ─┴▶ EventBroker (names, history) ─▶ observers
+//! worker 1 ─ Inspector ─▶ queue ─┴▶ EventBroker (Directory, history) ─▶ observers
 //! ```
 //!
 //! A worker never waits: when its queue is full the event is lost, and counted. Packets of
@@ -10,20 +10,23 @@
 
 mod broker;
 mod denials;
+mod directory;
 mod event;
 mod filter;
 mod history;
 mod inspector;
+mod protocol;
 mod rate;
 mod wanted;
 
-pub use broker::{Counts, EventBroker, Names, Observer};
-pub use broker::{flag_names, protocol_name};
+pub use broker::{Counts, EventBroker, Observer};
 pub use denials::policy_of;
+pub use directory::{Directory, Names};
 #[cfg(test)]
 pub(crate) use event::tests::denied;
 pub use event::{Direction, End, Event, PodLabels};
-pub use filter::{Filter, Pod};
+pub use filter::{Filter, Pod, network};
 pub use inspector::Inspector;
 pub use local_api::Verdict;
+pub use protocol::{flag_names, protocol_name};
 pub use wanted::{Past, Wanted};

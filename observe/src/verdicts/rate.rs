@@ -35,9 +35,7 @@ impl Rate {
     pub(super) fn per_second(&self, now: Duration) -> f64 {
         let first = (now.as_secs() + 1).saturating_sub(WINDOW as u64);
         let seconds = first..self.last + 1;
-        let kept = (self.last + 1).saturating_sub(WINDOW as u64);
-        let events: u64 =
-            seconds.filter(|it| *it >= kept).map(|it| u64::from(self.counts[place(it)])).sum();
+        let events: u64 = seconds.map(|it| u64::from(self.counts[place(it)])).sum();
         events as f64 / (now.as_secs() + 1).min(WINDOW as u64) as f64
     }
 }

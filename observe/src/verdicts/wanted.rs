@@ -1,8 +1,8 @@
-//! What an observer gets.
+//! The events that an observer receives.
 
 use super::{Event, Filter};
 
-/// Which events an observer gets, of the past and from now on.
+/// The events that an observer receives, of the past and from now on.
 pub struct Wanted {
     /// Decides about each event; runs under the broker's lock.
     pub matches: Box<dyn Fn(&Event) -> bool + Send>,

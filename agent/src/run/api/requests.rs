@@ -128,7 +128,7 @@ fn begin_trace(status: &SharedStatus, wanted: &TraceAdd) -> Result<(), String> {
     if !(1..=trace::MOST).contains(&wanted.count) {
         return Err(format!("count: {} is not between 1 and {}", wanted.count, trace::MOST));
     }
-    let filter = trace::parse(&wanted.filter, |pod| status.broker.addresses_of(pod))?;
+    let filter = trace::parse(&wanted.filter, |pod| status.broker.directory().addresses_of(pod))?;
     status.begin_trace(filter, wanted.count);
     Ok(())
 }

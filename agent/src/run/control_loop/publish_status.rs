@@ -57,7 +57,7 @@ impl ControlLoop {
             let all: Vec<IpAddr> = all.into_iter().flatten().copied().collect();
             all.into_iter().map(move |address| (address, std::sync::Arc::clone(&name)))
         });
-        self.shared.broker.set_services(services.collect());
+        self.shared.broker.directory().set_services(services.collect());
         let counting: std::collections::HashSet<&str> =
             self.attachments.pods.counting().map(|it| it.pod.container_id.as_str()).collect();
         for attached in self.attachments.pods.iter() {
@@ -97,7 +97,7 @@ impl ControlLoop {
         }
         let special = |port: &PortInfo| port.name != HOST && port.name != UPLINK;
         ports.sort_by(|a: &PortInfo, b| (special(a), &a.name).cmp(&(special(b), &b.name)));
-        self.shared.broker.set_names(names);
+        self.shared.broker.directory().set_names(names);
         let counts = self.control.counts().into_iter();
         let all_faults = || self.faults.iter().chain(self.control.host_network_faults());
         let mut faults: Vec<String> =

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use control::api_server::{Event, InitialSync};
 use control::model::Pod;
 use control::{Fault, Kind, Object, ObjectRef, PodKey};
+use domain_names::NameTable;
 
 use super::ports::Change;
 use super::{ControlLoop, names};
@@ -168,7 +169,11 @@ impl ControlLoop {
             self.control.resync(Vec::new());
             self.rename_all();
         }
-        self.shared.names.forget_all(&self.events);
+        let events = &self.events;
+        self.shared.names.change(NameTable::clear, |changes| {
+            // The loop itself receives them, and closes the addresses.
+            let _ = events.send(crate::run::Event::Names(changes, None));
+        });
         self.shared.switch.depart_all();
         self.ports.changed(Change::Snapshot);
     }
@@ -256,7 +261,7 @@ impl ControlLoop {
 
     fn rename(&self, address: IpAddr) {
         let name = self.control.pod_at(address).map(|pod| pod.to_string().into());
-        self.shared.broker.set_cluster_name(address, name);
+        self.shared.broker.directory().set_cluster_name(address, name);
     }
 
     fn rename_all(&self) {
@@ -265,11 +270,11 @@ impl ControlLoop {
             .pods_by_address()
             .map(|(address, pod)| (address, pod.to_string().into()))
             .collect();
-        self.shared.broker.set_cluster_names(names);
+        self.shared.broker.directory().set_cluster_names(names);
         if self.shared.config.hubble.listen.is_some() {
             let pods = self.control.known_pods();
             let labels = pods.map(|pod| (pod.key.to_string().into(), labels_of(pod)));
-            self.shared.broker.set_labels(labels.collect());
+            self.shared.broker.directory().set_labels(labels.collect());
         }
     }
 
@@ -277,7 +282,7 @@ impl ControlLoop {
     fn relabel(&self, pod: &PodKey) {
         if self.shared.config.hubble.listen.is_some() {
             let labels = self.control.pod(pod).map(|pod| labels_of(pod));
-            self.shared.broker.set_labels_of(&pod.to_string(), labels);
+            self.shared.broker.directory().set_labels_of(&pod.to_string(), labels);
         }
     }
 

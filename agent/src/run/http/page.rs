@@ -214,7 +214,11 @@ impl LivePage {
         let end = |field: &str| {
             let text = parse.and_then(|it| it.fields.get(field)?.as_str());
             let ip = text.and_then(|text| text.parse().ok());
-            End { pod: ip.and_then(|ip| self.shared.broker.pod_at(ip)), ip, ..End::default() }
+            End {
+                pod: ip.and_then(|ip| self.shared.broker.directory().pod_at(ip)),
+                ip,
+                ..End::default()
+            }
         };
         (end("source"), end("destination"))
     }

@@ -11,8 +11,9 @@ use dataplane::dns::{DnsPacket, LONGEST_HOLD};
 use dataplane::wire::{Flow, tcp_flags};
 use domain_names::{Follower, Seen, Segment};
 
-use super::{FollowedPod, PendingAnswer, boot_time, lock, release as release_one, send};
+use super::{release as release_one, send};
 use crate::run::Event;
+use crate::run::names::{FollowedPod, PendingAnswer, boot_time, lock};
 use crate::run::shared_status::SharedStatus;
 
 /// Interval of forgetting old questions.

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant, SystemTime};
 use control::PodKey;
 use domain_names::SavedAddress;
 
-use super::{boot_time, lock, send};
+use super::send;
 use crate::run::Event;
+use crate::run::names::{boot_time, lock};
 use crate::run::shared_status::SharedStatus;
 
 /// Interval of looking for addresses whose time is over, and of saving.
@@ -57,20 +58,14 @@ impl Upkeep {
         }
         let gone = self.followed.iter().filter(|(pod, at)| now.get(*pod) != Some(*at));
         for (pod, _) in gone {
-            let mut table = lock(&names.table);
-            let changes = table.forget(pod);
-            names.is_dirty.fetch_or(!changes.is_empty(), Ordering::AcqRel);
-            send(&self.events, changes, None);
+            names.change(|table| table.forget(pod), |changes| send(&self.events, changes, None));
         }
         self.followed = now;
     }
 
     fn expire(&self) {
-        let names = &self.shared.names;
-        let mut table = lock(&names.table);
-        let changes = table.expire(boot_time());
-        names.is_dirty.fetch_or(!changes.is_empty(), Ordering::AcqRel);
-        send(&self.events, changes, None);
+        let send = |changes| send(&self.events, changes, None);
+        self.shared.names.change(|table| table.expire(boot_time()), send);
     }
 
     /// Removes expired addresses without connections.
@@ -97,10 +92,8 @@ impl Upkeep {
             // Its port is not open yet, or not any more.
             None => connected.iter().any(|(_, to)| *to == address),
         };
-        let mut table = lock(&names.table);
-        let changes = table.end_lingering(boot_time(), is_connected);
-        names.is_dirty.fetch_or(!changes.is_empty(), Ordering::AcqRel);
-        send(&self.events, changes, None);
+        let send = |changes| send(&self.events, changes, None);
+        names.change(|table| table.end_lingering(boot_time(), is_connected), send);
     }
 
     fn save(&self) {
@@ -113,6 +106,6 @@ impl Upkeep {
             tracing::warn!("state-dir: {}: {error}", names.file.display());
         }
         let by_address = names.by_address();
-        self.shared.broker.set_domains(by_address);
+        self.shared.broker.directory().set_domains(by_address);
     }
 }

@@ -1,62 +1,42 @@
-//! Domain names of policies: the addresses that DNS gives to pods.
-//!
-//! ```text
-//!  workers ─ copies of DNS ─▶ "dns" ── changes, answer ──▶ control loop ── generation ─┐
-//!     ▲                         │                               ▲                      ▼
-//!     └── release ──────────────┴──────────────────┐            │                 "dns-release"
-//!     └── release, once the generation is in force ┼────────────┼──────────────────────┘
-//!                                              NameTable ── expired ── "names" ─▶ file
-//! ```
-//!
-//! - `answers`: the thread that reads the copies, and the one that releases answers,
-//! - `upkeep`: expiry, connections of expired addresses, the file.
-//!
-//! Changes are sent to the control loop under the table's lock, so they arrive in the order in which
-//! they were made.
-
-mod answers;
-mod upkeep;
+//! Domain names of policies: the addresses that DNS gave to pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use acl::{Action, End};
 use control::{Control, PodKey, PodView};
 use dataplane::dns::{DnsPacket, DnsTap, Ticket};
-use dataplane::{AclBinding, PortId, Snapshot, Switch};
+use dataplane::{AclBinding, PortId, Snapshot};
 use domain_names::{Change, DomainPattern, Limits, NameTable, SavedAddress};
 use serde_json::Value;
 
-use super::shared_status::SharedStatus;
 use super::source;
 use super::table::Table;
-use super::{Event, StartError};
 use crate::config::Config;
 
 /// An answer whose addresses are on their way to the workers.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
     /// The change that must be in force.
-    sequence: u64,
-    ticket: Option<Ticket>,
-    seen: Instant,
+    pub(super) sequence: u64,
+    pub(super) ticket: Option<Ticket>,
+    pub(super) seen: Instant,
 }
 
 /// A pod that follows names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct FollowedPod {
-    key: PodKey,
-    addresses: Vec<IpAddr>,
-    names: Arc<[DomainPattern]>,
+pub(super) struct FollowedPod {
+    pub(super) key: PodKey,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) names: Arc<[DomainPattern]>,
 }
 
-type FollowedPods = HashMap<PortId, FollowedPod>;
+pub(super) type FollowedPods = HashMap<PortId, FollowedPod>;
 
 /// Counts since the start.
 #[derive(Debug, Default)]
@@ -69,18 +49,18 @@ pub(crate) struct NameCounters {
 
 /// State that the threads, the control loop and `show` share.
 pub(crate) struct Names {
-    tap: Arc<DnsTap>,
-    table: Mutex<NameTable<PodKey>>,
-    pods: Mutex<Arc<FollowedPods>>,
+    pub(super) tap: Arc<DnsTap>,
+    pub(super) table: Mutex<NameTable<PodKey>>,
+    pub(super) pods: Mutex<Arc<FollowedPods>>,
     /// The last change that is known to be in force.
-    in_force: AtomicU64,
+    pub(super) in_force: AtomicU64,
     /// Addresses that were ignored lately.
     ignored: Mutex<BTreeSet<IpAddr>>,
     pub(crate) counters: NameCounters,
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// The file is out of date.
-    is_dirty: AtomicBool,
-    stop: AtomicBool,
+    pub(super) is_dirty: AtomicBool,
+    pub(super) stop: AtomicBool,
 }
 
 /// Most ignored addresses remembered for `show`.
@@ -117,12 +97,19 @@ impl Names {
         control.set_names(&lock(&self.table).changes());
     }
 
-    /// Forgets all addresses, on disk too; the control side closes them when it receives the changes.
-    pub(super) fn forget_all(&self, events: &Sender<Event>) {
+    /// Changes the table and hands the changes to `send`, under the table's lock: they arrive in the
+    /// order in which they are made.
+    pub(super) fn change(
+        &self,
+        change: impl FnOnce(&mut NameTable<PodKey>) -> Vec<Change<PodKey>>,
+        send: impl FnOnce(Vec<Change<PodKey>>),
+    ) {
         let mut table = lock(&self.table);
-        let changes = table.clear();
-        self.is_dirty.fetch_or(!changes.is_empty(), Ordering::AcqRel);
-        send(events, changes, None);
+        let changes = change(&mut table);
+        if !changes.is_empty() {
+            self.is_dirty.store(true, Ordering::Release);
+            send(changes);
+        }
     }
 
     /// Takes note of the cluster's own addresses among answers.
@@ -230,69 +217,12 @@ fn by(snapshot: &Snapshot, pod: &PodKey, address: IpAddr) -> String {
     origins.join(", ")
 }
 
-/// The threads about names. Dropping it ends them.
-pub(super) struct NameThreads {
-    names: Arc<Names>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl NameThreads {
-    /// Starts the threads; the answers that have a generation are read from `published`.
-    pub(super) fn start(
-        shared: &Arc<SharedStatus>,
-        events: &Sender<Event>,
-        copies: Receiver<DnsPacket>,
-    ) -> Result<(Self, Sender<(u64, PendingAnswer)>), StartError> {
-        let names = Arc::clone(&shared.names);
-        let (published, receiver) = channel();
-        let mut this = Self { names: Arc::clone(&names), threads: Vec::new() };
-        let mut thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-            thread.map(|it| this.threads.push(it)).map_err(StartError::thread)
-        };
-        let reader = answers::Reader::new(Arc::clone(shared), events.clone());
-        thread("dns", Box::new(move || reader.run(&copies)))?;
-        let releaser = Arc::clone(shared);
-        thread("dns-release", Box::new(move || answers::release(&releaser, &receiver)))?;
-        let upkeep = upkeep::Upkeep::new(Arc::clone(shared), events.clone());
-        thread("names", Box::new(move || upkeep.run()))?;
-        shared.switch.follow_dns(&names.tap);
-        Ok((this, published))
-    }
-}
-
-impl Drop for NameThreads {
-    fn drop(&mut self) {
-        self.names.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
-    }
-}
-
 /// Time since the system was started.
-fn boot_time() -> Duration {
+pub(super) fn boot_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Sends changes to the control loop, in the order in which they are made: the caller holds the
-/// table's lock.
-fn send(events: &Sender<Event>, changes: Vec<Change<PodKey>>, answer: Option<PendingAnswer>) {
-    if !changes.is_empty() || answer.is_some() {
-        // The loop may have ended.
-        let _ = events.send(Event::Names(changes, answer));
-    }
-}
-
-/// The switch's handle, for what only needs to be released.
-fn release(switch: &Switch, ticket: Option<Ticket>) {
-    if let Some(ticket) = ticket {
-        switch.release_answers(&[ticket]);
-    }
 }

@@ -1,0 +1,133 @@
+//! The names and labels that events get, by address.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use super::{End, PodLabels};
+
+/// Names by address.
+pub type Names = HashMap<IpAddr, Arc<str>>;
+
+/// Names of pods, services and domain names, and labels of pods.
+#[derive(Debug, Default)]
+pub struct Directory {
+    known: RwLock<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Pods attached here; these count first.
+    local: Names,
+    /// All pods known.
+    cluster: Names,
+    services: Names,
+    domains: Names,
+    /// By pod; empty unless they are set.
+    labels: HashMap<Arc<str>, PodLabels>,
+}
+
+impl Directory {
+    /// Sets the names of the pods attached here.
+    pub fn set_names(&self, names: Names) {
+        self.replace(|known| &mut known.local, names);
+    }
+
+    /// Sets the names of all pods known.
+    pub fn set_cluster_names(&self, names: Names) {
+        self.replace(|known| &mut known.cluster, names);
+    }
+
+    /// Sets the pod of an address, among all pods known; `None` if it has none any more.
+    pub fn set_cluster_name(&self, address: IpAddr, name: Option<Arc<str>>) {
+        self.change(|known| match name {
+            Some(name) => known.cluster.insert(address, name),
+            None => known.cluster.remove(&address),
+        });
+    }
+
+    /// Sets the domain names by the addresses that DNS gave for them.
+    pub fn set_domains(&self, names: Names) {
+        self.replace(|known| &mut known.domains, names);
+    }
+
+    /// Sets the names of services by their addresses.
+    pub fn set_services(&self, names: Names) {
+        self.replace(|known| &mut known.services, names);
+    }
+
+    /// Sets the labels of all pods known, for observers within this process.
+    pub fn set_labels(&self, labels: HashMap<Arc<str>, PodLabels>) {
+        self.replace(|known| &mut known.labels, labels);
+    }
+
+    /// Sets the labels of one pod, `ns/pod`; `None` if it is gone.
+    pub fn set_labels_of(&self, pod: &str, labels: Option<PodLabels>) {
+        self.change(|known| match labels {
+            Some(labels) => known.labels.insert(pod.into(), labels),
+            None => known.labels.remove(pod),
+        });
+    }
+
+    /// The pod that has an address.
+    pub fn pod_at(&self, address: IpAddr) -> Option<Arc<str>> {
+        self.read().pod_at(address).cloned()
+    }
+
+    /// Addresses of the pod with this name, `ns/pod`.
+    pub fn addresses_of(&self, pod: &str) -> Vec<IpAddr> {
+        let known = self.read();
+        let all = known.local.iter().chain(&known.cluster).filter(|(_, name)| &***name == pod);
+        let mut addresses: Vec<IpAddr> = all.map(|(address, _)| *address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
+    /// Whether a pod with an address satisfies `is_it`.
+    pub(super) fn has_pod(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        let known = self.read();
+        known.local.values().chain(known.cluster.values()).any(|name| is_it(name))
+    }
+
+    /// The ends of a packet, each by the pod behind its port if that is one, its address and its
+    /// transport port.
+    pub(super) fn ends(
+        &self,
+        ends: [(Option<Arc<str>>, Option<IpAddr>, Option<u16>); 2],
+    ) -> [End; 2] {
+        let known = self.read();
+        ends.map(|(pod, ip, port)| {
+            let pod = pod.or_else(|| ip.and_then(|ip| known.pod_at(ip).cloned()));
+            End {
+                labels: pod.as_ref().and_then(|pod| known.labels.get(pod).cloned()),
+                pod,
+                ip,
+                port,
+                service: ip.and_then(|ip| known.services.get(&ip).cloned()),
+                name: ip.and_then(|ip| known.domains.get(&ip).cloned()),
+            }
+        })
+    }
+
+    fn replace<T>(&self, part: impl FnOnce(&mut Known) -> &mut T, new: T) {
+        let old = self.change(|known| std::mem::replace(part(known), new));
+        // Freed after the lock is released.
+        drop(old);
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+        change(&mut self.known.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Nothing that can fail runs under this lock.
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn pod_at(&self, address: IpAddr) -> Option<&Arc<str>> {
+        self.local.get(&address).or_else(|| self.cluster.get(&address))
+    }
+}
