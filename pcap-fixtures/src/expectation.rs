@@ -1,4 +1,4 @@
-//! What is expected of a packet, in the form `podgate replay -o json` prints.
+//! The expected verdict on a packet, in the form that `podgate replay -o json` prints.
 
 use std::collections::BTreeMap;
 

@@ -13,15 +13,10 @@ use crate::{Summary, all_scenarios};
 /// A file to be kept in the repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its path below [`root`].
+    /// Its path below [`root`](crate::root).
     pub path: PathBuf,
-    /// What it holds.
+    /// Its content.
     pub bytes: Vec<u8>,
-}
-
-/// The folder that holds the fixtures.
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Every generated file of every scenario, and the README that lists them.

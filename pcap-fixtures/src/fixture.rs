@@ -3,12 +3,10 @@
 use std::fmt::Write;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::root;
 
 /// One folder with manifests, a capture and expected verdicts.
 #[derive(Clone, Debug)]
@@ -21,10 +19,15 @@ pub struct Fixture {
     pub manifests: PathBuf,
     /// The capture.
     pub capture: PathBuf,
-    /// What it is replayed with beside that.
+    /// Further arguments of the replay.
     pub arguments: Vec<String>,
-    /// What `podgate replay -o json` must print.
+    /// Expected output of `podgate replay -o json`.
     pub expected: String,
+}
+
+/// The folder that holds the fixtures.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// `fixture.json`.

@@ -18,7 +18,7 @@ mod scenario;
 mod scenarios;
 
 pub use expectation::{Expected, Summary};
-pub use files::{File, all_files, root};
-pub use fixture::{Fixture, compare};
+pub use files::{File, all_files};
+pub use fixture::{Fixture, compare, root};
 pub use scenario::{Scenario, Sent};
 pub use scenarios::all as all_scenarios;

@@ -28,7 +28,7 @@ pub struct Scenario {
     pub name: &'static str,
     /// The cluster node whose switch the packets pass.
     pub node: &'static str,
-    /// What the fixture is for, in a line.
+    /// Purpose of the fixture, in a line.
     pub point: &'static str,
     /// Whether the capture is classic pcap: big-endian, nanoseconds, no interface names.
     pub classic: bool,
@@ -54,14 +54,14 @@ impl Scenario {
         Self { name, node, point, classic: false, arguments: &[], now: START, steps: Vec::new() }
     }
 
-    /// Has the capture written as classic pcap, which names no interfaces: the switch
-    /// finds the port by the source address.
+    /// Writes the capture as classic pcap, which names no interfaces: the switch finds the port by the
+    /// source address.
     pub fn classic(mut self) -> Self {
         self.classic = true;
         self
     }
 
-    /// Has the capture replayed with these arguments.
+    /// Replays the capture with these arguments.
     pub fn with(mut self, arguments: &'static [&'static str]) -> Self {
         self.arguments = arguments;
         self

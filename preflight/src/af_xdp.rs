@@ -3,8 +3,8 @@
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
 use linux_net::{MAX_MTU, MacAddress, Namespace, Netlink, SINGLE_FRAME_MTU, VethEnd, VethPair};
 
+use crate::finding::{Finding, Level};
 use crate::has;
-use crate::report::{Finding, Level};
 
 /// Frames of the trial's UMEM.
 const FRAMES: u32 = 1024;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::report::{Finding, Level};
+use crate::finding::{Finding, Level};
 
 /// Runtimes take the first file by name with one of these endings.
 const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];

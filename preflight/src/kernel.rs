@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use linux_net::Namespace;
 
-use crate::report::{Finding, Level};
+use crate::finding::{Finding, Level};
 use crate::{Wanted, has, sys};
 
 /// First release on which everything works that Podgate can use.

@@ -10,6 +10,7 @@
 
 mod af_xdp;
 mod cni;
+mod finding;
 mod kernel;
 mod memory;
 mod report;
@@ -19,8 +20,9 @@ mod uplink;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+pub use finding::{Finding, Level};
 pub use memory::{HugePages, Memory};
-pub use report::{Finding, Level, Modes, Report};
+pub use report::{Modes, Report};
 
 /// Options that the switch would be started with.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use crate::report::{Finding, Level};
+use crate::finding::{Finding, Level};
 use crate::{Wanted, has};
 
 /// Whether frames stand in huge pages.

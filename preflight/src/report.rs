@@ -1,48 +1,11 @@
-//! Findings, their levels, and the two ways in which they are written.
+//! The report: findings, modes and memory, as text and as JSON.
 
 use std::fmt;
 
 use serde::Serialize;
 
 use crate::Memory;
-
-/// Result of one check, from best to worst.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// As it should be.
-    Good,
-    /// Something is not there that the switch does without.
-    Note,
-    /// The switch runs; something that was asked for is missing or in the way.
-    Warning,
-    /// The switch cannot run.
-    Fatal,
-}
-
-/// One fact about the machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// Name of the check.
-    pub check: &'static str,
-    /// How good it is.
-    pub level: Level,
-    /// The finding in words.
-    pub detail: String,
-    /// The remedy.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-}
-
-impl Finding {
-    pub(crate) fn new(check: &'static str, level: Level, detail: impl Into<String>) -> Self {
-        Self { check, level, detail: detail.into(), hint: None }
-    }
-
-    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
-}
+use crate::finding::{Finding, Level};
 
 /// The modes that a start would take; `None` where that could not be tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -4,7 +4,7 @@ use dataplane::port::af_xdp::Umem;
 use linux_net::{Link, Netlink};
 
 use crate::Wanted;
-use crate::report::{Finding, Level};
+use crate::finding::{Finding, Level};
 
 /// Bytes of a tunnel's headers over IPv4.
 const TUNNEL: u32 = 50;

@@ -139,7 +139,7 @@ pub(super) fn named_ports() -> Scenario {
     s
 }
 
-/// Which pods a peer stands for.
+/// Peers that select pods.
 pub(super) fn selectors() -> Scenario {
     const ALLOWED: &[&str] = &["NetworkPolicy shop/api ingress[0]"];
     const DENIED: &[&str] = &["default-deny of NetworkPolicy shop/api"];

@@ -7,7 +7,7 @@ use crate::Scenario;
 const NODE1: &str = "192.168.0.11:4789";
 const NODE2: &str = "192.168.0.12:50000";
 
-/// What stands in front of the inner frame (RFC 7348, section 5).
+/// The VXLAN header in front of the inner frame (RFC 7348, section 5).
 fn header(flags: u8, network: u32) -> [u8; 8] {
     let [_, a, b, c] = network.to_be_bytes();
     [flags, 0, 0, 0, a, b, c, 0]

@@ -1,11 +1,8 @@
 //! The connections that each policy must allow or deny.
 
 use super::Row;
-use super::node::Node;
+use super::node::{NODE, Node, PORTS};
 use super::probe::{Family, Live, connects_tcp, connects_udp};
-
-/// Servers listen on both.
-pub(super) const PORTS: [u16; 2] = [8080, 8081];
 
 const NONE: &str = "none";
 const INGRESS: &str = "server takes client on TCP 8080";
@@ -27,12 +24,11 @@ spec:
   egress: []
 ";
 
-/// The cluster node itself, as a client.
-const NODE: &str = "cluster node";
-
 pub(super) fn run(node: &mut Node) -> Result<Vec<Row>, String> {
     let mut rows = Rows { rows: Vec::new() };
-    let live = Live::open(node, "other", "server", PORTS[0])?;
+    let server = node.address("server", Family::V4)?;
+    let live = node.inside("other", || Live::open(server, PORTS[0]))?;
+    let live = live.map_err(|error| format!("other to server:{}: {error}", PORTS[0]))?;
     for family in Family::ALL {
         rows.tcp(node, NONE, ("client", "server"), family, PORTS[0], true)?;
         rows.tcp(node, NONE, ("other", "server"), family, PORTS[1], true)?;
@@ -132,9 +128,4 @@ impl Rows {
             milliseconds: began.elapsed().as_millis(),
         });
     }
-}
-
-/// Whether this names the cluster node.
-pub(super) fn is_node(name: &str) -> bool {
-    name == NODE
 }

@@ -13,13 +13,16 @@ use local_api::{Client, Request};
 use serde_json::{Value, json};
 
 use super::Args;
-use super::cases::{PORTS, is_node};
 use super::probe::{Family, serve};
 use crate::run::Status;
 
 /// The namespace of Kubernetes that objects of the test are in.
 const NAMESPACE: &str = "podgate-connectivity-test";
 const PODS: [&str; 3] = ["client", "server", "other"];
+/// The ports on which each pod serves.
+pub(super) const PORTS: [u16; 2] = [8080, 8081];
+/// Names the cluster node itself as a place.
+pub(super) const NODE: &str = "cluster node";
 /// Timeout of a step of the switch.
 const PATIENCE: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_millis(50);
@@ -153,9 +156,9 @@ impl Node {
         place: &str,
         work: impl FnOnce() -> T + Send,
     ) -> Result<T, String> {
-        let namespace = match is_node(place) {
-            true => &self.namespace,
-            false => &self.pod(place)?.namespace,
+        let namespace = match place {
+            NODE => &self.namespace,
+            pod => &self.pod(pod)?.namespace,
         };
         namespace.run(work).map_err(|error| error.to_string())
     }

@@ -5,8 +5,6 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use super::node::Node;
-
 /// Timeout of an answer; a blocked connection takes this long.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// Between two datagrams of a client that has no answer yet.
@@ -97,14 +95,12 @@ pub(super) fn connects_udp(address: IpAddr, port: u16) -> bool {
 pub(super) struct Live(TcpStream);
 
 impl Live {
-    /// Opens one, which has to succeed.
-    pub(super) fn open(node: &Node, from: &str, to: &str, port: u16) -> Result<Self, String> {
-        let address = node.address(to, Family::V4)?;
-        let stream = node.inside(from, || open(address, port))?;
-        let stream = stream.map_err(|error| format!("{from} to {to}:{port}: {error}"))?;
+    /// Opens one that is answered.
+    pub(super) fn open(address: IpAddr, port: u16) -> std::io::Result<Self> {
+        let stream = open(address, port)?;
         match is_answered(&stream) {
             true => Ok(Self(stream)),
-            false => Err(format!("{from} to {to}:{port}: no answer, before any policy")),
+            false => Err(std::io::Error::other("no answer, before any policy")),
         }
     }
 
