@@ -319,7 +319,7 @@ async fn ten_thousand_connections() {
     }
 }
 
-/// What a role says to arguments it cannot use, and its exit code.
+/// Exit code and message of a role whose arguments are unusable.
 fn refused(args: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_podgate")).args(args).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -433,7 +433,7 @@ fn a_configuration_is_checked() {
     assert!(error.contains(field), "{error}");
 }
 
-/// What `/proc` says of a process, by field.
+/// A field of `/proc/PID/status`.
 fn process_status(process: &Process, field: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));

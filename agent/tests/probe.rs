@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testkit::TempDir;
 use testkit::manifests::{pod, policy};
 
-/// What a run left.
+/// Exit code and output of a run.
 struct Ran {
     code: Option<i32>,
     out: String,

@@ -1,4 +1,4 @@
-//! What forwards between the pods of a [`Rig`].
+//! Forwarders between the pods of a [`Rig`].
 
 use std::error::Error;
 use std::fs;
@@ -25,7 +25,7 @@ const RULES: u16 = 100;
 /// Addresses in the set that the kernel's filters look in.
 const SET: u32 = 1000;
 
-/// What the switch has beside the two pods that talk.
+/// Load on the switch beside the two pods that talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Beside {
     /// Further pods.
@@ -36,7 +36,7 @@ pub struct Beside {
     pub entries: u32,
 }
 
-/// What forwards between the two pods that talk.
+/// A forwarder between the two pods that talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarder {
     /// This switch, on core 0: sessions, and a policy of 100 rules.
@@ -155,7 +155,7 @@ impl Forwarder {
     }
 }
 
-/// Has the kernel's own forwarding look up each source in a set.
+/// Makes the kernel's own forwarding look up each source in a set.
 fn filter(rig: &Rig, family: &str) {
     let others = (2..SET + 2).map(|n| std::net::Ipv4Addr::from(0x0a58_0000 + n).to_string());
     let elements: Vec<String> = others.collect();
@@ -290,7 +290,7 @@ fn services() -> Result<Services, Box<dyn Error>> {
 /// Behind all ports.
 const TRUNK: PortId = PortId(1023);
 
-/// Has the two pods that talk served by programs, in whose map there are other entries too.
+/// Attaches programs to the two pods that talk; their map has other entries too.
 fn offload(
     umem: &Umem,
     switch: &Arc<Switch>,

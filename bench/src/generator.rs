@@ -7,7 +7,7 @@ use dataplane::wire::Mac;
 
 use crate::rig::End;
 
-/// What is sent.
+/// A stream to send.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// The sender's MAC and IPv4 or IPv6 address.
@@ -22,7 +22,7 @@ pub struct Stream {
     pub rate: Option<f64>,
 }
 
-/// What a generator did.
+/// Result of a generator's run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sent {
     /// Frames that the interface took.
@@ -31,7 +31,7 @@ pub struct Sent {
     pub seconds: f64,
 }
 
-/// What a receiver saw of a stream.
+/// A receiver's view of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Frames of a stream.

@@ -1,5 +1,5 @@
-//! What the benchmarks share: samples with their spread and tables of them; pods on veth pairs,
-//! what forwards between them, and a packet generator.
+//! Common parts of the benchmarks: samples with their spread and tables of them; pods on veth pairs,
+//! forwarders between them, and a packet generator.
 //!
 //! These machines are noisy. A figure is a median with its minimum and maximum, and what is
 //! compared is measured in turn in one run.

@@ -24,7 +24,7 @@ use testkit::{Namespace, Process};
 use crate::forwarder::own_path;
 use crate::rig::{PATIENCE, mac, words};
 
-/// What forwards between the cluster nodes.
+/// A forwarder between the cluster nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// This switch with flow offload.
@@ -122,7 +122,7 @@ fn mac_of(namespace: &Namespace, interface: &str) -> String {
     namespace.exec(words(&path)).trim().to_owned()
 }
 
-/// Has the kernel of a cluster node route, by its VXLAN device if there is a tunnel.
+/// Makes the kernel of a cluster node route, by its VXLAN device if there is a tunnel.
 fn route(node: &Namespace, number: usize, pod: &str, tunnel: bool) {
     let other = 3 - number;
     node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);

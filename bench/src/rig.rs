@@ -60,7 +60,7 @@ impl Rig {
         Self { node, a, b, mac_a, mac_b, mtu, _idle: others }
     }
 
-    /// Has the kernel of the cluster node route between the pods.
+    /// Makes the kernel of the cluster node route between the pods.
     pub fn route(&self) {
         self.node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
         for (pod, interface, mac, address, other) in [
@@ -75,8 +75,8 @@ impl Rig {
         }
     }
 
-    /// Has the pods finish their packets themselves, or not even cut them; `end_offloads` makes
-    /// it as the CNI plugin does again.
+    /// Turns the offloads of the pods' interfaces on or off; `end_offloads` restores the settings of the
+    /// CNI plugin.
     pub fn set_offloads(&self, on: bool) {
         for pod in [&self.a, &self.b] {
             match on {

@@ -1,4 +1,4 @@
-//! Which answers count: those to a question that the same pod asked of the same resolver, over the
+//! Matches answers to questions: an answer counts if the same pod asked the same resolver over the
 //! same flow, with the same identifier, type and name, letter case included.
 
 use std::collections::{HashMap, VecDeque};

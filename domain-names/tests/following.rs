@@ -1,4 +1,4 @@
-//! Which answers count, and what they say.
+//! Answers that count, and their addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -134,7 +134,7 @@ pub fn is_reply(event: &Event) -> Option<bool> {
     opens.then_some(false)
 }
 
-/// Which IP version, as `flow.IPVersion`.
+/// The IP version, as `flow.IPVersion`.
 pub fn ip_version(event: &Event) -> i32 {
     match event.from.ip {
         Some(ip) if ip.is_ipv4() => Ip::V4,
@@ -234,7 +234,7 @@ fn service(end: &End) -> Option<Service> {
     Some(Service { name: name.to_owned(), namespace: namespace.to_owned() })
 }
 
-/// What stands behind the verdict: of the packet, then why, where the verdict leaves that open.
+/// The text behind the verdict: the packet, then the reason, where the verdict leaves that open.
 fn summary(event: &Event) -> String {
     let mut text = match (event.protocol.as_deref(), &event.tcp_flags, event.icmp_type) {
         (Some("TCP"), Some(flags), _) => format!("TCP Flags: {}", flags.replace(',', ", ")),

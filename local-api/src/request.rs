@@ -86,7 +86,7 @@ pub struct Attachment {
     pub interface: String,
 }
 
-/// Which verdicts to stream; a filter that is not set lets everything through.
+/// Filters of streamed verdicts; one that is not set matches everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserveFilters {
     /// Only this verdict.

@@ -1,4 +1,4 @@
-//! What rules in the kernel cost: first load, one pod's change, one policy's change, a packet.
+//! Costs of rules in the kernel: first load, one pod's change, one policy's change, a packet.
 //!
 //! ```text
 //! cargo run --release -p nftables --example figures      (as root)

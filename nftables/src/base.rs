@@ -239,7 +239,7 @@ pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
     sets
 }
 
-/// What conntrack says comes first. Only echo requests open anything of ICMP's.
+/// Rules about conntrack's state, which come first. Of ICMP only echo requests open a connection.
 fn tracked() -> Vec<String> {
     vec![
         "ct state invalid drop".to_owned(),
@@ -272,7 +272,7 @@ fn forward() -> Vec<String> {
 const ITSELF: [&str; 2] =
     ["ip saddr . ip daddr @itself-4 accept", "ip6 saddr . ip6 daddr @itself-6 accept"];
 
-/// What the first chain of the hook accepted, at the other end.
+/// Rules for the other end of packets that the first chain of the hook accepted.
 fn forward_to() -> Vec<String> {
     let mut rules = vec![format!("ct state untracked {LINK} accept"), RELATED.to_owned()];
     rules.extend(ITSELF.map(str::to_owned));
@@ -313,5 +313,5 @@ fn dispatch(map: &str, way: Way, field: &str) -> Vec<String> {
     rules
 }
 
-/// What a chain of a map does with a packet that it permits.
+/// Verdict of a map's chain on a packet that it permits.
 pub(crate) const PERMIT: &str = "accept";

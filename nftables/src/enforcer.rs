@@ -9,7 +9,7 @@ use crate::ruleset::{Ruleset, TABLES};
 pub struct Enforcer {
     names: [&'static str; 2],
     table: LargeTable,
-    /// What the kernel has, in the tables of which name; `None` if that is not known.
+    /// The rules in the kernel, with the name of their tables; `None` if they are not known.
     current: Option<(Ruleset, &'static str)>,
     whole: u64,
 }
@@ -102,7 +102,7 @@ impl Enforcer {
         self.whole
     }
 
-    /// What the kernel has, as far as that is known.
+    /// The rules in the kernel, if they are known.
     pub fn current(&self) -> Option<&Ruleset> {
         self.current.as_ref().map(|(ruleset, _)| ruleset)
     }

@@ -13,7 +13,7 @@ use crate::base;
 use crate::rules::{self, Families, Way};
 use crate::ruleset::{Chain, Elements, Family, Ruleset, Set};
 
-/// What the renderer needs to know beside the view.
+/// The renderer's input beside the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     /// Name of this cluster node; its pods are rendered. Without one, all pods are.
@@ -46,7 +46,7 @@ pub struct Renderer {
     families: Families,
 }
 
-/// Which connections of a pod a list decides about.
+/// The connections of a pod that a list decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     /// Those that the pod opens.
@@ -220,8 +220,8 @@ impl Draft<'_> {
         }
     }
 
-    /// What a pod opens to its own cluster node counts by every address that the Node object
-    /// names, beside the one in the packet: one chain after the other is jumped to and returns what it
+    /// Adds the chains for connections of a pod to its own cluster node. These count by every address
+    /// that the Node object names, beside the one in the packet: one chain after the other is jumped to and returns what it
     /// permits. A packet that finds the first one empty falls off its end, and is dropped.
     fn add_node_chains(&mut self, id: u32, way: Way, list: &[Rule], families: Families) {
         const PERMIT: &str = "return";

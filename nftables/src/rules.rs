@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use acl::{Action, End, PeerSetId, PortRange, Rule, TcpFlags};
 use control::{Members, PeerSets};
 
-/// Which way of a connection packets go.
+/// Direction of packets within a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Original,

@@ -42,7 +42,7 @@ pub struct Ruleset {
 pub(crate) struct Set {
     /// `set` or `map`.
     pub(crate) kind: &'static str,
-    /// What stands between the braces of its declaration.
+    /// The text between the braces of its declaration.
     pub(crate) properties: &'static str,
     pub(crate) elements: Elements,
 }

@@ -30,7 +30,7 @@ pub struct Caller {
     pub patience: Duration,
 }
 
-/// What became of connections.
+/// Outcomes of connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// Those whose number came back.
@@ -43,7 +43,7 @@ pub struct Calls {
 
 /// Bytes of a number.
 const NUMBER: usize = 8;
-/// What is done with at a time.
+/// Events handled at a time.
 const EVENTS: usize = 256;
 /// How often clocks are looked at.
 const TICK: Duration = Duration::from_millis(2);

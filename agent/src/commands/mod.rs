@@ -31,7 +31,7 @@ use offline::commands::{policy, replay};
 #[command(name = "podgate", version, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }

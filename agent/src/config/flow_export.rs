@@ -8,7 +8,7 @@ use observe::verdicts::Filter;
 use super::Faults;
 use super::options::Options;
 
-/// Which verdicts are written to which file.
+/// Verdicts to export, and their file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowExport {
     /// The file; `None`: no export.

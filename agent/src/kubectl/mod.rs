@@ -28,7 +28,7 @@ const PLUGIN: &str = "kubectl-podgate";
 #[command(name = "kubectl podgate", bin_name = "kubectl podgate", version, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     command: Command,
 }
@@ -74,7 +74,7 @@ struct Cluster {
     podgate_port: u16,
 }
 
-/// Which pods count.
+/// The pods of a command.
 #[derive(Debug, Clone, clap::Args)]
 struct Scope {
     /// Namespace of the pods [default: the context's]

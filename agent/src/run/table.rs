@@ -111,7 +111,7 @@ fn spelling(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// Which rows of a table are wanted.
+/// A selection of a table's rows.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     conditions: Vec<Condition>,

@@ -46,7 +46,7 @@ fn policy(other: u64) -> Value {
             "ingress": [{"from": [from("friend"), from(&format!("nobody-{other}"))]}]}})
 }
 
-/// What the server received, and what the stranger tried.
+/// Bytes received by the server, and connections tried by the stranger.
 #[derive(Default)]
 struct Counts {
     stop: AtomicBool,
@@ -214,7 +214,7 @@ fn set_file_limit(node: &ClusterNode, current: Option<u64>) {
     prlimit(Some(node.switch_id()), Resource::Nofile, limit).unwrap();
 }
 
-/// What goes wrong.
+/// A fault, injected into the cluster node.
 type Fault = fn(&ClusterNode, &SmallDisk, &mut Rng);
 
 const FAULTS: [(&str, Fault); 10] = [

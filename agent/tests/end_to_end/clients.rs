@@ -67,7 +67,7 @@ pub(crate) fn curl(client: &Namespace, host: &str, port: u16, page: &str) -> Opt
     output.status.success().then(|| text(&output.stdout))
 }
 
-/// What dig prints of an answer, with these options.
+/// dig's output for one question, with these options.
 fn dig(client: &Namespace, server: &str, port: u16, options: &[&str]) -> Option<String> {
     let (at, port) = (format!("@{server}"), port.to_string());
     let command = ["dig", &at, "-p", &port, "+short", "+time=2", "+tries=1"];

@@ -191,7 +191,7 @@ impl ClusterNode {
         });
     }
 
-    /// Has the next start use other arguments.
+    /// Sets the arguments of the next start.
     pub(crate) fn set_arguments(&mut self, arguments: &[&str]) {
         self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     }
@@ -395,7 +395,7 @@ impl ClusterNode {
         text(&output.stdout)
     }
 
-    /// What `podgate status -o json` says.
+    /// The answer of `podgate status -o json`.
     pub(crate) fn status(&self) -> Value {
         serde_json::from_str(&self.podgate(&["status", "-o", "json"])).unwrap()
     }

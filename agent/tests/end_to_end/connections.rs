@@ -1,4 +1,4 @@
-//! What pods can do when nothing forbids it.
+//! Connections of pods without policies.
 
 use serde_json::Value;
 

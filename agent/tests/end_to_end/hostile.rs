@@ -20,7 +20,7 @@ use crate::{ClusterNode, requires_the_machine};
 /// Frames that must have reached the switch before the others are looked at.
 const FLOOD: u64 = 5000;
 
-/// What one pod does.
+/// The attack of one pod.
 struct Attack<'a> {
     name: &'a str,
     /// Ends that some of its packets must meet: something was tried at all.

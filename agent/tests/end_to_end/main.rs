@@ -28,7 +28,7 @@ mod upgrade;
 
 use cluster_node::ClusterNode;
 
-/// What these tests need beside root.
+/// Skips a test on machines that lack a requirement beside root.
 macro_rules! requires_the_machine {
     ($($program:literal),*) => {
         testkit::requires_root!();

@@ -37,7 +37,7 @@ fn mirror(namespace: &Namespace) -> Process {
     server
 }
 
-/// Whom the mirror at `to` sees a process in this namespace as.
+/// The source address that the mirror at `to` sees of a process in this namespace.
 fn seen_as(namespace: &Path, to: &str) -> std::io::Result<String> {
     let to: SocketAddr = to.parse().unwrap();
     let mut stream =

@@ -7,7 +7,7 @@ use crate::lan::Lan;
 use crate::requires_the_machine;
 use crate::several_nodes::apply_service;
 
-/// What the uplink's parts are, by worker.
+/// The uplink's parts, by worker.
 fn uplink_parts(node: &ClusterNode) -> Vec<Value> {
     let status = node.status();
     let ports = status["ports"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! What must hold when things go wrong.
+//! Faults: of the process, of interfaces, of the machine.
 
 use crate::cluster_node::{PODGATE, flow_offload, text};
 use crate::{ClusterNode, requires_the_machine};

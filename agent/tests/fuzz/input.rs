@@ -42,7 +42,7 @@ fn plugin(bytes: &[u8]) {
     assert!(answer["code"].is_u64() && answer["msg"].is_string(), "{answer}");
 }
 
-/// What was understood is understood again.
+/// A request that was read reads back the same after it is written.
 fn request(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(request) = Request::parse(text) {

@@ -84,17 +84,17 @@ impl Kernel {
         self.lock().interfaces[name].up
     }
 
-    /// What of the cluster node's own is led to the switch.
+    /// The redirects in force.
     pub(crate) fn redirects(&self) -> Option<Redirects> {
         self.lock().redirects.clone()
     }
 
-    /// What must not be routed.
+    /// The filter of the forward hook in force.
     pub(crate) fn filter(&self) -> Option<filter::Rules> {
         self.lock().filter.clone()
     }
 
-    /// What the program in front of the uplink takes.
+    /// The filter of the uplink's program.
     pub(crate) fn uplink_filter(&self) -> Option<UplinkFilter> {
         self.lock().uplink_filter.clone()
     }

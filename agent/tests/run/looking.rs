@@ -1,4 +1,4 @@
-//! What others can see: HTTP, verdicts, tables, status.
+//! Observability: HTTP, verdicts, tables, status.
 
 use std::collections::BTreeSet;
 

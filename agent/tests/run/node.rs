@@ -78,7 +78,7 @@ pub(crate) fn until(mut it_is: impl FnMut() -> bool) {
     }
 }
 
-/// What outlives a switch: its folders.
+/// The folders of a switch, which outlive it.
 pub(crate) struct NodeFiles(TempDir);
 
 impl NodeFiles {

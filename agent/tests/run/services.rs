@@ -1,4 +1,4 @@
-//! What is programmed into the kernel for services.
+//! The rules in the kernel for services.
 
 use std::net::SocketAddr;
 

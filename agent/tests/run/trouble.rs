@@ -1,4 +1,4 @@
-//! What goes wrong: interfaces, ports, restarts, input, the end.
+//! Faults of interfaces, ports and input; restarts; the end.
 
 use std::time::Duration;
 

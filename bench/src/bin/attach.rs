@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What one run showed, in milliseconds.
+/// Figures of one run, in milliseconds.
 #[derive(Default)]
 struct Figures {
     /// From the first request to the last answer.

@@ -110,7 +110,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What packets find.
+/// The state that packets meet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Finds {
     /// So many sessions.

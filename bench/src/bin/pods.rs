@@ -1,5 +1,4 @@
-//! What pods that do nothing cost those that do: one core, one pair of pods talks, others are
-//! attached and silent.
+//! Costs of idle pods: on one core one pair of pods talks, others are attached and silent.
 //!
 //! ```text
 //! cargo run --release -p bench --bin pods     (as root; Debian: ethtool)

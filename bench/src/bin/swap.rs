@@ -103,7 +103,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What both ports have seen.
+/// Counts of both ports.
 #[derive(Default)]
 struct Seen {
     gaps: Mutex<Vec<u64>>,

@@ -36,7 +36,7 @@ pub(crate) struct Node {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Called {
     pub(crate) success: bool,
-    /// What was printed; `null` if nothing.
+    /// The printed JSON; `null` if there is none.
     pub(crate) output: Value,
 }
 

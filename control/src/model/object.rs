@@ -34,7 +34,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// Which object it is.
+    /// Kind, namespace and name.
     pub fn reference(&self) -> ObjectRef {
         let of = |kind, namespace: Option<&Arc<str>>, name: &Arc<str>| ObjectRef {
             kind,

@@ -12,8 +12,8 @@ use super::{Kind, ObjectRef};
 use crate::FieldFault;
 use crate::model::Protocol;
 
-/// Which object this is. A namespaced object without a namespace is in `default`, as it
-/// would be for `kubectl apply`.
+/// Kind, namespace and name of an object. A namespaced object without a namespace is in `default`, as
+/// with `kubectl apply`.
 pub(super) fn reference(kind: Kind, value: &Value) -> Result<ObjectRef, FieldFault> {
     let metadata = value.get("metadata").unwrap_or(&Value::Null);
     let text = |field: &str| match metadata.get(field) {

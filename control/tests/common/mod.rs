@@ -63,7 +63,7 @@ pub(crate) fn apply(control: &mut Control, edit: &generate::Edit) {
     }
 }
 
-/// What stands between a pod and a peer in one direction, and whom the verdict is by.
+/// Verdict between a pod and a peer in one direction, and the rule that gives it.
 /// The compiled table and the linear scan must say the same.
 pub(crate) fn acl(
     view: &View,

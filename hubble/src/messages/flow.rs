@@ -77,7 +77,7 @@ pub struct Flow {
     /// Policies of the receiver that denied it.
     #[prost(message, repeated, tag = "21005")]
     pub ingress_denied_by: Vec<Policy>,
-    /// What clients print behind the verdict.
+    /// The text that clients print behind the verdict.
     #[prost(string, tag = "100000")]
     pub summary: String,
 }

@@ -79,7 +79,7 @@ pub struct GetFlowsResponse {
     pub time: Option<Timestamp>,
 }
 
-/// What a [`GetFlowsResponse`] holds.
+/// Content of a [`GetFlowsResponse`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Content {
     /// A flow.

@@ -18,7 +18,7 @@ use crate::common::{ICMP, SCTP, TCP, UDP};
 pub(crate) enum Network {
     /// The kernel routes between them, as for the plugin ptp.
     Routed,
-    /// They are ports of a bridge, as for the plugin bridge.
+    /// Pods are ports of a bridge, as with the plugin bridge.
     Bridged,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Lab {
     pub(crate) node: Namespace,
     pub(crate) network: Network,
     ends: Vec<End>,
-    /// Which end has an address.
+    /// The end that has each address.
     at: BTreeMap<IpAddr, usize>,
     /// The next source port or echo identifier: each question has its own.
     next: u16,
@@ -55,7 +55,7 @@ struct End {
 /// Time in which a frame arrives.
 const TRANSIT: Duration = Duration::from_millis(30);
 const BRIDGE: &str = "cni0";
-/// What a service's port has more than its endpoint's.
+/// Difference of a service's port and its endpoint's.
 const SERVICE_PORT: u16 = 1000;
 
 impl Lab {

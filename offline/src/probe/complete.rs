@@ -101,7 +101,7 @@ fn without_repetition(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     addresses.into_iter().filter(|address| seen.insert(*address)).collect()
 }
 
-/// Which families pods have, IPv4 first: `true` is IPv4.
+/// Address families of pods, IPv4 first: `true` is IPv4.
 fn families(objects: &[Object]) -> Vec<bool> {
     let has = |v4: bool| pods(objects).any(|pod| pod.addresses.iter().any(|it| it.is_ipv4() == v4));
     match (has(true), has(false)) {

@@ -26,7 +26,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// What it is, if connections are only opened to such ends.
+    /// Its kind in words, if no connection can come from such an end.
     pub(crate) fn only_a_target(&self) -> Option<&'static str> {
         match self {
             Self::Service(_) => Some("a service"),

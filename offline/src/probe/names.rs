@@ -39,7 +39,7 @@ impl Names {
         self.0.values().flatten().copied()
     }
 
-    /// What DNS gives to the pods of a view: each name to the pods with a rule about it.
+    /// DNS answers for the pods of a view: each name for the pods with a rule about it.
     pub(super) fn changes(&self, view: &View) -> Vec<Change<PodKey>> {
         let mut changes = Vec::new();
         for (key, pod) in view.pods.iter() {

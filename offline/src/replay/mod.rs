@@ -40,7 +40,7 @@ pub(crate) enum Failure {
     Node {
         /// The name given.
         node: String,
-        /// Which ones there are.
+        /// The known ones.
         known: String,
     },
     /// More pods than a switch has ports.

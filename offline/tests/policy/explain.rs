@@ -6,7 +6,7 @@ use offline::probe::{Port, Prober, Protocol, Question, case};
 
 use crate::{deployment, manifests, policy, shop};
 
-/// What the denying end says about `FROM TO PROTOCOL PORT`.
+/// The denying end's answer about `FROM TO PROTOCOL PORT`.
 fn closest(text: &str, question: &str) -> Option<String> {
     let words: Vec<&str> = question.split(' ').collect();
     let [from, to] = [words[0], words[1]].map(|end| case::endpoint(end).unwrap());

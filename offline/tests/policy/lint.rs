@@ -13,7 +13,7 @@ fn findings(text: &str) -> Vec<Finding> {
     lint(&[folder.path().to_path_buf()], None).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
-/// What lint says about one policy of the shop, `CODE LINE:COLUMN MESSAGE`, lines counted from the
+/// Findings of lint about one policy of the shop, `CODE LINE:COLUMN MESSAGE`, lines counted from the
 /// beginning of the policy's `spec`.
 fn about(spec: &str) -> Vec<String> {
     let head = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\

@@ -38,7 +38,7 @@ fn spoilt(file: &str, from: &str, to: &str) -> TempDir {
     folder
 }
 
-/// What lint finds, `CODE OBJECT: MESSAGE`.
+/// Findings of lint, `CODE OBJECT: MESSAGE`.
 fn linted(folder: &Path) -> Vec<String> {
     let found = lint(&[folder.to_path_buf()], None).unwrap_or_else(|faults| panic!("{faults:?}"));
     found.iter().map(|it| format!("{} {}: {}", it.code, it.object, it.message)).collect()

@@ -1,4 +1,4 @@
-//! What probes answer under egress firewalls.
+//! Answers of probes under egress firewalls.
 
 use crate::{Cluster, node, pod};
 

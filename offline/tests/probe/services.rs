@@ -1,4 +1,4 @@
-//! What probes answer about services.
+//! Answers of probes about services.
 
 use crate::{Cluster, pod, policy};
 
@@ -205,7 +205,7 @@ fn a_client_outside_comes_by_every_cluster_node_with_the_address_that_it_has_the
     ]);
 }
 
-/// What the switch keeps for a client of `sessionAffinity` hides no other endpoint.
+/// A client's affinity hides no other endpoint of the service.
 #[test]
 fn every_endpoint_counts_where_clients_keep_theirs() {
     let endpoints = "{addresses: [10.1.2.1]}, {addresses: [10.1.2.2]}";

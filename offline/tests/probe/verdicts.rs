@@ -1,4 +1,4 @@
-//! What probes answer about pods, cluster nodes and addresses.
+//! Answers of probes about pods, cluster nodes and addresses.
 
 use std::sync::LazyLock;
 
@@ -216,7 +216,7 @@ const QUESTIONS: [&str; 12] = [
     "a/db 203.0.113.1 TCP 6379",
 ];
 
-/// What each question is answered when nothing else was asked.
+/// The answer to each question asked alone.
 static ALONE: LazyLock<Vec<String>> = LazyLock::new(|| {
     let alone = QUESTIONS.iter().map(|question| Cluster::new(&redis()).answers(&[question]));
     alone.map(|answers| text(&answers[0])).collect()

@@ -197,7 +197,7 @@ fn proxy(
     }
 }
 
-/// What a path is about.
+/// The resource that a path names.
 struct Resource<'p> {
     plural: &'p str,
     namespace: Option<&'p str>,

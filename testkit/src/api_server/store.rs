@@ -195,7 +195,7 @@ impl Store {
         names.iter().for_each(|name| self.delete(plural, None, name));
     }
 
-    /// What discovery says of the resources that come with a definition.
+    /// Discovery's entries for the resources that come with a definition.
     pub(super) fn discovery(&self) -> Vec<Value> {
         let state = self.lock();
         let all = ["clusternetworkpolicies", "clusteregressfirewalls", "clusterhostfirewalls"];

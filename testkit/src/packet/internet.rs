@@ -6,7 +6,7 @@ use etherparse::{IpFragOffset, IpNumber, Ipv4Header, Ipv4Options, Ipv6Header};
 
 const FRAGMENT: u8 = 44;
 
-/// What an IP header says beyond lengths and checksums.
+/// Fields of an IP header, without lengths and checksums.
 #[derive(Clone, Debug)]
 pub(super) struct Internet {
     pub(super) source: IpAddr,

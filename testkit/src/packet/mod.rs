@@ -163,7 +163,7 @@ impl Packet {
         self.internet.around(protocol, &self.transport_bytes())
     }
 
-    /// What the IP header stands in front of: transport header and payload.
+    /// Transport header and payload.
     pub fn transport_bytes(&self) -> Vec<u8> {
         let Internet { source, destination, .. } = self.internet;
         self.transport.bytes(source, destination, &self.payload)

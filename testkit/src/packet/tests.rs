@@ -1,4 +1,4 @@
-//! What is built here is what another parser reads.
+//! Another parser reads the built packets as they were meant.
 
 use etherparse::checksum::Sum16BitWords;
 use etherparse::{IpNumber, NetSlice, SlicedPacket, TransportSlice};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use etherparse::checksum::Sum16BitWords;
 use etherparse::{IpNumber, TcpHeader};
 
-/// What stands behind the IP headers, less the payload.
+/// A transport header, without the payload.
 #[derive(Clone, Debug)]
 pub(super) enum Transport {
     Tcp(Box<TcpHeader>),

@@ -142,7 +142,7 @@ pub struct PortStatus {
     pub mode: String,
     /// The worker that serves it; of several, the first.
     pub worker: Option<usize>,
-    /// Which workers serve which of its queues.
+    /// The workers that serve its queues.
     #[serde(default)]
     pub parts: Vec<PartStatus>,
     /// Addresses behind it.

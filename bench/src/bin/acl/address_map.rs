@@ -10,7 +10,7 @@ use crate::rulesets::Random;
 /// Changes made in one measurement.
 const CHANGES: usize = 2000;
 
-/// What was measured of the address map.
+/// Figures of the address map.
 pub(crate) struct MapCosts {
     pub(crate) name: String,
     pub(crate) networks: usize,

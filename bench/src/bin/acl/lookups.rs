@@ -13,7 +13,7 @@ use crate::rulesets::{Header, peer_sets};
 /// Keys in a vector, as in the dataplane.
 const VECTOR: usize = 256;
 
-/// What was measured of one rule set; lookups in nanoseconds.
+/// Figures of one rule set; lookups in nanoseconds.
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) theirs: Result<Theirs, String>,
@@ -29,7 +29,7 @@ pub(crate) struct Line {
     pub(crate) linear: f64,
 }
 
-/// What `rte_acl` made of the set.
+/// Figures of `rte_acl` for the set.
 pub(crate) struct Theirs {
     pub(crate) build: f64,
     pub(crate) bytes: f64,

@@ -28,7 +28,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-/// What was asked for.
+/// Arguments.
 struct Options {
     rulesets: PathBuf,
     names: Vec<String>,

@@ -16,7 +16,7 @@ pub(crate) struct RteAcl {
     folder: PathBuf,
 }
 
-/// What it said of a rule set, ready for rounds of lookups.
+/// Its report about a compiled rule set, ready for rounds of lookups.
 pub(crate) struct Built {
     /// Seconds to build.
     pub(crate) build: f64,

@@ -49,7 +49,7 @@ const RULES: [u32; 5] = [1, 100, 1_000, 10_000, 100_000];
 const NEW_SESSIONS: u32 = 8_000_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is measured, with the figures for each number of workers.
+/// A measurement, with the figures for each number of workers.
 struct Case {
     name: String,
     kind: Kind,

@@ -31,7 +31,7 @@ const SERVER_PORTS: u32 = 50_000;
 /// For each worker: the ring between two workers holds half of them.
 const FRAMES: u32 = 8192;
 
-/// What queues do: nothing yet; send each flow's first packet; send without end.
+/// Phases of the queues: wait; send each flow's first packet; send without end.
 const WAIT: u8 = 0;
 const BEGIN: u8 = 1;
 const RUN: u8 = 2;
@@ -54,7 +54,7 @@ pub(crate) struct Rig {
     _file: SessionFile,
 }
 
-/// What all queues share.
+/// State shared by all queues.
 #[derive(Default)]
 struct Shared {
     phase: AtomicU8,
@@ -223,7 +223,7 @@ struct Queue {
     rng: Rng,
     shared: Arc<Shared>,
     frame: Vec<u8>,
-    /// What making the last burst took.
+    /// Time that making the last burst took.
     usual: Duration,
 }
 

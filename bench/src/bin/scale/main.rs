@@ -1,4 +1,4 @@
-//! What one cluster node's control side asks of the API server in a large cluster.
+//! Load of one cluster node's control side on the API server of a large cluster.
 //!
 //! ```text
 //! cargo run --release -p bench --bin scale [-- --nodes 5000 --pods 150000 --seconds 20]

@@ -217,7 +217,7 @@ fn policy(n: usize) -> Value {
         "spec": spec})
 }
 
-/// What server-side apply records, the larger part of many objects.
+/// The records of server-side apply, the larger part of many objects.
 fn managed_fields() -> Value {
     let fields: serde_json::Map<String, Value> = (0..25)
         .map(|n| (format!("f:field{n}"), json!({".": {}, "f:name": {}, "f:value": {}})))

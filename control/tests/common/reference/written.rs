@@ -13,8 +13,8 @@ pub(crate) struct Written {
 }
 
 impl Cluster {
-    /// What NetworkPolicies permit a pod, with every selector written out as the addresses it
-    /// stands for; `None` if no policy isolates the pod in this direction.
+    /// Connections that NetworkPolicies permit a pod, with every selector written out as its
+    /// addresses; `None` if no policy isolates the pod in this direction.
     pub(crate) fn written_out(&self, pod: &Pod, is_ingress: bool) -> Option<Vec<Written>> {
         let mut isolated = false;
         let mut all = Vec::new();

@@ -101,7 +101,7 @@ pub(super) fn short(text: &str) -> String {
     }
 }
 
-/// Which side of the picture a group is on.
+/// Side of the picture that a group is on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Left,

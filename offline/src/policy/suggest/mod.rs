@@ -33,7 +33,7 @@ pub struct Suggestion {
     pub notes: Vec<String>,
 }
 
-/// Which directions of a workload the policies restrict.
+/// The directions of a workload that the policies restrict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Directions {
     /// Connections that workloads receive

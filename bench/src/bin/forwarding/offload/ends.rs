@@ -1,4 +1,4 @@
-//! What runs inside the pods: plain sockets of their kernels.
+//! Programs inside the pods: plain sockets of their kernels.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};

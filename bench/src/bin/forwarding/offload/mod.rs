@@ -29,7 +29,7 @@ const RECEIVER: &str = "10.88.0.3";
 const PODS: usize = 250;
 const AT_ONCE: usize = 100;
 
-/// What is compared: a figure for each forwarder, and which of them is the goal's measure.
+/// A comparison: a figure for each forwarder, and the forwarder that the goal names.
 struct Row {
     name: &'static str,
     goal: &'static str,
@@ -129,7 +129,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What is measured with flow offload alone, and must cost nothing.
+/// A measurement with flow offload alone; the variant must cost nothing.
 struct Variant {
     name: &'static str,
     to: &'static str,
@@ -264,7 +264,7 @@ pub(crate) fn print_nodes(rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// What it costs to have pods attached, in both modes.
+/// Costs of attached pods, in both modes.
 fn print_attaching(rounds: usize) -> Result<()> {
     let mut lines = Vec::new();
     let modes = [("flow offload", "on"), ("AF_XDP ports", "off")];
