@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::graph::{NODES, Node};
+use crate::node::{NODES, Node};
 use crate::{OUTCOMES, Outcome};
 
 /// A counter with one writer: adding needs no atomic read-modify-write.

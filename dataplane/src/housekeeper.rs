@@ -21,7 +21,7 @@ pub(crate) enum Task {
     Notify(Sender<()>),
 }
 
-pub(super) struct Housekeeper {
+pub(crate) struct Housekeeper {
     /// `None` once the thread is to end.
     tasks: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ pub(super) struct Housekeeper {
 const AGAIN: Duration = Duration::from_millis(10);
 
 impl Housekeeper {
-    pub(super) fn start(
+    pub(crate) fn start(
         memory: &Arc<Memory>,
         free: FreeList,
         sessions: &Arc<Sessions>,
@@ -45,11 +45,11 @@ impl Housekeeper {
         Ok(Self { tasks: Some(tasks), thread: Some(thread) })
     }
 
-    pub(super) fn tasks(&self) -> Option<Sender<Task>> {
+    pub(crate) fn tasks(&self) -> Option<Sender<Task>> {
         self.tasks.clone()
     }
 
-    pub(super) fn give(&self, task: Task) {
+    pub(crate) fn give(&self, task: Task) {
         if let Some(tasks) = &self.tasks {
             // The thread ends with the last sender.
             let _ = tasks.send(task);
@@ -57,7 +57,7 @@ impl Housekeeper {
     }
 
     /// Waits until every port that was removed before is closed.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let (done, is_done) = channel();
         self.give(Task::Notify(done));
         let _ = is_done.recv();

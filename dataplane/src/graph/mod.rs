@@ -30,7 +30,6 @@ mod dns;
 mod encapsulate;
 mod icmp_error;
 mod neighbour;
-mod node;
 mod open;
 mod parse;
 mod policy;
@@ -41,7 +40,7 @@ mod service;
 mod session;
 pub mod trace;
 
+pub use crate::node::{NODES, Node, draw};
 use context::Translation;
 pub(crate) use context::{Context, Next};
 pub use dispatch::Graph;
-pub use node::{NODES, Node, draw};

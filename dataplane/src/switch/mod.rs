@@ -1,7 +1,7 @@
 //! The switch: workers on their cores, and the handle of the control side.
 
-mod housekeeper;
 mod ports;
+mod run;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,34 +10,21 @@ use std::time::{Duration, Instant};
 
 use acl::Address;
 use ahash::AHashMap;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::capture::LiveCapture;
 use crate::dns::{DnsTap, Ticket};
-use crate::doorbell::Doorbell;
 use crate::exchange::Exchange;
 use crate::graph::trace::Tracing;
+use crate::housekeeper::{Housekeeper, Task};
 use crate::mailbox::{Command, Mailbox};
 use crate::port::{Port, PortGone, Queues, Tag};
 use crate::session::{Sessions, Timeouts};
 use crate::worker::{Inspect, Parts, Worker};
 use crate::{Counters, Frame, FreeList, Memory, Now, PortId, PortKind, Snapshot};
-use housekeeper::Housekeeper;
-pub(crate) use housekeeper::Task;
 pub use ports::PortPart;
 use ports::Ports;
-
-/// When a worker polls its ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum RxMode {
-    /// Always: the lowest latency, a whole core.
-    Polling,
-    /// While packets arrive, and for a moment after; then the kernel wakes it.
-    #[default]
-    Adaptive,
-    /// Whenever the kernel wakes it.
-    Interrupt,
-}
+pub use run::RxMode;
+use run::{Clock, run};
 
 /// Configuration of a switch.
 #[derive(Clone, Debug)]
@@ -69,15 +56,10 @@ impl Default for Config {
     }
 }
 
-/// How long an adaptive worker polls before it sleeps.
-const PATIENCE: Duration = Duration::from_micros(100);
-/// How long a worker sleeps at most, so that idle sessions are swept.
-const LONGEST_SLEEP: Duration = Duration::from_millis(250);
-
-/// How often it is looked whether flow offload has caught up.
+/// Interval of checks whether flow offload has caught up.
 const BESIDE: Duration = Duration::from_millis(1);
 
-/// How long a worker may take to remove a port.
+/// Upper bound on the time a worker takes to remove a port.
 const LONGEST_REMOVAL: Duration = Duration::from_secs(2);
 
 /// A running switch. Dropping it stops the workers and closes its ports.
@@ -90,9 +72,9 @@ pub struct Switch {
     ports: Mutex<Ports>,
     /// Generation of the last snapshot published.
     published: AtomicU64,
-    /// Generation that what forwards beside the workers is known to have caught up with.
+    /// Generation that flow offload has caught up with.
     beside: AtomicU64,
-    /// Tells this process's tags from an earlier one's.
+    /// Distinguishes this process's tags from an earlier one's.
     process: u8,
     /// Addresses of pods in it, with their ports.
     pods: Mutex<AHashMap<Address, PortId>>,
@@ -195,7 +177,7 @@ impl Switch {
         self.sessions.depart(addresses, self.published.load(Ordering::Acquire) + 1);
     }
 
-    /// Ends every session, with the next snapshot: what its addresses were is not known any more.
+    /// Ends every session, with the next snapshot: the owners of its addresses are unknown.
     pub fn depart_all(&self) {
         self.sessions.depart_all(self.published.load(Ordering::Acquire) + 1);
     }
@@ -229,7 +211,7 @@ impl Switch {
         }
     }
 
-    /// Lets held answers go.
+    /// Releases held answers.
     pub fn release_answers(&self, tickets: &[Ticket]) {
         for (number, worker) in self.workers.iter().enumerate() {
             let own = tickets.iter().filter(|ticket| usize::from(ticket.worker) == number);
@@ -268,8 +250,8 @@ impl Switch {
         is_in_force
     }
 
-    /// Tells the generation that what forwards beside the workers (flow offload) is known to have
-    /// caught up with: no later one counts as in force. `u64::MAX` if it has caught up with all.
+    /// Sets the generation that flow offload, which forwards beside the workers, has caught up with: no
+    /// later one counts as in force. `u64::MAX` if it has caught up with all.
     pub fn set_beside(&self, generation: u64) {
         self.beside.store(generation, Ordering::Release);
     }
@@ -395,7 +377,7 @@ impl Switch {
     }
 }
 
-/// A number that an earlier process most likely had not.
+/// A random number, most likely another one than an earlier process had.
 fn process() -> u8 {
     ahash::RandomState::new().hash_one(0_u8) as u8
 }
@@ -410,61 +392,4 @@ impl Drop for Switch {
             }
         }
     }
-}
-
-/// Time since the system was started, so that it means the same to a later process.
-#[derive(Clone, Copy)]
-struct Clock {
-    instant: Instant,
-    since_boot: Duration,
-}
-
-impl Clock {
-    fn start() -> Self {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let since_boot = Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32);
-        Self { instant: Instant::now(), since_boot }
-    }
-
-    fn at(self, instant: Instant) -> Now {
-        Now(self.since_boot + instant.saturating_duration_since(self.instant))
-    }
-}
-
-fn run(mut worker: Worker, doorbell: &Doorbell, stop: &AtomicBool, mode: RxMode, clock: Clock) {
-    let mut last_work = Instant::now();
-    while !stop.load(Ordering::Acquire) {
-        let now = Instant::now();
-        if worker.round(clock.at(now)) > 0 {
-            last_work = now;
-            continue;
-        }
-        let rests = match mode {
-            RxMode::Polling => false,
-            RxMode::Adaptive => now - last_work > PATIENCE,
-            RxMode::Interrupt => true,
-        };
-        if rests {
-            sleep(&worker, doorbell);
-        } else {
-            std::hint::spin_loop();
-        }
-    }
-}
-
-/// Sleeps until a port has frames, the doorbell rings, or the longest sleep is over.
-fn sleep(worker: &Worker, doorbell: &Doorbell) {
-    doorbell.arm();
-    if !worker.has_work() {
-        worker.counters().sleeps.add(1);
-        let sending = worker.ports().any(Port::is_sending);
-        let timeout = if sending { Duration::from_millis(1) } else { LONGEST_SLEEP };
-        let sources = worker.ports().filter_map(Port::readable).chain(doorbell.readable());
-        let mut sources: Vec<PollFd<'_>> =
-            sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
-        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as _ };
-        // Whatever it says, the worker looks at every port in its next round.
-        let _ = poll(&mut sources, Some(&timeout));
-    }
-    doorbell.disarm();
 }

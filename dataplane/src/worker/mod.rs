@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use crate::capture::Direction;
 use crate::exchange::Exchange;
+use crate::housekeeper::Task;
 use crate::mailbox::{Command, Mailbox};
 use crate::port::{Buffers, Port};
 use crate::session::Sessions;
-use crate::switch::Task;
 use crate::{
     Counters, Frame, FreeList, Graph, Memory, Now, Outcome, Packet, PortId, Snapshot, VECTOR,
 };
