@@ -24,6 +24,7 @@
 mod attachments;
 mod bring_up;
 mod denials;
+mod faults;
 mod flow_offload;
 mod health_checks;
 mod host_firewall;
@@ -89,7 +90,7 @@ pub(super) struct ControlLoop {
     /// Number of the last reading of the manifests.
     reading: u64,
     skipped: std::collections::BTreeMap<String, usize>,
-    faults: source::Faults,
+    faults: faults::Faults,
     ports: Ports,
     attachments: Attachments,
     host: Option<host_port::HostPort>,

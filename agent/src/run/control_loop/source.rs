@@ -1,6 +1,5 @@
 //! Applies the source's events.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,55 +13,6 @@ use super::ports::Change;
 use super::{ControlLoop, names};
 use crate::run::source::{ClusterRecord, Reading, Restored, WatchInfo, WatchState, load};
 use observe::verdicts::{Names, PodLabels};
-
-/// Faults in the source's objects.
-#[derive(Default)]
-pub(super) struct Faults {
-    /// Faults of the manifests as read last.
-    manifests: Vec<Fault>,
-    /// Faults of the API server's objects.
-    objects: BTreeMap<ObjectRef, Vec<Fault>>,
-}
-
-impl Faults {
-    /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Fault> {
-        self.manifests.iter().chain(self.objects.values().flatten())
-    }
-
-    /// Those of the API server's objects.
-    pub(super) fn by_object(&self) -> impl Iterator<Item = (&ObjectRef, &[Fault])> {
-        self.objects.iter().map(|(object, faults)| (object, faults.as_slice()))
-    }
-
-    /// Those of one object of the API server.
-    pub(super) fn of(&self, object: &ObjectRef) -> &[Fault] {
-        self.objects.get(object).map_or(&[], Vec::as_slice)
-    }
-
-    /// Replaces the faults of one object; logs new ones.
-    fn set(&mut self, object: ObjectRef, faults: Vec<Fault>) {
-        let known = self.objects.get(&object);
-        let is_new = |fault: &&Fault| known.is_none_or(|known| !known.contains(fault));
-        faults.iter().filter(is_new).for_each(|fault| tracing::warn!("{fault}"));
-        match faults.is_empty() {
-            true => drop(self.objects.remove(&object)),
-            false => drop(self.objects.insert(object, faults)),
-        }
-    }
-
-    /// Replaces the faults of all objects of a kind.
-    fn set_kind(&mut self, kind: Kind, faults: Vec<Fault>) {
-        let mut by_object: BTreeMap<ObjectRef, Vec<Fault>> = BTreeMap::new();
-        for fault in faults {
-            if let Some(object) = fault.object.clone() {
-                by_object.entry(object).or_default().push(fault);
-            }
-        }
-        self.objects.retain(|object, _| object.kind != kind || by_object.contains_key(object));
-        by_object.into_iter().for_each(|(object, faults)| self.set(object, faults));
-    }
-}
 
 /// Initial-sync buffer: events before every kind is listed.
 #[derive(Default)]
