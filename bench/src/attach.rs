@@ -13,7 +13,7 @@ use testkit::{Namespace, TempDir};
 
 use crate::forwarder::own_path;
 
-/// How long hundreds of pods may take on a slow machine.
+/// Timeout of hundreds of pods on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

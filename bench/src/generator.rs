@@ -27,7 +27,7 @@ pub struct Stream {
 pub struct Sent {
     /// Frames that the interface took.
     pub frames: u64,
-    /// How long that took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 

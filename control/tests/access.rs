@@ -1,4 +1,4 @@
-//! How the API server is reached: TLS, its authority, bearer tokens, client certificates.
+//! Access to the API server: TLS, its authority, bearer tokens, client certificates.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;

@@ -81,7 +81,7 @@ struct Connection {
 
 const MOST_QUESTIONS: usize = 256;
 const MOST_CONNECTIONS: usize = 16;
-/// How long a question waits for its answer: longer than resolvers' clients do.
+/// Longest wait of a question for its answer: longer than that of resolvers' clients.
 const PATIENCE: Duration = Duration::from_secs(15);
 const IDLE: Duration = Duration::from_secs(60);
 /// Longest question over TCP.

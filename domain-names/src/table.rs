@@ -137,7 +137,7 @@ pub struct Row<P> {
     pub name: Arc<str>,
     /// The address.
     pub address: IpAddr,
-    /// How long it is still open; `None` if it is lingering.
+    /// Time that it stays open; `None` if it is lingering.
     pub left: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! How long addresses count, how many do, and that they are there after a restart.
+//! Lifetime and number of addresses, and their return after a restart.
 
 use std::net::IpAddr;
 use std::sync::Arc;

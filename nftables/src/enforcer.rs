@@ -97,7 +97,7 @@ impl Enforcer {
         self.names.iter().any(|table| LargeTable::outline("inet", table).is_ok())
     }
 
-    /// How often everything was written, the first time included.
+    /// Number of times that everything was written, the first included.
     pub fn written_whole(&self) -> u64 {
         self.whole
     }

@@ -33,8 +33,8 @@ struct Known {
     bridge: Option<u32>,
 }
 
-/// How often a pod that is new is looked for again at once, and the pause in between: the kernel asks
-/// the pod for its Ethernet address meanwhile.
+/// Attempts to find a new pod, and the pause in between: the kernel resolves the pod's Ethernet
+/// address in that time.
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -11,7 +11,7 @@ const FRAMES: u32 = 1024;
 
 /// AF_XDP capabilities of a pod's port here.
 pub(crate) struct Ports {
-    /// How frames reach it.
+    /// Mode in which frames reach it.
     pub(crate) mode: String,
     takes_long_packets: bool,
     takes_metadata: bool,

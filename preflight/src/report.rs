@@ -10,7 +10,7 @@ use crate::finding::{Finding, Level};
 /// The modes that a start would take; `None` where that could not be tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Modes {
-    /// How frames reach the ports of pods: `native, copy`.
+    /// Mode of the ports of pods: `native, copy`.
     pub ports: Option<String>,
     /// Bytes of the largest packet.
     pub largest_packet: Option<u32>,

@@ -48,7 +48,7 @@ impl Ports {
         self.first <= port && port <= self.last
     }
 
-    /// How many ports there are besides the first.
+    /// Number of ports besides the first.
     pub(crate) const fn width(self) -> u16 {
         self.last - self.first
     }

@@ -26,7 +26,7 @@ pub struct Caller {
     pub targets: Vec<SocketAddr>,
     /// Connections that are open or opening at a time.
     pub at_once: usize,
-    /// How long one may take until it counts as unanswered.
+    /// Time after which one counts as unanswered.
     pub patience: Duration,
 }
 
@@ -45,7 +45,7 @@ pub struct Calls {
 const NUMBER: usize = 8;
 /// Events handled at a time.
 const EVENTS: usize = 256;
-/// How often clocks are looked at.
+/// Interval of looking at clocks.
 const TICK: Duration = Duration::from_millis(2);
 
 impl Caller {

@@ -258,7 +258,7 @@ pub struct Options {
     pub log_format: Option<LogFormat>,
 }
 
-/// How policies are enforced.
+/// The enforcer of policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enforcer {
@@ -269,7 +269,7 @@ pub enum Enforcer {
     Nftables,
 }
 
-/// How a line of the log is written.
+/// Format of the log's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -279,7 +279,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// How pods reach the world outside the cluster.
+/// Source address of pods' packets to the world outside the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Masquerade {
@@ -314,7 +314,7 @@ pub enum HugePages {
     Off,
 }
 
-/// How much is logged.
+/// Level of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogLevel {

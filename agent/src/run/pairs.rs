@@ -14,7 +14,7 @@ pub(crate) struct PairOfEnds {
     pub(crate) from: String,
     /// The pod or address that they were opened to.
     pub(crate) to: String,
-    /// How many there are.
+    /// Number of sessions.
     pub(crate) sessions: u64,
     /// Their bytes; `None` where these are not counted.
     pub(crate) bytes: Option<u64>,

@@ -45,7 +45,7 @@ pub(super) struct OpenPort {
     /// The interface's number.
     pub(super) index: u32,
     pub(super) mtu: u16,
-    /// How frames reach it, for people.
+    /// Mode of the port, in words.
     pub(super) mode: String,
     /// Number of queues; 0 behind a program of flow offload.
     pub(super) queues: usize,

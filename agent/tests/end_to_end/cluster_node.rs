@@ -23,9 +23,9 @@ fn podgate_cni() -> &'static Path {
     PLUGIN.get_or_init(|| testkit::workspace_binary(PODGATE, "cni", "podgate-cni"))
 }
 
-/// How long something may take that must happen. What must not happen is waited for much shorter.
+/// Timeout of expected events. Waits for unexpected ones are much shorter.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a client waits for an answer that the policy forbids.
+/// Timeout of a client whose connection the policy denies.
 pub(crate) const BLOCKED: Duration = Duration::from_secs(2);
 
 /// A namespace with `podgate run` in it. The first one's name is `node1`.

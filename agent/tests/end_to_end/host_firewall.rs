@@ -13,7 +13,7 @@ use crate::cluster_node::{ClusterNode, PODGATE, Pod};
 use crate::nftables::Foreign;
 use crate::requires_the_machine;
 
-/// How long a client waits for an answer that a firewall forbids.
+/// Timeout of a client whose connection a firewall denies.
 const BLOCKED: Duration = Duration::from_millis(400);
 const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const OUTSIDE: [&str; 2] = ["192.0.2.9", "2001:db8::9"];

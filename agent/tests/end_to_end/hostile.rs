@@ -68,7 +68,7 @@ fn received(node: &ClusterNode, pod: &Pod<'_>) -> u64 {
     node.metric(&format!("podgate_port_received_packets_total{labels}")) as u64
 }
 
-/// How many packets met these ends.
+/// Packets with these outcomes.
 fn counts(node: &ClusterNode, ends: &[&str]) -> Vec<u64> {
     let errors = node.podgate(&["show", "errors", "-o", "json"]);
     let lines = errors.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

@@ -21,7 +21,7 @@ use crate::servers::dnsmasq;
 /// Names `n0` to `n39` below this one have an address each.
 const ZONE: &str = "names.test";
 const NAMES: u8 = 40;
-/// How long a connection is tried that must not open.
+/// Timeout of a connection that must not open.
 const SHORTLY: Duration = Duration::from_millis(700);
 
 fn address(n: u8) -> IpAddr {

@@ -12,7 +12,7 @@ use testkit::{Namespace, Process, TempDir};
 use crate::cluster_node::{ClusterNode, PODGATE, text};
 use crate::requires_the_machine;
 
-/// How long a client waits for an answer that the policy forbids.
+/// Timeout of a client whose connection the policy denies.
 const BLOCKED: Duration = Duration::from_millis(700);
 
 /// A pod of another plugin.

@@ -105,7 +105,7 @@ impl Proxy {
         assert_eq!(answer, b"+PONG\r\n");
     }
 
-    /// How connections through the agent ended.
+    /// Outcomes of connections through the agent.
     fn outcomes(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.path().join("audit")).unwrap_or_default();
         let outcome = |line| {

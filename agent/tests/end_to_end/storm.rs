@@ -28,7 +28,7 @@ use testkit::storm::{self, Caller, Calls};
 use crate::cluster_node::{PATIENCE, Pod, flow_offload};
 use crate::{ClusterNode, requires_the_machine};
 
-/// How many connections, where not [`CONNECTIONS`].
+/// Overrides the number of connections, [`CONNECTIONS`].
 const VARIABLE: &str = "PODGATE_STORM_CONNECTIONS";
 const CONNECTIONS: u64 = 20_000;
 /// Snapshots that must have been published meanwhile.

@@ -131,7 +131,7 @@ impl Kernel {
         self.lock().on_up = Some(Arc::new(is_right));
     }
 
-    /// How often an interface was switched off.
+    /// Number of times that an interface was switched off.
     pub(crate) fn downs(&self) -> usize {
         self.lock().downs
     }

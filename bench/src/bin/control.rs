@@ -104,7 +104,7 @@ impl Rig {
     }
 }
 
-/// How long an event took: to the view, to the end of this thread's work, until in force.
+/// Times of an event: to the view, to the end of this thread's work, until in force.
 struct Took {
     view: Duration,
     work: Duration,

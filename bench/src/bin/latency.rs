@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const MEASURED: Duration = Duration::from_secs(5);
 const WARM_UP: usize = 1000;
-/// How long a frame is waited for before it counts as lost.
+/// Time after which a frame counts as lost.
 const LOST: Duration = Duration::from_millis(20);
 /// Pause between two round trips, so that each meets an idle switch.
 const PAUSE: Duration = Duration::from_micros(100);

@@ -1,4 +1,4 @@
-//! How long does forwarding stand still when tables are swapped?
+//! Pauses of forwarding while tables are swapped.
 //!
 //! ```text
 //! cargo run --release -p bench --bin swap [-- --rules 100000]

@@ -32,7 +32,7 @@ pub(crate) struct Node {
     pub(crate) config: Value,
 }
 
-/// How a call ended.
+/// Result of a call.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Called {
     pub(crate) success: bool,

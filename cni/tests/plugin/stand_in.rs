@@ -14,7 +14,7 @@ use local_api::{
 };
 use serde_json::json;
 
-/// How it treats `attach-pod`, and `ready`.
+/// Its answers to `attach-pod` and `ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// As the switch does.

@@ -47,9 +47,9 @@ const AT_ONCE: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a grant counts; a revoked right ends after this time.
+/// Time that a grant counts; a revoked right ends after it.
 const GRANTED: Duration = Duration::from_secs(30);
-/// How long a refusal counts.
+/// Time that a refusal counts.
 const REFUSED: Duration = Duration::from_secs(5);
 /// Results remembered.
 const KNOWN: usize = 512;

@@ -96,7 +96,7 @@ pub struct LostEvent {
     /// Where they were lost: [`LostEvent::RING_BUFFER`].
     #[prost(int32, tag = "1")]
     pub source: i32,
-    /// How many.
+    /// Their number.
     #[prost(uint64, tag = "2")]
     pub num_events_lost: u64,
 }

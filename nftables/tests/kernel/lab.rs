@@ -13,7 +13,7 @@ use testkit::{Namespace, RawReceiver, RawSender};
 
 use crate::common::{ICMP, SCTP, TCP, UDP};
 
-/// How the pods' interfaces are connected.
+/// Connection of the pods' interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Network {
     /// The kernel routes between them, as for the plugin ptp.

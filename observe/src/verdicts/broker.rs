@@ -20,7 +20,7 @@ use local_api::Verdict;
 
 /// Events that wait for one observer.
 const WAITING: usize = 4096;
-/// How often the workers' queues are looked at.
+/// Interval of fetching from the workers' queues.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Collects verdicts and serves observers.
@@ -98,7 +98,7 @@ impl EventBroker {
         &self.directory
     }
 
-    /// How many events there were.
+    /// Numbers of events.
     pub fn counts(&self) -> Counts {
         let inner = self.fetch();
         Counts {

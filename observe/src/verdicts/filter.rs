@@ -179,12 +179,12 @@ impl Filter {
         [&self.from_pod, &self.to_pod].into_iter().flatten()
     }
 
-    /// How many past events are wanted, the newest.
+    /// Number of past events, of the newest ones.
     pub fn last(&self) -> usize {
         self.last as usize
     }
 
-    /// How many past events are wanted, if the oldest are.
+    /// Number of past events, of the oldest ones, if set.
     pub fn first(&self) -> Option<usize> {
         self.first.map(|first| first as usize)
     }

@@ -168,7 +168,7 @@ pub fn name(path: &Path) -> String {
     if path.as_os_str() == "-" { "stdin".into() } else { path.display().to_string() }
 }
 
-/// How many letters to add, remove, change or exchange with the next to make one word another
+/// Number of letters to add, remove, change or exchange with the next to make one word another
 /// (the optimal string alignment distance).
 pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());

@@ -34,7 +34,7 @@ pub enum Change {
 /// Connections that changed in the same way, to one workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Difference {
-    /// How they changed.
+    /// Their change.
     pub change: Change,
     /// The workload that they are opened to, `internet`, a network or `node/NAME`.
     pub to: String,

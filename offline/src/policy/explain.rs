@@ -77,7 +77,7 @@ pub struct Hop {
     pub source: IpAddr,
     /// Its destination as it came in.
     pub destination: IpAddr,
-    /// How it ended here.
+    /// Its outcome here.
     pub outcome: &'static str,
 }
 

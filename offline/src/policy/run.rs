@@ -23,7 +23,7 @@ pub struct Outcome {
     pub file: String,
     /// Its line there.
     pub line: u64,
-    /// How many connections it is about.
+    /// Number of connections.
     pub connections: usize,
     /// Those that are not as expected, in words.
     pub failures: Vec<String>,

@@ -132,7 +132,7 @@ pub struct Passage {
     pub source: IpAddr,
     /// Its destination as it came in.
     pub destination: IpAddr,
-    /// How it ended here.
+    /// Its outcome here.
     pub outcome: Outcome,
     /// Origins of the rules that decided.
     pub by: Vec<Arc<str>>,

@@ -44,7 +44,7 @@ impl Line<'_> {
     }
 }
 
-/// How many answers are not what was expected.
+/// Number of answers that differ from the expected ones.
 pub fn failed(cases: &[Case], answers: &[Answer]) -> usize {
     cases.iter().zip(answers).filter(|(case, answer)| has_failed(case, answer)).count()
 }

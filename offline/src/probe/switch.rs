@@ -30,7 +30,7 @@ const FIRST_POD: u16 = 2;
 /// The switch's decision about one packet.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// How it ended, and why; the cluster node is left to the caller.
+    /// Outcome and reason; the caller adds the cluster node.
     pub passage: Passage,
     /// The port it left by, if it did.
     pub out_port: PortId,

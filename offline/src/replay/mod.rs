@@ -48,7 +48,7 @@ pub(crate) enum Failure {
     Pods {
         /// The cluster node.
         node: String,
-        /// How many there may be.
+        /// Largest number permitted.
         most: usize,
     },
     /// The capture cannot be read, or not to its end.

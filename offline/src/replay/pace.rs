@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::Now;
 
-/// How fast packets follow each other.
+/// Pace of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Speed {
     /// As fast as they can be handled.

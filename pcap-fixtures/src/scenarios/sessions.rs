@@ -1,4 +1,4 @@
-//! How sessions begin and end.
+//! Begin and end of sessions.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use local_api::{Client, ClientError, Request, Show};
 pub(super) struct Rates {
     /// The cluster node.
     pub(super) node: String,
-    /// How long they were measured, in seconds.
+    /// Length of the measurement, in seconds.
     pub(super) seconds: f64,
     /// Packets that were forwarded, dropped, or meant for the switch.
     pub(super) forwarded: f64,

@@ -15,7 +15,7 @@ pub(super) struct Denials {
     stop: Arc<AtomicBool>,
 }
 
-/// How long the thread waits before it checks whether it is to end.
+/// Longest wait before the thread checks whether to end.
 const WAIT: Duration = Duration::from_millis(500);
 
 impl Denials {

@@ -30,9 +30,9 @@ use crate::run::source::{API_SERVER, ClusterRecord, Reading, Source, SourceInfo,
 
 /// Timeout until a snapshot of the start is in force.
 const IN_FORCE: Duration = Duration::from_secs(30);
-/// How long the start waits for ports to open; later ones are served as they open.
+/// Longest wait of the start for ports to open; later ones are served as they open.
 const OPENING: Duration = Duration::from_secs(30);
-/// How long the start waits for the kernel's configuration; retries go on afterwards.
+/// Longest wait of the start for the kernel's configuration; retries continue afterwards.
 const PROGRAMMING: Duration = Duration::from_secs(3);
 
 /// The kernel's network, for the host port and for the uplink.

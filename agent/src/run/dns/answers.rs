@@ -111,7 +111,7 @@ impl Reader {
     }
 }
 
-/// How long a generation is waited for: workers let answers go by themselves then.
+/// Longest wait for a generation: workers release answers by themselves then.
 const PATIENCE: Duration = LONGEST_HOLD;
 
 /// Releases answers whose generation is in force. Ends when nothing can be published any more.

@@ -51,7 +51,7 @@ struct Drawn {
     not_before: Option<Instant>,
 }
 
-/// How long an answer is given again.
+/// Time that an answer is reused.
 const FRESH: Duration = Duration::from_secs(1);
 /// Between two pictures, at least.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -59,7 +59,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 const SHARE: u32 = 20;
 /// Timeout of the control loop for its objects.
 const OBJECTS: Duration = Duration::from_secs(10);
-/// How long a verdict is shown.
+/// Time that a verdict is shown.
 const LATELY: Duration = Duration::from_secs(300);
 /// Connections, pairs of ends and traced packets shown at most.
 const MOST_FLOWS: usize = 200;

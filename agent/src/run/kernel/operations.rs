@@ -66,7 +66,7 @@ pub(in crate::run) enum Operation {
     ReleaseHostPort { interface: String },
 }
 
-/// How a port opens.
+/// The way in which a port opens.
 pub(in crate::run) enum Way {
     /// With sockets of its own.
     Sockets,

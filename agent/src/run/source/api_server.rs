@@ -51,7 +51,7 @@ const PULSE: Duration = Duration::from_millis(200);
 /// Pause between two writes.
 const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
 
-/// How long a start waits for the identity of the cluster.
+/// Longest wait of a start for the identity of the cluster.
 const IDENTITY: Duration = Duration::from_secs(1);
 /// Timeout of further requests for it, and the wait between them.
 const IDENTITY_AGAIN: Duration = Duration::from_secs(1);

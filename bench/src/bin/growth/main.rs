@@ -1,4 +1,4 @@
-//! How rates grow with workers, sessions and rules.
+//! Growth of rates with workers, sessions and rules.
 //!
 //! ```text
 //! cargo run --release -p bench --bin growth [-- --out bench]

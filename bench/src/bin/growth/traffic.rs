@@ -120,7 +120,7 @@ impl Rig {
         self.shared.phase.store(RUN, Ordering::Relaxed);
     }
 
-    /// How long the workers have made packets, together.
+    /// Time that the workers have made packets, together.
     pub(crate) fn making_time(&self) -> Duration {
         Duration::from_nanos(self.shared.making.load(Ordering::Relaxed))
     }
@@ -149,7 +149,7 @@ impl Rig {
         Ok(())
     }
 
-    /// How long the workers have had a core, together.
+    /// Time that the workers have had a core, together.
     pub(crate) fn worker_time(&self) -> Result<Duration, Box<dyn Error>> {
         let mut nanoseconds = 0;
         for thread in fs::read_dir("/proc/self/task")? {
@@ -215,7 +215,7 @@ enum Sends {
 /// One queue of a port, which takes whatever leaves there.
 struct Queue {
     flows: Flows,
-    /// How many flows; `None` if there is no end.
+    /// Number of flows; `None` without end.
     share: Option<u32>,
     sends: Sends,
     /// Flows that have had their first packet.

@@ -49,7 +49,7 @@ pub struct Node {
 pub enum NodeKind {
     /// The pods of one workload.
     Workload {
-        /// How many pods there are.
+        /// Number of pods.
         pods: usize,
         /// Whether no policy selects it for ingress.
         is_open: bool,
@@ -60,9 +60,9 @@ pub enum NodeKind {
     WholeCluster,
     /// A namespace whose workloads are not drawn one by one.
     Collapsed {
-        /// How many workloads it has.
+        /// Number of workloads.
         workloads: usize,
-        /// How many of them no policy selects for ingress.
+        /// Number of those that no policy selects for ingress.
         open: usize,
     },
     /// The internet, a network or a cluster node.

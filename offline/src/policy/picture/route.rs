@@ -17,7 +17,7 @@ struct Step {
 /// Finds the ways of edges; edges in one gap keep apart.
 pub(super) struct Router<'a> {
     layout: &'a Layout,
-    /// How many edges run through a gap, by column and place.
+    /// Number of edges through a gap, by column and place.
     used: HashMap<(i64, i64), usize>,
 }
 

@@ -14,7 +14,7 @@ use super::Result;
 const PAYLOAD: [u8; 18] = [0; 18];
 const MEASURED: Duration = Duration::from_secs(2);
 const WARM_UP: Duration = Duration::from_millis(700);
-/// How long an answer may take.
+/// Timeout of an answer.
 const LOST: Duration = Duration::from_millis(200);
 /// Connections at a time.
 const CLIENTS: usize = 8;

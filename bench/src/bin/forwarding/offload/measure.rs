@@ -10,11 +10,11 @@ use testkit::{Namespace, Process, TempDir};
 
 use super::{RECEIVER, Result};
 
-/// How long rates are measured, and what passes before.
+/// Length of a measurement of rates, and of the time before it.
 const MEASURED: Duration = Duration::from_secs(2);
 const WARM_UP: Duration = Duration::from_millis(700);
 
-/// How requests get to the server.
+/// The path of requests to the server.
 pub(super) struct Connection {
     pub(super) to: &'static str,
     pub(super) beside: Beside,
