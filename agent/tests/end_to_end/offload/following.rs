@@ -1,24 +1,16 @@
 //! Packets that a capture or a trace is about take the switch; others stay in the kernel's hands.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
 
 use serde_json::Value;
 use testkit::Process;
 
-use super::{ON, asks, wait_for_offload};
+use super::{ON, asks, connect_to_redis, wait_for_offload};
 use crate::cluster_node::{PATIENCE, PODGATE, Pod};
 use crate::{ClusterNode, requires_the_machine};
 
 const QUESTIONS: u64 = 25;
-
-fn connect(client: &Pod<'_>, server: IpAddr) -> TcpStream {
-    let connect = || TcpStream::connect_timeout(&SocketAddr::new(server, 6379), PATIENCE);
-    let stream = client.namespace.enter(connect).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream
-}
 
 /// The session of a connection to redis, as `show sessions` has it.
 fn session(node: &ClusterNode, connection: &TcpStream) -> Value {
@@ -45,8 +37,8 @@ fn captures_and_traces_see_every_packet_of_what_they_are_about_and_others_stay_o
     let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
     let other = node.pod("other", "other");
     let (_redis, _another) = (server.serve_redis(), other.serve_redis());
-    let mut seen = connect(&client, server.v4());
-    let mut unseen = connect(&client, other.v4());
+    let mut seen = connect_to_redis(&client, server.v4());
+    let mut unseen = connect_to_redis(&client, other.v4());
     for connection in [&mut seen, &mut unseen] {
         wait_for_offload(&node, connection);
     }
@@ -100,7 +92,7 @@ fn counters_have_what_the_kernel_forwarded() {
     let node = ClusterNode::start(&ON);
     let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
     let _redis = server.serve_redis();
-    let mut connection = connect(&client, server.v4());
+    let mut connection = connect_to_redis(&client, server.v4());
     wait_for_offload(&node, &mut connection);
     let of_kernel = |pod: &Pod<'_>, what: &str| -> u64 {
         let path = format!("/sys/class/net/eth0/statistics/{what}");

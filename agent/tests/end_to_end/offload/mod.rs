@@ -38,7 +38,15 @@ spec:
   policyTypes: [Ingress]
 ";
 
-/// What the status says about flow offload.
+fn connect_to_redis(client: &Pod<'_>, server: IpAddr) -> TcpStream {
+    let connect = || TcpStream::connect_timeout(&SocketAddr::new(server, 6379), PATIENCE);
+    let stream = client.namespace.enter(connect).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// The status of flow offload.
 fn offload(node: &ClusterNode) -> Value {
     node.status()["flow_offload"].clone()
 }

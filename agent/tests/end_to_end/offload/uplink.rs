@@ -8,8 +8,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::checksums::{VERIFY, counts_of};
-use super::{arrived, asks, bytes, forwarded, iperf3, offload, wait_for_offload, while_streaming};
-use crate::cluster_node::{ClusterNode, PATIENCE, Pod};
+use super::{
+    arrived, asks, bytes, connect_to_redis, forwarded, iperf3, offload, wait_for_offload,
+    while_streaming,
+};
+use crate::cluster_node::{ClusterNode, PATIENCE};
 use crate::lan::Lan;
 use crate::requires_the_machine;
 use crate::several_nodes::apply_service;
@@ -189,13 +192,6 @@ fn an_uplinks_program_that_is_taken_off_comes_back() {
     assert!(one.is_well() && two.is_well());
 }
 
-fn redis_connection(client: &Pod<'_>, server: IpAddr) -> TcpStream {
-    let connect = || TcpStream::connect_timeout(&SocketAddr::new(server, 6379), PATIENCE);
-    let connection = client.namespace.enter(connect).unwrap();
-    connection.set_read_timeout(Some(PATIENCE)).unwrap();
-    connection
-}
-
 /// Between the switch's orderly end and its next start, connections of two cluster nodes go on; in
 /// either mode the uplink serves the next switch, whatever the one before it was.
 #[test]
@@ -208,7 +204,7 @@ fn connections_of_two_cluster_nodes_outlive_the_switch_and_modes_change() {
         let server = two.pod("server", "server");
         let _redis = server.serve_redis();
         let client = one.pod("client", "client");
-        let mut connection = redis_connection(&client, server.v4());
+        let mut connection = connect_to_redis(&client, server.v4());
         wait_for_offload(one, &mut connection);
         wait_for_offload(two, &mut connection);
         assert!(one.stop_switch().success());
