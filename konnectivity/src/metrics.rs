@@ -10,6 +10,7 @@ use telemetry::prometheus::{
 };
 use telemetry::{Text, process_metrics};
 
+use crate::kubernetes::Answered;
 use crate::packet::Packet;
 
 /// Registers one role's families.
@@ -86,6 +87,27 @@ impl Families {
         let family = family.expect("a family's name and labels are constants");
         self.registry.register(Box::new(family.clone())).expect("a family's name is used once");
         family
+    }
+}
+
+/// Requests of one kind to the API server: their number and latency.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    number: IntCounterVec,
+    latency: HistogramVec,
+}
+
+impl Requests {
+    /// The labels of `number` are code and reason, that of `latency` is the code.
+    pub(crate) fn new(number: IntCounterVec, latency: HistogramVec) -> Self {
+        Self { number, latency }
+    }
+
+    pub(crate) fn observe(&self, answered: &Answered) {
+        let (code, reason) = (answered.code.to_string(), answered.reason.as_str());
+        self.number.with_label_values(&[code.as_str(), reason]).inc();
+        let seconds = answered.took.as_secs_f64();
+        self.latency.with_label_values(&[code.as_str()]).observe(seconds);
     }
 }
 

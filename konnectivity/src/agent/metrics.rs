@@ -1,9 +1,8 @@
 //! The agent's metrics: the original's names, labels, buckets and HELP texts, and some more.
 
-use telemetry::prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
+use telemetry::prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 
-use crate::kubernetes::Answered;
-use crate::metrics::{Families, Packets, StreamErrors};
+use crate::metrics::{Families, Packets, Requests, StreamErrors};
 
 /// Dials: 5 ms to 30 s.
 const LATENCIES: &[f64] = &[0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0];
@@ -18,8 +17,7 @@ pub(crate) struct Metrics {
     pub(crate) open_servers: IntGauge,
     pub(crate) known_servers: IntGauge,
     pub(crate) open_endpoints: IntGauge,
-    lease_lists: IntCounterVec,
-    lease_list_latency: HistogramVec,
+    pub(crate) lease_lists: Requests,
     pub(crate) stream_errors: StreamErrors,
     pub(crate) from_server: Packets,
     pub(crate) to_server: Packets,
@@ -59,17 +57,19 @@ impl Default for Metrics {
             ),
             open_endpoints: families
                 .gauge("open_endpoint_connections", "Current number of open endpoint connections."),
-            lease_lists: families.counters(
-                "lease_lists_total",
-                "Count of server lease list calls made by the agent to the k8s apiserver, labeled \
-                 by HTTP response code and reason",
-                &["http_response_code", "reason"],
-            ),
-            lease_list_latency: families.histograms(
-                "lease_list_latency_seconds",
-                "Latency of server lease listing in seconds",
-                LATENCIES,
-                "http_response_code",
+            lease_lists: Requests::new(
+                families.counters(
+                    "lease_lists_total",
+                    "Count of server lease list calls made by the agent to the k8s apiserver, \
+                     labeled by HTTP response code and reason",
+                    &["http_response_code", "reason"],
+                ),
+                families.histograms(
+                    "lease_list_latency_seconds",
+                    "Latency of server lease listing in seconds",
+                    LATENCIES,
+                    "http_response_code",
+                ),
             ),
             stream_errors: families.stream_errors(),
             from_server: Packets::new(&packets, "to_agent"),
@@ -93,12 +93,5 @@ impl Default for Metrics {
 impl Metrics {
     pub(crate) fn page(&self) -> String {
         self.families.text()
-    }
-
-    pub(crate) fn lease_listed(&self, answered: &Answered) {
-        let (code, reason) = (answered.code.to_string(), answered.reason.as_str());
-        self.lease_lists.with_label_values(&[code.as_str(), reason]).inc();
-        let seconds = answered.took.as_secs_f64();
-        self.lease_list_latency.with_label_values(&[code.as_str()]).observe(seconds);
     }
 }

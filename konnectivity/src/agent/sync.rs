@@ -114,7 +114,8 @@ impl Counter {
                 let due = self.looked.is_none_or(|at| now - at > interval);
                 if due {
                     self.looked = Some(now);
-                    match cluster.count(options, |it| shared.metrics.lease_listed(it)).await {
+                    match cluster.count(options, |it| shared.metrics.lease_lists.observe(it)).await
+                    {
                         // Without a valid lease the last count stays.
                         Ok((0, _)) => {}
                         Ok((count, _)) => self.count = count,

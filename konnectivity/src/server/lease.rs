@@ -20,12 +20,12 @@ pub(super) async fn keep(proxy: Arc<Proxy>) {
         if let Err(error) = cluster.renew(&options, &name, server).await {
             tracing::warn!("lease {name}: {error}");
         }
-        match cluster.count(&options, |it| proxy.metrics.lease_listed(it)).await {
+        match cluster.count(&options, |it| proxy.metrics.lease_lists.observe(it)).await {
             Err(error) => tracing::warn!("leases: {error}"),
             Ok((valid, expired)) => {
                 proxy.set_server_count(valid.max(1));
                 for lease in expired {
-                    let observe = |it: &_| proxy.metrics.lease_deleted(it);
+                    let observe = |it: &_| proxy.metrics.lease_deletes.observe(it);
                     match cluster.remove(&options, &lease, observe).await {
                         Ok(()) => proxy.metrics.culled_leases.inc(),
                         Err(error) => tracing::warn!("lease {lease}: {error}"),

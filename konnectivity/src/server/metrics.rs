@@ -1,12 +1,10 @@
 //! The server's metrics: the original's names, labels, buckets and HELP texts, and some more.
 
 use telemetry::prometheus::{
-    DEFAULT_BUCKETS, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    DEFAULT_BUCKETS, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
 
-use super::backends::Backends;
-use crate::kubernetes::Answered;
-use crate::metrics::{Families, Packets, StreamErrors};
+use crate::metrics::{Families, Packets, Requests, StreamErrors};
 
 /// Dials and writes.
 const LATENCIES: &[f64] = &[0.000_001, 0.000_01, 0.000_1, 0.005, 0.025, 0.1, 0.5, 2.5, 12.5];
@@ -36,10 +34,8 @@ pub(crate) struct Metrics {
     pub(crate) from_agent: Packets,
     pub(crate) to_agent: Packets,
     pub(crate) culled_leases: IntCounter,
-    lease_lists: IntCounterVec,
-    lease_list_latency: HistogramVec,
-    lease_deletes: IntCounterVec,
-    lease_delete_latency: HistogramVec,
+    pub(crate) lease_lists: Requests,
+    pub(crate) lease_deletes: Requests,
     // From here on not the original's.
     pub(crate) slow_readers: IntCounter,
     pub(crate) agents_refused: IntCounterVec,
@@ -117,30 +113,35 @@ impl Default for Metrics {
                 "culled_leases_count",
                 "Count of expired leases that the lease garbage collection controller has culled.",
             ),
-            lease_lists: families.counters(
-                "lease_list_total",
-                // The original's text, its slip included.
-                "Count of lease deletion calls by the garbage collection controller. Labeled by \
-                 HTTP status code and reason.",
-                &["http_status_code", "reason"],
+            lease_lists: Requests::new(
+                families.counters(
+                    "lease_list_total",
+                    // The original's text, its slip included.
+                    "Count of lease deletion calls by the garbage collection controller. Labeled by \
+                     HTTP status code and reason.",
+                    &["http_status_code", "reason"],
+                ),
+                families.histograms(
+                    "lease_list_latency_seconds",
+                    "Latency of lease list calls by the garbage collection controller in seconds.",
+                    DEFAULT_BUCKETS,
+                    "http_status_code",
+                ),
             ),
-            lease_list_latency: families.histograms(
-                "lease_list_latency_seconds",
-                "Latency of lease list calls by the garbage collection controller in seconds.",
-                DEFAULT_BUCKETS,
-                "http_status_code",
-            ),
-            lease_deletes: families.counters(
-                "lease_delete_total",
-                "Count of lease delection calls by the garbage collection controller. Labeled by \
-                 HTTP status code and reason.",
-                &["http_status_code", "reason"],
-            ),
-            lease_delete_latency: families.histograms(
-                "lease_delete_latency_seconds",
-                "Latency of lease deletion calls by the garbage collection controller in seconds.",
-                DEFAULT_BUCKETS,
-                "http_status_code",
+            lease_deletes: Requests::new(
+                families.counters(
+                    "lease_delete_total",
+                    "Count of lease delection calls by the garbage collection controller. Labeled \
+                     by HTTP status code and reason.",
+                    &["http_status_code", "reason"],
+                ),
+                families.histograms(
+                    "lease_delete_latency_seconds",
+                    "Latency of lease deletion calls by the garbage collection controller in \
+                     seconds.",
+                    DEFAULT_BUCKETS,
+                    "http_status_code",
+                ),
             ),
             slow_readers: families.counter(
                 "slow_reader_closes_total",
@@ -169,27 +170,13 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The page.
-    pub(crate) fn page(&self, backends: &Backends) -> String {
-        self.backend_connections.set(count(backends.agents()));
-        for (strategy, agents) in backends.ready() {
+    /// The page; `agents` are connected, and `ready` of them for each strategy.
+    pub(crate) fn page(&self, agents: usize, ready: Vec<(&'static str, usize)>) -> String {
+        self.backend_connections.set(count(agents));
+        for (strategy, agents) in ready {
             self.ready_backends.with_label_values(&[strategy]).set(count(agents));
         }
         self.families.text()
-    }
-
-    pub(crate) fn lease_listed(&self, answered: &Answered) {
-        let (code, reason) = (answered.code.to_string(), answered.reason.as_str());
-        self.lease_lists.with_label_values(&[code.as_str(), reason]).inc();
-        let seconds = answered.took.as_secs_f64();
-        self.lease_list_latency.with_label_values(&[code.as_str()]).observe(seconds);
-    }
-
-    pub(crate) fn lease_deleted(&self, answered: &Answered) {
-        let (code, reason) = (answered.code.to_string(), answered.reason.as_str());
-        self.lease_deletes.with_label_values(&[code.as_str(), reason]).inc();
-        let seconds = answered.took.as_secs_f64();
-        self.lease_delete_latency.with_label_values(&[code.as_str()]).observe(seconds);
     }
 }
 

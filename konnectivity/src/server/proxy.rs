@@ -49,6 +49,6 @@ impl Proxy {
     }
 
     pub(crate) fn page(&self) -> String {
-        self.metrics.page(&self.backends)
+        self.metrics.page(self.backends.agents(), self.backends.ready())
     }
 }
