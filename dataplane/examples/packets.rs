@@ -27,7 +27,7 @@ const STRIDE: u32 = 401;
 const CLIENTS: u32 = 4;
 const FRAMES: u32 = 4096;
 
-/// What packets find.
+/// The state that packets meet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Finds {
     Established,
@@ -164,7 +164,7 @@ fn sessions(source: &Source, vectors: u32) -> Arc<Sessions> {
     Sessions::new(count.max(1024), source.traffic.ports(), Timeouts::default())
 }
 
-/// Has each connection open.
+/// Opens each connection.
 fn establish(source: &Source, snapshot: &Snapshot, sessions: &Sessions) {
     if !source.has_sessions() {
         return;

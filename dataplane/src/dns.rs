@@ -46,7 +46,7 @@ pub struct DnsPacket {
     pub from_pod: bool,
     /// Sequence number and flags of a TCP segment.
     pub segment: Option<(u32, u8)>,
-    /// What is behind the transport header.
+    /// Bytes behind the transport header.
     pub payload: Vec<u8>,
     /// How to release it, if it is held.
     pub held: Option<Ticket>,
@@ -77,7 +77,7 @@ pub struct DnsTap {
     pub late: AtomicU64,
 }
 
-/// What is known about a packet before it is copied.
+/// Fields of a packet that are known before it is copied.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) pod: PortId,

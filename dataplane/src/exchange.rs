@@ -43,7 +43,7 @@ pub(crate) struct Handoff {
     pub(crate) kind: HandoffKind,
 }
 
-/// What the receiving worker does with the packet.
+/// The receiving worker's part in handling the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandoffKind {
     /// Processes it: it was received on the port.

@@ -42,12 +42,12 @@ macro_rules! outcomes {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What the switch did.
+            /// The switch's verdict.
             pub const fn verdict(self) -> Verdict {
                 match self { $(Self::$variant => Verdict::$verdict,)* }
             }
 
-            /// What it means, in one sentence.
+            /// Its meaning, in one sentence.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),*).trim_ascii(),)* }
             }

@@ -58,7 +58,7 @@ impl Rig {
         assert!(self.switch.wait_in_force(generation, PATIENCE));
     }
 
-    /// Who serves which queues, by worker.
+    /// Queues of a port, by the worker that serves them.
     fn spread(&self, id: PortId) -> Vec<(usize, Range<usize>)> {
         let parts = self.switch.parts(id).into_iter().map(|part| (part.worker, part.queues));
         let mut parts: Vec<_> = parts.collect();

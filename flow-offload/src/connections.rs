@@ -18,7 +18,7 @@ use crate::published::Published;
 /// Places of the session table that one scan looks at.
 const SCAN: u32 = 1 << 16;
 
-/// What the kernel forwarded for a port.
+/// Packets and bytes that the kernel forwarded for a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortUsage {
     /// Packets that its pod sent; segments that are still to be cut count each.
@@ -39,13 +39,13 @@ struct Installed {
     /// The initiator's and the responder's.
     ports: [PortId; 2],
     tuples: Tuples,
-    /// What was read last, of each direction.
+    /// The last reading of each direction.
     read: [Reading; 2],
     /// The pass that saw the session last.
     pass: u64,
 }
 
-/// What the programs write into an entry.
+/// Counters that the programs write into an entry.
 #[derive(Clone, Copy, Default)]
 struct Reading {
     packets: u64,
@@ -65,7 +65,7 @@ impl Reading {
 #[derive(Default)]
 pub(crate) struct Connections {
     installed: AHashMap<SessionId, Installed>,
-    /// Which session each entry is for, and its direction.
+    /// Session and direction of each entry.
     keys: AHashMap<FlowKey, (SessionId, usize)>,
     /// Datagrams without an answer: when they were first seen.
     unanswered: AHashMap<SessionId, (u32, u64)>,

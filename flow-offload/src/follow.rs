@@ -15,7 +15,7 @@ use crate::published::Published;
 pub struct Connection<'a> {
     /// Names of the initiator's port and the responder's.
     pub ports: [&'a str; 2],
-    /// What packets show at either end.
+    /// Tuples of its packets at either end.
     pub tuples: &'a Tuples,
 }
 

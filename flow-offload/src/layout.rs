@@ -1,4 +1,4 @@
-//! What the programs and the switch share: the structures of `bpf/flow.h`. Both sides assert their
+//! The structures that programs and switch share (`bpf/flow.h`). Both sides assert their
 //! sizes; numbers are in host byte order, ports and addresses in that of the wire.
 
 use acl::Address;
@@ -17,7 +17,7 @@ pub(crate) const GUARDS: usize = 3;
 pub(crate) const GUARD_NONE: u32 = 0;
 /// The generation of services.
 pub(crate) const GUARD_SERVICES: u32 = 1;
-/// That of the first port; the others follow.
+/// Guard of the first port; the others follow.
 pub(crate) const GUARD_PORTS: u32 = 2;
 
 /// Of an interface's number in a key: the packet arrived by it in a tunnel (`TUNNELLED`).
@@ -52,13 +52,13 @@ pub struct Tunnel {
     zeros: [u8; 2],
 }
 
-/// What becomes of its packets (`struct flow_entry`).
+/// Treatment of its packets (`struct flow_entry`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct FlowEntry {
     /// Places of generations; the entry counts while they are as in `generations`.
     pub guards: [u32; GUARDS],
-    /// What they were when the switch allowed the connection.
+    /// The guards' generations when the switch allowed the connection.
     pub generations: [u32; GUARDS],
     /// Number of the interface that the packets leave by: the host side of a pod's, or another one.
     pub egress: u32,
@@ -100,7 +100,7 @@ pub struct FlowEntry {
 pub struct PuntedPort {
     /// Number of the pod's host-side interface; 0 for no port.
     pub ifindex: u32,
-    /// What stands for the port on the punt link.
+    /// The port's tag on the punt link.
     pub tag: [u8; 6],
     /// The pod's MAC address.
     pub mac: Mac,
@@ -108,7 +108,7 @@ pub struct PuntedPort {
     pub queue: u32,
 }
 
-/// What a port has of the punt link (`struct share`).
+/// A port's share of the punt link (`struct share`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub(crate) struct PortShare {
@@ -187,7 +187,7 @@ impl Reason {
         Self::NAMES[self.0].0
     }
 
-    /// What it means, in one sentence.
+    /// Its meaning, in one sentence.
     pub fn meaning(self) -> &'static str {
         Self::NAMES[self.0].1
     }
@@ -253,7 +253,7 @@ fn family(address: Address) -> u8 {
 }
 
 impl FlowEntry {
-    /// Has packets that enter as `from` leave as `to`.
+    /// Rewrites packets that enter as `from` to `to`.
     #[must_use]
     pub fn rewriting(self, from: &Flow, to: &Flow) -> Self {
         Self {

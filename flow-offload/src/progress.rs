@@ -1,4 +1,4 @@
-//! What workers have taken of the punt link: frames of each port, and whether a queue was empty. A port may have only so many frames on the link (`has_room` in `bpf/flow.bpf.c`), so that
+//! Progress of workers on the punt link: frames taken of each port, and whether a queue was empty. A port may have only so many frames on the link (`has_room` in `bpf/flow.bpf.c`), so that
 //! one that floods leaves room for the others.
 
 #![allow(unsafe_code, reason = "maps a map of the kernel into memory")]

@@ -16,7 +16,7 @@ pub enum At {
     Uplink,
 }
 
-/// What a program did with one packet; see [`Kernel::run`].
+/// A program's result for one packet; see [`Kernel::run`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was redirected, looking so.

@@ -44,7 +44,7 @@ impl Size {
     }
 }
 
-/// So that the place of a word stays below 2^31. Forty million networks would not need more.
+/// Keeps the place of a word below 2^31. Forty million networks need no more.
 const MOST_LINES: u32 = 1 << 27;
 
 /// Lines; their number is a power of two.

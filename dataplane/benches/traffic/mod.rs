@@ -17,7 +17,7 @@ use dataplane::{
     Underlay,
 };
 
-/// What packets are.
+/// Kinds of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// UDP over IPv4, from pod to pod.
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     Uplink,
 }
 
-/// What decides about connections to the servers.
+/// Rules about connections to the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rules {
     /// A rule for each of its ports.

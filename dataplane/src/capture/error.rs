@@ -1,4 +1,4 @@
-//! What can be wrong with a capture.
+//! Faults of captures.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ pub struct Error {
     pub file: PathBuf,
     /// Where the record, block or header at fault begins, in bytes from the start of the file.
     pub offset: u64,
-    /// What is wrong there.
+    /// The fault.
     #[source]
     pub fault: Fault,
 }
@@ -38,7 +38,7 @@ pub enum Fault {
     /// The file ends inside a header, record or block.
     #[error("the capture is cut: {what} goes on past the end of the file")]
     Cut {
-        /// What the file ends in.
+        /// The part that the file ends in.
         what: &'static str,
     },
     /// A version that nothing here knows to read.

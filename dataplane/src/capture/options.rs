@@ -11,7 +11,7 @@ const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const IF_TSOFFSET: u16 = 14;
 
-/// What an interface description says about its packets.
+/// Properties of an interface's packets, from its description block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: Option<Arc<str>>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::bytes::{ByteOrder, Fields, Source};
 use super::{ETHERNET, Fault, MAX_FRAME, Record};
 
-/// What the file's header says about its records.
+/// Properties of the records, from the file's header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pcap {
     order: ByteOrder,

@@ -173,7 +173,7 @@ impl Pcapng {
         self.timed(interface.into(), body, fields)
     }
 
-    /// What enhanced and obsolete packet blocks have in common, behind the interface.
+    /// Reads the common fields of enhanced and obsolete packet blocks, behind the interface.
     fn timed(&self, index: u32, body: &[u8], mut fields: Fields<'_>) -> Result<Record, Fault> {
         let interface = self.interface(index)?;
         let (Some(high), Some(low), Some(length), Some(original_length)) =

@@ -37,8 +37,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Now,
 }
 
-/// What nodes found about the last tunnel packet of the vector: the next one is often of the same
-/// tunnel.
+/// Findings about the last tunnel packet of the vector: the next one is often of the same tunnel.
 #[derive(Default)]
 pub(super) struct LastTunnel {
     /// Outer source and destination, which anti-spoofing has verified.
@@ -62,14 +61,14 @@ pub(super) struct Translation {
 }
 
 impl Translation {
-    /// That of a packet whose connection has this reply tuple, reversed, and this address to return
-    /// to.
+    /// The translation of a packet whose connection has this reply tuple, reversed, and this return
+    /// address.
     #[inline]
     pub(super) fn forward(responder: Flow, return_mac: Mac) -> Self {
         Self { to: responder, quoted: None, return_mac, returns: false }
     }
 
-    /// That of a reply to the initiator's original tuple.
+    /// The translation of a reply to the initiator's original tuple.
     #[inline]
     pub(super) fn reverse(initiator: &Flow, return_mac: Mac) -> Self {
         let returns = return_mac != Mac::default();

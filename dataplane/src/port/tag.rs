@@ -48,7 +48,7 @@ impl Tag {
         memory.bytes_mut(frame)[..6].copy_from_slice(&SWITCH_MAC);
     }
 
-    /// Has a frame leave with the tag.
+    /// Writes the tag in front of a frame.
     #[inline]
     pub(crate) fn write(self, memory: &Memory, frame: &mut Frame) {
         memory.bytes_mut(frame)[..6].copy_from_slice(&self.0);

@@ -9,7 +9,7 @@ use super::Backend;
 /// Table sizes: primes, at least a hundred places a backend until the last (as the paper has it).
 const SIZES: [usize; 6] = [251, 1021, 4093, 16_381, 65_521, 262_139];
 
-/// Which of a list of backends has a hash.
+/// Lookup table from hashes to backends of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Maglev {
     /// Empty for lists of up to one.

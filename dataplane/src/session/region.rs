@@ -78,8 +78,8 @@ impl Region {
         Ok(Self::new(base.cast(), length))
     }
 
-    /// Has the kernel put the pages of a file in memory (tmpfs) together into huge ones, whatever
-    /// the system's settings for such files are (Linux 6.1). Where it cannot, nothing changes.
+    /// Makes the kernel collapse the pages of a file in memory (tmpfs) into huge ones, whatever the
+    /// system's settings for such files are (Linux 6.1). Where it cannot, nothing changes.
     pub(super) fn collapse(&self) {
         // SAFETY: our own mapping, whose content stays.
         let _ =

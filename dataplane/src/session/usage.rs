@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::region::Cells;
 
-/// What one session has used so far.
+/// Packets and bytes of one session so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Second of its creation, on the clock of [`Found::last_seen`](super::Found::last_seen); `None`

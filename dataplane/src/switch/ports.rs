@@ -11,7 +11,7 @@ use crate::counters::PortCounters;
 pub struct PortPart {
     /// The worker.
     pub worker: usize,
-    /// Which of the port's queues, by the order they were given in.
+    /// Range of the port's queues, in the order they were given in.
     pub queues: Range<usize>,
     /// Their counters.
     pub counters: Arc<PortCounters>,
@@ -30,7 +30,7 @@ enum Place {
     /// No port's.
     #[default]
     Free,
-    /// That of the port with these parts.
+    /// The number of the port with these parts.
     Served(Vec<PortPart>),
     /// Of a removed port, which workers may still have in this snapshot.
     Known(u64),

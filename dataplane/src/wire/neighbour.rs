@@ -35,7 +35,7 @@ pub(super) fn check_nd(message: &[u8], headers: &mut Headers) -> Result<(), Outc
     Ok(())
 }
 
-/// What a neighbour packet is about.
+/// Content of a neighbour packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A request for the MAC address of `target`. The sender is unspecified in a probe (RFC 5227,

@@ -51,7 +51,7 @@ fn tcp(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     ports(segment, headers)
 }
 
-/// What a TCP segment may do to connections, and its flags; `None` for a malformed one.
+/// Role of a TCP segment in its connection, and its flags; `None` for a malformed one.
 #[inline]
 pub(super) fn tcp_role(segment: &[u8]) -> Option<(Role, u8)> {
     // A first fragment too small for the header hides the flags (RFC 1858).

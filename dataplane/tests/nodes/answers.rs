@@ -1,4 +1,4 @@
-//! What the switch tells senders whose packets go no further.
+//! ICMP errors to senders whose packets are dropped.
 
 use dataplane::wire::{self, protocol};
 use dataplane::{Outcome, Parts, Underlay};

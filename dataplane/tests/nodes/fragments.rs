@@ -46,7 +46,7 @@ fn parts() -> Parts {
     Parts { generation: 1, ports, addresses: map, services, node_addresses, ..Parts::default() }
 }
 
-/// What left by a port.
+/// Packets that left by a port.
 fn received(rig: &mut Rig, port: u16) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| rig.receive(port)).collect()
 }

@@ -1,4 +1,4 @@
-//! What a whole cluster node's switch does with packets: services, tunnels, answers.
+//! The switch of a whole cluster node: services, tunnels, answers.
 //!
 //! One worker over memory ports, packet by packet; two of them with joined uplinks where the
 //! way leads from one cluster node to another.

@@ -58,13 +58,13 @@ impl Rig {
         rig
     }
 
-    /// Has the switch decide by these parts from now on.
+    /// Publishes these parts: the switch decides by them from now on.
     pub(crate) fn publish(&mut self, parts: Parts) {
         self.worker.mailbox().send(Command::Snapshot(Arc::new(Snapshot::new(parts))));
         self.worker.round(self.now());
     }
 
-    /// Has it send copies of DNS packets to a tap.
+    /// Makes it send copies of DNS packets to a tap.
     pub(crate) fn follow_dns(&mut self, tap: &Arc<DnsTap>) {
         self.worker.mailbox().send(Command::FollowDns(Arc::clone(tap)));
         self.worker.round(self.now());
@@ -83,7 +83,7 @@ impl Rig {
         std::mem::take(&mut self.ends.lock().unwrap())
     }
 
-    /// Has it follow packets.
+    /// Makes it trace packets.
     pub(crate) fn follow(&mut self, tracing: Option<Arc<Tracing>>) {
         self.worker.mailbox().send(Command::Trace(tracing));
         self.worker.round(self.now());

@@ -1,4 +1,4 @@
-//! What one sender takes of sessions and masquerade ports, and what is left for the others.
+//! One sender's share of sessions and masquerade ports, and the rest for the others.
 
 use std::sync::Arc;
 

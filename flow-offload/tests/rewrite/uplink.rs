@@ -1,4 +1,4 @@
-//! What arrives by the uplink: the switch's packets, the kernel's own, and tunnels.
+//! Packets from the uplink: the switch's, the kernel's own, and tunnels.
 
 use dataplane::port::af_xdp::{UplinkFilter, UplinkService};
 use dataplane::wire::protocol;
@@ -73,7 +73,7 @@ fn the_switchs_packets_are_taken_and_others_pass() {
     assert_eq!(run(&cut), Outcome::Dropped, "not to be read to its end");
 }
 
-/// What an entry is not about, by a change to a packet that it is about.
+/// Packets outside of an entry: changes of one inside.
 #[test]
 fn a_tunnel_is_left_by_what_its_other_end_sends_alone() {
     testkit::requires_root!();

@@ -1,4 +1,4 @@
-//! Which rules over both ends share a tuple.
+//! Groups rules over both ends into tuples.
 //!
 //! A tuple has a cell for each pair of classes that one of its rules covers. The classes depend on
 //! the ends of the tuple's rules alone, so rules over hosts take a cell each, and rules over wide

@@ -6,7 +6,7 @@ use crate::PortId;
 use crate::packet::Packet;
 use crate::wire::{Flow, Fragment};
 
-/// What all fragments of a datagram have in common, beside the port they come by.
+/// Key of a datagram: the common fields of its fragments, beside their ingress port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Datagram {
     pub(super) source: Address,
@@ -16,7 +16,7 @@ pub(super) struct Datagram {
     in_port: PortId,
 }
 
-/// What became of a first fragment.
+/// Outcome of a first fragment.
 #[derive(Clone, Copy)]
 pub(super) enum First {
     /// It was dropped.

@@ -33,7 +33,7 @@ pub(super) struct Entry {
     pub(super) held: Vec<Packet>,
 }
 
-/// What one sender takes of a port's table.
+/// One sender's share of a port's table.
 #[derive(Default)]
 pub(super) struct Sender {
     pub(super) datagrams: usize,

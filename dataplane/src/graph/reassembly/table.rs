@@ -1,4 +1,4 @@
-//! What is known of fragmented datagrams, one entry each.
+//! Table of fragmented datagrams, one entry each.
 //!
 //! ```text
 //!   port ─▶ datagram ─▶ entry: what became of the first fragment, or the later ones held for it
@@ -73,7 +73,7 @@ impl Table {
         std::mem::take(&mut self.has_first)
     }
 
-    /// What became of a datagram's first fragment.
+    /// Outcome of a datagram's first fragment.
     pub(super) fn first(&self, datagram: &Datagram, now: Now) -> Option<First> {
         let entry = self.ports.get(datagram.port())?.entries.get(datagram)?;
         entry.first.filter(|_| now.0.saturating_sub(entry.since.0) <= MEMORY)

@@ -28,7 +28,7 @@ pub struct Filter {
     pub protocol: Option<u8>,
     /// Its source or destination port.
     pub port: Option<u16>,
-    /// What became of it.
+    /// Its verdict.
     pub verdict: Option<Verdict>,
     /// Why.
     pub outcome: Option<Outcome>,

@@ -48,12 +48,12 @@ pub enum End {
     Waits,
 }
 
-/// What one node did.
+/// A node's step.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The node.
     pub node: Node,
-    /// What it found.
+    /// Its finding.
     pub finding: Finding,
     /// Where it sent the packet; `None` ends the trace.
     pub next: Option<Node>,
@@ -61,7 +61,7 @@ pub struct Step {
     pub outcome: Option<Outcome>,
 }
 
-/// What a node found.
+/// A node's finding.
 #[derive(Clone, Debug)]
 pub enum Finding {
     /// Nothing beside the outcome.
@@ -143,7 +143,7 @@ pub enum Finding {
 pub struct SessionInfo {
     /// Whether the packet is the initiator's.
     pub forward: bool,
-    /// What was seen of TCP before this packet.
+    /// State of the TCP connection before this packet.
     pub state: State,
     /// Whether the snapshot in force allowed it already; if not, it is re-evaluated.
     pub current: bool,

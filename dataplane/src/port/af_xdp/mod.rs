@@ -38,7 +38,7 @@ pub use uplink::{Uplink, UplinkFilter, UplinkMaps, UplinkService};
 pub struct PortOptions {
     /// Frames that the kernel may fill at a time; at most the size of a ring.
     pub fill: u32,
-    /// What becomes of frames while no socket is there to take them.
+    /// Treatment of frames while no socket takes them.
     pub fallback: Fallback,
 }
 
@@ -67,9 +67,9 @@ impl fmt::Display for XdpMode {
 /// Why a UMEM or a port could not be had.
 #[derive(Debug)]
 pub struct AfXdpError {
-    /// What was tried, and on which interface.
+    /// The attempt, and its interface.
     pub attempt: String,
-    /// What the kernel says.
+    /// The kernel's error.
     pub cause: io::Error,
 }
 

@@ -12,7 +12,7 @@ use libbpf_sys as sys;
 
 use super::{AfXdpError, map};
 
-/// What happens to frames without a socket.
+/// Treatment of frames without a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// Dropped: for interfaces that only the switch serves.

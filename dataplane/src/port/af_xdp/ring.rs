@@ -25,7 +25,7 @@ pub(super) struct Producer<T> {
     ring: Ring<T>,
     /// Our counter, ahead of the shared one until [`Producer::submit`].
     next: u32,
-    /// What the kernel had consumed when we last looked.
+    /// The kernel's consumer index as of the last look.
     consumed: u32,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Consumer<T> {
     ring: Ring<T>,
     /// Our counter, ahead of the shared one until [`Consumer::release`].
     next: u32,
-    /// What the kernel had produced when we last looked.
+    /// The kernel's producer index as of the last look.
     produced: u32,
 }
 

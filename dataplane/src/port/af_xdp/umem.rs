@@ -155,7 +155,7 @@ impl Umem {
         Ok(self.towards_a_kernel(port))
     }
 
-    /// Has the port leave partial checksums to the kernel at the interface's other end.
+    /// Makes the port leave partial checksums to the kernel at the interface's other end.
     pub(super) fn towards_a_kernel(&self, port: AfXdpPort) -> AfXdpPort {
         if self.takes_metadata { port.offloading_checksums() } else { port }
     }

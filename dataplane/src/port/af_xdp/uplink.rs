@@ -26,7 +26,7 @@ use super::socket::Socket;
 use super::umem::{Umem, index_of};
 use super::{AfXdpError, XdpMode};
 
-/// What the switch takes from an uplink.
+/// The packets that the switch takes from an uplink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UplinkFilter {
     /// UDP port of the overlay at the cluster node's addresses.

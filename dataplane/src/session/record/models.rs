@@ -48,8 +48,7 @@ fn model_a_reader_sees_one_session_whole() {
     });
 }
 
-/// What is noted about a session is not noted about the next one in the record, whatever both have in
-/// common.
+/// A note about a session never reaches the next session in the record, whatever both have in common.
 #[test]
 fn model_a_note_is_about_the_session_that_was_read() {
     model(|| {

@@ -392,7 +392,7 @@ fn a_session_without_a_place_gives_its_record_back_once() {
     assert_eq!(free, (0..64).collect::<Vec<_>>());
 }
 
-/// What is ended while it is being opened leaves nothing in the index.
+/// A session that ends while it is opened leaves nothing in the index.
 #[test]
 fn a_session_ended_while_it_is_opened_leaves_no_trace() {
     let sessions = Sessions::new(64, 1, Timeouts::default());

@@ -19,7 +19,7 @@ use crate::simd::{Form, VECTOR, form};
 /// Children of the top.
 const CHILDREN: usize = 4 * LANES;
 
-/// What takes the place of a tree's upper levels.
+/// Replacement of a tree's upper levels.
 #[derive(Debug)]
 pub(in crate::table::ranges) struct Top {
     /// Ascending, moved by half the range as those of nodes; filled up with the largest.
