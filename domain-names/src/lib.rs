@@ -16,6 +16,7 @@
 //! Nothing here knows a socket or a clock: bytes and a time come in.
 
 mod follower;
+mod limits;
 pub mod message;
 mod pattern;
 mod saved;
@@ -23,7 +24,8 @@ mod stream;
 mod table;
 
 pub use follower::{Answer, Follower, Seen, Segment};
+pub use limits::Limits;
 pub use pattern::{BadPattern, DomainPattern};
 pub use saved::SavedAddress;
 pub use stream::{Broken, Stream};
-pub use table::{Answered, Change, Counters, Limits, NameTable, Row};
+pub use table::{Answered, Change, Counters, NameTable, Row};

@@ -1,4 +1,4 @@
-//! The addresses of each pod's names: how long they count, and how many do.
+//! The addresses of each pod's names, from their answers to their end.
 //!
 //! ```text
 //!   answer ─▶ open ──── TTL is over, or room is needed ───▶ lingering ── no connection left ─▶ gone
@@ -13,38 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bounds of a [`NameTable`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Addresses count at least this long.
-    pub least: Duration,
-    /// Addresses count no longer than this after an answer.
-    pub most: Duration,
-    /// Added to the TTL, for a client that uses an address up to its last second.
-    pub grace: Duration,
-    /// Open addresses of one name.
-    pub per_name: usize,
-    /// Open addresses of one pod, and as many lingering ones.
-    pub per_pod: usize,
-    /// Answers of one pod that may open addresses at once; each has a snapshot made.
-    pub burst: u32,
-    /// The same in each second.
-    pub per_second: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            least: Duration::from_secs(30),
-            most: Duration::from_secs(24 * 60 * 60),
-            grace: Duration::from_secs(5),
-            per_name: 64,
-            per_pod: 1024,
-            burst: 128,
-            per_second: 32,
-        }
-    }
-}
+use crate::limits::{Limits, Pace};
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,13 +40,6 @@ pub struct NameTable<P> {
 pub(crate) struct Pod {
     pub(crate) names: BTreeMap<Arc<str>, BTreeMap<IpAddr, Entry>>,
     pace: Pace,
-}
-
-/// Answers that opened addresses lately; falls by [`Limits::per_second`].
-#[derive(Debug, Default)]
-struct Pace {
-    recent: u32,
-    since: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,8 +115,7 @@ impl<P: Ord + Clone> NameTable<P> {
         }
     }
 
-    /// The bounds.
-    pub fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
@@ -376,21 +337,6 @@ impl<P: Ord + Clone> NameTable<P> {
                 left: entry.state.is_open().then(|| entry.until.saturating_sub(now)),
             })
         })
-    }
-}
-
-impl Pace {
-    /// Counts an answer that opens addresses, if there may be one more.
-    fn admits(&mut self, limits: &Limits, now: Duration) -> bool {
-        let passed = now.saturating_sub(self.since).as_millis();
-        let over = passed * u128::from(limits.per_second) / 1000;
-        if over > 0 {
-            let over = over.min(u128::from(u32::MAX)) as u32;
-            *self = Self { recent: self.recent.saturating_sub(over), since: now };
-        }
-        let may = self.recent < limits.burst;
-        self.recent += u32::from(may);
-        may
     }
 }
 
