@@ -238,6 +238,7 @@ mod tests {
             peer: None,
             controller: None,
             filters_bridged: false,
+            tunnel_port: None,
             xdp_program: None,
         };
         assert!(link.alias.len() <= 255);

@@ -103,3 +103,10 @@ pub struct View {
     /// All services with their endpoints.
     pub services: Arc<BTreeMap<Key, Arc<ServiceView>>>,
 }
+
+impl View {
+    /// Whether it has rules about the cluster node itself.
+    pub fn has_host_rules(&self) -> bool {
+        !self.host_firewalls.is_empty() || !self.host_pods.is_empty()
+    }
+}

@@ -2,7 +2,8 @@
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp,
+    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage,
+    LinkXdp,
 };
 
 use super::bridge::passes_to_filters;
@@ -37,6 +38,8 @@ pub struct Link {
     pub controller: Option<u32>,
     /// For a bridge: whether its own settings pass frames to the hooks of IPv4 and IPv6.
     pub filters_bridged: bool,
+    /// For a VXLAN or Geneve device: the UDP port of its tunnels.
+    pub tunnel_port: Option<u16>,
     /// Number of the XDP program that is attached to it.
     pub xdp_program: Option<u32>,
 }
@@ -188,6 +191,7 @@ impl Link {
             peer: None,
             controller: None,
             filters_bridged: false,
+            tunnel_port: None,
             xdp_program: None,
         };
         for attribute in &message.attributes {
@@ -213,6 +217,7 @@ impl Link {
                             LinkInfo::Data(InfoData::Bridge(data)) => {
                                 link.filters_bridged = passes_to_filters(data);
                             }
+                            LinkInfo::Data(data) => link.tunnel_port = tunnel_port(data),
                             _ => {}
                         }
                     }
@@ -221,6 +226,20 @@ impl Link {
             }
         }
         link
+    }
+}
+
+fn tunnel_port(data: &InfoData) -> Option<u16> {
+    match data {
+        InfoData::Vxlan(infos) => infos.iter().find_map(|info| match info {
+            InfoVxlan::Port(port) => Some(*port),
+            _ => None,
+        }),
+        InfoData::Geneve(infos) => infos.iter().find_map(|info| match info {
+            InfoGeneve::Port(port) => Some(*port),
+            _ => None,
+        }),
+        _ => None,
     }
 }
 
@@ -237,5 +256,14 @@ mod tests {
         {
             assert!(!valid_name(name), "{name}");
         }
+    }
+
+    #[test]
+    fn tunnels_have_a_port() {
+        let vxlan = vec![InfoVxlan::Id(1), InfoVxlan::Port(8472)];
+        assert_eq!(tunnel_port(&InfoData::Vxlan(vxlan)), Some(8472));
+        let geneve = vec![InfoGeneve::Id(1), InfoGeneve::Port(6081)];
+        assert_eq!(tunnel_port(&InfoData::Geneve(geneve)), Some(6081));
+        assert_eq!(tunnel_port(&InfoData::Vlan(Vec::new())), None);
     }
 }

@@ -154,6 +154,17 @@ fn tags_stay_in_the_frames_that_come() {
 }
 
 #[test]
+fn a_vxlan_device_has_the_port_of_its_tunnels() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("vxlan");
+    let device = ["type", "vxlan", "id", "1", "local", "192.0.2.1", "dstport", "8472"];
+    namespace.exec(["ip", "link", "add", "flannel.1"].into_iter().chain(device));
+    let mut netlink = in_namespace(namespace.path(), Netlink::open).unwrap().unwrap();
+    assert_eq!(netlink.link("flannel.1").unwrap().tunnel_port, Some(8472));
+    assert_eq!(netlink.link("lo").unwrap().tunnel_port, None);
+}
+
+#[test]
 fn routes_through_a_gateway_and_their_end() {
     testkit::requires_root!();
     let namespace = testkit::Namespace::new("route");

@@ -62,6 +62,14 @@ impl Default for Failsafe {
     }
 }
 
+impl Failsafe {
+    /// Adds the UDP port of tunnels.
+    pub fn add_tunnel(&mut self, port: u16) {
+        self.udp_in.insert(port);
+        self.udp_out.insert(port);
+    }
+}
+
 /// A hook of the cluster node's own traffic, and the direction of a connection there.
 #[derive(Clone, Copy)]
 struct Place {
@@ -101,7 +109,7 @@ const PLACES: [Place; 4] = [
 /// peer sets; empty if there are none.
 pub fn host_ruleset(view: &View, failsafe: &Failsafe) -> Ruleset {
     let mut ruleset = Ruleset::default();
-    if view.host_firewalls.is_empty() && view.host_pods.is_empty() {
+    if !view.has_host_rules() {
         return ruleset;
     }
     for (hook, properties, interface) in [

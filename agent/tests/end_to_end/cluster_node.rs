@@ -117,7 +117,7 @@ impl ClusterNode {
     }
 
     /// The parts of its pods' addresses that tell cluster nodes apart: `10.N` and `fdN:`.
-    fn pods(&self) -> u8 {
+    pub(crate) fn pods(&self) -> u8 {
         76 + self.number
     }
 

@@ -155,7 +155,7 @@ impl Guard<'_> {
 }
 
 /// Echoes what TCP clients of both families send.
-fn serve(namespace: &Namespace, port: u16) {
+pub(crate) fn serve(namespace: &Namespace, port: u16) {
     let any = SocketAddr::new("::".parse().unwrap(), port);
     let listener = namespace.enter(|| TcpListener::bind(any).unwrap());
     std::thread::spawn(move || {
@@ -171,7 +171,7 @@ fn serve(namespace: &Namespace, port: u16) {
 }
 
 /// Echoes datagrams: ports of DHCP over IPv4 over that alone.
-fn serve_datagrams(namespace: &Namespace, port: u16) {
+pub(crate) fn serve_datagrams(namespace: &Namespace, port: u16) {
     let any = if [67, 68].contains(&port) { "0.0.0.0" } else { "::" };
     let any = SocketAddr::new(any.parse().unwrap(), port);
     let socket = namespace.enter(|| UdpSocket::bind(any).unwrap());
@@ -183,19 +183,19 @@ fn serve_datagrams(namespace: &Namespace, port: u16) {
     });
 }
 
-fn connect(from: &Namespace, to: &str, port: u16) -> std::io::Result<TcpStream> {
+pub(crate) fn connect(from: &Namespace, to: &str, port: u16) -> std::io::Result<TcpStream> {
     let to = SocketAddr::new(to.parse().unwrap(), port);
     let stream = from.enter(|| TcpStream::connect_timeout(&to, BLOCKED))?;
     stream.set_read_timeout(Some(BLOCKED))?;
     Ok(stream)
 }
 
-fn echoes(stream: &mut TcpStream) -> bool {
+pub(crate) fn echoes(stream: &mut TcpStream) -> bool {
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok()
 }
 
 /// Sends a datagram from a new port and waits for its echo.
-fn answered(from: &Namespace, to: &str, port: u16) -> std::io::Result<()> {
+pub(crate) fn answered(from: &Namespace, to: &str, port: u16) -> std::io::Result<()> {
     let to = SocketAddr::new(to.parse().unwrap(), port);
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = from.enter(|| UdpSocket::bind(any))?;
@@ -206,7 +206,7 @@ fn answered(from: &Namespace, to: &str, port: u16) -> std::io::Result<()> {
     socket.recv(&mut [0; 8]).map(drop)
 }
 
-fn pings(from: &Namespace, to: &str) -> bool {
+pub(crate) fn pings(from: &Namespace, to: &str) -> bool {
     from.try_exec(["ping", "-c", "1", "-W", "1", to]).status.success()
 }
 

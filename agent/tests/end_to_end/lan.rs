@@ -44,12 +44,19 @@ impl Lan {
     /// by another queue than its first leaves it by the first; the others are spread by flow.)
     pub(crate) fn with_queues(queues: u8, arguments: &[&str]) -> Self {
         // What encapsulation adds has to fit.
-        Self::start_as(Links { mtu: 1500, queues }, 1450, arguments)
+        let arguments = [&["--uplink", "eth0"], arguments].concat();
+        Self::start_as(Links { mtu: 1500, queues }, 1450, &arguments)
+    }
+
+    /// The same for pods of another CNI plugin.
+    pub(crate) fn with_nftables() -> Self {
+        Self::start_as(Links { mtu: 1500, queues: 1 }, 1450, &["--enforcer", "nftables"])
     }
 
     /// The same with an underlay and pods of these MTUs.
     pub(crate) fn start_with_mtu(underlay: u32, pods: u32, arguments: &[&str]) -> Self {
-        Self::start_as(Links { mtu: underlay, queues: 1 }, pods, arguments)
+        let arguments = [&["--uplink", "eth0"], arguments].concat();
+        Self::start_as(Links { mtu: underlay, queues: 1 }, pods, &arguments)
     }
 
     fn start_as(links: Links, pods: u32, arguments: &[&str]) -> Self {
@@ -61,13 +68,12 @@ impl Lan {
         join(&bridge, &world, WORLD, Links { queues: 1, ..links });
         ip(&world, &format!("address add {FAR}/32 dev lo"));
         ip(&world, &format!("address add {FAR_V6}/128 dev lo"));
-        let arguments = [&["--uplink", "eth0"], arguments].concat();
         let node = |number: u8| {
             let namespace = Namespace::new("node");
             join(&bridge, &namespace, number, links);
             ip(&namespace, &format!("route add default via 192.0.2.{WORLD}"));
             ip(&namespace, &format!("-6 route add default via 2001:db8::{WORLD}"));
-            ClusterNode::among(number, namespace, manifests.path(), &arguments)
+            ClusterNode::among(number, namespace, manifests.path(), arguments)
         };
         let mut nodes = vec![node(1), node(2)];
         for number in [1, 2] {
@@ -121,6 +127,21 @@ impl Lan {
     /// Writes a manifest, for cluster nodes that may not run.
     pub(crate) fn write(&self, name: &str, object: &Value) {
         write(self.manifests.path(), name, object);
+    }
+
+    /// Counts UDP datagrams to a port on the underlay, from now on.
+    pub(crate) fn count_datagrams(&self, port: u16) {
+        let chain = "chain c { type filter hook forward priority 0; }";
+        self.bridge.exec(["nft", &format!("table bridge count {{ {chain}; }}")]);
+        let rule = format!("meta protocol {{ ip, ip6 }} udp dport {port} counter");
+        self.bridge.exec(["nft", &format!("add rule bridge count c {rule}")]);
+    }
+
+    /// What was counted.
+    pub(crate) fn datagrams(&self) -> u64 {
+        let list = self.bridge.exec(["nft", "list", "table", "bridge", "count"]);
+        let count = list.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
+        count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{list}"))
     }
 
     /// Next hops are found out at the first use; what is sent before is lost, as ever.

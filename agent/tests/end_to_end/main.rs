@@ -24,6 +24,7 @@ mod servers;
 mod several_nodes;
 mod storm;
 mod trouble;
+mod tunnels;
 mod upgrade;
 
 use cluster_node::ClusterNode;

@@ -18,6 +18,7 @@ const BLOCKED: Duration = Duration::from_millis(700);
 /// A pod of another plugin.
 pub(crate) struct Foreign {
     name: String,
+    node: String,
     pub(crate) namespace: Namespace,
     addresses: Vec<IpAddr>,
 }
@@ -25,18 +26,30 @@ pub(crate) struct Foreign {
 impl Foreign {
     /// Calls the plugin as a runtime would, without podgate-cni.
     pub(crate) fn new(node: &ClusterNode, plugin: &str, folder: &Path, name: &str) -> Self {
+        let pods = node.pods();
+        let subnets = [format!("10.{pods}.0.0/24"), format!("fd{pods}::/64")];
         let mut config = json!({
             "cniVersion": "1.0.0", "name": "pods", "type": plugin,
             "ipam": {"type": "host-local", "dataDir": folder,
-                "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd77::/64"}]],
+                "ranges": [[{"subnet": subnets[0]}], [{"subnet": subnets[1]}]],
                 "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]},
         });
-        if plugin == "bridge" {
-            config["bridge"] = json!("cni0");
-            config["isGateway"] = json!(true);
+        match plugin {
+            "bridge" => {
+                config["bridge"] = json!("cni0");
+                config["isGateway"] = json!(true);
+            }
+            // What the plugin `flannel` calls the plugin `bridge` with.
+            "flannel" => {
+                let more = json!({"type": "bridge", "hairpinMode": true, "isGateway": true,
+                    "isDefaultGateway": true, "ipMasq": false, "mtu": 1430});
+                config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                config["ipam"]["routes"] = json!([{"dst": "10.64.0.0/10"}, {"dst": "fd00::/8"}]);
+            }
+            _ => {}
         }
         let namespace = Namespace::new(name);
-        let program = format!("/usr/lib/cni/{plugin}");
+        let program = format!("/usr/lib/cni/{}", config["type"].as_str().unwrap());
         let output = node.call_plugin(program.as_ref(), "ADD", name, &namespace, &config);
         assert!(output.status.success(), "{} {}", text(&output.stdout), text(&output.stderr));
         let result: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -45,14 +58,14 @@ impl Foreign {
                 ip["address"].as_str().unwrap().split('/').next().unwrap().parse().unwrap()
             });
         let addresses = addresses.collect();
-        Self { name: name.to_owned(), namespace, addresses }
+        Self { name: name.to_owned(), node: node.name(), namespace, addresses }
     }
 
     pub(crate) fn object(&self, labels: Value) -> Value {
         let ips: Vec<Value> = self.addresses.iter().map(|ip| json!({"ip": ip})).collect();
         json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": self.name, "namespace": "default", "labels": labels},
-            "spec": {"nodeName": "node1", "containers": [{"name": "c", "image": "x"}]},
+            "spec": {"nodeName": self.node, "containers": [{"name": "c", "image": "x"}]},
             "status": {"phase": "Running", "podIPs": ips}})
     }
 
@@ -97,7 +110,7 @@ fn echoes(stream: &mut TcpStream) -> bool {
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut [0]).is_ok()
 }
 
-const ONLY_CLIENT: &str = r#"{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+pub(crate) const ONLY_CLIENT: &str = r#"{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
     "metadata": {"name": "web", "namespace": "default"},
     "spec": {"podSelector": {"matchLabels": {"role": "web"}}, "policyTypes": ["Ingress"],
         "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}],

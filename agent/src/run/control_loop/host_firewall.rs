@@ -26,11 +26,10 @@ struct Desired {
 impl PartialEq for Desired {
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&self.view, &other.view);
-        let is_empty = a.host_firewalls.is_empty() && a.host_pods.is_empty();
         // The addresses of peers count only where there are rules.
         Arc::ptr_eq(&a.host_firewalls, &b.host_firewalls)
             && Arc::ptr_eq(&a.host_pods, &b.host_pods)
-            && (is_empty || Arc::ptr_eq(&a.peer_sets, &b.peer_sets))
+            && (!a.has_host_rules() || Arc::ptr_eq(&a.peer_sets, &b.peer_sets))
             && self.failsafe == other.failsafe
     }
 }

@@ -145,8 +145,7 @@ fn failsafe(config: &Config, source: &SourceInfo) -> Failsafe {
     if let Underlay::Overlay(overlay) = &config.network.underlay
         && config.network.uplink.is_some()
     {
-        failsafe.udp_in.insert(overlay.port);
-        failsafe.udp_out.insert(overlay.port);
+        failsafe.add_tunnel(overlay.port);
     }
     failsafe
 }

@@ -46,7 +46,8 @@ pub trait HostNetwork: Send {
     /// In words.
     fn redirect(&mut self, redirects: &Redirects) -> Result<(), String>;
 
-    /// Enforces the host firewalls of a view.
+    /// Enforces the host firewalls of a view. The ports of tunnels that the kernel makes are failsafe
+    /// ports beside the given ones.
     ///
     /// # Errors
     /// In words.
@@ -118,8 +119,12 @@ impl HostNetwork for KernelNetwork {
     }
 
     fn host_firewall(&mut self, view: &View, failsafe: &Failsafe) -> Result<(), String> {
-        let ruleset = host_ruleset(view, failsafe);
-        if !ruleset.is_empty() {
+        if view.has_host_rules() {
+            let mut failsafe = failsafe.clone();
+            let links = self.netlink.links().map_err(|error| error.to_string())?;
+            let tunnels = links.iter().filter_map(|link| link.tunnel_port);
+            tunnels.for_each(|port| failsafe.add_tunnel(port));
+            let ruleset = host_ruleset(view, &failsafe);
             self.has_host_firewall = true;
             self.host_firewall.set(ruleset)?;
             return self.host_firewall.verify();

@@ -1,0 +1,183 @@
+//! Networks between cluster nodes whose host firewalls deny everything: the switch's tunnels, those of a
+//! VXLAN device of the kernel as flannel makes it, and routes as kindnet sets them.
+
+use std::net::{IpAddr, TcpStream};
+
+use serde_json::json;
+use testkit::{Namespace, TempDir};
+
+use crate::cluster_node::ClusterNode;
+use crate::host_firewall::{answered, connect, echoes, pings, serve, serve_datagrams};
+use crate::lan::Lan;
+use crate::nftables::{Foreign, ONLY_CLIENT};
+use crate::requires_the_machine;
+
+const NODES: [[&str; 2]; 2] = [["192.0.2.1", "2001:db8::1"], ["192.0.2.2", "2001:db8::2"]];
+const WORLD: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
+/// Where pods serve.
+const WEB: u16 = 8080;
+
+fn ip(namespace: &Namespace, words: &str) {
+    namespace.exec(std::iter::once("ip").chain(words.split(' ')));
+}
+
+/// Connects the pod networks of both cluster nodes as flannel does: a VXLAN device for each family, with an
+/// entry for the other cluster node.
+fn connect_by_flannel(lan: &Lan) {
+    for (at, node) in lan.nodes.iter().enumerate() {
+        let namespace = &node.namespace;
+        let (own, other) = (at + 1, 2 - at);
+        let (own_pods, pods) = (76 + own, 76 + other);
+        let local = NODES[at];
+        let remote = NODES[1 - at];
+        for (v6, device) in [(0, "flannel.1"), (1, "flannel-v6.1")] {
+            let mac = |number: usize| format!("02:00:00:00:0{v6}:0{number}");
+            let (own_mac, mac) = (mac(own), mac(other));
+            let tunnel = format!("id {} local {} dev eth0 dstport 8472", v6 + 1, local[v6]);
+            ip(namespace, &format!("link add {device} mtu 1430 type vxlan {tunnel} nolearning"));
+            ip(namespace, &format!("link set {device} address {own_mac} up"));
+            let remote = remote[v6];
+            let words = format!("fdb add {mac} dev {device} dst {remote} self permanent");
+            namespace.exec(std::iter::once("bridge").chain(words.split(' ')));
+            let (own, gateway, network) = match v6 {
+                0 => (format!("10.{own_pods}.0.0/32"), format!("10.{pods}.0.0"), "10.P.0.0/24"),
+                _ => (format!("fd{own_pods}::/128"), format!("fd{pods}::"), "fdP::/64"),
+            };
+            let network = network.replace('P', &pods.to_string());
+            let nodad = if v6 == 1 { " nodad" } else { "" };
+            ip(namespace, &format!("address add {own} dev {device}{nodad}"));
+            ip(namespace, &format!("route add {network} via {gateway} dev {device} onlink"));
+            ip(namespace, &format!("neigh add {gateway} lladdr {mac} dev {device} nud permanent"));
+        }
+    }
+}
+
+/// The same as kindnet does: a route for each cluster node.
+fn connect_by_routes(lan: &Lan) {
+    for (at, node) in lan.nodes.iter().enumerate() {
+        let (pods, [v4, v6]) = (78 - at, NODES[1 - at]);
+        ip(&node.namespace, &format!("route add 10.{pods}.0.0/24 via {v4}"));
+        ip(&node.namespace, &format!("route add fd{pods}::/64 via {v6}"));
+    }
+}
+
+/// What a pod of either network has.
+struct Ends<'a> {
+    web: [IpAddr; 2],
+    client: &'a Namespace,
+    other: &'a Namespace,
+}
+
+impl Ends<'_> {
+    /// Over IPv4 and IPv6.
+    fn opens(&self, from: &Namespace) -> [bool; 2] {
+        self.web.map(|to| connect(from, &to.to_string(), WEB).is_ok())
+    }
+}
+
+/// Enforces a policy across both cluster nodes, then makes the mistake on them.
+fn mistake(lan: &Lan, ends: &Ends<'_>, tunnels: bool) {
+    let [one, _] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let inside = || lan.nodes.iter().map(|node| &node.namespace);
+    for namespace in inside().chain([&lan.world]) {
+        [22, 80, 6443].iter().for_each(|port| serve(namespace, *port));
+        serve_datagrams(namespace, 53);
+    }
+    one.eventually("pods of both cluster nodes reach each other", || {
+        [ends.client, ends.other].iter().all(|it| ends.opens(it) == [true; 2]).then_some(())
+    });
+    lan.apply("policy", &serde_json::from_str(ONLY_CLIENT).unwrap());
+    one.eventually("the policy is in force", || {
+        (ends.opens(ends.other) == [false; 2]).then_some(())
+    });
+    assert_eq!(ends.opens(ends.client), [true; 2]);
+    let streams = ends.web.map(|to| connect(ends.client, &to.to_string(), WEB).unwrap());
+    let [mut v4, mut v6]: [TcpStream; 2] = streams;
+    assert!(echoes(&mut v4) && echoes(&mut v6));
+
+    let everywhere = json!([{"networks": ["0.0.0.0/0", "::/0"]}]);
+    let deny = |end: &str| json!([{"action": "Deny", end: everywhere}]);
+    lan.apply(
+        "firewall",
+        &json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterHostFirewall",
+            "metadata": {"name": "mistake"}, "spec": {"ingress": deny("from"), "egress": deny("to")}}),
+    );
+    let is_closed = |node: &ClusterNode, to: &str| {
+        connect(&lan.world, to, 80).is_err() && { connect(&node.namespace, WORLD[0], 80).is_err() }
+    };
+    for (node, addresses) in lan.nodes.iter().zip(NODES) {
+        node.eventually("the firewall is in force", || is_closed(node, addresses[0]).then_some(()));
+    }
+    let before = lan.datagrams();
+    for _ in 0..3 {
+        assert_eq!(ends.opens(ends.client), [true; 2], "new connections of pods");
+        assert!(echoes(&mut v4) && echoes(&mut v6), "open connections of pods");
+        assert_eq!(ends.opens(ends.other), [false; 2], "the policy");
+    }
+    assert_eq!(lan.datagrams() > before + 20, tunnels, "packets were in tunnels");
+    for (own, addresses) in inside().zip(NODES) {
+        for to in addresses {
+            assert!(connect(&lan.world, to, 22).is_ok(), "ssh");
+            assert!(connect(&lan.world, to, 80).is_err());
+            assert!(answered(&lan.world, to, 53).is_err() && !pings(&lan.world, to));
+        }
+        for to in WORLD {
+            assert!(connect(own, to, 6443).is_ok(), "the API server");
+            assert!(connect(own, to, 22).is_err() && connect(own, to, 80).is_err());
+            assert!(answered(own, to, 53).is_err() && !pings(own, to));
+        }
+    }
+    assert!(connect(&one.namespace, NODES[1][0], 80).is_err(), "the other cluster node");
+}
+
+#[test]
+fn the_switchs_tunnels_live_through_a_mistake() {
+    requires_the_machine!("nft", "ping");
+    let lan = Lan::start(&["--underlay", "vxlan"]);
+    lan.count_datagrams(4789);
+    let [one, two] = &lan.nodes[..] else { panic!("two cluster nodes") };
+    let (client, other) = (one.pod("client", "client"), one.pod("other", "other"));
+    let web = two.pod("web", "web");
+    serve(&web.namespace, WEB);
+    let ends =
+        Ends { web: [web.v4(), web.v6()], client: &client.namespace, other: &other.namespace };
+    mistake(&lan, &ends, true);
+}
+
+/// With pods of another CNI plugin, and what connects both cluster nodes' pods.
+fn foreign(plugin: &str, connect_nodes: fn(&Lan), tunnels: bool) {
+    let lan = Lan::with_nftables();
+    lan.count_datagrams(8472);
+    let leases = [TempDir::new("ipam"), TempDir::new("ipam")];
+    let pod = |at: usize, name: &str| {
+        let node: &ClusterNode = &lan.nodes[at];
+        let pod = Foreign::new(node, plugin, leases[at].path(), name);
+        lan.write(name, &pod.object(json!({"role": name})));
+        pod
+    };
+    for node in &lan.nodes {
+        let forwarding = ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"];
+        node.namespace.exec(["sysctl", "-qw"].into_iter().chain(forwarding));
+    }
+    let (client, other, web) = (pod(0, "client"), pod(0, "other"), pod(1, "web"));
+    connect_nodes(&lan);
+    serve(&web.namespace, WEB);
+    let ends = Ends {
+        web: [web.address(false), web.address(true)],
+        client: &client.namespace,
+        other: &other.namespace,
+    };
+    mistake(&lan, &ends, tunnels);
+}
+
+#[test]
+fn flannels_tunnels_are_policed_and_live_through_a_mistake() {
+    requires_the_machine!("nft", "ping", "bridge", "/usr/lib/cni/bridge");
+    foreign("flannel", connect_by_flannel, true);
+}
+
+#[test]
+fn kindnets_routes_are_policed_and_live_through_a_mistake() {
+    requires_the_machine!("nft", "ping", "/usr/lib/cni/ptp");
+    foreign("ptp", connect_by_routes, false);
+}
