@@ -164,6 +164,24 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Waits until nothing arrives any more; how long after this moment the last packet did.
+    fn end(&self, node: &ClusterNode, since: Instant) -> Duration {
+        let mut mark = (0, Instant::now());
+        let mut quiet = || {
+            let now = self.received.load(Ordering::Relaxed);
+            if now != mark.0 {
+                mark = (now, Instant::now());
+            }
+            mark.1.elapsed() > Duration::from_secs(1)
+        };
+        node.eventually("the stream ends", || quiet().then_some(()));
+        self.ended.store(true, Ordering::Relaxed);
+        let last = self.began + Duration::from_micros(self.last_us.load(Ordering::Relaxed));
+        last.saturating_duration_since(since)
+    }
+}
+
 fn police(plugin: &str) {
     let node = ClusterNode::start(&["--enforcer", "nftables"]);
     let folder = TempDir::new("ipam");
@@ -263,21 +281,8 @@ fn police(plugin: &str) {
         let denied = Instant::now();
         node.write("policy", &ONLY_CLIENT.replace("\"client\"", "\"nobody\""));
         for (what, stream) in [("the pod", &stream), ("its service", &served)] {
-            let mut mark = (0, Instant::now());
-            let mut quiet = || {
-                let now = stream.received.load(Ordering::Relaxed);
-                if now != mark.0 {
-                    mark = (now, Instant::now());
-                }
-                mark.1.elapsed() > Duration::from_secs(1)
-            };
-            node.eventually("the stream ends", || quiet().then_some(()));
-            stream.ended.store(true, Ordering::Relaxed);
-            let last = stream.began + Duration::from_micros(stream.last_us.load(Ordering::Relaxed));
-            println!(
-                "{plugin}: last packet to {what} {:?} after the policy was written",
-                last - denied
-            );
+            let after = stream.end(&node, denied);
+            println!("{plugin}: last packet to {what} {after:?} after the policy was written");
         }
     });
     assert!(!echoes(&mut live), "{plugin}: a connection to the service that was open");
@@ -306,6 +311,39 @@ fn pods_of_the_bridge_plugin_are_policed() {
 fn pods_of_the_ptp_plugin_are_policed() {
     requires_the_machine!("nft", "/usr/lib/cni/ptp");
     police("ptp");
+}
+
+/// Where no network of the Node and no option covers its addresses, a pod's own object closes it.
+#[test]
+fn a_pod_outside_of_the_known_networks_is_closed_with_its_object() {
+    requires_the_machine!("nft", "/usr/lib/cni/ptp");
+    let node = ClusterNode::start(&["--enforcer", "nftables"]);
+    let elsewhere = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"},
+        "spec": {"podCIDRs": ["10.99.0.0/24"]}});
+    node.apply("node1", &elsewhere.to_string());
+    node.namespace.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
+    let folder = TempDir::new("ipam");
+    let [web, other] = ["web", "other"].map(|it| Foreign::new(&node, "ptp", folder.path(), it));
+    node.apply("other", &other.object(json!({"role": "other"})).to_string());
+    node.apply("policy", ONLY_CLIENT);
+    let stream = Stream::new();
+    let to = SocketAddr::new(web.address(false), 9000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| stream.run(&other, to, &web, 9000));
+        node.eventually("the pod is open", || {
+            (stream.received.load(Ordering::Relaxed) > 100).then_some(())
+        });
+        let written = Instant::now();
+        node.write("web", &web.object(json!({"role": "web"})).to_string());
+        let after = stream.end(&node, written);
+        println!("closed {after:?} after the pod's object was written");
+    });
+    // The next one is closed before it is known.
+    let networks = elsewhere.to_string().replace("10.99.0.0/24", "10.77.0.0/24");
+    node.apply("node1", &networks);
+    let late = Foreign::new(&node, "ptp", folder.path(), "late");
+    late.serve();
+    assert!(!connects(&other.namespace, late.address(false), 8080));
 }
 
 #[test]
