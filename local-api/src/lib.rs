@@ -25,12 +25,14 @@
 //! - `capture`: captured packets as they are streamed,
 //! - `session_rules`: session rules as they are streamed,
 //! - `frame`: lines on a stream, bounded,
-//! - `client`: the client side.
+//! - `client`: the client side,
+//! - `listener`: the socket's file.
 
 mod answer;
 mod capture;
 mod client;
 mod frame;
+mod listener;
 mod request;
 mod session_rules;
 
@@ -39,6 +41,7 @@ pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
 pub use capture::{CaptureStarted, CaptureSummary, CapturedPacket, Direction};
 pub use client::{Client, ClientError};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
+pub use listener::listen;
 pub use request::{
     AttachPod, Attachment, Capture, ObserveFilters, Request, Show, TraceAdd, Verdict,
 };

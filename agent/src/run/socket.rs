@@ -1,12 +1,14 @@
 //! Unix sockets that the switch listens on.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use super::state_dir::make_folder;
+
+/// Mode of the sockets.
+const MODE: u32 = 0o600;
 
 /// Listens at `socket`, for its owner only. A stale socket is replaced, a missing folder made.
 ///
@@ -16,17 +18,15 @@ pub(super) fn listen(socket: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         make_folder(folder)?;
     }
-    let listener = match UnixListener::bind(socket) {
+    match local_api::listen(socket, MODE) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if UnixStream::connect(socket).is_ok() {
                 let text = "another podgate answers there";
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
             }
             fs::remove_file(socket)?;
-            UnixListener::bind(socket)?
+            local_api::listen(socket, MODE)
         }
-        other => other?,
-    };
-    fs::set_permissions(socket, Permissions::from_mode(0o600))?;
-    Ok(listener)
+        other => other,
+    }
 }

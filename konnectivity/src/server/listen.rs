@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,17 +43,10 @@ pub(super) fn listen_unix(path: &Path, delete_existing: bool) -> Result<UnixList
 /// Mode of the frontend's socket: its owner and group may connect, whatever the umask says.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Binds a unix socket that never has more permissions than [`SOCKET_MODE`].
 fn bind_unix(path: &Path) -> std::io::Result<UnixListener> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before it has a path: the file gets this mode, less what the umask takes.
-    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(SOCKET_MODE))?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
-    rustix::net::listen(&socket, 1024)?;
-    UnixListener::from_std(socket.into())
+    let listener = local_api::listen(path, SOCKET_MODE)?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
 }
 
 pub(super) async fn serve_frontend<I>(proxy: &Arc<Proxy>, io: I, who: String) -> std::io::Result<()>
