@@ -237,7 +237,8 @@ fn police(plugin: &str) {
         };
         (is_it(false) && is_it(true)).then_some(())
     });
-    assert!(text(&node.podgate(&["status"]).into_bytes()).contains("nftables"));
+    let status = node.podgate(&["status"]);
+    assert!(status.contains("nftables") && !status.contains("is down"), "{status}");
     // Services are seen as their endpoints: what kube-proxy does.
     let to = format!("{}:8080", web.address(false));
     node.namespace.exec(["nft", "add table ip proxy"]);

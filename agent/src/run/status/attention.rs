@@ -14,7 +14,7 @@ impl Status {
         if !self.ready && self.unhealthy_reasons.is_empty() {
             lines.push("not ready: pods cannot be attached".to_owned());
         }
-        let down = self.ports.iter().filter(|port| port.id.is_none());
+        let down = self.ports.iter().filter(|port| port.is_down());
         lines.extend(down.map(|port| format!("port {} is down: {}", port.name, port.mode)));
         let closed = self.ports.iter().filter(|port| port.id.is_some() && port.closed);
         let closed: Vec<&str> = closed.map(|port| port.name.as_str()).collect();

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use dataplane::{Outcome, Verdict};
 use serde::{Deserialize, Serialize};
 
+use super::control_loop::NFTABLES;
 use super::kernel::Programming;
 use super::shared_status::{PortInfo, SharedStatus};
 use observe::time::utc;
@@ -163,6 +164,13 @@ pub struct PortStatus {
     pub missed: u64,
     /// Sessions opened from it.
     pub sessions: u32,
+}
+
+impl PortStatus {
+    /// Whether it is not served: nftables serves pods without a port of the switch.
+    pub fn is_down(&self) -> bool {
+        self.id.is_none() && (self.closed || self.mode != NFTABLES)
+    }
 }
 
 /// The part of a port that one worker serves.

@@ -5,7 +5,6 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{KernelStatus, PartStatus, PortStatus, PrivilegeStatus, Status};
-use crate::run::control_loop::NFTABLES;
 use crate::run::table::Table;
 use observe::time::uptime;
 
@@ -103,11 +102,10 @@ pub(in crate::run) fn port_table(ports: &[PortStatus]) -> Table {
         "state",
     ]);
     for port in ports {
-        let state = match (port.id, port.closed) {
-            (None, false) if port.mode == NFTABLES => "up",
-            (None, _) => "down",
-            (_, true) => "closed",
-            _ => "up",
+        let state = match port.closed {
+            _ if port.is_down() => "down",
+            true => "closed",
+            false => "up",
         };
         table.add(vec![
             port.id.into(),
