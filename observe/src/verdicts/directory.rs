@@ -9,6 +9,9 @@ use super::{End, PodLabels};
 /// Names by address.
 pub type Names = HashMap<IpAddr, Arc<str>>;
 
+/// One end of a packet: the pod behind its port if that is one, its address and its transport port.
+pub(super) type UnnamedEnd = (Option<Arc<str>>, Option<IpAddr>, Option<u16>);
+
 /// Names of pods, services and domain names, and labels of pods.
 #[derive(Debug, Default)]
 pub struct Directory {
@@ -90,12 +93,8 @@ impl Directory {
         known.local.values().chain(known.cluster.values()).any(|name| is_it(name))
     }
 
-    /// The ends of a packet, each by the pod behind its port if that is one, its address and its
-    /// transport port.
-    pub(super) fn ends(
-        &self,
-        ends: [(Option<Arc<str>>, Option<IpAddr>, Option<u16>); 2],
-    ) -> [End; 2] {
+    /// Names the ends of a packet.
+    pub(super) fn ends(&self, ends: [UnnamedEnd; 2]) -> [End; 2] {
         let known = self.read();
         ends.map(|(pod, ip, port)| {
             let pod = pod.or_else(|| ip.and_then(|ip| known.pod_at(ip).cloned()));
