@@ -73,7 +73,7 @@ fn add<'a>(
     }
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let outcome = packet.outcome.expect("every packet was policy_flow");
     if outcome.verdict() != Verdict::Forward {

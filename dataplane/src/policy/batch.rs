@@ -12,28 +12,34 @@ use crate::{AclBinding, Outcome, PortId, PortState, Snapshot};
 /// The connections of one vector that ACLs decide about.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyBatch<'a> {
-    entries: Vec<Entry<'a>>,
+    entries: Vec<Entry>,
     keys: Vec<Key>,
+    /// Lookups in the tables of initiators (`from_pod`) and of responders (`to_pod`).
+    lookups: [Lookups<'a>; 2],
+    /// Whether any of the tables matches on identities of sources, and of destinations.
+    asks_identities: [bool; 2],
     lists: Lists,
 }
 
 /// One connection.
 #[derive(Debug)]
-struct Entry<'a> {
-    /// The ACL bindings of the initiator's and the responder's pod, and the rules found.
-    bindings: [Option<(PortId, &'a AclBinding)>; 2],
+struct Entry {
+    /// The ports of the initiator's and the responder's pod, and the rules found.
+    ports: [PortId; 2],
     found: [u32; 2],
     refused: Option<Outcome>,
+    /// Whether the responder's ACL binding is closed.
+    to_closed: bool,
     /// Whether it is another form of the previous entry's connection.
     is_further_form: bool,
 }
 
 /// The decisions about a batch.
-pub(crate) struct Decisions<'b, 'a> {
-    left: std::slice::Iter<'b, Entry<'a>>,
+pub(crate) struct Decisions<'b> {
+    left: std::slice::Iter<'b, Entry>,
 }
 
-impl Iterator for Decisions<'_, '_> {
+impl Iterator for Decisions<'_> {
     type Item = Decision;
 
     #[inline]
@@ -42,7 +48,7 @@ impl Iterator for Decisions<'_, '_> {
         while let [form, ..] = self.left.as_slice()
             && form.is_further_form
         {
-            if decision.outcome == Outcome::PolicyAllowed && form.refused.is_some() {
+            if decision.outcome == Outcome::PolicyAllowed && form.refusal().is_some() {
                 decision = form.decision();
             }
             self.left.next();
@@ -51,59 +57,73 @@ impl Iterator for Decisions<'_, '_> {
     }
 }
 
-/// Scratch lists of the table lookups.
+/// The lookups of one end's tables.
 #[derive(Debug, Default)]
-struct Lists {
-    lookups: Vec<Lookup>,
-    batch: Vec<Key>,
-    found: Vec<u32>,
+struct Lookups<'a> {
+    list: Vec<Lookup<'a>>,
+    /// Whether more than one table is among them.
+    has_several: bool,
 }
 
 /// A lookup in a table.
 #[derive(Clone, Copy, Debug)]
-struct Lookup {
-    /// The table's address, which tells tables apart.
-    table: usize,
+struct Lookup<'a> {
+    table: &'a Table,
     entry: usize,
+}
+
+impl Lookup<'_> {
+    /// The table's address, which tells tables apart.
+    #[inline]
+    fn place(&self) -> *const Table {
+        self.table
+    }
+}
+
+/// Scratch lists of the table lookups.
+#[derive(Debug, Default)]
+struct Lists {
+    batch: Vec<Key>,
+    found: Vec<u32>,
 }
 
 /// Up to this number, lookups in one table are made one by one.
 const FEW: usize = 4;
+
+impl<'a> Lookups<'a> {
+    fn emptied<'b>(mut self) -> Lookups<'b> {
+        self.list.clear();
+        // The vector is empty, so nothing is borrowed; the allocation is reused.
+        let list = self.list.into_iter().map(|_| unreachable!("cleared")).collect();
+        Lookups { list, has_several: false }
+    }
+
+    /// Adds a lookup; returns whether its table is another one than the last.
+    #[inline]
+    fn push(&mut self, table: &'a Table, entry: usize) -> bool {
+        let is_other = self.list.last().is_none_or(|last| !std::ptr::eq(last.table, table));
+        self.has_several |= is_other && !self.list.is_empty();
+        self.list.push(Lookup { table, entry });
+        is_other
+    }
+}
 
 impl<'a> PolicyBatch<'a> {
     /// An empty batch that reuses the allocations of this one.
     pub(crate) fn emptied<'b>(mut self) -> PolicyBatch<'b> {
         self.entries.clear();
         self.keys.clear();
-        // The vector is empty, so nothing is borrowed; the allocation is reused.
-        let entries = self.entries.into_iter().map(|_| unreachable!("cleared")).collect();
-        PolicyBatch { entries, keys: self.keys, lists: self.lists }
+        PolicyBatch {
+            entries: self.entries,
+            keys: self.keys,
+            lookups: self.lookups.map(Lookups::emptied),
+            asks_identities: [false; 2],
+            lists: self.lists,
+        }
     }
 
-    /// Adds a connection by its original tuple, with those of its pods that are on this cluster
-    /// node.
-    #[inline]
-    fn push(
-        &mut self,
-        flow: &Flow,
-        initiator: Option<(PortId, &'a PortState)>,
-        responder: Option<(PortId, &'a PortState)>,
-    ) {
-        let bindings = [
-            initiator.map(|(id, pod)| (id, &pod.from_pod)),
-            responder.map(|(id, pod)| (id, &pod.to_pod)),
-        ];
-        let is_further_form = false;
-        self.entries.push(Entry {
-            bindings,
-            found: [Table::NONE; 2],
-            refused: None,
-            is_further_form,
-        });
-        self.keys.push(key(flow));
-    }
-
-    /// Adds a connection between these pods in every form that policies may name it by.
+    /// Adds a connection between these pods (those that are on this cluster node) in every form that
+    /// policies may name it by, its original tuple first.
     #[inline]
     pub(crate) fn push_all_forms(
         &mut self,
@@ -112,132 +132,125 @@ impl<'a> PolicyBatch<'a> {
         initiator: Option<(PortId, &'a PortState)>,
         responder: Option<(PortId, &'a PortState)>,
     ) {
-        self.push(flow, initiator, responder);
+        self.push(flow, initiator, responder, false);
         // Only an end that is no pod here may be a cluster node.
         if initiator.is_some() != responder.is_some() {
             super::further_forms(snapshot, flow, initiator.is_some(), responder.is_some())
-                .for_each(|form| self.push_form(&form));
+                .for_each(|form| self.push(&form, initiator, responder, true));
         }
     }
 
-    /// Adds another form of the last connection.
     #[inline]
-    fn push_form(&mut self, flow: &Flow) {
-        if let Some(Entry { bindings, .. }) = self.entries.last() {
-            let bindings = *bindings;
-            let (found, refused) = ([Table::NONE; 2], None);
-            self.entries.push(Entry { bindings, found, refused, is_further_form: true });
-            self.keys.push(key(flow));
+    fn push(
+        &mut self,
+        flow: &Flow,
+        initiator: Option<(PortId, &'a PortState)>,
+        responder: Option<(PortId, &'a PortState)>,
+        is_further_form: bool,
+    ) {
+        let bindings = [initiator.map(|it| &it.1.from_pod), responder.map(|it| &it.1.to_pod)];
+        let ports = [initiator, responder].map(|pod| pod.map_or(PortId::NONE, |(id, _)| id));
+        let is_closed = |end: usize| matches!(bindings[end], Some(AclBinding::Closed));
+        let refused = is_closed(0).then_some(Outcome::Closed);
+        for (end, binding) in bindings.into_iter().enumerate() {
+            if let Some(AclBinding::Table(table)) = binding
+                && refused.is_none()
+                && self.lookups[end].push(table, self.entries.len())
+            {
+                let [source, destination] = table.asks_identities();
+                self.asks_identities[0] |= source;
+                self.asks_identities[1] |= destination;
+            }
         }
+        let (found, to_closed) = ([Table::NONE; 2], is_closed(1));
+        self.entries.push(Entry { ports, found, refused, to_closed, is_further_form });
+        self.keys.push(key(flow));
     }
 
     /// Classifies the batch; returns one decision a connection, in order. Every form of a
     /// connection must be permitted.
     #[inline]
-    pub(crate) fn evaluate(&mut self, map: &AddressMap) -> Decisions<'_, 'a> {
-        self.identify(map);
-        for end in 0..2 {
-            self.evaluate_bindings(end);
-            self.lookup_tables(end);
+    pub(crate) fn evaluate(&mut self, map: &AddressMap) -> Decisions<'_> {
+        if self.asks_identities[0] {
+            map.identify_sources(&mut self.keys);
         }
+        if self.asks_identities[1] {
+            map.identify_destinations(&mut self.keys);
+        }
+        if self.lookup_tables(0) {
+            // The initiators' tables have decided about some.
+            let entries = &self.entries;
+            self.lookups[1].list.retain(|lookup| entries[lookup.entry].refused.is_none());
+        }
+        self.lookup_tables(1);
         Decisions { left: self.entries.iter() }
     }
 
-    /// Adds the identities that any of the tables matches on.
+    /// Looks up each table of one end once; returns whether one denied a connection.
     #[inline]
-    fn identify(&mut self, map: &AddressMap) {
-        let mut wanted = [false; 2];
-        let mut last = std::ptr::null();
-        for (_, binding) in self.entries.iter().flat_map(|entry| entry.bindings.iter().flatten()) {
-            // Adjacent entries often share a binding.
-            if let AclBinding::Table(table) = binding
-                && !std::ptr::eq(std::mem::replace(&mut last, *binding), *binding)
-            {
-                let [source, destination] = table.asks_identities();
-                wanted = [wanted[0] | source, wanted[1] | destination];
-            }
+    fn lookup_tables(&mut self, end: usize) -> bool {
+        let Self { entries, keys, lookups, lists: Lists { batch, found }, .. } = self;
+        let Lookups { list, has_several } = &mut lookups[end];
+        if *has_several {
+            list.sort_unstable_by_key(Lookup::place);
         }
-        if wanted[0] {
-            map.identify_sources(&mut self.keys);
-        }
-        if wanted[1] {
-            map.identify_destinations(&mut self.keys);
-        }
-    }
-
-    /// Evaluates one end's bindings; collects those with tables for lookup.
-    #[inline]
-    fn evaluate_bindings(&mut self, end: usize) {
-        let lookups = &mut self.lists.lookups;
-        lookups.clear();
-        for (n, entry) in self.entries.iter_mut().enumerate() {
-            match entry.bindings[end] {
-                None | Some((_, AclBinding::Open)) => {}
-                Some(_) if entry.refused.is_some() => {}
-                Some((_, AclBinding::Closed)) => entry.refuse(end, Outcome::Closed),
-                Some((_, AclBinding::Table(table))) => {
-                    lookups.push(Lookup { table: std::ptr::from_ref(&**table).addr(), entry: n });
-                }
-            }
-        }
-    }
-
-    /// Looks up each table once.
-    #[inline]
-    fn lookup_tables(&mut self, end: usize) {
-        let Self { entries, keys, lists: Lists { lookups, batch, found } } = self;
-        let Some(first) = lookups.first() else { return };
-        let is_one = lookups.iter().all(|lookups| lookups.table == first.table);
-        if !is_one {
-            lookups.sort_unstable_by_key(|lookups| lookups.table);
-        }
-        let is_about_all = is_one && lookups.len() == keys.len();
-        for lookups in lookups.chunk_by(|a, b| a.table == b.table) {
-            let Some((_, AclBinding::Table(table))) = entries[lookups[0].entry].bindings[end]
-            else {
-                continue;
-            };
+        let is_about_all = !*has_several && list.len() == keys.len();
+        let mut refuses = false;
+        for part in list.chunk_by(|a, b| std::ptr::eq(a.table, b.table)) {
+            let table = part[0].table;
             found.clear();
-            if lookups.len() <= FEW {
-                let lookup = |key| table.lookup(key).map_or(Table::NONE, |rule| rule as u32);
-                found.extend(lookups.iter().map(|lookups| lookup(&keys[lookups.entry])));
+            if part.len() <= FEW {
+                let rule_of = |key| table.lookup(key).map_or(Table::NONE, |rule| rule as u32);
+                found.extend(part.iter().map(|lookup| rule_of(&keys[lookup.entry])));
             } else {
-                found.resize(lookups.len(), Table::NONE);
+                found.resize(part.len(), Table::NONE);
                 if is_about_all {
                     table.lookup_vector(keys, found);
                 } else {
                     batch.clear();
-                    batch.extend(lookups.iter().map(|lookups| keys[lookups.entry]));
+                    batch.extend(part.iter().map(|lookup| keys[lookup.entry]));
                     table.lookup_vector(batch, found);
                 }
             }
-            for (lookups, found) in lookups.iter().zip(found.iter()) {
-                let entry = &mut entries[lookups.entry];
+            for (lookup, found) in part.iter().zip(found.iter()) {
+                let entry = &mut entries[lookup.entry];
                 entry.found[end] = *found;
                 // Without a matching rule a table denies.
                 if !table.permits(*found) {
                     entry.refuse(end, Outcome::PolicyDenied);
+                    refuses = true;
                 }
             }
         }
+        refuses
     }
 }
 
-impl Entry<'_> {
+impl Entry {
+    #[inline]
     fn refuse(&mut self, end: usize, outcome: Outcome) {
         self.refused = Some(outcome);
         // The permitting end did not decide.
         self.found[1 - end] = Table::NONE;
     }
 
+    /// Why it is refused, if it is.
+    #[inline]
+    fn refusal(&self) -> Option<Outcome> {
+        self.refused.or(self.to_closed.then_some(Outcome::Closed))
+    }
+
     #[inline]
     fn decision(&self) -> Decision {
+        let refusal = self.refusal();
+        // A closed binding decides without a rule.
+        let by_rules = refusal != Some(Outcome::Closed);
         let rule = |end: usize| {
-            let (port, _) = self.bindings[end]?;
-            (self.found[end] != Table::NONE).then_some(RuleAt { port, rule: self.found[end] })
+            let (port, rule) = (self.ports[end], self.found[end]);
+            (by_rules && rule != Table::NONE).then_some(RuleAt { port, rule })
         };
         let by = Deciders { from_pod: rule(0), to_pod: rule(1) };
-        Decision { outcome: self.refused.unwrap_or(Outcome::PolicyAllowed), by }
+        Decision { outcome: refusal.unwrap_or(Outcome::PolicyAllowed), by }
     }
 }
 
