@@ -85,6 +85,9 @@ pub struct Snapshot {
     /// Port of each address behind pod ports, and the host port for the cluster node's own:
     /// [`PortId::NONE`] where there is none.
     owners: AHashMap<Address, PortId>,
+    /// A bit for the last bits of each address of the cluster node itself: says of most others that
+    /// they are not among them.
+    own_filter: u64,
     local_networks: Prefixes,
     node: NodeAddresses,
     switch_addresses: Vec<Address>,
@@ -99,6 +102,11 @@ pub struct Snapshot {
 
 /// Dynamic ports (RFC 6335, section 6).
 const DYNAMIC_PORTS: RangeInclusive<u16> = 49_152..=u16::MAX;
+
+#[inline]
+fn filter_bit(address: Address) -> u64 {
+    1 << (address.bits() as u64 % 64)
+}
 
 /// An empty snapshot.
 impl Default for Snapshot {
@@ -129,8 +137,12 @@ impl Snapshot {
                 owners.insert(*address, PortId(n as u16));
             }
         }
+        let of_host = host.and_then(|host| ports[usize::from(host.0)].as_ref());
+        let own = node.all().iter().chain(of_host.iter().flat_map(|port| &port.addresses));
+        let own_filter = own.fold(0, |filter, address| filter | filter_bit(*address));
         Self {
             generation,
+            own_filter,
             lines: ports.iter().map(|port| port.as_ref().map(PortLine::new)).collect(),
             ports,
             live_addresses: parts.live_addresses.unwrap_or_else(|| Arc::clone(&addresses)),
@@ -252,7 +264,9 @@ impl Snapshot {
     #[inline]
     pub fn is_own_node(&self, address: Address) -> bool {
         // A pod that was given one of them has it.
-        self.owners.get(&address).is_some_and(|port| *port == self.host.unwrap_or(PortId::NONE))
+        let is_hosts = |port: &PortId| *port == self.host.unwrap_or(PortId::NONE);
+        self.own_filter & filter_bit(address) != 0
+            && self.owners.get(&address).is_some_and(is_hosts)
     }
 
     /// Other addresses of the cluster node whose processes are reached at `address`: those of its

@@ -32,7 +32,8 @@ pub struct Peer {
 pub struct Routes {
     peers: Vec<Peer>,
     networks: PrefixMap,
-    /// The peer whose processes are reached at an address.
+    /// The peer whose processes are reached at an address, where its Node object has other addresses of
+    /// the same family.
     nodes: AHashMap<Address, u16>,
 }
 
@@ -55,6 +56,10 @@ impl Routes {
             let all = peer.networks.iter().copied().chain(own);
             networks.extend(all.map(|network| (network, n as u32)));
         }
+        nodes.retain(|address, n| {
+            let is_other = |other: &Address| other != address && other.is_v4() == address.is_v4();
+            peers[usize::from(*n)].addresses.iter().any(is_other)
+        });
         Self { networks: PrefixMap::new(&networks), peers, nodes }
     }
 
@@ -82,7 +87,8 @@ impl Routes {
         peer.endpoint != address && !peer.addresses.contains(&address)
     }
 
-    /// The addresses of the Node object of the peer whose processes are reached at `address`.
+    /// The addresses of the Node object of the peer whose processes are reached at `address`; none
+    /// where no other one is of the same family.
     #[inline]
     pub fn named_addresses(&self, address: Address) -> &[Address] {
         let peer = self.nodes.get(&address).and_then(|n| self.peer(*n));
