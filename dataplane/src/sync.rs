@@ -21,3 +21,9 @@ mod imp {
 }
 
 pub(crate) use imp::*;
+
+/// A value in cache lines of its own, so that threads that write it do not disturb those that read its
+/// neighbours. (Processors fetch lines in pairs.)
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct OwnLines<T>(pub(crate) T);

@@ -98,9 +98,14 @@ impl Index {
     pub(super) fn insert(&self, hash: u64, record: u32) -> bool {
         self.probes(hash).any(|bucket| {
             let bucket = &self.buckets[bucket];
-            let slot = bucket.records.iter().position(|slot| {
-                slot.compare_exchange(0, record + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            });
+            let take = |slot: &AtomicU32| {
+                // An exchange is dear, also one that fails.
+                slot.load(Ordering::Relaxed) == 0
+                    && slot
+                        .compare_exchange(0, record + 1, Ordering::AcqRel, Ordering::Relaxed)
+                        .is_ok()
+            };
+            let slot = bucket.records.iter().position(take);
             match slot {
                 Some(slot) => {
                     let (word, shift) = place(slot);

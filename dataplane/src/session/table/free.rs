@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicUsize;
 
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, yield_now};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, OwnLines, yield_now};
 
 /// Threads beyond this number share lists.
 pub(super) const LISTS: usize = 64;
@@ -30,19 +30,19 @@ pub(super) struct FreeRecords {
     capacity: u32,
     lists: Box<[List]>,
     /// Records from here on have never been used.
-    fresh: AtomicU32,
+    fresh: OwnLines<AtomicU32>,
 }
 
 impl FreeRecords {
     /// All of them.
     pub(super) fn new(capacity: u32) -> Self {
         let lists = (0..LISTS).map(|_| List::default()).collect();
-        Self { capacity, lists, fresh: AtomicU32::new(0) }
+        Self { capacity, lists, fresh: OwnLines(AtomicU32::new(0)) }
     }
 
     /// Those from `fresh` on, and some before.
     pub(super) fn restore(&self, fresh: u32, returned: impl IntoIterator<Item = u32>) {
-        self.fresh.store(fresh, Ordering::Release);
+        self.fresh.0.store(fresh, Ordering::Release);
         self.lists[own()].lock().extend(returned);
     }
 
@@ -65,7 +65,7 @@ impl FreeRecords {
 
     /// Records below this number may have been used.
     pub(super) fn end_of_used(&self) -> u32 {
-        self.fresh.load(Ordering::Acquire)
+        self.fresh.0.load(Ordering::Acquire)
     }
 
     fn find_for(&self, own: usize) -> Option<u32> {
@@ -81,7 +81,7 @@ impl FreeRecords {
     fn take_fresh(&self, own: usize) -> Option<u32> {
         let end = |fresh: u32| fresh.saturating_add(BATCH).min(self.capacity);
         let take = |fresh| (fresh < self.capacity).then(|| end(fresh));
-        let first = self.fresh.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).ok()?;
+        let first = self.fresh.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).ok()?;
         // Backwards, so that the lowest is used first.
         self.lists[own].lock().extend((first + 1..end(first)).rev());
         Some(first)
@@ -159,7 +159,7 @@ mod models {
     fn model_every_thread_gets_a_record_of_its_own() {
         loom::model(|| {
             let lists = (0..2).map(|_| List::default()).collect();
-            let free = FreeRecords { capacity: 2, lists, fresh: AtomicU32::new(0) };
+            let free = FreeRecords { capacity: 2, lists, fresh: OwnLines(AtomicU32::new(0)) };
             let free = Arc::new(free);
             let other = Arc::clone(&free);
             let take = |free: &FreeRecords, own: usize| {

@@ -91,6 +91,9 @@ impl Sessions {
         hash: u64,
         test: impl Fn(u32, &Seen) -> Option<bool>,
     ) -> Option<Found> {
+        if self.index.guess(hash) == NOTHING {
+            return None;
+        }
         for index in self.index.records(hash) {
             let Some(record) = self.records.get(index as usize) else { continue };
             let Some(seen) = record.read() else { continue };

@@ -22,6 +22,7 @@ use acl::Address;
 use super::Refusal;
 use super::free::{LISTS, Own};
 use crate::PortId;
+use crate::sync::OwnLines;
 
 /// Whose quota a session counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +73,7 @@ pub(super) struct Quotas {
     /// Threads from this number on count nothing.
     counting: AtomicUsize,
     /// Sessions in use, but for what threads have not reported.
-    reported: AtomicI32,
+    reported: OwnLines<AtomicI32>,
 }
 
 /// One thread's part of the counts; it is below zero where the thread ends sessions that another one
@@ -103,7 +104,7 @@ impl Quotas {
             remote_guarantee: AtomicU32::new(capacity),
             threads: (0..LISTS).map(counts).collect(),
             counting: AtomicUsize::new(0),
-            reported: AtomicI32::new(0),
+            reported: OwnLines(AtomicI32::new(0)),
         }
     }
 
@@ -130,8 +131,13 @@ impl Quotas {
     #[inline]
     pub(super) fn reserve(&self, own: &Own<'_>, owner: Owner) -> Result<(), Refusal> {
         let unreported = MOST_UNREPORTED * self.counting.load(Ordering::Relaxed) as i32;
-        let at_most = self.reported.load(Ordering::Relaxed) + unreported;
-        if i64::from(at_most) >= i64::from(self.capacity / 4) {
+        let at_most = self.reported.0.load(Ordering::Relaxed) + unreported;
+        let is_below = |bound: u32| i64::from(at_most) < i64::from(bound);
+        // While there is something left of the common half, ports are refused nothing. The check reads
+        // what other threads count.
+        let is_free =
+            is_below(self.capacity / 4) || is_below(self.capacity / 2) && !self.is_remote(owner);
+        if !is_free {
             self.check(owner)?;
         }
         self.count(own, owner, 1);
@@ -173,7 +179,7 @@ impl Quotas {
 
     pub(super) fn used(&self) -> u32 {
         let unreported = self.counting().iter().map(|it| it.unreported.load(Ordering::Relaxed));
-        (self.reported.load(Ordering::Relaxed) + unreported.sum::<i32>()).max(0) as u32
+        (self.reported.0.load(Ordering::Relaxed) + unreported.sum::<i32>()).max(0) as u32
     }
 
     pub(super) fn used_by(&self, owner: Owner) -> u32 {
@@ -209,7 +215,7 @@ impl Quotas {
         add(&owners[self.place(owner)]);
         let sum = add(unreported);
         if sum.abs() >= MOST_UNREPORTED {
-            self.reported.fetch_add(sum, Ordering::Relaxed);
+            self.reported.0.fetch_add(sum, Ordering::Relaxed);
             unreported.store(0, Ordering::Relaxed);
         }
     }
