@@ -1,7 +1,7 @@
 //! A packet in the graph.
 
 use crate::session::Guess;
-use crate::wire::{Headers, MacWord};
+use crate::wire::{Fragment, Headers, Plain, Role, protocol};
 use crate::{Adjacency, Deciders, Frame, Outcome, PortId, Verdict};
 
 /// Packets that travel the graph together.
@@ -30,8 +30,13 @@ pub struct Packet {
     pub hash: u64,
     /// The most likely record of its session.
     pub(crate) guess: Guess,
-    /// Source of the frame that came in.
-    pub(crate) source_mac: MacWord,
+    /// Whether it is whole, untagged, in one frame, and its checksum complete.
+    pub(crate) is_plain: bool,
+    /// Whether the fast path of the session lookup may take it: whole, and neither opens a TCP
+    /// connection nor quotes another packet.
+    pub(crate) may_pass: bool,
+    /// Traits of the ingress port; see [`crate::snapshot::PortLine`].
+    pub(crate) in_traits: u8,
     /// The parsed headers.
     pub headers: Headers,
     /// The rules that decided about its connection, if it was evaluated.
@@ -56,10 +61,21 @@ impl Packet {
             outcome: None,
             hash: 0,
             guess: Guess::default(),
-            source_mac: MacWord::default(),
+            is_plain: false,
+            may_pass: false,
+            in_traits: 0,
             headers: Headers::default(),
             by: Deciders::default(),
         }
+    }
+
+    /// Notes what the parser found beside the headers, for the fast paths of later nodes.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, plain: Option<Plain>) {
+        let Headers { role, fragment, flow, .. } = &self.headers;
+        let opens_tcp = *role == Role::Opens && flow.protocol == protocol::TCP;
+        self.may_pass = !opens_tcp && *role != Role::Quotes && *fragment == Fragment::Whole;
+        self.is_plain = plain.is_some_and(|plain| !plain.may_be_partial) && !self.frame.is_chain();
     }
 
     /// Whether the frame is sent out of `out_port`.

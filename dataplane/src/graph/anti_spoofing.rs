@@ -14,13 +14,14 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(port) = snapshot.line(packet.in_port) else {
         return Next::End(Outcome::PortGone);
     };
+    packet.in_traits = port.traits;
     if port.kind != PortKind::Pod {
         return match port.kind {
             PortKind::Uplink => from_uplink(context, packet),
             _ => from_host(context, packet),
         };
     }
-    if port.mac.is_some_and(|mac| packet.source_mac != mac) {
+    if port.mac.is_some_and(|mac| packet.headers.source_mac != mac) {
         return Next::End(Outcome::SpoofedMac);
     }
     let source = packet.headers.flow.source;
@@ -85,10 +86,12 @@ pub(super) fn onward(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         packet.outcome = Some(Outcome::TtlExpired);
         return Next::Node(Node::IcmpError);
     }
-    match packet.headers.fragment {
-        Fragment::Whole => {}
-        Fragment::First(_) => context.reassembly.note_first(),
-        Fragment::Later(_) => return Next::Node(Node::Reassembly),
+    if !packet.is_plain {
+        match packet.headers.fragment {
+            Fragment::Whole => {}
+            Fragment::First(_) => context.reassembly.note_first(),
+            Fragment::Later(_) => return Next::Node(Node::Reassembly),
+        }
     }
     session::guess(context, packet);
     Next::Node(Node::Session)

@@ -5,6 +5,7 @@ use crate::packet::Packet;
 use crate::wire::{self, Headers, Kind, vxlan};
 use crate::{Adjacency, Outcome, Underlay};
 
+#[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let refused = Next::End(Outcome::TunnelRefused);
     let Underlay::Overlay(overlay) = context.snapshot.underlay() else { return refused };
@@ -27,10 +28,13 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     context.memory.advance(&mut packet.frame, inside);
     let length = packet.frame.len();
     let frame = context.memory.bytes_mut(&mut packet.frame);
-    if let Err(outcome) = wire::parse_into(frame, length, &mut packet.headers) {
-        packet.headers = Headers::default();
-        return Next::End(outcome);
-    }
+    let plain = match wire::parse_into(frame, length, &mut packet.headers) {
+        Ok(plain) => plain,
+        Err(outcome) => {
+            packet.headers = Headers::default();
+            return Next::End(outcome);
+        }
+    };
     // Neighbour discovery happens on the underlay, never inside a tunnel.
     if !matches!(packet.headers.kind, Kind::Ipv4 | Kind::Ipv6) {
         return refused;
@@ -43,5 +47,6 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
     packet.from_peer = Adjacency::peer(peer);
     session::expect(context, packet);
+    packet.note(plain);
     anti_spoofing::onward(context, packet)
 }

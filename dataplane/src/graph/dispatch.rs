@@ -18,7 +18,7 @@ use crate::dns::DnsTap;
 use crate::packet::{Packet, VECTOR};
 use crate::policy::PolicyBatch;
 use crate::session::Sessions;
-use crate::{Memory, Now, OUTCOMES, PortId, Snapshot};
+use crate::{Memory, Now, OUTCOMES, Outcome, PortId, Snapshot};
 
 /// Indices of the packets queued for a node.
 struct List {
@@ -40,6 +40,17 @@ impl List {
         self.items[..self.length].last() == Some(&index)
     }
 }
+
+/// All packets of a vector, in their order.
+const IN_ORDER: [u8; VECTOR] = {
+    let mut items = [0; VECTOR];
+    let mut n = 0;
+    while n < VECTOR {
+        items[n] = n as u8;
+        n += 1;
+    }
+    items
+};
 
 /// One worker's graph.
 pub struct Graph {
@@ -207,7 +218,7 @@ impl Graph {
         if let Some(tracer) = &mut follower {
             tracer.begin(&context, packets);
         }
-        (0..packets.len()).for_each(|index| lists[first as usize].push(index as u8));
+        lists[first as usize] = List { length: packets.len(), items: IN_ORDER };
         for node in Node::ALL {
             let input = std::mem::replace(&mut lists[node as usize].length, 0);
             if input == 0 {
@@ -225,21 +236,25 @@ impl Graph {
                 }
                 let work = Work { node, from: at, until, counters };
                 macro_rules! each {
-                    ($module:ident, usually to $usual:ident) => {
-                        work.each::<false>(
-                            lists,
-                            packets,
-                            &mut context,
-                            Node::$usual,
-                            $module::step,
-                        )
-                    };
-                    ($module:ident reads frames, usually to $usual:ident) => {
-                        work.each::<true>(lists, packets, &mut context, Node::$usual, $module::step)
+                    ($work:ident, $module:ident :: $step:ident $($option:ident)*, usually to $usual:ident) => {{
+                        struct Of;
+                        impl Step for Of {
+                            const USUAL: Node = Node::$usual;
+                            $(const $option: bool = true;)*
+
+                            #[inline(always)]
+                            fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+                                $module::$step(context, packet)
+                            }
+                        }
+                        $work.each::<Of>(lists, packets, &mut context)
+                    }};
+                    ($module:ident $($option:ident)*, usually to $usual:ident) => {
+                        each!(work, $module::step $($option)*, usually to $usual)
                     };
                 }
                 match node {
-                    Node::Parse => each!(parse reads frames, usually to AntiSpoofing),
+                    Node::Parse => each!(parse READS_FRAMES, usually to AntiSpoofing),
                     Node::Neighbour => each!(neighbour, usually to Hold),
                     Node::AntiSpoofing => each!(anti_spoofing, usually to Session),
                     Node::Decapsulate => each!(decapsulate, usually to Session),
@@ -250,14 +265,8 @@ impl Graph {
                         if until > 0 {
                             let items = &lists[node as usize].items[..until];
                             reevaluate::batch(&mut context, packets, items);
-                            let work = Work { node, from: 0, until, counters };
-                            work.each::<false>(
-                                lists,
-                                packets,
-                                &mut context,
-                                Node::Rewrite,
-                                session::step_again,
-                            );
+                            let again = Work { node, from: 0, until, counters };
+                            each!(again, session::step_again, usually to Rewrite);
                         }
                     }
                     Node::Service => each!(service, usually to Policy),
@@ -270,9 +279,9 @@ impl Graph {
                     Node::Reassembly => each!(reassembly, usually to Rewrite),
                     // The caller holds them.
                     Node::Hold => {}
-                    Node::Rewrite => each!(rewrite reads frames, usually to Encapsulate),
+                    Node::Rewrite => each!(rewrite READS_FRAMES, usually to Encapsulate),
                     Node::IcmpError => each!(icmp_error, usually to Encapsulate),
-                    Node::Dns => each!(dns reads frames, usually to Encapsulate),
+                    Node::Dns => each!(dns READS_FRAMES, usually to Encapsulate),
                     Node::Encapsulate => each!(encapsulate, usually to Hold),
                 }
                 if let Some(tracer) = &mut follower {
@@ -307,63 +316,104 @@ struct Work<'a> {
 /// whole vector does not stay in the cache.)
 const AHEAD: usize = 6;
 
+/// A node's work on one packet.
+trait Step {
+    /// Where most packets go, if they do not end.
+    const USUAL: Node;
+    /// Whether it reads the packet's bytes.
+    const READS_FRAMES: bool = false;
+
+    fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next;
+}
+
 impl Work<'_> {
-    /// Runs `step` for each packet: one loop instance for each node. Most packets go to `usual`, or
-    /// end as the one before did.
-    #[inline(always)]
-    fn each<'c, const READS_FRAMES: bool>(
+    /// Runs a step for each packet: one loop for each node, with its step in it. Most packets go to
+    /// the usual node, or end as the one before did.
+    #[inline(never)]
+    fn each<S: Step>(
         &self,
         lists: &mut [List; NODES],
         packets: &mut [Packet],
-        context: &mut Context<'c>,
-        usual: Node,
-        step: impl Fn(&mut Context<'c>, &mut Packet) -> Next,
+        context: &mut Context<'_>,
     ) {
         let items = lists[self.node as usize].items;
         let items = &items[self.from..self.until];
-        let mut queued = lists[usual as usize].length;
-        let (mut last, mut times) = (None, 0);
-        macro_rules! handle {
-            ($index:expr, $packet:expr) => {
-                let packet = $packet;
-                match step(context, packet) {
-                    Next::Node(next) if next == usual => {
-                        lists[usual as usize].items[queued % VECTOR] = $index;
-                        queued += 1;
-                    }
-                    Next::Node(next) => {
-                        debug_assert!(self.node == next || self.node.next().contains(&next));
-                        lists[next as usize].push($index);
-                    }
-                    Next::End(outcome) => {
-                        packet.outcome = Some(outcome);
-                        // By their numbers: options of outcomes are dearer to compare.
-                        if last.map_or(OUTCOMES, |last| last as usize) != outcome as usize {
-                            self.counters.count_many(last, times);
-                            (last, times) = (Some(outcome), 0);
-                        }
-                        times += 1;
-                    }
-                }
-            };
-        }
-        if items.len() == packets.len() {
-            // The list has every packet: they are handled in their own order.
+        let mut ends = Ends { counters: self.counters, last: None, times: 0 };
+        if items.len() == packets.len() && lists[S::USUAL as usize].length == 0 {
+            // The list has every packet: they are handled in their own order. While all of them go to
+            // the usual node, so are they there.
+            lists[S::USUAL as usize].items = IN_ORDER;
+            let mut others = 0;
             for n in 0..packets.len() {
-                if READS_FRAMES && let Some(ahead) = packets.get(n + AHEAD) {
+                if S::READS_FRAMES
+                    && let Some(ahead) = packets.get(n + AHEAD)
+                {
                     context.memory.prefetch(&ahead.frame);
                 }
-                handle!(n as u8, &mut packets[n]);
+                if !self.handle::<S>(lists, &mut packets[n], context, n as u8, &mut ends) {
+                    others += 1;
+                } else if others > 0 {
+                    lists[S::USUAL as usize].items[n - others] = n as u8;
+                }
             }
+            lists[S::USUAL as usize].length = packets.len() - others;
         } else {
             for (n, &index) in items.iter().enumerate() {
-                if READS_FRAMES && let Some(ahead) = items.get(n + AHEAD) {
+                if S::READS_FRAMES
+                    && let Some(ahead) = items.get(n + AHEAD)
+                {
                     context.memory.prefetch(&packets[usize::from(*ahead)].frame);
                 }
-                handle!(index, &mut packets[usize::from(index)]);
+                let packet = &mut packets[usize::from(index)];
+                if self.handle::<S>(lists, packet, context, index, &mut ends) {
+                    lists[S::USUAL as usize].push(index);
+                }
             }
         }
-        self.counters.count_many(last, times);
-        lists[usual as usize].length = queued;
+        self.counters.count_many(ends.last, ends.times);
+    }
+
+    /// Runs the step for one packet, and queues it where it goes, but for the usual node; returns
+    /// whether it goes there.
+    #[inline(always)]
+    fn handle<S: Step>(
+        &self,
+        lists: &mut [List; NODES],
+        packet: &mut Packet,
+        context: &mut Context<'_>,
+        index: u8,
+        ends: &mut Ends<'_>,
+    ) -> bool {
+        match S::step(context, packet) {
+            Next::Node(next) if next == S::USUAL => return true,
+            Next::Node(next) => {
+                debug_assert!(self.node == next || self.node.next().contains(&next));
+                lists[next as usize].push(index);
+            }
+            Next::End(outcome) => {
+                packet.outcome = Some(outcome);
+                ends.count(outcome);
+            }
+        }
+        false
+    }
+}
+
+/// Counts outcomes: packets often end as the one before did.
+struct Ends<'a> {
+    counters: &'a Counters,
+    last: Option<Outcome>,
+    times: u64,
+}
+
+impl Ends<'_> {
+    #[inline(always)]
+    fn count(&mut self, outcome: Outcome) {
+        // By their numbers: options of outcomes are dearer to compare.
+        if self.last.map_or(OUTCOMES, |last| last as usize) != outcome as usize {
+            self.counters.count_many(self.last, self.times);
+            (self.last, self.times) = (Some(outcome), 0);
+        }
+        self.times += 1;
     }
 }

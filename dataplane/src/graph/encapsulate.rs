@@ -5,6 +5,7 @@ use crate::packet::Packet;
 use crate::wire::vxlan::{self, Ends, Vxlan};
 use crate::{Outcome, Underlay};
 
+#[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let (Underlay::Overlay(overlay), Some((port, Some(peer)))) =

@@ -2,34 +2,33 @@
 
 use super::{Context, Next, Node, session};
 use crate::packet::Packet;
-use crate::wire::{self, Headers, Kind, MacWord};
+use crate::wire::{self, Headers, Kind, Plain};
 
 #[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
-    if wire::parse_plain_v4(frame, length, &mut packet.headers)
-        && let Some(addresses) = frame.first_chunk()
-    {
-        packet.source_mac = MacWord::source_of(addresses);
-        packet.hash = context.sessions.hash_v4(&packet.headers.flow);
-        context.sessions.prefetch(packet.hash);
-        return Next::Node(Node::AntiSpoofing);
-    }
-    step_other(context, packet)
+    let Some(plain) = wire::parse_plain_v4(frame, length, &mut packet.headers) else {
+        return step_other(context, packet);
+    };
+    packet.hash = context.sessions.hash_v4(&packet.headers.flow);
+    go_on(context, packet, plain)
 }
 
 /// The same for packets that are not plain IPv4.
 #[inline(never)]
 fn step_other(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let (frame, length) = (context.memory.bytes(&packet.frame), packet.frame.len());
-    if let Some(addresses) = frame.first_chunk() {
-        packet.source_mac = MacWord::source_of(addresses);
-    }
-    if !wire::parse_plain_v6(frame, length, &mut packet.headers) {
+    let Some(plain) = wire::parse_plain_v6(frame, length, &mut packet.headers) else {
         return step_any(context, packet);
-    }
+    };
     packet.hash = context.sessions.hash_v6(&packet.headers.flow);
+    go_on(context, packet, plain)
+}
+
+#[inline(always)]
+fn go_on(context: &Context<'_>, packet: &mut Packet, plain: Plain) -> Next {
     context.sessions.prefetch(packet.hash);
+    packet.note(Some(plain));
     Next::Node(Node::AntiSpoofing)
 }
 
@@ -46,6 +45,7 @@ fn step_any(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         Ok(()) => match packet.headers.kind {
             Kind::Ipv4 | Kind::Ipv6 => {
                 session::expect(context, packet);
+                packet.note(None);
                 Next::Node(Node::AntiSpoofing)
             }
             Kind::Arp | Kind::NeighbourDiscovery => Next::Node(Node::Neighbour),

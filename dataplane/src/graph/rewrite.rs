@@ -3,7 +3,9 @@
 use super::{Context, Next, Node, Translation, dns};
 use crate::packet::Packet;
 use crate::snapshot::{Egress, Peer, PortId, PortLine};
-use crate::wire::{self, Fragment, Headers, checksum, crc32c, nested, partial_checksum, protocol};
+use crate::wire::{
+    self, ETHERNET, Fragment, Headers, checksum, crc32c, nested, partial_checksum, protocol,
+};
 use crate::{Outcome, Underlay};
 
 /// The way out of a packet.
@@ -51,22 +53,21 @@ fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Nex
         packet.outcome = Some(Outcome::TooBig);
         return Next::Node(Node::IcmpError);
     }
-    let sender = context.snapshot.line(packet.in_port).map_or(0, |sender| sender.traits);
+    let sender = packet.in_traits;
     if sender & PortLine::PARTIAL_CHECKSUMS != 0 {
         nested::complete(context.memory, &mut packet.frame, headers);
     }
     let translation = context.translations.get(usize::from(packet.translation));
-    let frame = if headers.vlan_tags > 0 || packet.frame.is_chain() {
-        forward_any(context, packet, exit.encapsulates);
-        context.memory.bytes_mut(&mut packet.frame)
-    } else {
+    let frame = if packet.is_plain {
         let frame = context.memory.bytes_mut(&mut packet.frame);
-        partial_checksum::complete(frame, headers);
-        checksum::decrement_ttl(frame, headers);
+        checksum::decrement_ttl_at(frame, ETHERNET, headers.kind);
         if let Some(translation) = translation {
             translate(frame, headers, translation);
         }
         frame
+    } else {
+        forward_any(context, packet, exit.encapsulates);
+        context.memory.bytes_mut(&mut packet.frame)
     };
     frame[..12].copy_from_slice(&exit.port.ethernet);
     if let Some(translation) = translation.filter(|it| it.returns) {
@@ -102,7 +103,8 @@ fn translate(frame: &mut [u8], headers: &Headers, translation: &Translation) {
     }
 }
 
-/// Removes VLAN tags, lowers the time to live and translates, in packets of several frames too.
+/// Removes VLAN tags, completes a partial checksum, lowers the time to live and translates, in packets
+/// of several frames too.
 #[inline(never)]
 fn forward_any(context: &Context<'_>, packet: &mut Packet, encapsulates: bool) {
     if packet.headers.vlan_tags > 0 {

@@ -16,9 +16,13 @@ use crate::{Adjacency, Outcome, PortKind, Snapshot};
 /// services refuses all other ports: an external one may be a cluster node's as well.
 #[inline]
 pub(super) fn is_wanted(snapshot: &Snapshot, flow: &Flow) -> bool {
+    !snapshot.services().is_empty() && is_for_any(snapshot, flow)
+}
+
+#[inline(never)]
+fn is_for_any(snapshot: &Snapshot, flow: &Flow) -> bool {
     let services = snapshot.services();
-    !services.is_empty()
-        && (services.is_claimed(flow.destination) || find(snapshot, flow).is_some())
+    services.is_claimed(flow.destination) || find(snapshot, flow).is_some()
 }
 
 /// The service that a flow is for.

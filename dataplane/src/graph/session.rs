@@ -51,18 +51,15 @@ pub(super) fn step_again(context: &mut Context<'_>, packet: &mut Packet) -> Next
 
 #[inline(always)]
 fn step_at<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
-    let headers = &packet.headers;
-    let may_pass = match headers.role {
-        Role::Follows => true,
-        Role::Opens => headers.flow.protocol != protocol::TCP,
-        Role::Quotes => false,
-    };
-    if may_pass && headers.fragment == Fragment::Whole {
-        match context.sessions.pass(packet.guess, &passing(context, headers)) {
+    if packet.may_pass {
+        match context.sessions.pass(packet.guess, &passing(context, &packet.headers)) {
             Ok(adjacency) => return pass(context, packet, adjacency),
             Err(Unpassed::Translated) => return translated::<FIRST>(context, packet),
             Err(Unpassed::Undecided) => {}
         }
+    }
+    if packet.guess.is_nothing() && packet.headers.role != Role::Quotes {
+        return opens(context, packet);
     }
     look::<FIRST>(context, packet)
 }

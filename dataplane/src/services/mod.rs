@@ -179,6 +179,7 @@ impl Services {
     }
 
     /// Whether there are no services.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }

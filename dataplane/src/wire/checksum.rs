@@ -32,6 +32,20 @@ pub fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
+/// Whether a sum is zero in one's complement: a multiple of 0xffff.
+#[inline(always)]
+pub(super) fn is_zero(sum: u64) -> bool {
+    // Only the quotients of multiples are as small as that (Hacker's Delight, section 10-17).
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    sum.wrapping_mul(INVERSE) <= u64::MAX / 0xffff
+}
+
+/// Whether a sum may fold to `folded`, which has 16 bits.
+#[inline(always)]
+pub(super) fn may_equal(sum: u64, folded: u64) -> bool {
+    is_zero(sum + (folded ^ 0xffff))
+}
+
 /// The sum of the pseudo header: the 8 (IPv4) or 32 (IPv6) address bytes, protocol and length.
 #[inline]
 pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
@@ -66,11 +80,16 @@ pub fn updated(checksum: u16, change: u64) -> u16 {
 }
 
 /// Lowers the time to live (or hop limit) by one and mends the IPv4 checksum (RFC 1624).
-#[inline(always)]
+#[inline]
 pub fn decrement_ttl(packet: &mut [u8], headers: &Headers) {
-    let l3 = usize::from(headers.l3);
-    if headers.kind == Kind::Ipv4 {
-        let header = &mut packet[l3..l3 + 12];
+    decrement_ttl_at(packet, headers.l3.into(), headers.kind);
+}
+
+/// The same where the IP header starts at `l3`.
+#[inline(always)]
+pub(crate) fn decrement_ttl_at(packet: &mut [u8], l3: usize, kind: Kind) {
+    let header = &mut packet[l3..l3 + 12];
+    if kind == Kind::Ipv4 {
         header[8] -= 1;
         // Such sums are the same in either order of bytes (RFC 1071, section 2).
         let old = u16::from_ne_bytes([header[10], header[11]]);
@@ -78,7 +97,7 @@ pub fn decrement_ttl(packet: &mut [u8], headers: &Headers) {
         let new = new + u16::from(carries);
         header[10..12].copy_from_slice(&new.to_ne_bytes());
     } else {
-        packet[l3 + 7] -= 1;
+        header[7] -= 1;
     }
 }
 
@@ -109,6 +128,8 @@ impl Sum {
 
 /// Offset of the checksum in a UDP header.
 pub(super) const UDP_FIELD: usize = 6;
+/// Offset of the checksum in a TCP header.
+pub(super) const TCP_FIELD: usize = 16;
 
 /// The checksum over what sums up to `sum`, for a field at this place in its header. A computed
 /// zero means "no checksum" to UDP, which has its other form instead (RFC 768).
@@ -145,6 +166,12 @@ mod tests {
             let mut sum = Sum::default();
             pieces.iter().for_each(|piece| sum.add(piece));
             prop_assert_eq!(fold(sum.total()), plain(&pieces.concat()));
+        }
+
+        #[test]
+        fn multiples_are_found(quotient in 0..u64::MAX / 0xffff, other: u64) {
+            prop_assert!(is_zero(quotient * 0xffff));
+            prop_assert_eq!(is_zero(other), other % 0xffff == 0);
         }
 
         #[test]

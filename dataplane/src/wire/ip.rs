@@ -2,7 +2,9 @@
 
 use acl::Address;
 
-use super::{Flow, Fragment, Headers, Kind, be16, checksum, transport, v4_at, v6_at};
+use super::{
+    Flow, Fragment, Headers, Kind, MacWord, Plain, be16, checksum, transport, v4_at, v6_at,
+};
 use crate::Outcome;
 
 /// Length of an IPv4 header without options.
@@ -61,26 +63,27 @@ pub(super) fn parse_v4(frame: &[u8], headers: &mut Headers) -> Result<(), Outcom
 const LEAST_SEGMENT: usize = 8;
 
 /// The fast path of the parser: untagged IPv4 without options or fragments, and TCP or UDP, with
-/// nothing wrong. `false` leaves it to the general parser, which names the fault (a test compares
+/// nothing wrong. `None` leaves it to the general parser, which names the fault (a test compares
 /// the two).
 #[inline(always)]
-pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers) -> bool {
+pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers) -> Option<Plain> {
     const L3: usize = super::ETHERNET;
     const L4: usize = L3 + V4_HEADER;
-    let Some(start) = frame.first_chunk::<{ L4 + LEAST_SEGMENT }>() else { return false };
+    let start = frame.first_chunk::<{ L4 + LEAST_SEGMENT }>()?;
     let short = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
     if short(12) != super::ETHERTYPE_IPV4 {
-        return false;
+        return None;
     }
+    let source_mac = MacWord::source_of(start.first_chunk().expect("longer"));
     let word =
         |at: usize| u32::from_be_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]);
     let total = usize::from(short(L3 + 2));
     let (source, destination) = (word(L3 + 12), word(L3 + 16));
     let is_one_host = |at: usize| IS_ONE_HOST[usize::from(start[at])];
     // Evaluated without branches: nearly all packets pass.
-    let is_plain = (start[6] & 1 == 0)
+    let is_plain = !source_mac.is_multicast()
         & (start[L3] == 0x45)
-        & (short(L3 + 6) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) == 0)
+        & !is_fragment(&start[L3..L4])
         & (total >= V4_HEADER + LEAST_SEGMENT)
         & (L3 + total <= length)
         & (length <= usize::from(u16::MAX))
@@ -89,10 +92,12 @@ pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers)
         & (source != destination)
         & header_sums_up(&start[L3..L4]);
     if !is_plain {
-        return false;
+        return None;
     }
     let (protocol, end) = (start[L3 + 9], L3 + total);
-    let Some((role, tcp_flags)) = plain_role(frame, protocol, L4, end) else { return false };
+    let (role, tcp_flags, sum) = plain_transport(frame, protocol, L4, end)?;
+    let payload = total - V4_HEADER;
+    let pseudo = u64::from(source) + u64::from(destination) + u64::from(protocol) + payload as u64;
     *headers = Headers {
         kind: Kind::Ipv4,
         role,
@@ -103,6 +108,7 @@ pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers)
         l4: L4 as u16,
         end: end as u16,
         fragment: Fragment::Whole,
+        source_mac,
         flow: Flow {
             source: Address::from_v4_bits(source),
             destination: Address::from_v4_bits(destination),
@@ -111,22 +117,23 @@ pub(crate) fn parse_plain_v4(frame: &[u8], length: usize, headers: &mut Headers)
             protocol,
         },
     };
-    true
+    Some(Plain { may_be_partial: checksum::may_equal(pseudo, sum) })
 }
 
 /// The same for IPv6 without extension headers.
 #[inline]
-pub(crate) fn parse_plain_v6(frame: &[u8], length: usize, headers: &mut Headers) -> bool {
+pub(crate) fn parse_plain_v6(frame: &[u8], length: usize, headers: &mut Headers) -> Option<Plain> {
     const L3: usize = super::ETHERNET;
     const L4: usize = L3 + V6_HEADER;
-    let Some(start) = frame.first_chunk::<{ L4 + LEAST_SEGMENT }>() else { return false };
+    let start = frame.first_chunk::<{ L4 + LEAST_SEGMENT }>()?;
     let short = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
     let end = L4 + usize::from(short(L3 + 4));
     let (source, destination) = (v6_at(start, L3 + 8), v6_at(start, L3 + 24));
     // Neither multicast nor of 0000::/8, where the unspecified address, the loopback address and
     // IPv4-mapped ones are.
     let is_one_host = |at: usize| start[at].wrapping_sub(1) < 0xfe;
-    let is_plain = (start[6] & 1 == 0)
+    let source_mac = MacWord::source_of(start.first_chunk().expect("longer"));
+    let is_plain = !source_mac.is_multicast()
         & (short(12) == super::ETHERTYPE_IPV6)
         & (start[L3] >> 4 == 6)
         & (end >= L4 + LEAST_SEGMENT)
@@ -136,10 +143,14 @@ pub(crate) fn parse_plain_v6(frame: &[u8], length: usize, headers: &mut Headers)
         & is_one_host(L3 + 24)
         & (source != destination);
     if !is_plain {
-        return false;
+        return None;
     }
     let protocol = start[L3 + 6];
-    let Some((role, tcp_flags)) = plain_role(frame, protocol, L4, end) else { return false };
+    let (role, tcp_flags, sum) = plain_transport(frame, protocol, L4, end)?;
+    let pseudo = checksum::sum_of(source.bits())
+        + checksum::sum_of(destination.bits())
+        + u64::from(protocol)
+        + (end - L4) as u64;
     *headers = Headers {
         kind: Kind::Ipv6,
         role,
@@ -150,6 +161,7 @@ pub(crate) fn parse_plain_v6(frame: &[u8], length: usize, headers: &mut Headers)
         l4: L4 as u16,
         end: end as u16,
         fragment: Fragment::Whole,
+        source_mac,
         flow: Flow {
             source,
             destination,
@@ -158,19 +170,29 @@ pub(crate) fn parse_plain_v6(frame: &[u8], length: usize, headers: &mut Headers)
             protocol,
         },
     };
-    true
+    Some(Plain { may_be_partial: checksum::may_equal(pseudo, sum) })
 }
 
-/// What a TCP or UDP header with nothing wrong may do to connections, and its TCP flags; there are
-/// [`LEAST_SEGMENT`] bytes of it.
+/// What a TCP or UDP header with nothing wrong may do to connections, its TCP flags and its
+/// checksum; there are [`LEAST_SEGMENT`] bytes of it.
+// The checksum is as wide as a register: as a part of one it would be packed and unpacked.
 #[inline(always)]
-fn plain_role(frame: &[u8], protocol: u8, l4: usize, end: usize) -> Option<(super::Role, u8)> {
+fn plain_transport(
+    frame: &[u8],
+    protocol: u8,
+    l4: usize,
+    end: usize,
+) -> Option<(super::Role, u8, u64)> {
+    let short = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     match protocol {
         super::protocol::UDP => {
-            let length = u16::from_be_bytes([frame[l4 + 4], frame[l4 + 5]]);
-            transport::udp_fits(length.into(), end - l4).then_some((super::Role::Opens, 0))
+            let fits = transport::udp_fits(short(l4 + 4).into(), end - l4);
+            fits.then(|| (super::Role::Opens, 0, short(l4 + checksum::UDP_FIELD).into()))
         }
-        super::protocol::TCP => transport::tcp_role(&frame[l4..end.min(frame.len())]),
+        super::protocol::TCP => {
+            let (role, flags) = transport::tcp_role(&frame[l4..end.min(frame.len())])?;
+            Some((role, flags, short(l4 + checksum::TCP_FIELD).into()))
+        }
         _ => None,
     }
 }
@@ -187,6 +209,14 @@ static IS_ONE_HOST: [bool; 256] = {
     table
 };
 
+/// Whether an IPv4 header is of a fragment.
+#[inline(always)]
+fn is_fragment(header: &[u8]) -> bool {
+    const BITS: u16 = (MORE_FRAGMENTS | FRAGMENT_OFFSET).to_be();
+    let word: [u8; 2] = header[6..8].try_into().expect("two bytes");
+    u16::from_ne_bytes(word) & BITS != 0
+}
+
 /// Whether the checksum of an IPv4 header without options is right.
 #[inline]
 fn header_sums_up(header: &[u8]) -> bool {
@@ -196,7 +226,7 @@ fn header_sums_up(header: &[u8]) -> bool {
     };
     let sum = word(0) + word(4) + word(8) + word(12) + word(16);
     // Folded it would be 0xffff, in either order of bytes. (It is not 0: the version is in it.)
-    sum.is_multiple_of(0xffff)
+    checksum::is_zero(sum)
 }
 
 #[inline]
@@ -412,7 +442,7 @@ pub(super) fn parse_quote(quote: &[u8], kind: Kind) -> Option<(Flow, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::parse_any;
+    use crate::wire::{parse_any, partial_checksum};
     use proptest::prelude::*;
     use testkit::packet::{tcp, udp};
 
@@ -465,9 +495,17 @@ mod tests {
                 false => parse_plain_v6(&frame, frame.len(), &mut quick),
             };
             let result = parse_any(&frame, frame.len(), &mut general);
-            if taken {
+            if let Some(plain) = taken {
                 prop_assert_eq!(result, Ok(()));
                 prop_assert_eq!(quick, general);
+                let is_partial = partial_checksum::find(&frame, &quick).is_some();
+                prop_assert!(plain.may_be_partial || !is_partial);
+                partial_checksum::renew_pseudo(&mut frame, &quick);
+                let renewed = match is_v4 {
+                    true => parse_plain_v4(&frame, frame.len(), &mut quick),
+                    false => parse_plain_v6(&frame, frame.len(), &mut quick),
+                };
+                prop_assert!(renewed.is_some_and(|plain| plain.may_be_partial));
             } else if changes.is_empty() {
                 prop_assert!(result.is_err());
             }

@@ -34,9 +34,15 @@ impl MacWord {
     /// The source of a frame, from the two addresses it starts with.
     #[inline]
     pub fn source_of(addresses: &[u8; 12]) -> Self {
-        let [.., a, b, c, d, e, f, g, h] = *addresses;
-        // The first two bytes are the destination's last.
-        Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> 16)
+        let last: [u8; 8] = addresses[4..].try_into().expect("eight bytes");
+        // The first two are the destination's last.
+        Self(u64::from_le_bytes(last) >> 16)
+    }
+
+    /// Whether it is a group's address, which no frame may come from.
+    #[inline]
+    pub(crate) fn is_multicast(self) -> bool {
+        self.0 & 1 != 0
     }
 }
 
@@ -166,6 +172,8 @@ pub struct Headers {
     pub end: u16,
     /// Place in a fragmented datagram.
     pub fragment: Fragment,
+    /// Source MAC address.
+    pub source_mac: MacWord,
     /// Both ends of the packet itself. (For the flow that an ICMP error quotes, see [`quoted`].)
     pub flow: Flow,
 }
@@ -200,6 +208,14 @@ impl Headers {
     }
 }
 
+/// A packet that a fast path of the parser took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain {
+    /// Whether the transport checksum equals the sum of the pseudo header modulo 0xffff. Otherwise it
+    /// is not partial.
+    pub(crate) may_be_partial: bool,
+}
+
 /// Parses and checks a whole frame.
 pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
     parse_prefix(frame, frame.len())
@@ -208,7 +224,7 @@ pub fn parse(frame: &[u8]) -> Result<Headers, Outcome> {
 /// The same for a packet of `length` bytes, of which `prefix` are the first.
 pub fn parse_prefix(prefix: &[u8], length: usize) -> Result<Headers, Outcome> {
     let mut headers = Headers::default();
-    parse_into(prefix, length, &mut headers).map(|()| headers)
+    parse_into(prefix, length, &mut headers).map(|_| headers)
 }
 
 pub(crate) use ip::{parse_plain_v4, parse_plain_v6};
@@ -220,23 +236,26 @@ pub(crate) fn parse_into(
     frame: &[u8],
     length: usize,
     headers: &mut Headers,
-) -> Result<(), Outcome> {
-    if parse_plain_v4(frame, length, headers) || parse_plain_v6(frame, length, headers) {
-        return Ok(());
+) -> Result<Option<Plain>, Outcome> {
+    let plain =
+        parse_plain_v4(frame, length, headers).or_else(|| parse_plain_v6(frame, length, headers));
+    match plain {
+        Some(plain) => Ok(Some(plain)),
+        None => parse_any(frame, length, headers).map(|()| None),
     }
-    parse_any(frame, length, headers)
 }
 
 /// The same for packets of every kind.
 pub(crate) fn parse_any(frame: &[u8], length: usize, headers: &mut Headers) -> Result<(), Outcome> {
-    if frame.len() < ETHERNET {
+    let Some(addresses) = frame.first_chunk().filter(|_| frame.len() >= ETHERNET) else {
         return Err(Outcome::Truncated);
-    }
+    };
     let Ok(end) = u16::try_from(length) else { return Err(Outcome::MalformedEthernet) };
     if frame[6] & 1 != 0 {
         return Err(Outcome::MalformedEthernet);
     }
-    *headers = Headers { end, ..Headers::default() };
+    let source_mac = MacWord::source_of(addresses);
+    *headers = Headers { end, source_mac, ..Headers::default() };
     let mut at = 12;
     let ethertype = loop {
         let Some(ethertype) = be16(frame, at) else { return Err(Outcome::Truncated) };

@@ -4,16 +4,13 @@
 //! header in the checksum field of TCP and UDP. Exactly that value is the sign of a partial checksum;
 //! completing a complete checksum that happens to have it does not change it.
 
-use super::checksum::{UDP_FIELD, fold, pseudo, sum_of};
+use super::checksum::{TCP_FIELD, UDP_FIELD, fold, may_equal, pseudo, sum_of};
 use super::{Flow, Fragment, Headers, Kind, protocol};
 use crate::frame::PartialChecksum;
 use crate::{Frame, Memory};
 
-/// Offset of the checksum in a TCP header.
-const TCP_FIELD: usize = 16;
-
 /// Finds the packet's partial checksum.
-#[inline(always)]
+#[inline]
 pub fn find(packet: &[u8], headers: &Headers) -> Option<PartialChecksum> {
     let field = field(headers)?;
     let at = usize::from(headers.l4) + field;
@@ -36,16 +33,13 @@ pub fn find(packet: &[u8], headers: &Headers) -> Option<PartialChecksum> {
     };
     let stated: [u8; 2] = packet[at..at + 2].try_into().expect("two bytes");
     let stated = u16::from_be_bytes(stated);
-    // One's complement numbers are equal if they are modulo 0xffff; the exact comparison is made
-    // only where that is so.
-    let may_be = (pseudo + u64::from(!stated)).is_multiple_of(0xffff);
-    let is_partial = may_be && stated == fold(pseudo);
+    let is_partial = may_equal(pseudo, stated.into()) && stated == fold(pseudo);
     if is_partial { PartialChecksum::new(headers.l4, field as u16) } else { None }
 }
 
 /// Completes the packet's checksum if it is partial, in a packet of one frame. Returns whether it
 /// was.
-#[inline(always)]
+#[inline]
 pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
     let Some(partial) = find(packet, headers) else { return false };
     partial.complete(&mut packet[..usize::from(headers.end)]);

@@ -19,7 +19,7 @@ use quota::Quotas;
 use acl::Address;
 
 use super::hash::FlowHash;
-use super::index::{ELSEWHERE, Index};
+use super::index::{ELSEWHERE, Index, NOTHING};
 use super::record::{Record, Seen, Words, forwarding_word, life_word};
 use super::region::Array;
 use super::store::Store;
@@ -71,6 +71,14 @@ impl Default for Guess {
     /// Anywhere.
     fn default() -> Self {
         Self(ELSEWHERE)
+    }
+}
+
+impl Guess {
+    /// Whether no record has the hash.
+    #[inline]
+    pub(crate) fn is_nothing(self) -> bool {
+        self.0 == NOTHING
     }
 }
 
