@@ -52,7 +52,8 @@ pub(super) fn step_again(context: &mut Context<'_>, packet: &mut Packet) -> Next
 #[inline(always)]
 fn step_at<const FIRST: bool>(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if packet.may_pass {
-        match context.sessions.pass(packet.guess, &passing(context, &packet.headers)) {
+        let headers = &packet.headers;
+        match context.sessions.pass(packet.guess, &headers.flow, || passing(context, headers)) {
             Ok(adjacency) => return pass(context, packet, adjacency),
             Err(Unpassed::Translated) => return translated::<FIRST>(context, packet),
             Err(Unpassed::Undecided) => {}

@@ -92,8 +92,7 @@ impl State {
     pub fn after(self, protocol: u8, flags: u8, forward: bool) -> Self {
         match protocol {
             protocol::TCP => self.after_tcp(flags, forward),
-            _ if forward => self,
-            _ => Self(self.0 | Self::ANSWERED),
+            _ => Self(self.0 | Self::ANSWERED * u8::from(!forward)),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::State;
 use super::record::life_word;
-use super::record::{Record, Seen, Words};
+use super::record::{Glimpse, Record, Seen, Words};
 use super::table::{Guess, Sessions};
 use crate::Adjacency;
 use crate::wire::{Flow, Mac};
@@ -47,18 +47,21 @@ pub struct Passing<'a> {
 
 impl Sessions {
     /// The adjacency of a packet whose session is at the guess. The packet must not be one that may
-    /// open a TCP connection.
+    /// open a TCP connection. `packet` is called when the record is of its flow.
     #[inline(always)]
-    pub fn pass(&self, guess: Guess, packet: &Passing<'_>) -> Result<Adjacency, Unpassed> {
+    pub fn pass<'a>(
+        &self,
+        guess: Guess,
+        flow: &Flow,
+        packet: impl FnOnce() -> Passing<'a>,
+    ) -> Result<Adjacency, Unpassed> {
         let undecided = Err(Unpassed::Undecided);
         let Some(record) = self.record(guess) else { return undecided };
-        let Some(seen) = record.read() else { return undecided };
-        if seen.is_translated() {
+        if record.seems_translated() {
             return Err(Unpassed::Translated);
         }
-        let direction = seen.words.direction_of(&Words::of(packet.flow));
-        let Some(forward) = direction else { return undecided };
-        self.go(record, &seen, forward, packet).ok_or(Unpassed::Undecided)
+        let Some(seen) = record.glimpse(flow) else { return undecided };
+        self.go(record, &seen, &packet()).ok_or(Unpassed::Undecided)
     }
 
     /// The same for a translated session; see [`TupleOrigin::Entering`](super::TupleOrigin).
@@ -72,30 +75,27 @@ impl Sessions {
         if !record.is_still(seen.sequence) || forward && !initiator.is(&words) {
             return None;
         }
-        let adjacency = self.go(record, &seen, forward, packet)?;
+        let Seen { forwarding, life, .. } = seen;
+        let adjacency = self.go(record, &Glimpse { forward, forwarding, life }, packet)?;
         let other = if forward { seen.words.flow() } else { initiator.flow() };
         Some(Translated { adjacency, forward, other, return_mac })
     }
 
     #[inline(always)]
-    fn go(
-        &self,
-        record: &Record,
-        seen: &Seen,
-        forward: bool,
-        packet: &Passing<'_>,
-    ) -> Option<Adjacency> {
+    fn go(&self, record: &Record, seen: &Glimpse, packet: &Passing<'_>) -> Option<Adjacency> {
         let protocol = packet.flow.protocol;
         let state = State(seen.life as u8);
         let idle_s = packet.now_s.saturating_sub((seen.life >> 32) as u32);
         let limits = self.limits();
         let is_idle = idle_s > limits.least && idle_s > limits.of(protocol, state);
-        let adjacency = Adjacency((seen.forwarding >> if forward { 16 } else { 0 }) as u16);
+        // Without a branch, as the direction changes from packet to packet.
+        let shift = u32::from(seen.forward) * 16;
+        let adjacency = Adjacency((seen.forwarding >> shift) as u16);
         let is_of_generation = (seen.forwarding >> 32) as u32 == packet.generation as u32;
         if is_idle | !is_of_generation | (adjacency == Adjacency::NONE) {
             return None;
         }
-        let after = state.after(protocol, packet.tcp_flags, forward);
+        let after = state.after(protocol, packet.tcp_flags, seen.forward);
         record.set_life(seen.life, life_word(seen.life, packet.now_s, after));
         Some(adjacency)
     }
@@ -162,13 +162,13 @@ mod tests {
             let now_s = 11 + idle_s;
             let guess = quick.guess(quick.hash(&flow));
             let passing = Passing { flow: &flow, tcp_flags: last, generation, now_s };
-            let translated = match quick.pass(guess, &passing) {
+            let translated = match quick.pass(guess, &flow, || passing) {
                 Err(Unpassed::Translated) => quick.pass_translated(guess, &passing),
                 _ => None,
             };
             let passed = match translated {
                 Some(it) => Some(it.adjacency),
-                None => quick.pass(guess, &passing).ok(),
+                None => quick.pass(guess, &flow, || passing).ok(),
             };
             let found = generally(general, &flow, last, now_s);
             if let Some(adjacency) = passed {

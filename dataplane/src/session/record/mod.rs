@@ -23,6 +23,8 @@
 
 mod words;
 
+use std::hint::select_unpredictable;
+
 use words::TRANSLATED;
 pub(super) use words::Words;
 
@@ -136,6 +138,15 @@ impl Seen {
             life: self.life,
         }
     }
+}
+
+/// What the fast path reads of a record in use.
+#[derive(Clone, Copy)]
+pub(super) struct Glimpse {
+    /// Whether the flow is of the initiator's direction.
+    pub(super) forward: bool,
+    pub(super) forwarding: u64,
+    pub(super) life: u64,
 }
 
 #[repr(align(64))]
@@ -265,6 +276,41 @@ impl Record {
         }
         let seen = self.load(sequence);
         self.is_still(sequence).then_some(seen)
+    }
+
+    /// Whether the session that is here seems to be translated: it may change at any time.
+    #[inline(always)]
+    pub(super) fn seems_translated(&self) -> bool {
+        self.words[ENDS].load(Ordering::Relaxed) & TRANSLATED != 0
+    }
+
+    /// The session that is here, if `flow` is its tuple or the reverse, and it is not translated.
+    // The direction is chosen without a branch: no predictor knows it. Words are compared as they are
+    // read, as few registers are left.
+    #[inline(always)]
+    pub(super) fn glimpse(&self, flow: &Flow) -> Option<Glimpse> {
+        let word = |n: usize| self.words[n].load(Ordering::Relaxed);
+        let sequence = self.words[SEQUENCE].load(Ordering::Acquire) & !HELD;
+        if sequence & 1 == 0 {
+            return None;
+        }
+        let (from, to) = (words::halves(flow.source), words::halves(flow.destination));
+        let source = [word(1), word(2)];
+        let from_source = words::differ(&source, &from);
+        let forward = from_source == 0;
+        let choose = |one: u64, other: u64| select_unpredictable(forward, one, other);
+        let far = [choose(to[0], from[0]), choose(to[1], from[1])];
+        let mut differs = choose(from_source, words::differ(&source, &to));
+        differs |= words::differ(&[word(3), word(4)], &far);
+        let ends = word(ENDS);
+        let ports = u32::from(flow.source_port) | u32::from(flow.destination_port) << 16;
+        let ports = select_unpredictable(forward, ports.rotate_left(16), ports);
+        differs |= u64::from((ends >> 32) as u32 ^ ports);
+        differs |= u64::from((ends >> 16) as u8 ^ flow.protocol);
+        differs |= ends & TRANSLATED;
+        let (forwarding, life) = (word(FORWARDING), word(LIFE));
+        let is_it = self.is_still(sequence) & (differs == 0);
+        is_it.then_some(Glimpse { forward, forwarding, life })
     }
 
     /// Whether everything read since the session was `sequence` belongs to that session.

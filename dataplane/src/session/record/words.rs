@@ -18,15 +18,20 @@ const PROTOCOL: u64 = 0xff << 16;
 pub(super) const TRANSLATED: u64 = 1 << 24;
 
 /// The bits in which two addresses differ, in one word.
-#[inline]
-fn differ(one: &[u64; 2], other: &[u64; 2]) -> u64 {
+#[inline(always)]
+pub(super) fn differ(one: &[u64; 2], other: &[u64; 2]) -> u64 {
     (one[0] ^ other[0]) | (one[1] ^ other[1])
+}
+
+/// The two words of an address.
+#[inline(always)]
+pub(super) fn halves(address: Address) -> [u64; 2] {
+    [(address.bits() >> 64) as u64, address.bits() as u64]
 }
 
 impl Words {
     #[inline]
     pub(in crate::session) fn of(flow: &Flow) -> Self {
-        let halves = |address: Address| [(address.bits() >> 64) as u64, address.bits() as u64];
         Self {
             source: halves(flow.source),
             destination: halves(flow.destination),
