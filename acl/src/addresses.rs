@@ -69,50 +69,53 @@ impl<'a> Addresses<'a> {
         beyond >> 32 != 0
     }
 
+    /// The same, sixteen addresses at a time.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512vl")]
+    #[target_feature(enable = "avx512f")]
     fn v4_bits_lanes(self, bits: &mut [u32]) -> bool {
         use std::arch::x86_64::{
-            __m128i, _mm_cvtsi128_si64, _mm_loadu_si128, _mm_or_si128, _mm_set_epi64x,
-            _mm_setzero_si128, _mm_srli_si128, _mm_ternarylogic_epi32, _mm512_mask_i32gather_epi32,
-            _mm512_setzero_si512,
+            __m512i, _mm_loadu_si128, _mm512_castsi128_si512, _mm512_inserti32x4,
+            _mm512_ternarylogic_epi32, _mm512_test_epi32_mask, _mm512_unpacklo_epi32,
+            _mm512_unpacklo_epi64,
         };
 
-        use crate::simd::lanes::{LANES, first, multiples, store_first};
+        use crate::simd::lanes::{LANES, load, splat, store};
 
         assert!(bits.len() <= self.count);
-        let places = multiples(self.stride as u32);
-        let mut address = self.first;
-        for bits in bits.chunks_mut(LANES) {
-            let (mask, none) = (first(bits.len()), _mm512_setzero_si512());
-            // SAFETY: so many addresses stand at this distance from here on.
-            let low =
-                unsafe { _mm512_mask_i32gather_epi32::<1>(none, mask, places, address.cast()) };
-            store_first(bits, low);
-            address = address.wrapping_byte_add(self.stride * LANES);
-        }
-        // Any bit that differs from the IPv4-mapped form, four addresses at a time.
-        let mapped = Address::from_v4_bits(0).bits();
-        let mapped = _mm_set_epi64x((mapped >> 64) as i64, mapped as i64);
-        let beyond = |before: __m128i, at: usize| {
+        // The words of an IPv4-mapped address, the lowest first, but the lowest.
+        let mapped = load(&[0, 0xffff, 0, 0, 0, 0xffff, 0, 0, 0, 0xffff, 0, 0, 0, 0xffff, 0, 0]);
+        let mut beyond = splat(0);
+        let (sixteens, others) = bits.as_chunks_mut::<LANES>();
+        let left = sixteens.len() * LANES;
+        for (at, bits) in sixteens.iter_mut().enumerate() {
             // SAFETY: so many addresses stand at this distance; the load needs no alignment.
-            let address = unsafe { _mm_loadu_si128(self.first.byte_add(at * self.stride).cast()) };
-            // before | (address ^ mapped)
-            _mm_ternarylogic_epi32::<0xf6>(before, address, mapped)
-        };
-        let none = _mm_setzero_si128();
-        let (mut a, mut b, mut c, mut d) = (none, none, none, none);
-        let fours = bits.len() / 4 * 4;
-        for at in (0..fours).step_by(4) {
-            (a, b) = (beyond(a, at), beyond(b, at + 1));
-            (c, d) = (beyond(c, at + 2), beyond(d, at + 3));
+            let address = |n: usize| unsafe {
+                _mm_loadu_si128(self.first.byte_add((at * LANES + n) * self.stride).cast())
+            };
+            // Four addresses, each the fourth after the one before.
+            let four = |n: usize| {
+                let some = _mm512_castsi128_si512(address(n));
+                let some = _mm512_inserti32x4::<1>(some, address(n + 4));
+                let some = _mm512_inserti32x4::<2>(some, address(n + 8));
+                _mm512_inserti32x4::<3>(some, address(n + 12))
+            };
+            let fours = [four(0), four(1), four(2), four(3)];
+            for four in fours {
+                // beyond | (four ^ mapped)
+                beyond = _mm512_ternarylogic_epi32::<0xf6>(beyond, four, mapped);
+            }
+            let pairs = |a: __m512i, b: __m512i| _mm512_unpacklo_epi32(a, b);
+            let (low, high) = (pairs(fours[0], fours[1]), pairs(fours[2], fours[3]));
+            store(bits, _mm512_unpacklo_epi64(low, high));
         }
-        for at in fours..bits.len() {
-            a = beyond(a, at);
+        let mut rest = 0;
+        for (address, bits) in self.iter().skip(left).zip(others) {
+            *bits = address.bits() as u32;
+            rest |= address.beyond_v4();
         }
-        let all = _mm_or_si128(_mm_or_si128(a, b), _mm_or_si128(c, d));
-        let (low, high) = (_mm_cvtsi128_si64(all), _mm_cvtsi128_si64(_mm_srli_si128::<8>(all)));
-        low as u64 >> 32 | high as u64 != 0
+        // All words but the lowest of each address.
+        let upper = load(&[0, !0, !0, !0, 0, !0, !0, !0, 0, !0, !0, !0, 0, !0, !0, !0]);
+        rest >> 32 != 0 || _mm512_test_epi32_mask(beyond, upper) != 0
     }
 }
 

@@ -5,8 +5,8 @@
 use std::arch::x86_64::{
     __m512i, __mmask16, _mm512_add_epi32, _mm512_and_si512, _mm512_castsi512_si256,
     _mm512_extracti64x4_epi64, _mm512_i32gather_epi32, _mm512_i32gather_epi64, _mm512_loadu_si512,
-    _mm512_mask_i32gather_epi32, _mm512_mask_storeu_epi32, _mm512_mullo_epi32,
-    _mm512_permutex2var_epi32, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_storeu_si512,
+    _mm512_mask_i32gather_epi32, _mm512_mullo_epi32, _mm512_permutex2var_epi32, _mm512_set1_epi32,
+    _mm512_setzero_si512, _mm512_storeu_si512,
 };
 use std::mem::offset_of;
 
@@ -18,6 +18,9 @@ pub(crate) const LANES: usize = 16;
 
 /// Steps of so many keys in a vector.
 pub(crate) const STEPS: usize = VECTOR / LANES;
+
+/// Steps that are taken together, so that as many gathers are in flight.
+pub(crate) const IN_FLIGHT: usize = 4;
 
 /// Sixteen numbers of 32 bits.
 pub(crate) type Lanes = __m512i;
@@ -54,32 +57,29 @@ pub(crate) fn store(numbers: &mut [u32; LANES], lanes: Lanes) {
     unsafe { _mm512_storeu_si512(numbers.as_mut_ptr().cast(), lanes) }
 }
 
-/// Stores the first lanes, as many as there are numbers.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(crate) fn store_first(numbers: &mut [u32], lanes: Lanes) {
-    // SAFETY: lanes beyond the numbers are not stored.
-    unsafe { _mm512_mask_storeu_epi32(numbers.as_mut_ptr().cast(), first(numbers.len()), lanes) }
-}
-
 /// A mask of the first lanes.
 #[inline(always)]
 pub(crate) fn first(count: usize) -> __mmask16 {
     ((1_u32 << count.min(LANES)) - 1) as __mmask16
 }
 
-/// The four bytes at byte `OFFSET` of up to sixteen keys, all of them in fields; 0 in lanes beyond.
+/// The four bytes at byte `OFFSET` of the first keys, all of them in fields; 0 in lanes beyond.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(crate) fn of_keys<const OFFSET: usize>(keys: &[Key]) -> Lanes {
+pub(crate) fn of_keys<const OFFSET: usize, const N: usize>(keys: &[Key]) -> [Lanes; N] {
     const { assert!(OFFSET + 4 <= offset_of!(Key, tcp_flags) + 1, "what follows is padding") };
-    let at = multiples(size_of::<Key>() as u32);
-    let mask = first(keys.len());
-    // SAFETY: a key is as long as the distance of two lanes, and lanes beyond the keys are not read.
-    unsafe {
-        let bytes = keys.as_ptr().cast::<u8>().add(OFFSET);
-        _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask, at, bytes.cast())
+    let places = multiples(size_of::<Key>() as u32);
+    let mut lanes = [_mm512_setzero_si512(); N];
+    for (at, lanes) in lanes.iter_mut().enumerate() {
+        let keys = keys.get(at * LANES..).unwrap_or_default();
+        let mask = first(keys.len());
+        // SAFETY: a key is as long as the distance of two lanes, and lanes beyond the keys are not read.
+        *lanes = unsafe {
+            let bytes = keys.as_ptr().cast::<u8>().wrapping_add(OFFSET);
+            _mm512_mask_i32gather_epi32::<1>(*lanes, mask, places, bytes.cast())
+        };
     }
+    lanes
 }
 
 /// The words at these places.

@@ -27,13 +27,11 @@ use ahash::RandomState;
 
 use super::ends::{Ends, Kind};
 use super::field::{Both, Field};
-#[cfg(target_arch = "x86_64")]
-use super::lists::ListLanes;
 use super::lists::{Effective, ListId, MakeLists, add};
 use super::transport::{Matching, TooMany};
 use super::tuples::Numbered;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{LANES, halves, load, pairs, plus, splat, store, words};
+use crate::simd::lanes::{Lanes, halves, pairs, plus, splat, words};
 
 /// Lists by pair of classes.
 #[derive(Debug)]
@@ -281,36 +279,40 @@ impl Layer {
         }
     }
 
-    /// The lists of many keys, by their records in the fields that this layer is for, as layer `number`.
+    /// The lists of keys, by their records in the fields that this layer is for, as layer `number`.
     #[cfg(target_arch = "x86_64")]
+    #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn lists_lanes(
+    pub(super) fn lists_lanes<const N: usize>(
         &self,
         fields: &[Field; 2],
         number: usize,
-        records: [&[[u32; LANES]]; 2],
-        classes: &[[u32; LANES]],
-        lists: &mut ListLanes,
-    ) {
-        for ((source, destination), at) in records[0].iter().zip(records[1]).zip(&mut lists.cells) {
-            let source = fields[0].class_lanes(load(source), number);
-            let destination = fields[1].class_lanes(load(destination), number);
+        [sources, destinations]: &[[Lanes; N]; 2],
+    ) -> [[Lanes; 2]; N] {
+        let (mut pairs_of, mut cells) = ([[splat(0); 2]; N], [splat(0); N]);
+        for at in 0..N {
+            let source = fields[0].class_lanes(sources[at], number);
+            pairs_of[at] = [source, fields[1].class_lanes(destinations[at], number)];
+        }
+        for (cell, [source, destination]) in cells.iter_mut().zip(pairs_of) {
             let block = plus(source, _mm512_srli_epi32::<{ BLOCK.ilog2() }>(destination));
             // SAFETY: as for one pair.
             let block = unsafe { words(&self.index, block) };
             let within = _mm512_and_si512(destination, splat(BLOCK as u32 - 1));
-            store(at, plus(_mm512_slli_epi32::<{ BLOCK.ilog2() }>(block), within));
+            *cell = plus(_mm512_slli_epi32::<{ BLOCK.ilog2() }>(block), within);
         }
-        let parts = lists.cells.iter_mut().zip(&mut lists.rules);
-        for (classes, (at, rules)) in classes.iter().zip(parts) {
+        for cell in &mut cells {
             // SAFETY: likewise, and there is one more number.
-            let list = unsafe {
-                let number = halves(&self.cells, load(at));
-                pairs(ListId::words(&self.lists), plus(number, number))
-            };
-            store(at, plus(list[0], load(classes)));
-            store(rules, list[1]);
+            let number = unsafe { halves(&self.cells, *cell) };
+            *cell = plus(number, number);
         }
+        // SAFETY: likewise.
+        cells.map(|at| unsafe { pairs(ListId::words(&self.lists), at) })
+    }
+
+    /// Visits the lists of pairs.
+    pub(super) fn each_list(&mut self, visit: impl FnMut(&mut ListId)) {
+        self.lists.iter_mut().for_each(visit);
     }
 
     /// Lists of pairs.

@@ -20,14 +20,14 @@ use std::mem::offset_of;
 
 use super::ends::{Ends, Kind};
 use super::lists::ListId;
-use super::ranges::Ranges;
 #[cfg(target_arch = "x86_64")]
-use super::{lists::ListLanes, lookup::addresses};
+use super::lookup::addresses;
+use super::ranges::Ranges;
 use crate::Address;
 #[cfg(target_arch = "x86_64")]
 use crate::Key;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{LANES, Lanes, load, of_keys, pairs, plus, splat, store, words};
+use crate::simd::lanes::{LANES, Lanes, load, of_keys, pairs, plus, splat, words};
 
 /// The records of one field.
 #[derive(Debug)]
@@ -176,52 +176,74 @@ impl Field {
         }
     }
 
+    /// Visits the lists of all records.
+    pub(super) fn each_list(&mut self, mut visit: impl FnMut(&mut ListId)) {
+        for record in self.records.chunks_mut(self.stride as usize) {
+            let mut list = ListId { cells: record[0], rules: record[1] };
+            visit(&mut list);
+            (record[0], record[1]) = (list.cells, list.rules);
+        }
+    }
+
     #[inline(always)]
     pub(super) fn list(&self, record: u32) -> ListId {
         ListId { cells: self.word(record), rules: self.word(record + 1) }
     }
 
-    /// Where the records of many keys are, those of the only kind by which rules name this field.
+    /// Where the records of many keys are, if rules name this field by networks.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512vl,popcnt")]
-    pub(super) fn records_lanes(&self, at: usize, keys: &[Key], records: &mut [[u32; LANES]]) {
+    #[inline]
+    pub(super) fn find_nets(&self, at: usize, keys: &[Key], records: &mut [u32]) {
         if let Some(nets) = &self.nets {
-            nets.find_each(addresses(keys, at), &mut records.as_flattened_mut()[..keys.len()]);
-            return;
-        }
-        let (known, stride) = (splat(self.identities), splat(self.stride));
-        for (keys, records) in keys.chunks(LANES).zip(records) {
-            let record = if self.identities == 0 {
-                splat(self.any)
-            } else {
-                let identity = match at {
-                    0 => of_keys::<{ offset_of!(Key, source_identity) }>(keys),
-                    _ => of_keys::<{ offset_of!(Key, destination_identity) }>(keys),
-                };
-                // Identity 0 is in no set.
-                let is_known = _mm512_cmplt_epu32_mask(identity, known);
-                let offset = _mm512_maskz_mullo_epi32(is_known, identity, stride);
-                plus(splat(self.identities_at), offset)
-            };
-            store(records, record);
+            nets.find_each(addresses(keys, at), records);
         }
     }
 
-    /// The lists of many keys' records.
+    /// The records of the first keys, those of the only kind by which rules name this field; of networks
+    /// they are `found`.
     #[cfg(target_arch = "x86_64")]
+    #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn lists_lanes(
+    pub(super) fn records_lanes<const N: usize>(
         &self,
-        records: &[[u32; LANES]],
-        classes: &[[u32; LANES]],
-        lists: &mut ListLanes,
-    ) {
-        let lists = lists.cells.iter_mut().zip(&mut lists.rules);
-        for ((records, classes), (cells, rules)) in records.iter().zip(classes).zip(lists) {
+        at: usize,
+        keys: &[Key],
+        found: &[[u32; LANES]],
+    ) -> [Lanes; N] {
+        let mut records = [splat(self.any); N];
+        if self.nets.is_some() {
+            for (record, found) in records.iter_mut().zip(found) {
+                *record = load(found);
+            }
+        } else if self.identities > 0 {
+            records = match at {
+                0 => of_keys::<{ offset_of!(Key, source_identity) }, N>(keys),
+                _ => of_keys::<{ offset_of!(Key, destination_identity) }, N>(keys),
+            };
+            let (known, stride) = (splat(self.identities), splat(self.stride));
+            for record in &mut records {
+                // Identity 0 is in no set.
+                let is_known = _mm512_cmplt_epu32_mask(*record, known);
+                let offset = _mm512_maskz_mullo_epi32(is_known, *record, stride);
+                *record = plus(splat(self.identities_at), offset);
+            }
+        }
+        records
+    }
+
+    /// The lists of records, each its cells and its rules; without cells if rows are [plain](Rows::plain).
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn lists_lanes<const N: usize>(
+        &self,
+        records: &[Lanes; N],
+        plain: bool,
+    ) -> [[Lanes; 2]; N] {
+        match plain {
+            true => records.map(|record| [splat(0), self.word_lanes(record, 1)]),
             // SAFETY: as for `word`.
-            let list = unsafe { pairs(&self.records, load(records)) };
-            store(cells, plus(list[0], load(classes)));
-            store(rules, list[1]);
+            false => records.map(|record| unsafe { pairs(&self.records, record) }),
         }
     }
 

@@ -1,24 +1,25 @@
 //! Lookups of vectors with AVX-512: every step for sixteen keys at once.
 //!
 //! ```text
-//! transport classes, records    of all keys
-//! lists of a field              of all keys, then their first rules
-//! lists of pairs                likewise
+//! records of networks                          of all keys
+//! transport classes, lists and first rules     of 64 keys at a time
+//! probes of tuples                             of all keys
 //! ```
 //!
-//! A step reads what the step before stored for the whole vector, so that few gathers wait for others.
-//! Lanes beyond the last key are those of a key of zeros, whose places are valid.
+//! A gather waits long for its place. So each step is taken for 64 keys before the next one, which keeps four
+//! gathers in flight, and what is known of these keys stays in registers. Lanes beyond the last key are those
+//! of a key of zeros, whose places are valid.
 
 #![allow(unsafe_code)]
 
-use super::lists::{ListId, ListLanes, NONE, Rows};
+use super::lists::{ListId, NONE, Rows};
 use super::plan::{BothEnds, ByEnds, Decide, Parts};
 use super::transport::TransportClasses;
 use crate::Key;
-use crate::simd::lanes::{LANES, STEPS, load, plus, splat, store};
-use crate::simd::{Form, VECTOR, form};
+use crate::simd::lanes::{IN_FLIGHT, LANES, Lanes, STEPS, splat, store};
+use crate::simd::{Form, form};
 
-/// Finds the first rule that structures hold for each key, [`VECTOR`] at most. False, and nothing found, if
+/// Finds the first rule that structures hold for each key, as many as a vector has at most. False, and nothing found, if
 /// the processor or the structures have no such form.
 #[inline]
 pub(super) fn look_up(parts: &Parts, keys: &[Key], found: &mut [u32]) -> bool {
@@ -31,49 +32,81 @@ pub(super) fn look_up(parts: &Parts, keys: &[Key], found: &mut [u32]) -> bool {
     can
 }
 
+/// What is known of all keys of a vector.
+pub(super) struct Vector {
+    /// Where the records of sources and destinations are.
+    pub(super) records: [[[u32; LANES]; STEPS]; 2],
+    /// Transport classes.
+    pub(super) classes: [[u32; LANES]; STEPS],
+    /// The first rules found.
+    pub(super) best: [[u32; LANES]; STEPS],
+}
+
 impl ByEnds {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,popcnt")]
     fn lookup_lanes(&self, of: &TransportClasses, rows: &Rows, keys: &[Key], found: &mut [u32]) {
-        let steps = keys.len().div_ceil(LANES).min(STEPS);
-        let mut classes = [[0; LANES]; STEPS];
-        of.classes_lanes(keys, &mut classes[..steps]);
-        let mut records = [[0; VECTOR]; 2];
-        for (at, (field, records)) in self.fields.iter().zip(&mut records).enumerate() {
-            if field.has_lists.contains(&true) || field.has_classes.contains(&true) {
-                field.records_lanes(at, keys, &mut records.as_chunks_mut().0[..steps]);
-            }
+        let nothing = [[0; LANES]; STEPS];
+        let mut vector = Vector { records: [nothing; 2], classes: nothing, best: nothing };
+        for (at, (field, records)) in self.fields.iter().zip(&mut vector.records).enumerate() {
+            field.find_nets(at, keys, &mut records.as_flattened_mut()[..keys.len()]);
         }
-        let [sources, destinations] = &records;
-        let of_keys = [&sources.as_chunks().0[..steps], &destinations.as_chunks().0[..steps]];
-        let mut best = [[NONE; LANES]; STEPS];
-        let best = &mut best[..steps];
-        let mut lists = ListLanes { cells: [[0; LANES]; STEPS], rules: [[0; LANES]; STEPS] };
-        for (field, records) in self.fields.iter().zip(of_keys) {
+        let mut step = 0;
+        let steps = keys.len().div_ceil(LANES).min(STEPS);
+        while step < steps {
+            let left = &keys[step * LANES..];
+            step += if steps - step < IN_FLIGHT {
+                self.decide_lanes::<1>(of, rows, left, step, &mut vector)
+            } else {
+                self.decide_lanes::<IN_FLIGHT>(of, rows, left, step, &mut vector)
+            };
+        }
+        if let BothEnds::Tuples(tuples) = &self.both {
+            tuples.probe_lanes(&self.fields, rows, steps, &mut vector);
+        }
+        found.copy_from_slice(&vector.best.as_flattened()[..found.len()]);
+    }
+
+    /// Takes the lists of so many steps of keys, which begin at `step`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vl")]
+    fn decide_lanes<const N: usize>(
+        &self,
+        of: &TransportClasses,
+        rows: &Rows,
+        keys: &[Key],
+        step: usize,
+        vector: &mut Vector,
+    ) -> usize {
+        let classes: [Lanes; N] = of.classes_lanes(keys);
+        let records: [[Lanes; N]; 2] = [0, 1]
+            .map(|at: usize| self.fields[at].records_lanes(at, keys, &vector.records[at][step..]));
+        let mut best = [splat(NONE); N];
+        for (field, records) in self.fields.iter().zip(&records) {
             if field.has_lists.contains(&true) {
-                field.lists_lanes(records, &classes, &mut lists);
-                rows.first_lanes(&lists, best);
+                let lists = field.lists_lanes(records, rows.plain);
+                rows.first_lanes(lists, &classes, &mut best);
             }
         }
         if self.any != ListId::EMPTY {
-            let parts = lists.cells.iter_mut().zip(&mut lists.rules);
-            for (classes, (cells, rules)) in classes.iter().zip(parts) {
-                store(cells, plus(load(classes), splat(self.any.cells)));
-                store(rules, splat(self.any.rules));
-            }
-            rows.first_lanes(&lists, best);
+            let any = [splat(self.any.cells), splat(self.any.rules)];
+            rows.first_lanes([any; N], &classes, &mut best);
         }
-        match &self.both {
-            BothEnds::Nothing => {}
-            BothEnds::Crossed(crossed) => {
-                for (number, layer) in crossed.layers.iter().enumerate() {
-                    layer.lists_lanes(&self.fields, number, of_keys, &classes, &mut lists);
-                    rows.first_lanes(&lists, best);
-                }
-            }
-            BothEnds::Tuples(tuples) => {
-                tuples.probe_lanes(&self.fields, &records, &classes, rows, best);
+        if let BothEnds::Crossed(crossed) = &self.both {
+            for (number, layer) in crossed.layers.iter().enumerate() {
+                let lists = layer.lists_lanes(&self.fields, number, &records);
+                rows.first_lanes(lists, &classes, &mut best);
             }
         }
-        found.copy_from_slice(&best.as_flattened()[..found.len()]);
+        for at in 0..N {
+            store(&mut vector.best[step + at], best[at]);
+        }
+        if let BothEnds::Tuples(_) = &self.both {
+            for at in 0..N {
+                store(&mut vector.classes[step + at], classes[at]);
+                store(&mut vector.records[0][step + at], records[0][at]);
+                store(&mut vector.records[1][step + at], records[1][at]);
+            }
+        }
+        N
     }
 }

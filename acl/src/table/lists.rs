@@ -8,6 +8,9 @@
 //! list ->  cells:  transport class ->  place in the list (0: none)
 //!          rules:  place           ->  rule
 //! ```
+//!
+//! Where lists and classes are few, rows are *plain*: the class itself is the place, and `rules` has a rule for
+//! each. That is one load less.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +23,7 @@ use ahash::RandomState;
 use super::transport::{Matching, TooMany};
 use crate::Key;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{LANES, STEPS, halves, load, plus, store, words};
+use crate::simd::lanes::{Lanes, halves, plus, splat, words};
 
 /// No rule.
 pub(super) const NONE: u32 = u32::MAX;
@@ -126,12 +129,17 @@ pub(super) fn add(to: &mut [u64], bits: &[u64]) -> bool {
 /// Lists decided by class.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// By row and class, and one more number.
+    /// By row and class, and one more number; not for plain rows.
     cells: Vec<u16>,
     rules: Vec<u32>,
     /// Cells in a row.
     classes: usize,
+    /// Whether a list has a rule for each class.
+    pub(super) plain: bool,
 }
+
+/// Most numbers in plain rows: 64 KiB.
+pub(super) const PLAIN: usize = 1 << 14;
 
 impl Rows {
     /// Transport classes there are.
@@ -143,38 +151,47 @@ impl Rows {
         self.cells.len() * 2 + self.rules.len() * 4
     }
 
-    /// Takes the first rule of each list into `best`.
+    /// Takes the first rules of lists, each its cells and its rules, that keys of these classes match into
+    /// `best`.
     #[cfg(target_arch = "x86_64")]
+    #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn first_lanes(&self, lists: &ListLanes, best: &mut [[u32; LANES]]) {
-        for ((cells, rules), best) in lists.cells.iter().zip(&lists.rules).zip(best) {
-            // SAFETY: as for one key, and there is one more cell.
-            let found = unsafe {
-                let place = halves(&self.cells, load(cells));
-                words(&self.rules, plus(load(rules), place))
+    pub(super) fn first_lanes<const N: usize>(
+        &self,
+        lists: [[Lanes; 2]; N],
+        classes: &[Lanes; N],
+        best: &mut [Lanes; N],
+    ) {
+        let mut rules = [splat(0); N];
+        for at in 0..N {
+            let place = match self.plain {
+                true => classes[at],
+                // SAFETY: as for one key, and there is one more cell.
+                false => unsafe { halves(&self.cells, plus(lists[at][0], classes[at])) },
             };
-            store(best, _mm512_min_epu32(load(best), found));
+            rules[at] = plus(lists[at][1], place);
+        }
+        for at in 0..N {
+            // SAFETY: as for one key.
+            best[at] = _mm512_min_epu32(best[at], unsafe { words(&self.rules, rules[at]) });
         }
     }
-}
-
-/// The lists of many keys.
-#[cfg(target_arch = "x86_64")]
-pub(super) struct ListLanes {
-    /// Where each begins, plus the key's class.
-    pub(super) cells: [[u32; LANES]; STEPS],
-    pub(super) rules: [[u32; LANES]; STEPS],
 }
 
 impl Lists for &Rows {
     #[inline(always)]
     fn first(self, list: ListId, class: u32, _: &Key, _: u32) -> u32 {
-        let cell = list.cells as usize + class as usize;
-        debug_assert!(cell < self.cells.len());
-        // SAFETY: a list is one that the builder of these rows made, which added a cell for every
-        // class, and classes are those that the builder was given.
-        let place = unsafe { *self.cells.get_unchecked(cell) };
-        let rule = list.rules as usize + usize::from(place);
+        let place = match self.plain {
+            true => class as usize,
+            false => {
+                let cell = list.cells as usize + class as usize;
+                debug_assert!(cell < self.cells.len());
+                // SAFETY: a list is one that the builder of these rows made, which added a cell for
+                // every class, and classes are those that the builder was given.
+                usize::from(unsafe { *self.cells.get_unchecked(cell) })
+            }
+        };
+        let rule = list.rules as usize + place;
         debug_assert!(rule < self.rules.len());
         // SAFETY: the builder added so many rules as the cells of a list have places, or more.
         unsafe { *self.rules.get_unchecked(rule) }
@@ -196,13 +213,34 @@ impl<'a> RowsBuilder<'a> {
     /// Rows of so many cells at most.
     pub(super) fn new(matching: &'a Matching, most_cells: usize) -> Self {
         let classes = matching.classes;
-        let rows = Rows { cells: vec![0; classes], rules: vec![NONE], classes };
+        let rows = Rows { cells: vec![0; classes], rules: vec![NONE], classes, plain: false };
         Self { rows, matching, shapes: HashMap::default(), lists: HashMap::default(), most_cells }
     }
 
-    pub(super) fn finish(mut self) -> Rows {
+    /// The rows, plain if these have so many numbers at most. Then each list that `lists` visits is brought
+    /// up to date.
+    pub(super) fn finish(
+        mut self,
+        most_plain: usize,
+        lists: impl FnOnce(&mut dyn FnMut(&mut ListId)),
+    ) -> Rows {
+        let classes = self.rows.classes;
         self.rows.cells.push(0);
-        self.rows
+        if (self.lists.len() + 1) * classes > most_plain {
+            return self.rows;
+        }
+        let mut plain = vec![NONE; classes];
+        let mut moved: HashMap<u32, u32, RandomState> = HashMap::from_iter([(0, 0)]);
+        let mut known: Vec<ListId> = self.lists.into_values().collect();
+        known.sort_unstable_by_key(|list| list.rules);
+        for list in known {
+            moved.insert(list.rules, plain.len() as u32);
+            let cells = &self.rows.cells[list.cells as usize..][..classes];
+            let rules = &self.rows.rules[list.rules as usize..];
+            plain.extend(cells.iter().map(|place| rules[usize::from(*place)]));
+        }
+        lists(&mut |list| *list = ListId { cells: 0, rules: moved[&list.rules] });
+        Rows { cells: Vec::new(), rules: plain, classes, plain: true }
     }
 
     fn row(&mut self, shape: Box<[u32]>) -> Result<u32, TooMany> {

@@ -19,7 +19,7 @@ use ahash::RandomState;
 use super::crossed::Crossed;
 use super::ends::{EndId, Ends, Kind};
 use super::field::{Both, Field};
-use super::lists::{Effective, ListId, MakeLists, Rows, RowsBuilder};
+use super::lists::{Effective, ListId, MakeLists, PLAIN, Rows, RowsBuilder};
 use super::scan::{Scans, ScansBuilder};
 use super::transport::{Matching, TooMany, Transport, TransportClasses};
 use super::tuples::{MOST, Numbered, Tuples};
@@ -42,6 +42,21 @@ pub(super) struct ByEnds {
     pub(super) both: BothEnds,
     /// Rules in lists of one end or none.
     pub(super) in_lists: usize,
+}
+
+impl ByEnds {
+    /// Visits every list.
+    fn each_list(&mut self, visit: &mut dyn FnMut(&mut ListId)) {
+        visit(&mut self.any);
+        self.fields.iter_mut().for_each(|field| field.each_list(&mut *visit));
+        match &mut self.both {
+            BothEnds::Nothing => {}
+            BothEnds::Crossed(crossed) => {
+                crossed.layers.iter_mut().for_each(|layer| layer.each_list(&mut *visit));
+            }
+            BothEnds::Tuples(tuples) => tuples.each_list(visit),
+        }
+    }
 }
 
 /// Rules over both ends.
@@ -77,8 +92,8 @@ enum Allowed {
 pub(super) fn compile(rules: &[Rule], addresses: &AddressMap) -> Parts {
     let input = Input::new(rules, addresses);
     input
-        .by_class(Allowed::Crossed)
-        .or_else(|| input.by_class(Allowed::Tuples(MOST)))
+        .by_class(Allowed::Crossed, PLAIN)
+        .or_else(|| input.by_class(Allowed::Tuples(MOST), PLAIN))
         .unwrap_or_else(|| input.by_cuts(Allowed::Crossed))
 }
 
@@ -89,7 +104,8 @@ pub(super) fn all(rules: &[Rule], addresses: &AddressMap) -> Vec<Parts> {
     let tuples = [0, 1, 2, MOST].map(Allowed::Tuples);
     let allowed = [Allowed::Crossed].into_iter().chain(tuples);
     let by_cuts = allowed.clone().map(|allowed| input.by_cuts(allowed));
-    allowed.filter_map(|allowed| input.by_class(allowed)).chain(by_cuts).collect()
+    let by_class = allowed.flat_map(|allowed| [(allowed, 0), (allowed, PLAIN)]);
+    by_class.filter_map(|(allowed, plain)| input.by_class(allowed, plain)).chain(by_cuts).collect()
 }
 
 /// Cells of rows beyond what is linear in the rules of a table.
@@ -126,12 +142,13 @@ impl Input {
     }
 
     /// With lists decided by transport class, if these are few.
-    fn by_class(&self, allowed: Allowed) -> Option<Parts> {
+    fn by_class(&self, allowed: Allowed, most_plain: usize) -> Option<Parts> {
         let (classes, matching) = self.transport.as_ref().ok()?;
         let mut rows = RowsBuilder::new(matching, 64 * self.rules.len() + CELLS_MORE);
         let mut effective = Effective::new(Some(matching), self.demands.len());
-        let ends = self.build(&mut rows, &mut effective, allowed).ok()?;
-        Some(Parts { lists: Decide::Rows(Box::new(classes.clone()), rows.finish()), ends })
+        let mut ends = self.build(&mut rows, &mut effective, allowed).ok()?;
+        let rows = rows.finish(most_plain, |visit| ends.each_list(visit));
+        Some(Parts { lists: Decide::Rows(Box::new(classes.clone()), rows), ends })
     }
 
     /// With lists cut by ports, whatever the rules.

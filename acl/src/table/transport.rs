@@ -9,7 +9,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    _mm512_and_si512, _mm512_mullo_epi32, _mm512_slli_epi32, _mm512_srli_epi32,
+    _mm512_and_si512, _mm512_cmpeq_epi32_mask, _mm512_mask_mov_epi32, _mm512_mullo_epi32,
+    _mm512_slli_epi32, _mm512_srli_epi32,
 };
 use std::collections::HashMap;
 #[cfg(target_arch = "x86_64")]
@@ -19,7 +20,7 @@ use ahash::RandomState;
 
 use super::bits::ones;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::lanes::{LANES, Lanes, halves, of_keys, plus, splat, store, words};
+use crate::simd::lanes::{Lanes, halves, of_keys, plus, splat, words};
 use crate::{Key, PortRange, Rule, TcpFlags};
 
 /// The conditions of a rule on everything but the addresses.
@@ -47,6 +48,9 @@ impl Transport {
 pub(super) struct TransportClasses {
     /// By protocol: which ports count, times 256.
     groups: [u32; 256],
+    /// Protocols whose group is another than 0.
+    #[cfg(target_arch = "x86_64")]
+    named: Vec<(u8, u32)>,
     destination: Ports,
     source: Option<Ports>,
     flags: Option<Box<[u32; 256]>>,
@@ -76,6 +80,10 @@ const MOST: usize = 1024;
 const CELLS: usize = 1 << 16;
 /// Most cuts on one axis over all protocols, each of which may need a page.
 const CUTS: usize = 4096;
+
+/// Protocols so few are compared with, rather than looked up.
+#[cfg(target_arch = "x86_64")]
+const FEW: usize = 4;
 
 /// The demands that a class of keys matches.
 type Bits = [u64; MOST / 64];
@@ -176,37 +184,61 @@ impl TransportClasses {
         unsafe { *self.cross.get_unchecked(class as usize) }.into()
     }
 
-    /// The same, sixteen keys at a time.
+    /// The classes of the first keys.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512vl")]
-    pub(super) fn classes_lanes(&self, keys: &[Key], classes: &mut [[u32; LANES]]) {
-        let (low, byte) = (splat(0xffff), splat(0xff));
-        let (sources, flag_classes) = (splat(self.sources), splat(self.flag_classes));
-        for (keys, classes) in keys.chunks(LANES).zip(classes) {
-            // Destination port, protocol and flags.
-            let some = of_keys::<{ offset_of!(Key, destination_port) }>(keys);
-            let port = _mm512_and_si512(some, low);
-            let protocol = _mm512_and_si512(_mm512_srli_epi32::<16>(some), byte);
-            // SAFETY: of each array there is a number for all that may come up, and one more.
-            let class = unsafe {
-                let group = words(&self.groups, protocol);
-                let mut class = self.destination.class_lanes(group, port);
-                if let Some(source) = &self.source {
-                    let some = of_keys::<{ offset_of!(Key, source_port) }>(keys);
-                    let of_source = source.class_lanes(group, _mm512_and_si512(some, low));
-                    class = plus(_mm512_mullo_epi32(class, sources), of_source);
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn classes_lanes<const N: usize>(&self, keys: &[Key]) -> [Lanes; N] {
+        // Destination port, protocol and flags.
+        let some: [Lanes; N] = of_keys::<{ offset_of!(Key, destination_port) }, N>(keys);
+        let groups = self.groups_lanes(&some);
+        // SAFETY: of each array there is a number for all that may come up, and one more.
+        unsafe {
+            let mut classes = self.destination.class_lanes(&groups, &some);
+            if let Some(source) = &self.source {
+                let ports = of_keys::<{ offset_of!(Key, source_port) }, N>(keys);
+                let of_sources = source.class_lanes(&groups, &ports);
+                for (class, of_source) in classes.iter_mut().zip(of_sources) {
+                    *class = plus(_mm512_mullo_epi32(*class, splat(self.sources)), of_source);
                 }
-                if let Some(flags) = &self.flags {
+            }
+            if let Some(flags) = &self.flags {
+                for (class, some) in classes.iter_mut().zip(some) {
                     let flags = words(flags.as_slice(), _mm512_srli_epi32::<24>(some));
-                    class = plus(_mm512_mullo_epi32(class, flag_classes), flags);
+                    *class = plus(_mm512_mullo_epi32(*class, splat(self.flag_classes)), flags);
                 }
-                match self.cross.is_empty() {
-                    true => class,
-                    false => halves(&self.cross, class),
+            }
+            if !self.cross.is_empty() {
+                for class in &mut classes {
+                    *class = halves(&self.cross, *class);
                 }
-            };
-            store(classes, class);
+            }
+            classes
         }
+    }
+
+    /// The groups, times 256, of the protocols at byte 2 of keys' words.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn groups_lanes<const N: usize>(&self, some: &[Lanes; N]) -> [Lanes; N] {
+        let protocols = some.map(|some| _mm512_and_si512(some, splat(0xff << 16)));
+        let mut groups = [splat(0); N];
+        if self.named.len() > FEW {
+            for (group, protocol) in groups.iter_mut().zip(protocols) {
+                // SAFETY: there is a group for each number of eight bits.
+                *group = unsafe { words(&self.groups, _mm512_srli_epi32::<16>(protocol)) };
+            }
+            return groups;
+        }
+        for (named, of_named) in &self.named {
+            let named = splat(u32::from(*named) << 16);
+            for (group, protocol) in groups.iter_mut().zip(protocols) {
+                let same = _mm512_cmpeq_epi32_mask(protocol, named);
+                *group = _mm512_mask_mov_epi32(*group, same, splat(*of_named));
+            }
+        }
+        groups
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -241,21 +273,33 @@ impl Ports {
         }
     }
 
-    /// The same of sixteen.
+    /// The classes of ports in the lower halves of words.
     ///
     /// # Safety
-    /// These are groups and ports.
+    /// These are groups, times 256.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn class_lanes(&self, group: Lanes, port: Lanes) -> Lanes {
-        let at = plus(group, _mm512_srli_epi32::<8>(port));
+    unsafe fn class_lanes<const N: usize>(
+        &self,
+        groups: &[Lanes; N],
+        some: &[Lanes; N],
+    ) -> [Lanes; N] {
+        let byte = splat(0xff);
+        let mut found = [byte; N];
         // SAFETY: as above, and there is one number more of each.
         unsafe {
-            let page = halves(&self.pages_of, at);
-            let lower = _mm512_and_si512(port, splat(0xff));
-            halves(&self.classes, plus(_mm512_slli_epi32::<8>(page), lower))
+            for at in 0..N {
+                let upper = _mm512_and_si512(_mm512_srli_epi32::<8>(some[at]), byte);
+                let page = halves(&self.pages_of, plus(groups[at], upper));
+                let lower = _mm512_and_si512(some[at], byte);
+                found[at] = plus(_mm512_slli_epi32::<8>(page), lower);
+            }
+            for found in &mut found {
+                *found = halves(&self.classes, *found);
+            }
         }
+        found
     }
 
     /// From the classes of each group: first port and class, ascending from port 0.
@@ -374,6 +418,8 @@ impl Index<'_> {
             }
         }
         Ok(TransportClasses {
+            #[cfg(target_arch = "x86_64")]
+            named: (0..=u8::MAX).zip(groups).filter(|(_, group)| *group > 0).collect(),
             groups,
             destination: Ports::new(&destination.groups),
             source: (!any_source).then(|| Ports::new(&source.groups)),

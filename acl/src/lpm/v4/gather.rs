@@ -6,15 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
-    __m512i, _mm256_cmple_epu16_mask, _mm256_loadu_si256, _mm256_set1_epi16, _mm512_add_epi32,
-    _mm512_and_si512, _mm512_i32gather_epi32, _mm512_loadu_si512, _mm512_mask_i32gather_epi32,
-    _mm512_maskz_compress_epi32, _mm512_set1_epi32, _mm512_slli_epi32, _mm512_srli_epi32,
-    _mm512_storeu_si512, _mm512_test_epi32_mask,
+    _mm256_cmple_epu16_mask, _mm256_loadu_si256, _mm256_set1_epi16, _mm512_and_si512,
+    _mm512_i32gather_epi32, _mm512_mask_i32gather_epi32, _mm512_maskz_compress_epi32,
+    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_si512, _mm512_test_epi32_mask,
 };
 
 use super::{BLOCK, RANGES, STARTS, V4, place};
 use crate::lpm::memory::{LINE, View};
-use crate::simd::lanes::LANES;
+use crate::simd::lanes::{IN_FLIGHT, LANES, Lanes, load, multiples, plus, splat, store};
 use crate::simd::{Form, VECTOR, form};
 
 /// Looks up as many of [`VECTOR`] addresses as this processor can take at a time, but for the
@@ -37,50 +36,81 @@ pub(super) fn look_up<'k, 'v>(
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 fn look_up_chunks(view: View<'_>, root: u32, keys: &[[u32; LANES]], values: &mut [[u32; LANES]]) {
+    let (fours, others) = keys.as_chunks::<IN_FLIGHT>();
+    let (values_of_fours, values_of_others) = values.as_chunks_mut::<IN_FLIGHT>();
+    for (keys, values) in fours.iter().zip(values_of_fours) {
+        descend(view, root, keys, values);
+    }
+    for (keys, values) in others.iter().zip(values_of_others) {
+        descend(view, root, std::array::from_ref(keys), std::array::from_mut(values));
+    }
+    in_ranges(view, keys.as_flattened(), values.as_flattened_mut());
+}
+
+/// Down the trie: answers, or ranges. Each step is taken for all keys before the next one, so that no gather
+/// waits for the one before.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn descend<const N: usize>(
+    view: View<'_>,
+    root: u32,
+    keys: &[[u32; LANES]; N],
+    values: &mut [[u32; LANES]; N],
+) {
     const { assert!(LINE == 1 << 4) };
     let (words, last) = view.words();
-    let low_byte = _mm512_set1_epi32(255);
-    let (block, ranges) = (_mm512_set1_epi32(BLOCK as i32), _mm512_set1_epi32(RANGES as i32));
-    let (root, last) = (_mm512_set1_epi32(root as i32), _mm512_set1_epi32(last as i32));
-    let inside = |value: __m512i, part: __m512i| {
+    let (low_byte, last) = (splat(255), splat(last));
+    let block = splat(BLOCK);
+    let keys = keys.each_ref().map(|keys| load(keys));
+    let inside = |value: Lanes, part: Lanes| {
         let part = _mm512_and_si512(part, low_byte);
-        _mm512_and_si512(_mm512_add_epi32(_mm512_slli_epi32::<4>(value), part), last)
+        _mm512_and_si512(plus(_mm512_slli_epi32::<4>(value), part), last)
     };
-    let mut lanes: [u32; LANES] = std::array::from_fn(|at| at as u32);
+    // SAFETY: masked by the place of the last word, which is a power of two less one and below 2^31, here and
+    // below. What a version references is never written.
+    let word = |at: Lanes| unsafe { _mm512_i32gather_epi32::<4>(at, words) };
+    let mut found = keys.map(|key| {
+        let first = plus(splat(root), _mm512_srli_epi32::<24>(key));
+        word(_mm512_and_si512(first, last))
+    });
+    // The first two blocks are always there.
+    for (value, key) in found.iter_mut().zip(keys) {
+        *value = word(inside(*value, _mm512_srli_epi32::<16>(key)));
+    }
+    let mut deeper = |parts: [Lanes; N]| {
+        for (value, part) in found.iter_mut().zip(parts) {
+            let inner = _mm512_test_epi32_mask(*value, block);
+            let at = inside(*value, part);
+            // SAFETY: as above.
+            *value = unsafe { _mm512_mask_i32gather_epi32::<4>(*value, inner, at, words) };
+        }
+    };
+    deeper(keys.map(|key| _mm512_srli_epi32::<8>(key)));
+    deeper(keys);
+    for (values, found) in values.iter_mut().zip(found) {
+        store(values, found);
+    }
+}
+
+/// The answers of values that are ranges.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
+fn in_ranges(view: View<'_>, keys: &[u32], values: &mut [u32]) {
     // Places of values that are ranges.
     let mut places = [0_u32; VECTOR + LANES];
     let mut count = 0;
-    for (keys, values) in keys.iter().zip(values.iter_mut()).take(VECTOR / LANES) {
-        // SAFETY: the array is as long as a register and needs no alignment.
-        let key = unsafe { _mm512_loadu_si512(keys.as_ptr().cast()) };
-        let first = _mm512_add_epi32(root, _mm512_srli_epi32::<24>(key));
-        // SAFETY: masked by the place of the last word, which is a power of two less one and
-        // below 2^31, here and below. What a version references is never written.
-        let mut value =
-            unsafe { _mm512_i32gather_epi32::<4>(_mm512_and_si512(first, last), words) };
-        // The first two blocks are always there.
-        let second = inside(value, _mm512_srli_epi32::<16>(key));
-        // SAFETY: as above.
-        value = unsafe { _mm512_i32gather_epi32::<4>(second, words) };
-        for part in [_mm512_srli_epi32::<8>(key), key] {
-            let inner = _mm512_test_epi32_mask(value, block);
-            let at = inside(value, part);
-            // SAFETY: as above.
-            value = unsafe { _mm512_mask_i32gather_epi32::<4>(value, inner, at, words) };
-        }
-        let are_ranges = _mm512_test_epi32_mask(value, ranges);
-        // SAFETY: the arrays are as long as a register and need no alignment; of `places`, `count`
-        // is at most the number of values before these, and there is room for a register behind all.
+    let mut lanes = multiples(1);
+    for values in values.as_chunks().0.iter().take(VECTOR / LANES) {
+        let are_ranges = _mm512_test_epi32_mask(load(values), splat(RANGES));
+        // SAFETY: `count` is at most the number of values before these, and there is room for a register
+        // behind all of them.
         unsafe {
-            _mm512_storeu_si512(values.as_mut_ptr().cast(), value);
-            let of_ranges = _mm512_loadu_si512(lanes.as_ptr().cast());
-            let of_ranges = _mm512_maskz_compress_epi32(are_ranges, of_ranges);
+            let of_ranges = _mm512_maskz_compress_epi32(are_ranges, lanes);
             _mm512_storeu_si512(places.as_mut_ptr().add(count).cast(), of_ranges);
         }
         count += are_ranges.count_ones() as usize;
-        lanes.iter_mut().for_each(|lane| *lane += LANES as u32);
+        lanes = plus(lanes, splat(LANES as u32));
     }
-    let (keys, values) = (keys.as_flattened(), values.as_flattened_mut());
     for at in &places[..count] {
         let at = *at as usize;
         let line: &[u32; LANES] = view.line(place(values[at], 0));

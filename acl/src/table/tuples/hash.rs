@@ -193,6 +193,11 @@ impl Cells {
         [_mm512_maskz_mov_epi32(same, list[0]), _mm512_maskz_mov_epi32(same, list[1])]
     }
 
+    /// Visits all lists.
+    pub(super) fn each_list(&mut self, mut visit: impl FnMut(&mut ListId)) {
+        self.cells.iter_mut().for_each(|cell| visit(&mut cell.list));
+    }
+
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.cells) + size_of_val(&*self.displacements)
     }

@@ -9,70 +9,53 @@ use std::arch::x86_64::{
 
 use super::Tuples;
 use crate::simd::VECTOR;
-use crate::simd::lanes::{LANES, STEPS, load, multiples, plus, splat, store, words};
+use crate::simd::lanes::{IN_FLIGHT, LANES, STEPS, load, multiples, plus, splat, store, words};
 use crate::table::field::Field;
-use crate::table::lists::{ListLanes, NONE, Rows};
+use crate::table::lanes::Vector;
+use crate::table::lists::{NONE, Rows};
 
 /// Places of keys in a vector, and room behind the last of them for a register.
 type Places = [u32; VECTOR + LANES];
 
 impl Tuples {
-    /// Takes the first rules of all tuples into `best`, one tuple after the other, for keys whose fields
+    /// Takes the first rules of all tuples, one tuple after the other, for so many steps of keys whose fields
     /// rules name in no more than one way.
     #[target_feature(enable = "avx512f,popcnt")]
     pub(in crate::table) fn probe_lanes(
         &self,
         fields: &[Field; 2],
-        records: &[[u32; VECTOR]; 2],
-        classes: &[[u32; LANES]; STEPS],
         rows: &Rows,
-        best: &mut [[u32; LANES]],
+        steps: usize,
+        Vector { records: [sources, destinations], classes, best }: &mut Vector,
     ) {
         let mut masks = [[0; LANES]; STEPS];
-        let masks = &mut masks[..best.len()];
-        let (sources, destinations) = (records[0].as_chunks().0, records[1].as_chunks().0);
-        for (masks, (source, destination)) in masks.iter_mut().zip(sources.iter().zip(destinations))
+        for (masks, (source, destination)) in
+            masks.iter_mut().zip(sources.iter().zip(&*destinations)).take(steps)
         {
             let source = fields[0].mask_lanes(load(source));
             let destination = fields[1].mask_lanes(load(destination));
             store(masks, _mm512_and_si512(source, destination));
         }
-        let (mut pairs, mut cells) = ([[[0; LANES]; STEPS]; 2], [[0; LANES]; STEPS]);
-        let mut lists = ListLanes { cells: [[0; LANES]; STEPS], rules: [[0; LANES]; STEPS] };
+        let probe = Probe {
+            tuples: self,
+            fields,
+            rows,
+            records: [sources.as_flattened(), destinations.as_flattened()],
+            classes: classes.as_flattened(),
+        };
         for tuple in 0..self.count {
             let mut places = [0; VECTOR + LANES];
-            let count = self.promising(tuple, masks, best, &mut places);
-            let steps = count.div_ceil(LANES);
-            let of_keys = &places.as_chunks().0[..steps];
-            let [sources, destinations] = &mut pairs;
-            let of_pairs = sources.iter_mut().zip(&mut *destinations).zip(&mut cells);
-            for (places, ((source, destination), cells)) in of_keys.iter().zip(of_pairs) {
-                let places = load(places);
-                // SAFETY: places are those of keys in a vector.
-                let of_keys = unsafe { (words(&records[0], places), words(&records[1], places)) };
-                let of_source = fields[0].class_in_lanes(of_keys.0, tuple);
-                let of_destination = fields[1].class_in_lanes(of_keys.1, tuple);
-                store(source, of_source);
-                store(destination, of_destination);
-                store(cells, self.cells.place_lanes(of_source, of_destination));
-            }
-            let of_pairs = sources.iter().zip(&*destinations).zip(&cells);
-            let parts = lists.cells.iter_mut().zip(&mut lists.rules);
-            for ((places, ((source, destination), cell)), (cells, rules)) in
-                of_keys.iter().zip(of_pairs).zip(parts)
-            {
-                let list = self.cells.list_lanes(load(cell), load(source), load(destination));
-                // SAFETY: places are those of keys in a vector.
-                let class = unsafe { words(classes.as_flattened(), load(places)) };
-                store(cells, plus(list[0], class));
-                store(rules, list[1]);
-            }
-            let mut found = [[NONE; LANES]; STEPS];
-            rows.first_lanes(&lists, &mut found[..steps]);
-            let best = best.as_flattened_mut();
-            for (place, found) in places[..count].iter().zip(found.as_flattened()) {
-                let best = &mut best[*place as usize];
-                *best = (*best).min(*found);
+            let count = self.promising(tuple, &masks[..steps], best, &mut places);
+            let places = places.as_chunks().0;
+            let (mut step, steps) = (0, count.div_ceil(LANES));
+            while step < steps {
+                let places = &places[step..];
+                let count = count - step * LANES;
+                step += if steps - step < IN_FLIGHT {
+                    probe.look::<1>(tuple, places, count, best.as_flattened_mut())
+                } else {
+                    probe.look::<IN_FLIGHT>(tuple, places, count, best.as_flattened_mut())
+                };
             }
         }
     }
@@ -102,5 +85,58 @@ impl Tuples {
             here = plus(here, splat(LANES as u32));
         }
         count
+    }
+}
+
+/// What probes of all tuples look at.
+struct Probe<'a> {
+    tuples: &'a Tuples,
+    fields: &'a [Field; 2],
+    rows: &'a Rows,
+    records: [&'a [u32]; 2],
+    classes: &'a [u32],
+}
+
+impl Probe<'_> {
+    /// Takes the rules of a tuple that the first `count` keys at these places match, in so many steps at most.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn look<const N: usize>(
+        &self,
+        tuple: usize,
+        places: &[[u32; LANES]],
+        count: usize,
+        best: &mut [u32],
+    ) -> usize {
+        let nothing = [splat(0); N];
+        let (mut sources, mut destinations, mut classes) = (nothing, nothing, nothing);
+        for at in 0..N {
+            let places = load(&places[at]);
+            // SAFETY: places are those of keys in a vector.
+            let records = unsafe {
+                classes[at] = words(self.classes, places);
+                [words(self.records[0], places), words(self.records[1], places)]
+            };
+            sources[at] = self.fields[0].class_in_lanes(records[0], tuple);
+            destinations[at] = self.fields[1].class_in_lanes(records[1], tuple);
+        }
+        let cells = &self.tuples.cells;
+        let mut lists = [[splat(0); 2]; N];
+        for (list, pair) in lists.iter_mut().zip(sources.iter().zip(&destinations)) {
+            list[0] = cells.place_lanes(*pair.0, *pair.1);
+        }
+        for (list, pair) in lists.iter_mut().zip(sources.iter().zip(&destinations)) {
+            *list = cells.list_lanes(list[0], *pair.0, *pair.1);
+        }
+        let mut first = [splat(NONE); N];
+        self.rows.first_lanes(lists, &classes, &mut first);
+        let mut found = [[NONE; LANES]; N];
+        found.iter_mut().zip(first).for_each(|(found, first)| store(found, first));
+        let places = places.as_flattened().iter().take(count);
+        for (place, found) in places.zip(found.as_flattened()) {
+            let best = &mut best[*place as usize];
+            *best = (*best).min(*found);
+        }
+        N
     }
 }

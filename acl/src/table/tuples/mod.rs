@@ -178,6 +178,11 @@ impl Tuples {
         self.cells.list(place, pair)
     }
 
+    /// Visits all lists.
+    pub(super) fn each_list(&mut self, visit: impl FnMut(&mut ListId)) {
+        self.cells.each_list(visit);
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.cells.bytes() + size_of_val(&*self.rest)
     }
