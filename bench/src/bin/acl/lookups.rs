@@ -44,6 +44,8 @@ pub(crate) struct Sets {
     pub(crate) both: Rounds,
     /// Keys that know their identities to rules.
     pub(crate) table: Rounds,
+    /// Seconds to build the table.
+    pub(crate) build: f64,
     pub(crate) report: Report,
 }
 
@@ -155,6 +157,7 @@ pub(crate) fn measure(
         sets: sets.map(|sets| Sets {
             both: Rounds::of(both),
             table: Rounds::of(alone),
+            build: sets.build,
             report: sets.table.report(),
         }),
         probe: probe.median,
@@ -166,6 +169,7 @@ pub(crate) fn measure(
 struct PeerSetForm {
     map: Arc<AddressMap>,
     table: Table,
+    build: f64,
     /// Keys that know their identities.
     keys: Vec<Key>,
     found: Vec<u32>,
@@ -180,7 +184,9 @@ impl PeerSetForm {
     ) -> anyhow::Result<Self> {
         let sets = peer_sets(rules)?;
         let map = Arc::new(sets.addresses.build());
-        let table = Table::compile(sets.rules.into(), &map);
+        let rules_of_sets: Arc<[Rule]> = sets.rules.into();
+        let build = time(5, 1, || drop(Table::compile(Arc::clone(&rules_of_sets), &map)));
+        let table = Table::compile(rules_of_sets, &map);
         let keys: Vec<Key> = headers
             .iter()
             .map(|header| {
@@ -199,7 +205,7 @@ impl PeerSetForm {
             let expected = linear::lookup(table.rules(), &map, key);
             ensure!(expected.map_or(Table::NONE, |at| at as u32) == *found, "{name}: {key:?}");
         }
-        Ok(Self { map, table, keys, found })
+        Ok(Self { map, table, build: build.median * 1e-9, keys, found })
     }
 }
 

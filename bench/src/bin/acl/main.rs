@@ -2,12 +2,13 @@
 //! headers, on one core. Every engine must name the same winning rule before it is timed.
 //!
 //! ```text
-//! cargo run --release -p bench --bin acl -- RULESETS [NAME...] [--orders] [--quick] [--out FOLDER]
+//! cargo run --release -p bench --bin acl -- RULESETS [NAME...] [--orders] [--generated COUNT] [--quick] [--out FOLDER]
 //! ```
 //!
 //! RULESETS is a folder of ClassBench filter files, compressed with xz or not; NAMEs pick some
 //! of them. A file that begins with `k8s` is also measured in peer-set form; `--orders` measures
-//! all others reversed, shuffled and joined with the set before, too. Prints a report and writes it
+//! all others reversed, shuffled and joined with the set before, too. `--generated` adds sets of COUNT rules
+//! from this project's own generator, of several shapes and orders and of IPv6. Prints a report and writes it
 //! to FOLDER as `acl.md`, with `acl.svg` as its picture.
 //!
 //! Both engines have their memory in huge pages where the kernel grants them. For DPDK's memory, which
@@ -15,6 +16,7 @@
 
 mod address_map;
 mod clock;
+mod generated;
 mod lookups;
 mod probe;
 mod report;
@@ -35,8 +37,12 @@ struct Options {
     rounds: usize,
     headers: usize,
     orders: bool,
+    generated: Option<u32>,
     out: Option<PathBuf>,
 }
+
+/// Generated rules so many at most are given to the peer.
+const MOST_FOR_PEER: usize = 10_001;
 
 /// The kernel's setting for huge pages in shared memory; the one in force is in brackets.
 const SHARED_MEMORY: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
@@ -71,7 +77,8 @@ fn in_huge_pages() -> anyhow::Result<()> {
 }
 
 fn options() -> anyhow::Result<Options> {
-    const USAGE: &str = "usage: acl RULESETS [NAME...] [--orders] [--quick] [--out FOLDER]";
+    const USAGE: &str =
+        "usage: acl RULESETS [NAME...] [--orders] [--generated COUNT] [--quick] [--out FOLDER]";
     let mut arguments = std::env::args().skip(1);
     let mut options = Options {
         rulesets: arguments.next().context(USAGE)?.into(),
@@ -79,12 +86,16 @@ fn options() -> anyhow::Result<Options> {
         rounds: 9,
         headers: 1_000_000,
         orders: false,
+        generated: None,
         out: None,
     };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => (options.rounds, options.headers) = (3, 100_000),
             "--orders" => options.orders = true,
+            "--generated" => {
+                options.generated = Some(arguments.next().context(USAGE)?.parse().context(USAGE)?);
+            }
             "--out" => options.out = Some(arguments.next().context(USAGE)?.into()),
             name => options.names.push(name.to_owned()),
         }
@@ -131,7 +142,17 @@ fn run(options: &Options, scratch: &Path) -> anyhow::Result<()> {
             lines.push(lookups::measure(&name, rules, &headers, peer.as_ref(), options.rounds)?);
         }
     }
+    let many = Err(format!("it takes hours for more than {MOST_FOR_PEER} generated rules"));
+    for (name, rules) in options.generated.into_iter().flat_map(generated::v4) {
+        eprintln!("{name}");
+        let headers = rulesets::headers(&rules, options.headers.min(100_000), false);
+        let peer = if rules.len() > MOST_FOR_PEER { many.as_ref() } else { peer.as_ref() };
+        lines.push(lookups::measure(&name, rules, &headers, peer, options.rounds)?);
+    }
     report::lookups(&mut text, &lines)?;
+    if let Some(count) = options.generated {
+        report::v6(&mut text, &generated::v6(count, options.rounds)?)?;
+    }
     report::address_map(&mut text, &address_map::measure(options.rounds)?)?;
     print!("{text}");
     if let Some(folder) = &options.out {

@@ -3,6 +3,7 @@
 use std::fmt::{Result, Write};
 
 use crate::address_map::MapCosts;
+use crate::generated::V6;
 use crate::lookups::{Line, Rounds, Theirs};
 
 /// Millions a second of what takes so many nanoseconds.
@@ -87,12 +88,32 @@ pub(crate) fn lookups(text: &mut String, lines: &[Line]) -> Result {
         if let Some(sets) = &line.sets {
             writeln!(
                 text,
-                "| {} sets | | | | | {:.2} | | | {} |",
+                "| {} sets | | {:.1} | | | {:.2} | | | {} |",
                 line.name,
+                sets.build * 1e3,
                 sets.report.bytes as f64 / MIB,
                 sets.report
             )?;
         }
+    }
+    writeln!(text)
+}
+
+/// IPv6 sets.
+pub(crate) fn v6(text: &mut String, sets: &[V6]) -> Result {
+    writeln!(text, "## IPv6\n")?;
+    writeln!(text, "| set | M lookups/s | build ms | MiB | found |")?;
+    writeln!(text, "|---|--:|--:|--:|---|")?;
+    for set in sets {
+        writeln!(
+            text,
+            "| {} | {:.1} | {:.1} | {:.2} | {} |",
+            set.name,
+            rate(set.lookup.median),
+            set.build * 1e3,
+            set.report.bytes as f64 / MIB,
+            set.report
+        )?;
     }
     writeln!(text)
 }
