@@ -143,7 +143,7 @@ fn hubble_takes_its_certificates_from_a_secret() {
     let mut values = values();
     values["hubble"] = json!({"enabled": true, "address": "[::]", "port": 4244,
         "tlsSecret": "hubble-certs"});
-    // Both at once: each with its port.
+    // Both at once.
     values["metrics"]["enabled"] = json!(true);
     validate(&values).unwrap();
     let objects = render(&values, "network");
@@ -161,11 +161,26 @@ fn hubble_takes_its_certificates_from_a_secret() {
     ] {
         assert_eq!(named(&switch["env"], name)["value"], value);
     }
-    assert_eq!(named(&switch["ports"], "hubble")["hostPort"], 4244);
-    assert_eq!(named(&switch["ports"], "metrics")["hostPort"], 9471);
     assert_eq!(named(&switch["volumeMounts"], "hubble")["mountPath"], "/etc/podgate-hubble");
     assert_eq!(named(&pod["volumes"], "hubble")["secret"]["secretName"], "hubble-certs");
     assert_eq!(objects.iter().filter(|it| it["metadata"]["name"] == "podgate-reviews").count(), 2);
+}
+
+/// A declared port is a host port here, and keeps a second pod off the cluster node.
+#[test]
+fn the_next_switch_can_start_beside_the_running_one() {
+    for name in ["base", "metrics", "hubble"] {
+        let daemonset = object(&kustomization(name), "DaemonSet", "podgate");
+        let update = &daemonset["spec"]["updateStrategy"]["rollingUpdate"];
+        assert_eq!(update, &json!({"maxSurge": 1, "maxUnavailable": 0}));
+        let containers = &daemonset["spec"]["template"]["spec"]["containers"];
+        for container in containers.as_array().unwrap() {
+            assert_eq!(container["ports"], Value::Null, "{name}: {container}");
+        }
+        let variables = containers[0]["env"].as_array().unwrap();
+        let wait = variables.iter().find(|it| it["name"] == "PODGATE_TAKEOVER_WAIT").unwrap();
+        wait["value"].as_str().unwrap().parse::<cli::Span>().unwrap();
+    }
 }
 
 #[test]
@@ -215,6 +230,7 @@ fn every_value_reaches_an_object() {
     values["priorityClassName"] = json!("urgent");
     values["nodeSelector"] = json!({"zone": "a"});
     values["tolerations"] = json!([{"key": "only", "operator": "Exists"}]);
+    values["maxSurge"] = json!(0);
     values["maxUnavailable"] = json!("10%");
     values["podAnnotations"] = json!({"note": "yes"});
     values["seLinuxOptions"] = json!({"type": "other_t"});

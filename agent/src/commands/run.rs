@@ -13,7 +13,7 @@ use crate::config::{
     Config, ConfigError, Enforcer, HugePages, LogFormat, LogLevel, Options, host_name,
     manifests_of, online_cores, read_file,
 };
-use crate::run::{Input, KernelInterfaces, StartError, WithoutPorts, start};
+use crate::run::{Input, KernelInterfaces, StartError, WithoutPorts, await_end_of_another, start};
 use cli::{NO, UNUSABLE, fail};
 
 /// Arguments of `podgate run`.
@@ -63,6 +63,20 @@ pub fn run(args: &Args) -> ExitCode {
         LogFormat::Json => telemetry::log::Format::Json,
     };
     telemetry::log::start(level, format);
+    // From here on a signal stays pending until it is read, also during the start.
+    let mut signals = match Signals::new([SIGTERM, SIGINT]) {
+        Ok(signals) => signals,
+        Err(error) => return fail(NO, format_args!("handle signals: {error}")),
+    };
+    // Before the other switch's programs are looked for: until its end there may be more of them.
+    if let Some(timeout) = config.takeover_wait {
+        let is_cancelled = || signals.pending().next().is_some();
+        match await_end_of_another(&config.state_dir, timeout, is_cancelled) {
+            Ok(true) => {}
+            Ok(false) => return ExitCode::SUCCESS,
+            Err(error) => return fail(NO, error),
+        }
+    }
     // Both are inherited by the threads that follow.
     let capabilities = match config.enforcer {
         Enforcer::AfXdp => confine::capabilities::SWITCH,
@@ -74,11 +88,6 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(error) = confined {
         return fail(NO, format_args!("give up privileges: {error}"));
     }
-    // From here on a signal stays pending until the loop below reads it, also during the start.
-    let mut signals = match Signals::new([SIGTERM, SIGINT]) {
-        Ok(signals) => signals,
-        Err(error) => return fail(NO, format_args!("handle signals: {error}")),
-    };
     match switch(config) {
         Err(StartError::Input(error)) => return fail(UNUSABLE, error),
         Err(StartError::Failed(error)) => return fail(NO, error),

@@ -57,6 +57,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// Folder for the state that outlives the process.
     pub state_dir: PathBuf,
+    /// How long a start waits for another switch with this folder to end.
+    pub takeover_wait: Option<Duration>,
     /// Cores that workers are pinned to, in order.
     pub cores: Vec<usize>,
     /// Number of workers.
@@ -258,6 +260,7 @@ impl Config {
             web_page: options.web_page == Some(OnOff::On),
             metrics,
             state_dir: options.state_dir.unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
+            takeover_wait: options.takeover_wait.map(|span| span.0),
             cores,
             workers,
             rx_mode: match options.rx_mode {
@@ -310,6 +313,10 @@ impl Config {
             ("listen", self.listen.to_string()),
             ("web-page", on_off(self.web_page)),
             ("state-dir", self.state_dir.display().to_string()),
+            (
+                "takeover-wait",
+                self.takeover_wait.map(|it| Span(it).to_string()).unwrap_or_default(),
+            ),
             ("cores", Cores(self.cores.clone()).to_string()),
             ("workers", self.workers.to_string()),
             ("rx-mode", rx_mode.to_owned()),

@@ -64,6 +64,11 @@ pub struct Options {
     #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
 
+    /// How long a start waits for a running switch with the same state folder to end, before it
+    /// takes its place [default: none, the start fails at once]
+    #[arg(long, env = "PODGATE_TAKEOVER_WAIT", value_name = "TIME")]
+    pub takeover_wait: Option<Span>,
+
     /// Cores to pin workers to, as in 2,4-6 [default: none, workers float]
     #[arg(long, env = "PODGATE_CORES", value_name = "LIST")]
     pub cores: Option<Cores>,
@@ -345,6 +350,7 @@ impl Options {
             metrics_cert_file: self.metrics_cert_file.or(file.metrics_cert_file),
             metrics_key_file: self.metrics_key_file.or(file.metrics_key_file),
             state_dir: self.state_dir.or(file.state_dir),
+            takeover_wait: self.takeover_wait.or(file.takeover_wait),
             cores: self.cores.or(file.cores),
             workers: self.workers.or(file.workers),
             rx_mode: self.rx_mode.or(file.rx_mode),

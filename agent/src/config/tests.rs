@@ -44,6 +44,7 @@ fn a_file_may_say_everything() {
         socket: /tmp/s
         listen: '[::1]:9000'
         state-dir: /tmp/state
+        takeover-wait: 2m
         cores: 0-1
         workers: 2
         rx-mode: polling
@@ -100,6 +101,7 @@ fn a_file_may_say_everything() {
         "listen=[::1]:9000",
         "web-page=on",
         "state-dir=/tmp/state",
+        "takeover-wait=2m",
         "cores=0,1",
         "workers=2",
         "rx-mode=polling",

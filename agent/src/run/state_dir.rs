@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::error::StartError;
 
@@ -11,6 +12,45 @@ use super::error::StartError;
 /// # Errors
 /// Names the path, or says that another switch uses the folder.
 pub(super) fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
+    try_lock(folder)?.ok_or_else(|| {
+        let folder = folder.display();
+        StartError::Failed(format!(
+            "state-dir: {folder}: another podgate is running with this folder"
+        ))
+    })
+}
+
+/// Interval of looking for the end of another switch.
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Waits until no switch uses the folder, `timeout` at most. Returns false if `is_cancelled` did first.
+///
+/// # Errors
+/// Names the path, or says that another switch still uses the folder.
+pub fn await_end_of_another(
+    folder: &Path,
+    timeout: Duration,
+    mut is_cancelled: impl FnMut() -> bool,
+) -> Result<bool, StartError> {
+    let began = Instant::now();
+    if try_lock(folder)?.is_some() {
+        return Ok(true);
+    }
+    tracing::info!("another podgate runs with {}: waiting for its end", folder.display());
+    while began.elapsed() < timeout {
+        if is_cancelled() {
+            return Ok(false);
+        }
+        std::thread::sleep(INTERVAL);
+        if try_lock(folder)?.is_some() {
+            return Ok(true);
+        }
+    }
+    lock_folder(folder).map(|_| true)
+}
+
+/// The locked file, unless another switch has locked it.
+fn try_lock(folder: &Path) -> Result<Option<fs::File>, StartError> {
     let failed = |path: &Path, error: std::io::Error| {
         StartError::Failed(format!("state-dir: {}: {error}", path.display()))
     };
@@ -23,11 +63,8 @@ pub(super) fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
     options.write(true).create(true).truncate(true).mode(0o600);
     let file = options.open(&path).map_err(|error| failed(&path, error))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(StartError::Failed(format!(
-            "state-dir: {}: another podgate is running with this folder",
-            folder.display()
-        ))),
+        Ok(()) => Ok(Some(file)),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
         Err(fs::TryLockError::Error(error)) => Err(failed(&path, error)),
     }
 }
@@ -35,4 +72,31 @@ pub(super) fn lock_folder(folder: &Path) -> Result<fs::File, StartError> {
 /// Creates a folder that only its owner may enter, unless it exists.
 pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_another_switch_is_awaited() {
+        let folder = testkit::TempDir::new("takeover");
+        let path = folder.path();
+        let wait = |timeout, is_cancelled| {
+            await_end_of_another(path, Duration::from_millis(timeout), || is_cancelled)
+        };
+        assert_eq!(wait(0, true), Ok(true), "there is none");
+        let other = lock_folder(path).unwrap();
+        assert_eq!(wait(60_000, true), Ok(false), "cancelled");
+        let Err(StartError::Failed(error)) = wait(20, false) else { panic!("it went on") };
+        assert!(error.contains("another podgate is running"), "{error}");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| wait(60_000, false));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!waiting.is_finished());
+            drop(other);
+            assert_eq!(waiting.join().unwrap(), Ok(true));
+        });
+        drop(lock_folder(path).unwrap());
+    }
 }

@@ -160,6 +160,29 @@ impl ClusterNode {
 
     /// Starts the switch, again if it was killed.
     pub(crate) fn start_switch(&self) {
+        *self.switch() = Some(self.spawn_switch(&[]));
+        self.await_readiness();
+    }
+
+    /// Starts a switch that waits for the end of the running one, ends that one, and returns how it
+    /// ended and the time from there to the other's readiness.
+    pub(crate) fn replace_switch(&self) -> (ExitStatus, Duration) {
+        let next = self.spawn_switch(&["--takeover-wait", "1m"]);
+        next.wait_for_line("waiting for its end", PATIENCE);
+        let began = Instant::now();
+        let ended = self.stop_switch();
+        *self.switch() = Some(next);
+        self.await_readiness();
+        (ended, began.elapsed())
+    }
+
+    fn await_readiness(&self) {
+        self.eventually("readiness", || {
+            self.http("/readyz").starts_with("HTTP/1.1 200").then_some(())
+        });
+    }
+
+    fn spawn_switch(&self, further: &[&str]) -> Process {
         let program = self.program.display().to_string();
         let mut command = self.namespace.command([
             program.as_str(),
@@ -183,12 +206,9 @@ impl ClusterNode {
         if !flow_offload() && !is_said {
             command.args(["--flow-offload", "off"]);
         }
-        command.args(&self.arguments);
+        command.args(&self.arguments).args(further);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        *self.switch() = Some(Process::spawn(&mut command));
-        self.eventually("readiness", || {
-            self.http("/readyz").starts_with("HTTP/1.1 200").then_some(())
-        });
+        Process::spawn(&mut command)
     }
 
     /// Sets the arguments of the next start.

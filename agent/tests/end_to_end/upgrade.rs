@@ -120,11 +120,8 @@ fn an_upgrade_breaks_no_connection_and_opens_none_that_is_denied() {
             .unwrap();
         });
         std::thread::sleep(Duration::from_secs(2));
-        let began = Instant::now();
-        let ended = node.stop_switch();
         node.program = PODGATE.into();
-        node.start_switch();
-        let without = began.elapsed();
+        let (ended, without) = node.replace_switch();
         std::thread::sleep(Duration::from_secs(3));
         let before = streamed.load(Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(500));
