@@ -1,7 +1,7 @@
 //! Taking Podgate off a cluster node.
 //!
 //! ```text
-//!   CNI configuration, plugin ─▶ programs ─▶ interfaces with addresses and routes
+//!   CNI configuration, reserved addresses, plugin ─▶ programs ─▶ interfaces with addresses and routes
 //!                             ─▶ nftables tables ─▶ saved state
 //! ```
 //!
@@ -28,6 +28,8 @@ pub struct Places {
     pub configurations: PathBuf,
     /// Folder of CNI plugins.
     pub plugins: PathBuf,
+    /// Folder where host-local keeps a folder of reserved addresses for each network.
+    pub reservations: PathBuf,
     /// The switch's state folder.
     pub state: PathBuf,
 }
@@ -35,7 +37,8 @@ pub struct Places {
 /// Something that was removed, or would be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removal {
-    /// `configuration`, `plugin`, `xdp`, `tcx`, `filter`, `route`, `interface`, `nftables` or `state`.
+    /// `configuration`, `addresses`, `plugin`, `xdp`, `tcx`, `filter`, `route`, `interface`,
+    /// `nftables` or `state`.
     pub kind: &'static str,
     /// Its name.
     pub name: String,
@@ -53,8 +56,14 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
     // Held until the end, so that no switch starts meanwhile.
     let _lock = lock(&places.state)?;
     let mut work = Work { dry_run, removed: Vec::new() };
-    for path in configurations(&places.configurations) {
+    for (path, network) in configurations(&places.configurations) {
         work.remove_file("configuration", &path);
+        let Some(reserved) = network.map(|name| places.reservations.join(name)) else { continue };
+        if reserved.is_dir() {
+            let done = if dry_run { Ok(()) } else { fs::remove_dir_all(&reserved) };
+            let done = done.map_err(|error| error.to_string());
+            work.note("addresses", &reserved.display().to_string(), done);
+        }
     }
     let plugin = places.plugins.join(PLUGIN);
     if plugin.symlink_metadata().is_ok() {
@@ -184,25 +193,33 @@ fn is_kernels(route: &Route) -> bool {
 const OWN_LINKS: [&str; 6] =
     ["podgate0", "podgate-host", SWITCH_END, KERNEL_END, UPLINK_SWITCH_END, UPLINK_KERNEL_END];
 
-/// Configurations that call the plugin.
-fn configurations(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> =
-        entries.map(|entry| entry.path()).filter(|path| is_ours(path)).collect();
-    paths.sort_unstable();
-    paths
+/// Configurations that call the plugin, with the network's name if host-local reserves its addresses.
+fn configurations(folder: &Path) -> Vec<(PathBuf, Option<String>)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut found: Vec<_> =
+        entries.filter_map(|path| network(&path).map(|network| (path, network))).collect();
+    found.sort_unstable();
+    found
 }
 
-fn is_ours(path: &Path) -> bool {
+/// `None` unless the file is a configuration that calls the plugin.
+fn network(path: &Path) -> Option<Option<String>> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     if !["conf", "conflist", "json"].contains(&ending) || !path.is_file() {
-        return false;
+        return None;
     }
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let value: Value = serde_json::from_str(&text).unwrap_or_default();
-    let plugins = value.get("plugins").and_then(Value::as_array);
-    let calls = |plugin: &Value| plugin.get("type").and_then(Value::as_str) == Some(PLUGIN);
-    plugins.map_or(calls(&value), |plugins| plugins.iter().any(calls))
+    let value: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+    let kind = |value: &Value| value.get("type").and_then(Value::as_str).map(str::to_owned);
+    let mut plugins = match value.get("plugins").and_then(Value::as_array) {
+        Some(plugins) => plugins.iter(),
+        None => std::slice::from_ref(&value).iter(),
+    };
+    let own = plugins.find(|plugin| kind(plugin).as_deref() == Some(PLUGIN))?;
+    let is_local = own.get("ipam").and_then(kind).as_deref() == Some("host-local");
+    let name = value.get("name").and_then(Value::as_str);
+    // One part of a path.
+    let name = name.filter(|name| is_local && !name.starts_with('.') && !name.contains('/'));
+    Some(name.filter(|name| !name.is_empty()).map(str::to_owned))
 }
 
 fn lock(state: &Path) -> Result<Option<File>, String> {
@@ -227,7 +244,12 @@ mod tests {
             fs::create_dir_all(&path).unwrap();
             path
         };
-        Places { configurations: place("net.d"), plugins: place("bin"), state: place("state") }
+        Places {
+            configurations: place("net.d"),
+            plugins: place("bin"),
+            reservations: place("networks"),
+            state: place("state"),
+        }
     }
 
     #[test]
@@ -237,8 +259,19 @@ mod tests {
         let namespace = Namespace::new("uninstall");
         let folder = TempDir::new("uninstall");
         let places = places(&folder);
-        let ours = r#"{"cniVersion":"1.0.0","name":"p","plugins":[{"type":"podgate-cni"}]}"#;
+        let ours = r#"{"cniVersion":"1.0.0","name":"p","plugins":[
+            {"type":"podgate-cni","ipam":{"type":"host-local"}}]}"#;
         fs::write(places.configurations.join("10-podgate.conflist"), ours).unwrap();
+        for name in ["..", "other"] {
+            // Neither names a folder of addresses that could be removed.
+            let text = ours.replace("\"p\"", &format!("{name:?}"));
+            let text = if name == "other" { text.replace("host-local", "static") } else { text };
+            fs::write(places.configurations.join(format!("{}.conf", name.len())), text).unwrap();
+        }
+        for name in ["p", "other"] {
+            fs::create_dir(places.reservations.join(name)).unwrap();
+            fs::write(places.reservations.join(name).join("10.1.4.2"), "c1\neth0").unwrap();
+        }
         fs::write(places.configurations.join("20-other.conf"), r#"{"type":"bridge"}"#).unwrap();
         for name in ["podgate-cni", "host-local"] {
             fs::write(places.plugins.join(name), "").unwrap();
@@ -279,6 +312,10 @@ mod tests {
         assert!(left.contains("another") && left.lines().count() == 3, "{left}");
         assert!(namespace.exec(["nft", "list", "tables"]).contains("podgates-neighbour"));
         assert!(places.configurations.join("20-other.conf").exists());
+        assert_eq!(names("configuration").len(), 3, "{removed:?}");
+        assert_eq!(names("addresses"), [places.reservations.join("p").to_str().unwrap()]);
+        assert!(!places.reservations.join("p").exists());
+        assert!(places.reservations.join("other/10.1.4.2").exists());
         assert!(places.plugins.join("host-local").exists());
         assert!(!places.state.exists());
         assert_eq!(namespace.enter(|| uninstall(&places, false).unwrap()), []);

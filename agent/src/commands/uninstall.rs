@@ -10,9 +10,10 @@ use serde_json::json;
 /// Arguments of `podgate uninstall`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Removes configurations that call podgate-cni, the plugin, programs on interfaces, \
-interfaces of pods and the host port with their routes and addresses, nftables tables, and the state \
-folder, and says each. Only what is Podgate's by its name is touched. Pods that are attached lose \
+    after_help = "Removes configurations that call podgate-cni, the addresses that host-local reserved \
+for them, the plugin, programs on interfaces, interfaces of pods and the host port with their routes \
+and addresses, nftables tables, and the state folder, and says each. Only what is Podgate's by its \
+name is touched. Pods that are attached lose \
 their interface; make them anew by another plugin.
 
 Packages, images and the API server's objects are not touched, and net.ipv4.conf.all.forwarding and \
@@ -37,6 +38,10 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = "/opt/cni/bin")]
     plugin_folder: PathBuf,
 
+    /// host-local's folder of reserved addresses
+    #[arg(long, value_name = "PATH", default_value = "/var/lib/cni/networks")]
+    reservation_folder: PathBuf,
+
     /// The switch's state folder
     #[arg(long, env = "PODGATE_STATE_DIR", value_name = "PATH", default_value = "/run/podgate")]
     state_dir: PathBuf,
@@ -51,6 +56,7 @@ pub fn run(args: &Args) -> ExitCode {
     let places = Places {
         configurations: args.configuration_folder.clone(),
         plugins: args.plugin_folder.clone(),
+        reservations: args.reservation_folder.clone(),
         state: args.state_dir.clone(),
     };
     let removed = match uninstall(&places, args.dry_run) {
