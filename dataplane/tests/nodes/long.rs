@@ -182,6 +182,24 @@ fn tunnels_carry_them() {
 }
 
 #[test]
+fn tunnels_over_the_largest_mtu_have_room_for_their_headers() {
+    let mut parts = parts();
+    parts.ports[usize::from(UPLINK)].as_mut().unwrap().mtu = u16::MAX;
+    let mut rig = Rig::with_frames(parts, LARGE);
+    let of_length = |length: usize| udp("10.1.0.2:7", "10.2.0.2:8").payload(&payload(length - 28));
+    let outside = rig.pass(CLIENT, of_length(65_485).build(), UPLINK);
+    assert_eq!(outside.len() - 14, usize::from(u16::MAX));
+    assert_eq!(outside[30..34], [192, 0, 2, 2]);
+    for length in [65_486, 65_535] {
+        assert_eq!(rig.send(CLIENT, of_length(length).build()), Outcome::TooBig, "{length}");
+        let error = rig.receive(CLIENT).expect("the sender is told the MTU");
+        assert_eq!(error[34..36], [3, 4]);
+        assert_eq!(error[40..42], 65_485_u16.to_be_bytes());
+        assert!(rig.receive(UPLINK).is_none());
+    }
+}
+
+#[test]
 fn fragments_of_them_pass() {
     let mut both = Both::new();
     let whole = udp("10.1.0.2:7", "10.1.0.3:8").payload(&payload(9000)).ip_id(5);
