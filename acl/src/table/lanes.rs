@@ -97,8 +97,8 @@ impl ByEnds {
                 rows.first_lanes(lists, &classes, &mut best);
             }
         }
-        for at in 0..N {
-            store(&mut vector.best[step + at], best[at]);
+        for (at, best) in best.into_iter().enumerate() {
+            store(&mut vector.best[step + at], best);
         }
         if let BothEnds::Tuples(_) = &self.both {
             for at in 0..N {

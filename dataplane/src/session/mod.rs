@@ -92,7 +92,7 @@ impl State {
     pub fn after(self, protocol: u8, flags: u8, forward: bool) -> Self {
         match protocol {
             protocol::TCP => self.after_tcp(flags, forward),
-            _ => Self(self.0 | Self::ANSWERED * u8::from(!forward)),
+            _ => Self(self.0 | (Self::ANSWERED * u8::from(!forward))),
         }
     }
 
