@@ -24,11 +24,11 @@ fn pings(client: &Namespace, to: &str, length: u32) -> Result<(), String> {
     }
 }
 
-/// Sends some megabytes, however long that takes; the stream's largest segment at its start.
+/// Sends 64 MiB, however long that takes; the stream's largest segment at its start.
 fn stream(client: &Namespace, server: &Namespace, to: &str) -> u64 {
     let listener = server.spawn(["iperf3", "-s", "-1", "--forceflush"]);
     listener.wait_for_line("Server listening", PATIENCE);
-    let result = client.exec(["iperf3", "-J", "-n", "16M", "-c", to]);
+    let result = client.exec(["iperf3", "-J", "-n", "64M", "-c", to]);
     let result: Value = serde_json::from_str(&result).unwrap();
     // What stands in the sender's buffer at the end is not waited for.
     let bytes = result["end"]["sum_received"]["bytes"].as_u64().unwrap();
