@@ -1,4 +1,4 @@
-//! Unix sockets whose mode is never wider than asked for, whatever the umask is.
+//! Unix sockets that have their mode from the first moment, independent of the umask.
 
 use std::fs::Permissions;
 use std::io;

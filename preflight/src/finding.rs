@@ -10,7 +10,7 @@ pub enum Level {
     Good,
     /// Something is not there that the switch does without.
     Note,
-    /// The switch runs; something that was asked for is missing or in the way.
+    /// The switch runs; a requested feature is missing or blocked.
     Warning,
     /// The switch cannot run.
     Fatal,

@@ -82,10 +82,10 @@ pub(crate) fn of_keys<const OFFSET: usize, const N: usize>(keys: &[Key]) -> [Lan
     lanes
 }
 
-/// The words at these places.
+/// Loads the word at the index in each lane.
 ///
 /// # Safety
-/// There are so many words.
+/// Every index is less than `of.len()`: the gather does not check bounds.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn words(of: &[u32], at: Lanes) -> Lanes {
@@ -94,10 +94,10 @@ pub(crate) unsafe fn words(of: &[u32], at: Lanes) -> Lanes {
     unsafe { _mm512_i32gather_epi32::<4>(at, of.as_ptr().cast()) }
 }
 
-/// The words at these places and those that follow them.
+/// Loads the word at the index in each lane and the word behind it.
 ///
 /// # Safety
-/// There are so many words.
+/// Every index is less than `of.len() - 1`: the gather does not check bounds.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn pairs(of: &[u32], at: Lanes) -> [Lanes; 2] {
@@ -116,7 +116,7 @@ pub(crate) unsafe fn pairs(of: &[u32], at: Lanes) -> [Lanes; 2] {
 /// than one is loaded.
 ///
 /// # Safety
-/// There are so many numbers, and one more.
+/// Every index is less than `of.len() - 1`: the gather does not check bounds, and loads two numbers.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn halves(of: &[u16], at: Lanes) -> Lanes {

@@ -276,7 +276,7 @@ impl Ports {
     /// The classes of ports in the lower halves of words.
     ///
     /// # Safety
-    /// These are groups, times 256.
+    /// Each lane of `groups` is a group of this structure, times 256: the gather does not check bounds.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx512f")]

@@ -73,7 +73,7 @@ struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    /// The table's address, which tells tables apart.
+    /// The table's address in memory: equal addresses mean the same table.
     #[inline]
     fn place(&self) -> *const Table {
         self.table

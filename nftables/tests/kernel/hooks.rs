@@ -84,7 +84,7 @@ fn to_port(from: &str, to: &str, port: u16) -> Packet {
     udp(&end(from, 1000).to_string(), &end(to, port).to_string()).payload(b"x")
 }
 
-/// From a pod to who is none, and the other way round.
+/// Between a pod and an address that is not a pod, in both directions.
 #[test]
 fn tags_pass_in_neither_direction() {
     testkit::requires_root!();
@@ -148,7 +148,7 @@ fn on_a_bridge_of_pods_alone_nobody_else_sends() {
     case.expect(true, "x/a", "x/b", &[to_port(A, B, 53), to_port("fd00::1", "fd00::2", 53)]);
 }
 
-/// A route that somebody set to a pod's interface.
+/// A route to a pod's interface that is not the pod network's.
 #[test]
 fn an_interface_gets_what_is_for_its_pods_addresses_alone() {
     testkit::requires_root!();

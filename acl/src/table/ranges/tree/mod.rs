@@ -75,6 +75,7 @@ macro_rules! number {
             }
 
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: callers check that the processor has AVX2.
             #[inline(always)]
             unsafe fn below_avx2(node: &Self::Node, key: $signed) -> u32 {
                 // SAFETY: the caller knows that the processor can.
@@ -82,6 +83,7 @@ macro_rules! number {
             }
 
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: callers check that the processor has AVX-512.
             #[inline(always)]
             unsafe fn below_avx512(node: &Self::Node, key: $signed) -> u32 {
                 // SAFETY: the caller knows that the processor can.
