@@ -60,9 +60,7 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
         work.remove_file("configuration", &path);
         let Some(reserved) = network.map(|name| places.reservations.join(name)) else { continue };
         if reserved.is_dir() {
-            let done = if dry_run { Ok(()) } else { fs::remove_dir_all(&reserved) };
-            let done = done.map_err(|error| error.to_string());
-            work.note("addresses", &reserved.display().to_string(), done);
+            work.remove_folder("addresses", &reserved);
         }
     }
     let plugin = places.plugins.join(PLUGIN);
@@ -85,9 +83,7 @@ pub fn uninstall(places: &Places, dry_run: bool) -> Result<Vec<Removal>, String>
         Err(error) => work.note("nftables", "all", Err(error)),
     }
     if places.state.exists() {
-        let name = places.state.display().to_string();
-        let done = if dry_run { Ok(()) } else { empty(&places.state) };
-        work.note("state", &name, done);
+        work.remove_folder("state", &places.state);
     }
     Ok(work.removed)
 }
@@ -117,6 +113,11 @@ impl Work {
     fn remove_file(&mut self, kind: &'static str, path: &Path) {
         let done = if self.dry_run { Ok(()) } else { fs::remove_file(path) };
         self.note(kind, &path.display().to_string(), done.map_err(|error| error.to_string()));
+    }
+
+    fn remove_folder(&mut self, kind: &'static str, folder: &Path) {
+        let done = if self.dry_run { Ok(()) } else { empty(folder) };
+        self.note(kind, &folder.display().to_string(), done);
     }
 
     fn network(&mut self, mut netlink: Netlink) {
