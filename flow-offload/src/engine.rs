@@ -9,7 +9,6 @@
 //! An entry has the generations of the snapshot that allowed its session, whenever it gets into the
 //! map: if a later snapshot concerns the connection, the entry does not count from the start.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -81,8 +80,9 @@ pub(crate) struct Shared {
     pub(crate) published: Mutex<Published>,
     /// Number of the interface of each port.
     pub(crate) interfaces: Mutex<AHashMap<PortId, u32>>,
-    /// Interfaces of pods, whose program must be the first there; and those where it was not.
-    pods: Mutex<BTreeSet<u32>>,
+    /// The same of pods alone, whose program must be the first there.
+    pods: Mutex<AHashMap<PortId, u32>>,
+    /// Interfaces of pods where it was not.
     suspects: Mutex<Vec<u32>>,
     pub(crate) connections: Mutex<Connections>,
     /// Entries by their guards.
@@ -139,7 +139,7 @@ impl Offload {
         let port = PuntedPort { ifindex, tag: tag.bytes(), mac, queue };
         self.shared.kernel.add_port(id, &port)?;
         lock(&self.shared.interfaces).insert(id, ifindex);
-        lock(&self.shared.pods).insert(ifindex);
+        lock(&self.shared.pods).insert(id, ifindex);
         Ok(())
     }
 
@@ -177,20 +177,17 @@ impl Offload {
     pub fn remove_port(&self, id: PortId) {
         self.forget(id);
         self.shared.kernel.remove_port(id);
-        let mut interfaces = lock(&self.shared.interfaces);
-        if let Some(ifindex) = interfaces.remove(&id)
-            && !interfaces.values().any(|other| *other == ifindex)
-        {
-            lock(&self.shared.pods).remove(&ifindex);
-        }
+        lock(&self.shared.interfaces).remove(&id);
+        lock(&self.shared.pods).remove(&id);
     }
 
     /// Interfaces of pods whose program is not where it belongs; found within a second.
     pub fn unguarded(&self) -> Vec<u32> {
         let mut suspects = std::mem::take(&mut *lock(&self.shared.suspects));
         // What was so a moment ago may be mended.
-        suspects.retain(|ifindex| {
-            lock(&self.shared.pods).contains(ifindex) && !self.shared.kernel.is_guarded(*ifindex)
+        suspects.retain(|suspect| {
+            lock(&self.shared.pods).values().any(|ifindex| ifindex == suspect)
+                && !self.shared.kernel.is_guarded(*suspect)
         });
         suspects
     }
@@ -298,9 +295,9 @@ impl Shared {
             drop(connections);
             if guarded.elapsed() >= GUARD {
                 guarded = Instant::now();
-                let mut pods = lock(&self.pods).clone();
+                let mut pods: Vec<u32> = lock(&self.pods).values().copied().collect();
                 pods.retain(|ifindex| !self.kernel.is_guarded(*ifindex));
-                *lock(&self.suspects) = pods.into_iter().collect();
+                *lock(&self.suspects) = pods;
             }
             std::thread::sleep(TICK);
         }
