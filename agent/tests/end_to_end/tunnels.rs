@@ -103,7 +103,7 @@ fn mistake(lan: &Lan, ends: &Ends<'_>, tunnels: bool) {
             "metadata": {"name": "mistake"}, "spec": {"ingress": deny("from"), "egress": deny("to")}}),
     );
     let is_closed = |node: &ClusterNode, to: &str| {
-        connect(&lan.world, to, 80).is_err() && { connect(&node.namespace, WORLD[0], 80).is_err() }
+        connect(&lan.world, to, 80).is_err() && connect(&node.namespace, WORLD[0], 80).is_err()
     };
     for (node, addresses) in lan.nodes.iter().zip(NODES) {
         node.eventually("the firewall is in force", || is_closed(node, addresses[0]).then_some(()));
