@@ -15,6 +15,7 @@
 
 mod address;
 mod bridge;
+mod conntrack;
 mod error;
 mod events;
 pub mod filter;
@@ -42,6 +43,7 @@ mod veth;
 
 pub use address::LinkAddress;
 pub use bridge::can_pass_bridged_to_filters;
+pub use conntrack::track_open_connections;
 pub use error::Error;
 pub use events::{Event, Events, LinkEvent, LinkEvents, PathEvent, PathEvents};
 pub use ingress::IngressFilter;

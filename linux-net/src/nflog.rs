@@ -35,7 +35,7 @@ const CONFIGURE: u16 = PACKET | 1;
 /// `NLMSG_ERROR`; with error 0 it acknowledges.
 const ERROR: u16 = 2;
 /// Lengths of `nlmsghdr` and `nfgenmsg`.
-const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 const GENERIC: usize = 4;
 /// Attributes of a configuration, and the command that asks for a group.
 const COMMAND: u16 = 1;
@@ -123,7 +123,7 @@ fn configuration(group: u16, attribute: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// The messages of a datagram: type and body.
-fn messages(mut rest: &[u8]) -> Vec<(u16, &[u8])> {
+pub(super) fn messages(mut rest: &[u8]) -> Vec<(u16, &[u8])> {
     let mut found = Vec::new();
     while let Some(header) = rest.first_chunk::<HEADER>() {
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;

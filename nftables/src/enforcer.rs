@@ -51,6 +51,10 @@ impl Enforcer {
     fn write(&mut self, next: Ruleset) -> Result<(), String> {
         self.current = None;
         self.whole += 1;
+        // These rules may be the first ones that make the kernel track connections.
+        if let Err(error) = linux_net::track_open_connections() {
+            tracing::warn!("{error}: an open connection counts for the end that sends next");
+        }
         let is_there = |table: &&str| LargeTable::outline("inet", table).is_ok();
         let [first, second] = self.names;
         let (fresh, old) = if is_there(&first) { (second, first) } else { (first, second) };

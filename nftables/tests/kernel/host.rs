@@ -2,7 +2,7 @@
 //! outside.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use control::{Control, Scope};
@@ -260,6 +260,123 @@ fn a_node_that_cannot_be_read_is_selected_by_every_firewall() {
     assert!(hosts.comes_in(80));
     hosts.enforce(&[deny(json!({}))]);
     assert!(!hosts.comes_in(80));
+}
+
+/// Both ends of a connection, on the cluster node and outside, and the socket that took it.
+struct Live {
+    node: TcpStream,
+    outside: TcpStream,
+    _listener: TcpListener,
+}
+
+impl Live {
+    fn open(hosts: &Hosts, comes_in: bool, address: &str, port: u16) -> Self {
+        let (from, to) = match comes_in {
+            true => (&hosts.outside, &hosts.node),
+            false => (&hosts.node, &hosts.outside),
+        };
+        let at = SocketAddr::new(address.parse().unwrap(), port);
+        let listener = to.enter(|| TcpListener::bind(at).unwrap());
+        // Neighbours of an interface that has just come up may be asked for twice.
+        let near = (0..20).find_map(|_| connect(from, address, port).ok()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        far.set_read_timeout(Some(BLOCKED)).unwrap();
+        let (node, outside) = if comes_in { (far, near) } else { (near, far) };
+        Self { node, outside, _listener: listener }
+    }
+
+    /// Whether a byte of the cluster node's arrives, and one from outside.
+    fn arrives(&mut self, outside_first: bool) -> [bool; 2] {
+        let crosses = |from: &mut TcpStream, to: &mut TcpStream| {
+            from.write_all(b"x").is_ok() && to.read_exact(&mut [0]).is_ok()
+        };
+        let Self { node, outside, .. } = self;
+        let first = outside_first.then(|| crosses(outside, node));
+        let there = crosses(node, outside);
+        [there, first.unwrap_or_else(|| crosses(outside, node))]
+    }
+}
+
+/// Also where conntrack would see a connection for the first time by what the other end sends: no
+/// earlier rules made the kernel track connections.
+#[test]
+fn a_denial_stops_what_comes_back_as_well() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    const DENIED: u16 = 9000;
+    const PERMITTED: u16 = 9100;
+    let range = json!({"destinationPort": {"range": {"start": DENIED, "end": PERMITTED - 1}}});
+    let denies = |direction: &str, peers: &str| {
+        let mut spec = json!({});
+        spec[direction] =
+            json!([{"action": "Deny", "protocols": [{"tcp": range}, {"udp": range}]}]);
+        spec[direction][0][peers] = json!([{"networks": ["0.0.0.0/0", "::/0"]}]);
+        spec
+    };
+    let elsewhere = json!({"ingress": [{"action": "Deny",
+        "from": [{"networks": ["198.51.100.0/24"]}]}]});
+    for (tracked, comes_in) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut hosts = Hosts::new();
+        if tracked {
+            hosts.enforce(std::slice::from_ref(&elsewhere));
+        }
+        let addresses = if comes_in { [NODE, "fd00::1"] } else { [OUTSIDE, "fd00::9"] };
+        let ways = addresses.into_iter().flat_map(|it| [(it, true), (it, false)]).zip(0..);
+        let both = ways.flat_map(|(way, n)| [(way, DENIED + n), (way, PERMITTED + n)]);
+        let mut live: Vec<(Live, bool, u16)> = both
+            .map(|((address, outside_first), port)| {
+                (Live::open(&hosts, comes_in, address, port), outside_first, port)
+            })
+            .collect();
+        assert!(live.iter_mut().all(|(it, first, _)| it.arrives(*first) == [true; 2]));
+        let datagrams = |from: &Namespace, at: (&str, u16), to: (&str, u16)| {
+            let socket = from.enter(|| UdpSocket::bind(at).unwrap());
+            socket.connect(to).unwrap();
+            socket.set_read_timeout(Some(BLOCKED)).unwrap();
+            socket
+        };
+        let (near, far) = ((NODE, 7000), (OUTSIDE, DENIED));
+        let node = datagrams(&hosts.node, near, far);
+        let outside = datagrams(&hosts.outside, far, near);
+        node.send(b"x").unwrap();
+        assert!(outside.recv(&mut [0]).is_ok());
+
+        let spec = if comes_in { denies("ingress", "from") } else { denies("egress", "to") };
+        hosts.enforce(&[spec]);
+        for _ in 0..2 {
+            for (it, outside_first, port) in &mut live {
+                let wanted = [*port >= PERMITTED; 2];
+                let arrives = it.arrives(*outside_first);
+                assert_eq!(arrives, wanted, "{tracked} {comes_in} {outside_first} {port}");
+            }
+            outside.send(b"x").unwrap();
+            assert_eq!(node.recv(&mut [0]).is_ok(), comes_in, "a datagram, {tracked}");
+            // The kernel reports a packet that a rule drops.
+            let _ = node.send(b"x");
+            assert_eq!(outside.recv(&mut [0]).is_ok(), comes_in, "a datagram, {tracked}");
+        }
+    }
+}
+
+/// A pod on the host network that sends first after the policy came.
+#[test]
+fn a_policy_of_a_host_network_pod_stops_what_it_answers() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    for outside_first in [false, true] {
+        let mut hosts = Hosts::new();
+        hosts.control.enforce_host_network();
+        hosts.apply(host_pod("a", json!({"app": "a"}), json!([{"containerPort": 9000}])));
+        let mut live = Live::open(&hosts, true, NODE, 9000);
+        let mut other = Live::open(&hosts, true, NODE, 9001);
+        assert_eq!(live.arrives(outside_first), [true; 2]);
+        hosts.apply(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": "x", "name": "p"}, "spec": {"podSelector": {}}}));
+        for _ in 0..2 {
+            assert_eq!(live.arrives(outside_first), [false; 2]);
+            assert_eq!(other.arrives(outside_first), [true; 2]);
+        }
+    }
 }
 
 /// The kernel follows 16 chains in a row at most.

@@ -1,0 +1,331 @@
+//! Registers open connections of the network namespace's own sockets with conntrack.
+//!
+//! Conntrack takes a connection that it did not see open for one of the end that sends next. Rules
+//! that depend on the direction are then those of the wrong end. So connections are registered
+//! before the rules come that make the kernel track connections.
+//!
+//! ```text
+//!   sock_diag ─ sockets ─▶ direction: inbound where a socket listens at the port ─▶ ctnetlink ─ entries
+//! ```
+//!
+//! The messages are those of `linux/inet_diag.h` and `linux/netfilter/nfnetlink_conntrack.h`.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr as Endpoint};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST};
+use netlink_sys::{
+    Socket, SocketAddr,
+    protocols::{NETLINK_NETFILTER, NETLINK_SOCK_DIAG},
+};
+
+use super::error::Error;
+use super::nflog::{HEADER, messages};
+use super::sys;
+
+/// A protocol whose connections are registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Protocol {
+    number: u8,
+    /// The state of a socket that takes connections or datagrams of anyone.
+    listening: u8,
+    /// Bit mask of the states of sockets with a connection.
+    connected: u32,
+    /// Lifetime of an entry until its connection's next packet, in seconds: the kernel's own.
+    timeout: u32,
+}
+
+/// States of net/tcp_states.h; a UDP socket is established or closed.
+const ESTABLISHED: u8 = 1;
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
+const PROTOCOLS: [Protocol; 2] = [
+    Protocol {
+        number: libc::IPPROTO_TCP as u8,
+        listening: LISTEN,
+        // With FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK and CLOSING.
+        connected: 1 << ESTABLISHED | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11,
+        timeout: 432_000,
+    },
+    Protocol {
+        number: libc::IPPROTO_UDP as u8,
+        listening: CLOSE,
+        connected: 1 << ESTABLISHED,
+        timeout: 120,
+    },
+];
+
+/// A socket's ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ends {
+    state: u8,
+    local: Endpoint,
+    remote: Endpoint,
+}
+
+/// A connection from the end that opened it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Connection {
+    from: Endpoint,
+    to: Endpoint,
+}
+
+/// `SOCK_DIAG_BY_FAMILY`, and the type of messages that end a list.
+const BY_FAMILY: u16 = 20;
+const DONE: u16 = 3;
+/// `NLMSG_ERROR`; with error 0 it acknowledges.
+const ERROR: u16 = 2;
+/// `NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW`.
+const NEW_ENTRY: u16 = 1 << 8;
+/// Room for one datagram of answers; the kernel fills at most 32 KiB of it.
+const RECEIVE_BYTES: usize = 64 * 1024;
+/// Timeout of an answer; the kernel normally answers at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Registers the open TCP connections and connected UDP sockets of the calling thread's network
+/// namespace with conntrack, each with the end that opened it: the other one where a socket
+/// listens at the local port, else this one. Connections that conntrack knows are left as they
+/// are. Returns the number of new entries.
+///
+/// # Errors
+/// If the kernel has no `sock_diag` or no `nf_conntrack_netlink`, or refuses an entry.
+pub fn track_open_connections() -> Result<usize, Error> {
+    let failed = |what: &'static str| move |cause| Error::new(what, cause);
+    let mut connections = Vec::new();
+    for protocol in PROTOCOLS {
+        let listed = sockets(protocol).map_err(failed("list the sockets"))?;
+        connections.extend(directed(&listed, protocol).map(|it| (protocol, it)));
+    }
+    let register = || {
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        socket.bind(&SocketAddr::new(0, 0))?;
+        let mut new = 0;
+        for (protocol, connection) in &connections {
+            match request(&socket, &entry(*protocol, connection)) {
+                Ok(()) => new += 1,
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(new)
+    };
+    register().map_err(failed("register open connections with conntrack"))
+}
+
+/// The connections of these sockets, less those inside the host.
+fn directed(sockets: &[Ends], protocol: Protocol) -> impl Iterator<Item = Connection> {
+    let is_listening = |it: &&Ends| it.state == protocol.listening;
+    let listening: HashSet<u16> =
+        sockets.iter().filter(is_listening).map(|it| it.local.port()).collect();
+    let connected = sockets.iter().filter(move |it| it.state != protocol.listening);
+    connected.filter(|it| !it.remote.ip().is_loopback() && it.local.ip() != it.remote.ip()).map(
+        move |it| match listening.contains(&it.local.port()) {
+            true => Connection { from: it.remote, to: it.local },
+            false => Connection { from: it.local, to: it.remote },
+        },
+    )
+}
+
+/// The sockets of a protocol that listen or are connected.
+fn sockets(protocol: Protocol) -> io::Result<Vec<Ends>> {
+    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+    socket.bind(&SocketAddr::new(0, 0))?;
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        // struct inet_diag_req_v2; its last 48 bytes name one socket, and are empty for a list.
+        let mut body = vec![family as u8, protocol.number, 0, 0];
+        body.extend((protocol.connected | 1 << protocol.listening).to_ne_bytes());
+        body.resize(body.len() + 48, 0);
+        socket.send(&message(BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body), 0)?;
+        while read_sockets(&receive(&socket)?, &mut found)? {}
+    }
+    Ok(found)
+}
+
+/// Reads one datagram of a list; returns whether more follow.
+fn read_sockets(datagram: &[u8], found: &mut Vec<Ends>) -> io::Result<bool> {
+    for (kind, body) in messages(datagram) {
+        match kind {
+            DONE => return Ok(false),
+            ERROR => return Err(refusal(body)),
+            BY_FAMILY => found.extend(ends(body)),
+            _ => {}
+        }
+    }
+    Ok(true)
+}
+
+/// The ends in a `struct inet_diag_msg`: family and state, then `struct inet_diag_sockid`.
+fn ends(body: &[u8]) -> Option<Ends> {
+    let (family, state) = (i32::from(*body.first()?), *body.get(1)?);
+    let port = |at: usize| Some(u16::from_be_bytes(*body.get(at..)?.first_chunk()?));
+    let address = |at: usize| match family {
+        libc::AF_INET => Some(IpAddr::from(*body.get(at..)?.first_chunk::<4>()?)),
+        libc::AF_INET6 => Some(IpAddr::from(*body.get(at..)?.first_chunk::<16>()?).to_canonical()),
+        _ => None,
+    };
+    let local = Endpoint::new(address(8)?, port(4)?);
+    let remote = Endpoint::new(address(24)?, port(6)?);
+    Some(Ends { state, local, remote })
+}
+
+/// The request for a new entry.
+fn entry(protocol: Protocol, connection: &Connection) -> Vec<u8> {
+    // CTA_TUPLE_ORIG, CTA_TUPLE_REPLY, CTA_STATUS, CTA_PROTOINFO and CTA_TIMEOUT.
+    const ORIGINAL: u16 = 1;
+    const REPLY: u16 = 2;
+    const STATUS: u16 = 3;
+    const STATE: u16 = 4;
+    const TIMEOUT: u16 = 7;
+    /// `IPS_SEEN_REPLY` and `IPS_ASSURED`, so that the entry is not among the first to make room;
+    /// `IPS_CONFIRMED`, as any entry of the table.
+    const ANSWERED: u32 = 1 << 1 | 1 << 2 | 1 << 3;
+    let Connection { from, to } = *connection;
+    let family = if from.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // struct nfgenmsg.
+    let mut body = vec![family as u8, 0, 0, 0];
+    body.extend(nested(ORIGINAL, &tuple(protocol, from, to)));
+    body.extend(nested(REPLY, &tuple(protocol, to, from)));
+    body.extend(attribute(STATUS, &ANSWERED.to_be_bytes()));
+    if i32::from(protocol.number) == libc::IPPROTO_TCP {
+        body.extend(nested(STATE, &nested(1, &tcp_state())));
+    }
+    body.extend(attribute(TIMEOUT, &protocol.timeout.to_be_bytes()));
+    message(NEW_ENTRY, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, &body)
+}
+
+/// `CTA_TUPLE_IP` and `CTA_TUPLE_PROTO`.
+fn tuple(protocol: Protocol, from: Endpoint, to: Endpoint) -> Vec<u8> {
+    let addresses = match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            [attribute(1, &from.octets()), attribute(2, &to.octets())].concat()
+        }
+        (from, to) => {
+            let octets = |address: IpAddr| match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            };
+            [attribute(3, &octets(from)), attribute(4, &octets(to))].concat()
+        }
+    };
+    let ports = [
+        attribute(1, &[protocol.number]),
+        attribute(2, &from.port().to_be_bytes()),
+        attribute(3, &to.port().to_be_bytes()),
+    ];
+    [nested(1, &addresses), nested(2, &ports.concat())].concat()
+}
+
+/// `CTA_PROTOINFO_TCP`: established, and of unknown windows in both directions.
+fn tcp_state() -> Vec<u8> {
+    const ESTABLISHED: u8 = 3;
+    /// `IP_CT_TCP_FLAG_SACK_PERM` and `IP_CT_TCP_FLAG_BE_LIBERAL`, as flags and as their mask.
+    const LIBERAL: [u8; 2] = [0x0a; 2];
+    [attribute(1, &[ESTABLISHED]), attribute(4, &LIBERAL), attribute(5, &LIBERAL)].concat()
+}
+
+fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
+    attribute(kind | 1 << 15, value)
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 + value.len().next_multiple_of(4));
+    bytes.extend((4 + value.len() as u16).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(HEADER + body.len());
+    message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(flags.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(body);
+    message
+}
+
+/// Sends a request and waits for its acknowledgement.
+fn request(socket: &Socket, message: &[u8]) -> io::Result<()> {
+    socket.send(message, 0)?;
+    let answer = receive(socket)?;
+    let error = messages(&answer).into_iter().find(|(kind, _)| *kind == ERROR);
+    match error.map(|(_, body)| refusal(body)) {
+        Some(error) if error.raw_os_error() == Some(0) => Ok(()),
+        Some(error) => Err(error),
+        None => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// The error in the body of an `NLMSG_ERROR`.
+fn refusal(body: &[u8]) -> io::Error {
+    let code = body.first_chunk().map_or(-libc::EPROTO, |code| i32::from_ne_bytes(*code));
+    io::Error::from_raw_os_error(-code)
+}
+
+fn receive(socket: &Socket) -> io::Result<Vec<u8>> {
+    if !sys::readable(socket.as_fd(), Some(PATIENCE))? {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut buffer = Vec::with_capacity(RECEIVE_BYTES);
+    socket.recv(&mut buffer, 0)?;
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: Protocol = PROTOCOLS[0];
+    const UDP: Protocol = PROTOCOLS[1];
+
+    fn ends(state: u8, local: &str, remote: &str) -> Ends {
+        Ends { state, local: local.parse().unwrap(), remote: remote.parse().unwrap() }
+    }
+
+    #[test]
+    fn the_end_with_a_listener_did_not_open_the_connection() {
+        let sockets = [
+            ends(LISTEN, "[::]:80", "[::]:0"),
+            ends(ESTABLISHED, "192.0.2.1:80", "192.0.2.9:4000"),
+            ends(ESTABLISHED, "192.0.2.1:5000", "192.0.2.9:80"),
+            ends(ESTABLISHED, "127.0.0.1:5001", "127.0.0.1:80"),
+            ends(ESTABLISHED, "192.0.2.1:5002", "192.0.2.1:80"),
+        ];
+        let opened: Vec<String> =
+            directed(&sockets, TCP).map(|it| format!("{} {}", it.from, it.to)).collect();
+        assert_eq!(opened, ["192.0.2.9:4000 192.0.2.1:80", "192.0.2.1:5000 192.0.2.9:80"]);
+        // A socket of UDP that is not connected takes datagrams of anyone.
+        let sockets =
+            [ends(CLOSE, "0.0.0.0:53", "0.0.0.0:0"), ends(1, "192.0.2.1:53", "192.0.2.9:9")];
+        let opened: Vec<Connection> = directed(&sockets, UDP).collect();
+        assert_eq!(opened[0].from, "192.0.2.9:9".parse().unwrap());
+    }
+
+    #[test]
+    fn sockets_are_read_from_a_list() {
+        let mut body = vec![libc::AF_INET6 as u8, ESTABLISHED, 0, 0];
+        body.extend([0, 80, 0x10, 0]);
+        let mapped = "::ffff:192.0.2.1".parse::<std::net::Ipv6Addr>().unwrap();
+        body.extend(mapped.octets());
+        body.extend("::ffff:192.0.2.9".parse::<std::net::Ipv6Addr>().unwrap().octets());
+        body.resize(72, 0);
+        let mut datagram = message(BY_FAMILY, 0, &body);
+        let mut found = Vec::new();
+        assert!(read_sockets(&datagram, &mut found).unwrap());
+        assert_eq!(found, [ends(ESTABLISHED, "192.0.2.1:80", "192.0.2.9:4096")]);
+        datagram.extend(message(DONE, 0, &[0; 4]));
+        assert!(!read_sockets(&datagram, &mut found).unwrap());
+        for length in 0..datagram.len() {
+            let _ = read_sockets(&datagram[..length], &mut Vec::new());
+        }
+        let refused = message(ERROR, 0, &(-libc::ENOENT).to_ne_bytes());
+        let error = read_sockets(&refused, &mut Vec::new()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+    }
+}
