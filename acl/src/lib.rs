@@ -80,6 +80,7 @@ mod address;
 mod address_map;
 mod addresses;
 mod class_bench;
+mod identity;
 mod key;
 pub mod linear;
 mod lpm;
@@ -93,13 +94,12 @@ mod table;
 mod text;
 mod words;
 
-pub use address::Address;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use address_map::{
-    AddressMap, AddressMapBuilder, AddressMapEditor, Block, Identity, PeerSetId,
-};
+pub use address::Address;
+pub use address_map::{AddressMap, AddressMapBuilder, AddressMapEditor, Block, PeerSetId};
 pub use class_bench::parse_class_bench;
+pub use identity::Identity;
 pub use key::Key;
 pub use prefix_map::PrefixMap;
 pub use rule::{Action, End, PortRange, Rule, TcpFlags};

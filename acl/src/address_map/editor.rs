@@ -8,7 +8,8 @@ use ahash::RandomState;
 use ipnet::IpNet;
 
 use super::identities::Identities;
-use super::{AddressMap, Block, Identity, PeerSetId};
+use super::{AddressMap, Block, PeerSetId};
+use crate::Identity;
 use crate::lpm;
 use crate::nested::Nested;
 use crate::prefix::Prefix;

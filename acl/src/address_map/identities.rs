@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::RandomState;
 
-use super::{Identity, PeerSetId};
+use super::PeerSetId;
+use crate::Identity;
 use crate::paged::Paged;
 
 /// Numbers combinations in the order in which they first come up.

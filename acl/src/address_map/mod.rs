@@ -26,21 +26,12 @@ use crate::addresses::Addresses;
 use crate::lpm::Lpm;
 use crate::paged::Paged;
 use crate::simd::{self, VECTOR};
-use crate::{Address, Key};
+use crate::{Address, Identity, Key};
 pub use editor::AddressMapEditor;
 
 /// A peer set: the addresses that one policy peer stands for right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerSetId(pub u32);
-
-/// Stands for "in exactly these peer sets"; [`Identity::NONE`] is in none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Identity(pub u32);
-
-impl Identity {
-    /// The identity of an address that is in no peer set.
-    pub const NONE: Self = Self(0);
-}
 
 /// Part of a peer set: a network less some exceptions inside it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -20,12 +20,12 @@ use std::mem::offset_of;
 
 use super::ends::{Ends, Kind};
 use super::lists::ListId;
-#[cfg(target_arch = "x86_64")]
-use super::lookup::addresses;
 use super::ranges::Ranges;
 use crate::Address;
 #[cfg(target_arch = "x86_64")]
 use crate::Key;
+#[cfg(target_arch = "x86_64")]
+use crate::addresses::Addresses;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{LANES, Lanes, load, of_keys, pairs, plus, splat, words};
 
@@ -195,7 +195,7 @@ impl Field {
     #[inline]
     pub(super) fn find_nets(&self, at: usize, keys: &[Key], records: &mut [u32]) {
         if let Some(nets) = &self.nets {
-            nets.find_each(addresses(keys, at), records);
+            nets.find_each(Addresses::of_end(keys, at), records);
         }
     }
 

@@ -12,6 +12,7 @@ mod hash;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod merge;
+mod probe;
 
 use std::collections::HashMap;
 

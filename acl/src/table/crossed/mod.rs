@@ -18,20 +18,24 @@
 
 #![allow(unsafe_code)]
 
+mod classes;
+mod paths;
+
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_mm512_and_si512, _mm512_slli_epi32, _mm512_srli_epi32};
 use std::collections::HashMap;
-use std::rc::Rc;
 
 use ahash::RandomState;
 
 use super::ends::{Ends, Kind};
 use super::field::{Both, Field};
-use super::lists::{Effective, ListId, MakeLists, add};
-use super::transport::{Matching, TooMany};
+use super::lists::{Effective, ListId, MakeLists};
+use super::transport::TooMany;
 use super::tuples::Numbered;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{Lanes, halves, pairs, plus, splat, words};
+use classes::Classes;
+use paths::Paths;
 
 /// Lists by pair of classes.
 #[derive(Debug)]
@@ -112,13 +116,15 @@ impl Crossed {
         }
         let mut fields = ends.each_ref().map(|ends| Field::new(ends, Both::Layers(parts.len())));
         let mut layers = Vec::new();
-        for (at, (rules, sides)) in parts.iter().enumerate() {
-            let Some(layer) = Layer::new(rules, sides, lists, effective)? else { return Ok(None) };
+        for (at, (rules, classes)) in parts.iter().enumerate() {
+            let Some(layer) = Layer::new(rules, classes, lists, effective)? else {
+                return Ok(None);
+            };
             let scales = [layer.per_source() as u32, 1];
-            for ((field, side), (kind, scale)) in
-                fields.iter_mut().zip(sides).zip(kinds.into_iter().zip(scales))
+            for ((field, classes), (kind, scale)) in
+                fields.iter_mut().zip(classes).zip(kinds.into_iter().zip(scales))
             {
-                for (element, class) in (0..).zip(&side.of) {
+                for (element, class) in (0..).zip(&classes.of) {
                     field.set_class(kind, element, at, class * scale);
                 }
             }
@@ -139,7 +145,7 @@ impl Crossed {
 }
 
 /// Rules of one layer, which ascend, with the classes of both fields.
-type Part = (Vec<Numbered>, [Side; 2]);
+type Part = (Vec<Numbered>, [Classes; 2]);
 
 /// Of these rules as many as have room in one layer, those over fewest pairs, and the rest.
 fn narrow(
@@ -172,14 +178,15 @@ fn narrow(
         };
         let mut total: usize = few.iter().map(pairs).sum();
         if total <= room.entries && index <= room.index {
-            let side = |at: usize| Side::new(&few, at, &ends[at], kinds[at], 8 * room.entries);
-            let sides = [side(0)?, side(1)?];
+            let classes =
+                |at: usize| Classes::new(&few, at, &ends[at], kinds[at], 8 * room.entries);
+            let classes = [classes(0)?, classes(1)?];
             wide.sort_unstable_by_key(|rule: &Numbered| rule.rule);
-            return Some(((few, sides), wide));
+            return Some(((few, classes), wide));
         }
         // By what does not depend on the order of rules; those over the same ends stay together.
         few.sort_unstable_by_key(|rule| (pairs(rule), rule.ends));
-        // An index that is too large has too many classes on both sides, of which wide rules make few.
+        // An index that is too large has too many classes in both fields, of which wide rules make few.
         let least = if index > room.index { few.len() / 4 } else { 0 };
         let (mut taken, mut last) = (0, None);
         while let Some(rule) =
@@ -200,7 +207,7 @@ fn narrow(
 impl Layer {
     fn new(
         rules: &[Numbered],
-        [sources, destinations]: &[Side; 2],
+        [sources, destinations]: &[Classes; 2],
         lists: &mut impl MakeLists,
         effective: &mut Effective<'_>,
     ) -> Result<Option<Self>, TooMany> {
@@ -318,129 +325,5 @@ impl Layer {
     /// Lists of pairs.
     pub(super) fn lists(&self) -> usize {
         self.lists.len()
-    }
-}
-
-/// The classes of one field's elements.
-struct Side {
-    /// By element.
-    of: Vec<u32>,
-    /// By class: the rules that fit, ascending.
-    rules: Vec<Rc<[u32]>>,
-}
-
-impl Side {
-    /// `None` if the lists of rules are longer than `room` together.
-    fn new(rules: &[Numbered], at: usize, ends: &Ends, kind: Kind, room: usize) -> Option<Self> {
-        let mut own = vec![Vec::new(); ends.numbers(kind)];
-        for (number, rule) in (0_u32..).zip(rules) {
-            own[rule.ends[at].number as usize].push(number);
-        }
-        let nothing: Rc<[u32]> = Rc::default();
-        let mut known: HashMap<Rc<[u32]>, u32, RandomState> = HashMap::default();
-        known.insert(Rc::clone(&nothing), 0);
-        let mut side = Self { of: Vec::with_capacity(ends.elements(kind)), rules: vec![nothing] };
-        let mut total = 0;
-        for element in 0..ends.elements(kind) as u32 {
-            // A network adds its rules to those around, an identity those of the sets it is in.
-            let mut fit: Vec<u32> = Vec::new();
-            if kind == Kind::Net {
-                let around = if element == 0 { 0 } else { side.of[ends.around(element) as usize] };
-                if own[element as usize].is_empty() {
-                    side.of.push(around);
-                    continue;
-                }
-                fit.extend(side.rules[around as usize].iter());
-                fit.extend(&own[element as usize]);
-            } else {
-                fit.extend(ends.members(element).iter().flat_map(|set| &own[*set as usize]));
-            }
-            // Made of runs that ascend, which the sort takes as they are.
-            fit.sort();
-            total += fit.len();
-            if total > room {
-                return None;
-            }
-            let class = *known.entry(fit.into()).or_insert_with_key(|fit| {
-                side.rules.push(Rc::clone(fit));
-                side.rules.len() as u32 - 1
-            });
-            side.of.push(class);
-        }
-        Some(side)
-    }
-
-    /// By rule: the classes that it covers.
-    fn classes_of(&self, rules: usize) -> Vec<Vec<u32>> {
-        let mut classes_of = vec![Vec::new(); rules];
-        for (class, rules) in (0..).zip(&self.rules) {
-            rules.iter().for_each(|rule| classes_of[*rule as usize].push(class));
-        }
-        classes_of
-    }
-}
-
-/// Lists of rules as paths in a tree.
-struct Paths<'a> {
-    matching: Option<&'a Matching>,
-    /// By path: the path before its last rule, and that rule.
-    steps: Vec<(u32, u32)>,
-    /// By path: the transport classes that its rules match.
-    seen: Vec<u64>,
-    words: usize,
-    children: HashMap<(u32, u32), u32, RandomState>,
-}
-
-impl<'a> Paths<'a> {
-    const EMPTY: u32 = 0;
-
-    fn new(matching: Option<&'a Matching>) -> Self {
-        let words = matching.map_or(0, Matching::words);
-        Self {
-            matching,
-            steps: vec![(0, 0)],
-            seen: vec![0; words],
-            words,
-            children: HashMap::default(),
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.steps.len()
-    }
-
-    /// The path with one more rule; the same one if earlier rules match all that it matches.
-    fn extend(&mut self, path: u32, rule: u32, demand: u32) -> u32 {
-        if let Some(child) = self.children.get(&(path, rule)) {
-            return *child;
-        }
-        let child = self.steps.len() as u32;
-        let first = path as usize * self.words;
-        self.seen.extend_from_within(first..first + self.words);
-        let at = self.seen.len() - self.words;
-        let adds = self
-            .matching
-            .is_none_or(|matching| add(&mut self.seen[at..], matching.bits(demand as usize)));
-        let child = if adds {
-            self.steps.push((path, rule));
-            child
-        } else {
-            self.seen.truncate(at);
-            path
-        };
-        self.children.insert((path, rule), child);
-        child
-    }
-
-    /// The rules of a path, in order.
-    fn rules(&self, mut path: u32) -> Vec<u32> {
-        let mut rules = Vec::new();
-        while path != Self::EMPTY {
-            let (before, rule) = self.steps[path as usize];
-            rules.push(rule);
-            path = before;
-        }
-        rules.reverse();
-        rules
     }
 }

@@ -1,0 +1,178 @@
+//! Makes transport classes: each axis is cut where a range begins or ends, and the classes of the axes
+//! are crossed.
+
+use std::collections::HashMap;
+
+use ahash::RandomState;
+
+use super::ports::Ports;
+use super::{TooMany, Transport, TransportClasses};
+use crate::{PortRange, TcpFlags};
+
+/// Most distinct demands.
+const MOST: usize = 1024;
+/// Most cells in the cross product of the axes, and most classes.
+const CELLS: usize = 1 << 16;
+/// Most cuts on one axis over all protocols, each of which may need a page.
+const CUTS: usize = 4096;
+
+/// The demands that a class of keys matches.
+pub(super) type Bits = [u64; MOST / 64];
+
+/// The classes for these distinct demands, with the demands that each class matches.
+pub(super) fn classes(demands: &[Transport]) -> Result<(TransportClasses, Vec<Bits>), TooMany> {
+    if demands.len() > MOST {
+        return Err(TooMany);
+    }
+    let none = Bits::default();
+    let mut interner = Interner { known: HashMap::from_iter([(none, 0)]), bits: vec![none] };
+    let classes = Index { demands }.classes(&mut interner)?;
+    Ok((classes, interner.bits))
+}
+
+/// One axis: for each protocol group its ranges, and for each class what it matches.
+struct Axis {
+    groups: Vec<Vec<(u16, u16)>>,
+    classes: Vec<Bits>,
+}
+
+/// Numbers classes by what they match.
+struct Interner {
+    known: HashMap<Bits, u16, RandomState>,
+    bits: Vec<Bits>,
+}
+
+impl Interner {
+    fn class(&mut self, bits: Bits) -> Result<u16, TooMany> {
+        if let Some(class) = self.known.get(&bits) {
+            return Ok(*class);
+        }
+        let class = u16::try_from(self.bits.len()).map_err(|_| TooMany)?;
+        self.known.insert(bits, class);
+        self.bits.push(bits);
+        Ok(class)
+    }
+}
+
+struct Index<'a> {
+    demands: &'a [Transport],
+}
+
+impl Index<'_> {
+    fn classes(&self, interner: &mut Interner) -> Result<TransportClasses, TooMany> {
+        let mut protocols: Vec<Option<u8>> = vec![None];
+        let mut groups = [0; 256];
+        for protocol in self.demands.iter().filter_map(|demand| demand.protocol) {
+            if groups[usize::from(protocol)] != 0 {
+                continue;
+            }
+            if protocols.len() == 256 {
+                // The last of all protocols: none is left for the group of those not named.
+                protocols[0] = Some(protocol);
+            } else {
+                groups[usize::from(protocol)] = (protocols.len() as u32) << 8;
+                protocols.push(Some(protocol));
+            }
+        }
+        let mut destination = self.axis(&protocols, |demand| demand.destination_ports)?;
+        let mut source = self.axis(&protocols, |demand| demand.source_ports)?;
+        let any_source = self.demands.iter().all(|demand| demand.source_ports == PortRange::ANY);
+        if any_source {
+            // The destination's classes distinguish the protocols.
+            source.classes = vec![[u64::MAX; MOST / 64]];
+        }
+        let (flags, flag_classes) = self.flags();
+        let cells = destination.classes.len() * source.classes.len() * flag_classes.len();
+        if cells > CELLS {
+            return Err(TooMany);
+        }
+        let mut cross = Vec::with_capacity(cells);
+        for destination in &destination.classes {
+            for source in &source.classes {
+                for flags in &flag_classes {
+                    let bits = std::array::from_fn(|at| destination[at] & source[at] & flags[at]);
+                    cross.push(interner.class(bits)?);
+                }
+            }
+        }
+        cross.push(0);
+        let alone = any_source && flags.is_none();
+        if alone {
+            for (_, class) in destination.groups.iter_mut().flatten() {
+                *class = cross[usize::from(*class)];
+            }
+        }
+        Ok(TransportClasses {
+            #[cfg(target_arch = "x86_64")]
+            named: (0..=u8::MAX).zip(groups).filter(|(_, group)| *group > 0).collect(),
+            groups,
+            destination: Ports::new(&destination.groups),
+            source: (!any_source).then(|| Ports::new(&source.groups)),
+            flags,
+            cross: if alone { Vec::new() } else { cross },
+            sources: source.classes.len() as u32,
+            flag_classes: flag_classes.len() as u32,
+        })
+    }
+
+    fn axis(
+        &self,
+        protocols: &[Option<u8>],
+        ports: impl Fn(&Transport) -> PortRange,
+    ) -> Result<Axis, TooMany> {
+        let mut axis = Axis { groups: Vec::new(), classes: Vec::new() };
+        let mut known: HashMap<Bits, u16, RandomState> = HashMap::default();
+        let mut cuts = 0;
+        for protocol in protocols {
+            // Where demands begin and end to match.
+            let mut turns: Vec<(u32, usize)> = Vec::new();
+            for (number, demand) in self.demands.iter().enumerate() {
+                if demand.protocol.is_none() || demand.protocol == *protocol {
+                    let range = ports(demand);
+                    turns.push((range.first.into(), number));
+                    turns.push((u32::from(range.last) + 1, number));
+                }
+            }
+            turns.push((0, MOST));
+            turns.sort_unstable();
+            let mut bits = Bits::default();
+            let mut ranges = Vec::new();
+            for same in turns.chunk_by(|a, b| a.0 == b.0) {
+                for (_, number) in same.iter().filter(|(_, number)| *number < MOST) {
+                    bits[number / 64] ^= 1 << (number % 64);
+                }
+                let Ok(first) = u16::try_from(same[0].0) else { break };
+                let class = *known.entry(bits).or_insert_with(|| {
+                    axis.classes.push(bits);
+                    (axis.classes.len() - 1) as u16
+                });
+                ranges.push((first, class));
+            }
+            cuts += ranges.len();
+            axis.groups.push(ranges);
+        }
+        if cuts > CUTS { Err(TooMany) } else { Ok(axis) }
+    }
+
+    fn flags(&self) -> (Option<Box<[u32; 256]>>, Vec<Bits>) {
+        if self.demands.iter().all(|demand| demand.tcp_flags == TcpFlags::ANY) {
+            return (None, vec![[u64::MAX; MOST / 64]]);
+        }
+        let mut classes: Vec<Bits> = Vec::new();
+        let mut by_flags = Box::new([0; 256]);
+        for (flags, class) in by_flags.iter_mut().enumerate() {
+            let mut bits = Bits::default();
+            for (number, demand) in self.demands.iter().enumerate() {
+                if demand.tcp_flags.matches(flags as u8) {
+                    bits[number / 64] |= 1 << (number % 64);
+                }
+            }
+            let known = classes.iter().position(|known| *known == bits);
+            *class = known.unwrap_or_else(|| {
+                classes.push(bits);
+                classes.len() - 1
+            }) as u32;
+        }
+        (Some(by_flags), classes)
+    }
+}
