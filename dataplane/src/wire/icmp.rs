@@ -3,9 +3,7 @@
 //! An echo request and its reply are one connection, distinguished by the identifier; an error
 //! belongs to the connection whose packet it quotes. Anything else opens nothing.
 
-use super::{
-    Flow, Fragment, Headers, Kind, Role, be16, checksum, ip, neighbour, protocol, transport,
-};
+use super::{Flow, Fragment, Headers, Kind, Role, be16, checksum, ip, neighbour, protocol};
 use crate::Outcome;
 
 pub(super) const HEADER: usize = 8;
@@ -45,7 +43,7 @@ pub(super) fn parse_v6(message: &[u8], headers: &mut Headers) -> Result<(), Outc
         _ if message.len() < HEADER => return Err(Outcome::MalformedTransport),
         _ => {}
     }
-    transport::refuse_multicast(headers)?;
+    ip::refuse_multicast(headers)?;
     match message[0] {
         V6_ECHO | V6_ECHO_REPLY => echo(message, headers),
         1..=4 => quote(message, headers),
@@ -66,7 +64,7 @@ fn echo(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
 
 /// The identifier is the requester's port, so that two ends that ping each other with the same
 /// identifier have two connections.
-pub(super) fn echo_ports(message: &[u8]) -> Option<(u16, u16)> {
+fn echo_ports(message: &[u8]) -> Option<(u16, u16)> {
     let identifier = be16(message, 4)?;
     match message[0] {
         V4_ECHO | V6_ECHO => Some((identifier, 0)),
@@ -86,8 +84,26 @@ fn quote(message: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
 
 /// Returns the quoted flow, whose source must be the error's destination.
 pub(super) fn quoted(message: &[u8], headers: &Headers) -> Option<Flow> {
-    let (flow, _) = ip::parse_quote(message.get(HEADER..)?, headers.kind)?;
+    let (flow, _) = parse_quote(message.get(HEADER..)?, headers.kind)?;
     (flow.source == headers.flow.destination).then_some(flow)
+}
+
+/// The inner packet of an ICMP error: addresses, protocol and ports as far as they are quoted (at
+/// least eight bytes of its transport header are). Also where that header begins.
+pub(super) fn parse_quote(quote: &[u8], kind: Kind) -> Option<(Flow, usize)> {
+    let (mut flow, l4) = ip::parse_quote(quote, kind)?;
+    let transport = quote.get(l4..)?;
+    match flow.protocol {
+        protocol::TCP | protocol::UDP | protocol::SCTP => {
+            flow.source_port = be16(transport, 0)?;
+            flow.destination_port = be16(transport, 2)?;
+        }
+        protocol::ICMP | protocol::ICMPV6 => {
+            (flow.source_port, flow.destination_port) = echo_ports(transport)?;
+        }
+        _ => {}
+    }
+    Some((flow, l4))
 }
 
 /// Writes the checksum of the ICMP message that begins at `l4` and ends with `packet`.

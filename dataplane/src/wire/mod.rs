@@ -15,6 +15,7 @@ mod ip;
 pub mod neighbour;
 pub mod nested;
 pub mod partial_checksum;
+mod plain;
 pub mod translate;
 mod transport;
 pub mod vxlan;
@@ -22,6 +23,7 @@ pub mod vxlan;
 use acl::Address;
 
 use crate::Outcome;
+pub(crate) use plain::{parse_plain_v4, parse_plain_v6};
 
 /// A MAC address, in the order of the wire.
 pub type Mac = [u8; 6];
@@ -227,8 +229,6 @@ pub fn parse_prefix(prefix: &[u8], length: usize) -> Result<Headers, Outcome> {
     parse_into(prefix, length, &mut headers).map(|_| headers)
 }
 
-pub(crate) use ip::{parse_plain_v4, parse_plain_v6};
-
 /// The same for a packet of `length` bytes whose first frame this is, written into `headers`. On an
 /// error `headers` holds the fields read so far.
 #[inline]
@@ -270,11 +270,34 @@ pub(crate) fn parse_any(frame: &[u8], length: usize, headers: &mut Headers) -> R
     };
     headers.l3 = (at + 2) as u16;
     match ethertype {
-        ETHERTYPE_IPV4 => ip::parse_v4(frame, headers),
-        ETHERTYPE_IPV6 => ip::parse_v6(frame, headers),
-        ETHERTYPE_ARP => neighbour::check_arp(frame, headers),
-        _ => Err(Outcome::UnknownEthertype),
+        ETHERTYPE_IPV4 => ip::parse_v4(frame, headers)?,
+        ETHERTYPE_IPV6 => ip::parse_v6(frame, headers)?,
+        ETHERTYPE_ARP => return neighbour::check_arp(frame, headers),
+        _ => return Err(Outcome::UnknownEthertype),
     }
+    parse_transport(frame, headers)
+}
+
+/// Reads the transport header, unless this is a later fragment.
+#[inline]
+fn parse_transport(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+    if matches!(headers.fragment, Fragment::Later(_)) {
+        headers.role = Role::Follows;
+        return ip::refuse_multicast(headers);
+    }
+    let segment = headers.segment(frame);
+    let whole = headers.fragment == Fragment::Whole;
+    match headers.flow.protocol {
+        protocol::TCP => transport::tcp(segment, headers)?,
+        protocol::UDP => transport::udp(segment, whole, headers)?,
+        protocol::SCTP => transport::sctp(segment, headers)?,
+        protocol::ICMP if headers.flow.source.is_v4() => return icmp::parse_v4(segment, headers),
+        protocol::ICMPV6 if !headers.flow.source.is_v4() => {
+            return icmp::parse_v6(segment, headers);
+        }
+        _ => {}
+    }
+    ip::refuse_multicast(headers)
 }
 
 /// The flow that an ICMP error ([`Role::Quotes`]) quotes, as the packet it is about showed it.

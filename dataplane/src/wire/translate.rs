@@ -26,7 +26,7 @@ pub fn rewrite_error(frame: &mut [u8], headers: &Headers, to: &Flow, quoted: &Fl
     addresses(&mut frame[..end], l3, headers.kind, &headers.flow, to);
     let inner = l4 + icmp::HEADER;
     let quote = &mut frame[inner..end];
-    if let Some((flow, inner_l4)) = ip::parse_quote(quote, headers.kind) {
+    if let Some((flow, inner_l4)) = icmp::parse_quote(quote, headers.kind) {
         let change = addresses(quote, 0, headers.kind, &flow, quoted);
         transport(&mut quote[inner_l4..], &flow, quoted, change, false);
     }

@@ -1,7 +1,7 @@
 //! TCP (RFC 9293), UDP (RFC 768), SCTP (RFC 9260): as much as forwarding needs.
 
 use super::tcp_flags::{ACK, FIN, RST, SYN};
-use super::{Flow, Fragment, Headers, Role, be16, icmp, protocol};
+use super::{Headers, Role, be16};
 use crate::Outcome;
 
 const TCP_HEADER: usize = 20;
@@ -9,43 +9,8 @@ const UDP_HEADER: usize = 8;
 const SCTP_HEADER: usize = 12;
 const SCTP_INIT: u8 = 1;
 
-/// Reads the transport header, unless this is a later fragment.
 #[inline]
-pub(super) fn parse(frame: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
-    if matches!(headers.fragment, Fragment::Later(_)) {
-        headers.role = Role::Follows;
-        return refuse_multicast(headers);
-    }
-    let segment = headers.segment(frame);
-    let whole = headers.fragment == Fragment::Whole;
-    match headers.flow.protocol {
-        protocol::TCP => tcp(segment, headers)?,
-        protocol::UDP => udp(segment, whole, headers)?,
-        protocol::SCTP => sctp(segment, headers)?,
-        protocol::ICMP if headers.flow.source.is_v4() => return icmp::parse_v4(segment, headers),
-        protocol::ICMPV6 if !headers.flow.source.is_v4() => {
-            return icmp::parse_v6(segment, headers);
-        }
-        _ => {}
-    }
-    refuse_multicast(headers)
-}
-
-/// IPv6 multicast and unspecified sources are for neighbour discovery only.
-#[inline]
-pub(super) fn refuse_multicast(headers: &Headers) -> Result<(), Outcome> {
-    let v6 = !headers.flow.source.is_v4();
-    if v6 && headers.flow.destination.bits() >> 120 == 0xff {
-        return Err(Outcome::Multicast);
-    }
-    if v6 && headers.flow.source.bits() == 0 {
-        return Err(Outcome::Martian);
-    }
-    Ok(())
-}
-
-#[inline]
-fn tcp(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+pub(super) fn tcp(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     let (role, flags) = tcp_role(segment).ok_or(Outcome::MalformedTransport)?;
     (headers.role, headers.tcp_flags) = (role, flags);
     ports(segment, headers)
@@ -69,7 +34,7 @@ pub(super) fn tcp_role(segment: &[u8]) -> Option<(Role, u8)> {
 }
 
 #[inline]
-fn udp(segment: &[u8], whole: bool, headers: &mut Headers) -> Result<(), Outcome> {
+pub(super) fn udp(segment: &[u8], whole: bool, headers: &mut Headers) -> Result<(), Outcome> {
     let Some(length) = be16(segment, 4).map(usize::from) else {
         return Err(Outcome::MalformedTransport);
     };
@@ -89,7 +54,7 @@ pub(super) fn udp_fits(length: usize, there: usize) -> bool {
 }
 
 #[inline]
-fn sctp(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
+pub(super) fn sctp(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     if segment.len() < SCTP_HEADER + 4 {
         return Err(Outcome::MalformedTransport);
     }
@@ -107,19 +72,4 @@ fn ports(segment: &[u8], headers: &mut Headers) -> Result<(), Outcome> {
     headers.flow.source_port = source;
     headers.flow.destination_port = destination;
     Ok(())
-}
-
-/// Ports of a quoted packet, of which an ICMP error carries at least eight bytes.
-pub(super) fn quoted_ports(quote: &[u8], mut flow: Flow) -> Option<Flow> {
-    match flow.protocol {
-        protocol::TCP | protocol::UDP | protocol::SCTP => {
-            flow.source_port = be16(quote, 0)?;
-            flow.destination_port = be16(quote, 2)?;
-        }
-        protocol::ICMP | protocol::ICMPV6 => {
-            (flow.source_port, flow.destination_port) = icmp::echo_ports(quote)?;
-        }
-        _ => {}
-    }
-    Some(flow)
 }
