@@ -22,6 +22,8 @@ use crate::rig::{PATIENCE, Rig, SERVICE, mac, words};
 /// The port that the policy lets through.
 pub const SERVER_PORT: u16 = 5201;
 const RULES: u16 = 100;
+/// What the line of a switch begins with that says what programs forwarded and what they left to it.
+const COUNTED: &str = "counted";
 /// Addresses in the set that the kernel's filters look in.
 const SET: u32 = 1000;
 
@@ -176,6 +178,17 @@ pub struct Running<'a> {
     process: Option<Process>,
 }
 
+impl Running<'_> {
+    /// Packets that programs of flow offload have forwarded, and those that they left to the switch;
+    /// as of a moment ago.
+    pub fn counted(&self) -> Option<[f64; 2]> {
+        let lines = self.process.as_ref()?.output();
+        let last = lines.iter().rev().find_map(|line| line.strip_prefix(COUNTED))?;
+        let numbers: Vec<f64> = last.split_whitespace().filter_map(|it| it.parse().ok()).collect();
+        numbers.try_into().ok()
+    }
+}
+
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         match &mut self.process {
@@ -267,7 +280,14 @@ fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<
     }
     println!("in force");
     loop {
-        std::thread::park();
+        let Some(offload) = &offload else {
+            std::thread::park();
+            continue;
+        };
+        std::thread::sleep(Duration::from_millis(200));
+        let counters = offload.state().counters;
+        let punted: u64 = counters.punted.iter().map(|(_, count)| count).sum();
+        println!("{COUNTED} {} {punted}", counters.packets);
     }
 }
 

@@ -11,8 +11,11 @@
  *                                    └─ anything else ▶ the kernel's own stack
  *   the switch ──▶ uplink's link ──▶ to_uplink ───────▶ out of the uplink
  *
+ *   the cluster node's kernel ── host port ──▶ from_host ─┬─ entry ─────────▶ rewritten, to the pod
+ *                                                         └─ anything else ─▶ the switch
+ *
  * `from_pod` stands at the ingress of a pod's host-side interface and passes nothing to the
- * kernel's own stack. The programs never decide whether a connection is allowed: without an entry whose
+ * kernel's own stack. `from_host` stands at the egress of the kernel's end of the host port. The programs never decide whether a connection is allowed: without an entry whose
  * generations are current and whose switch lives, the packet is the switch's.
  *
  * An entry is found by the interface and both ends, so that a packet of a pod that matches has the
@@ -712,35 +715,62 @@ static __always_inline int punt(struct __sk_buff *skb, const struct settings *se
 	return bpf_redirect(set->punt, 0);
 }
 
+/*
+ * Forwards what a pod or the cluster node's kernel sends by its entry, whose key has this number; the
+ * reason if it has none that counts.
+ */
+static __always_inline int by_own_entry(struct __sk_buff *skb, const struct settings *set,
+					__u32 ingress, int *action)
+{
+	struct packet packet = {};
+	struct flow_entry *entry;
+	void *data, *end;
+	int reason;
+	__u64 now;
+
+	if (pull(skb, 0, HEADERS))
+		return REASON_MALFORMED;
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	reason = read_packet(skb, data, end, skb->len, &packet);
+	if (reason >= 0)
+		return reason;
+	packet.key.ingress = ingress;
+	entry = bpf_map_lookup_elem(&flows, &packet.key);
+	if (!entry)
+		return REASON_NO_ENTRY;
+	if (!is_same_mac(((struct ethhdr *)data)->h_source, entry->ingress_mac))
+		return REASON_WRONG_MAC;
+	now = bpf_ktime_get_coarse_ns();
+	reason = find_fault(entry, &packet, set, now);
+	if (reason >= 0)
+		return reason;
+	*action = forward(skb, &packet, entry, now, NULL);
+	return *action < 0 ? REASON_TUNNEL : -1;
+}
+
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
 	__u32 zero = 0;
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
-	struct packet packet = {};
-	struct flow_entry *entry;
-	void *data, *end;
-	int reason, action;
-	__u64 now;
+	int action = TC_ACT_SHOT, reason = by_own_entry(skb, set, skb->ifindex, &action);
 
-	if (pull(skb, 0, HEADERS))
-		return punt(skb, set, REASON_MALFORMED);
-	data = (void *)(long)skb->data;
-	end = (void *)(long)skb->data_end;
-	reason = read_packet(skb, data, end, skb->len, &packet);
-	if (reason >= 0)
-		return punt(skb, set, reason);
-	entry = bpf_map_lookup_elem(&flows, &packet.key);
-	if (!entry)
-		return punt(skb, set, REASON_NO_ENTRY);
-	if (!is_same_mac(((struct ethhdr *)data)->h_source, entry->ingress_mac))
-		return punt(skb, set, REASON_WRONG_MAC);
-	now = bpf_ktime_get_coarse_ns();
-	reason = find_fault(entry, &packet, set, now);
-	if (reason >= 0)
-		return punt(skb, set, reason);
-	action = forward(skb, &packet, entry, now, NULL);
-	return action < 0 ? punt(skb, set, REASON_TUNNEL) : action;
+	return reason < 0 ? action : punt(skb, set, reason);
+}
+
+/* At the egress of the kernel's end of the host port, at whose other end the switch is. */
+SEC("tc")
+int from_host(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	int action = TC_ACT_SHOT, reason = by_own_entry(skb, set, HOST, &action);
+
+	if (reason < 0)
+		return action;
+	count(reason, 1);
+	return TC_ACT_UNSPEC;
 }
 
 /* Ethernet, IPv4 and TCP without options. */

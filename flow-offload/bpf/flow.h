@@ -28,6 +28,8 @@
 
 /* Of an interface's number in a key: the packet arrived by it in a tunnel. */
 #define TUNNELLED 0x80000000
+/* In place of an interface's number in a key: the cluster node's own kernel sends the packet. */
+#define HOST 0x40000000
 
 /* One direction of a connection, as it enters. */
 struct flow_key {
@@ -71,9 +73,9 @@ struct flow_entry {
 	__u16 mtu;
 	/* Whether addresses and ports are rewritten to those below. */
 	__u8 translates;
-	/* Whether they leave on the wire, in place of going into the pod behind the interface. */
+	/* Whether they leave by the interface, in place of going past it into the pod behind it. */
 	__u8 on_wire;
-	/* The only source that packets may enter with from a pod. */
+	/* The only source that packets may enter with from a pod or the cluster node's kernel. */
 	__u8 ingress_mac[6];
 	__u8 destination_mac[6];
 	__u8 source_mac[6];

@@ -5,61 +5,24 @@ use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
 use dataplane::PortId;
-use dataplane::session::{Found, SessionId, Tuples};
-use dataplane::wire::protocol;
+use dataplane::session::{Found, SessionId, TupleOrigin, Tuples};
+use dataplane::wire::{Flow, protocol};
 
 use crate::engine::Shared;
 use crate::entries::{Entries, Surroundings, entries};
 use crate::follow::{Connection, Wanted};
-use crate::layout::{FlowEntry, FlowKey, GUARDS};
+use crate::installed::{Installed, PortUsage, Reading};
+use crate::layout::{FlowEntry, FlowKey};
 use crate::lock;
 use crate::published::Published;
 
 /// Places of the session table that one scan looks at.
 const SCAN: u32 = 1 << 16;
+/// Seconds that entries of a connection wait for its initiator's first packet behind the handshake.
+const HANDSHAKE_S: u32 = 2;
 
-/// Packets and bytes that the kernel forwarded for a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortUsage {
-    /// Packets that its pod sent; segments that are still to be cut count each.
-    pub received: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Packets that its pod got.
-    pub sent: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-}
-
-/// A connection with entries.
-struct Installed {
-    keys: [Option<FlowKey>; 2],
-    guards: [u32; GUARDS],
-    generations: [u32; GUARDS],
-    /// The initiator's and the responder's.
-    ports: [PortId; 2],
-    tuples: Tuples,
-    /// The last reading of each direction.
-    read: [Reading; 2],
-    /// The pass that saw the session last.
-    pass: u64,
-}
-
-/// Counters that the programs write into an entry.
-#[derive(Clone, Copy, Default)]
-struct Reading {
-    packets: u64,
-    bytes: u64,
-    /// Monotonic time of the last packet.
-    used_ns: u64,
-}
-
-impl Reading {
-    fn of(entry: &FlowEntry) -> Self {
-        let FlowEntry { packets, bytes, used_ns, .. } = *entry;
-        Self { packets, bytes, used_ns }
-    }
-}
+/// A connection that gets entries.
+type Candidate = (SessionId, Tuples, Entries);
 
 /// All of them.
 #[derive(Default)]
@@ -143,45 +106,15 @@ impl Connections {
     pub(crate) fn scan(&mut self, shared: &Shared, published: &Published) {
         let interfaces = lock(&shared.interfaces).clone();
         let sessions = shared.switch.sessions();
+        let now_s = shared.switch.now().seconds();
         let places = self.place..self.place.saturating_add(SCAN);
         let mut wanted = Vec::new();
-        for (found, tuples) in sessions.iter_part(places.clone()) {
-            let is_alive = self.is_alive(&found, &tuples);
-            if !is_alive {
-                self.remove(shared, &found.id);
-                continue;
-            }
-            let is_current = |it: &Installed| {
-                it.generations == it.guards.map(|guard| published.generation(guard))
-            };
-            if self.installed.get(&found.id).is_some_and(is_current)
-                || !found.is_of(published.snapshot.generation)
-            {
-                continue;
-            }
-            let around = Surroundings {
-                interface: &|port| interfaces.get(&port).copied(),
-                generation: &|guard| published.generation(guard),
-                hash: &|flow| sessions.hash(flow),
-            };
-            let Some(made) = entries(&published.snapshot, &tuples, &around) else { continue };
-            let connection = Connection::of(published, made.ports, &tuples);
-            if self.followed.iter().any(|(_, wanted)| wanted(&connection)) {
-                continue;
-            }
-            let keys = made.keys();
-            if self.installed.get(&found.id).is_some_and(|it| it.keys != keys) {
+        for found in sessions.founds(places.clone()) {
+            if self.is_alive(&found, now_s) {
+                wanted.extend(self.candidate(shared, published, &interfaces, &found));
+            } else {
                 self.remove(shared, &found.id);
             }
-            // A connection before it, between the same ends, whose end was not seen yet.
-            for key in keys.into_iter().flatten() {
-                if let Some((earlier, _)) = self.keys.get(&key).copied()
-                    && earlier != found.id
-                {
-                    self.remove(shared, &earlier);
-                }
-            }
-            wanted.push((found.id, tuples, made));
         }
         self.install(shared, &wanted);
         self.place = places.end;
@@ -190,15 +123,83 @@ impl Connections {
         }
     }
 
-    /// Takes note of a session; whether it is worth entries.
-    fn is_alive(&mut self, found: &Found, tuples: &Tuples) -> bool {
-        if let Some(installed) = self.installed.get_mut(&found.id) {
-            installed.pass = self.pass;
+    /// Enters the connections of these initiators, which their responders have just accepted.
+    pub(crate) fn accept(&mut self, shared: &Shared, published: &Published, initiators: &[Flow]) {
+        // The other half is for connections that have shown that they last.
+        if self.keys.len() >= shared.options.entries as usize / 2 {
+            return;
         }
-        match tuples.initiator.protocol {
-            protocol::TCP => found.state().is_established(),
-            protocol::UDP if found.state().is_answered() => true,
-            protocol::UDP if self.installed.contains_key(&found.id) => true,
+        let interfaces = lock(&shared.interfaces);
+        let sessions = shared.switch.sessions();
+        let now_s = shared.switch.now().seconds();
+        let mut wanted: Vec<Candidate> = Vec::new();
+        for flow in initiators {
+            let found = sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s);
+            // A packet that is sent again is in the vector twice.
+            let is_new = |found: &Found| wanted.iter().all(|(id, ..)| *id != found.id);
+            let found = found.filter(|it| it.forward && it.state().is_accepted() && is_new(it));
+            let candidate =
+                found.and_then(|it| self.candidate(shared, published, &interfaces, &it));
+            wanted.extend(candidate);
+        }
+        self.install(shared, &wanted);
+    }
+
+    /// The entries of a connection that has none that count, if it may have any.
+    fn candidate(
+        &mut self,
+        shared: &Shared,
+        published: &Published,
+        interfaces: &AHashMap<PortId, u32>,
+        found: &Found,
+    ) -> Option<Candidate> {
+        let is_current =
+            |it: &Installed| it.generations == it.guards.map(|guard| published.generation(guard));
+        if self.installed.get(&found.id).is_some_and(is_current)
+            || !found.is_of(published.snapshot.generation)
+        {
+            return None;
+        }
+        let sessions = shared.switch.sessions();
+        let tuples = sessions.tuples(found)?;
+        let around = Surroundings {
+            interface: &|port| interfaces.get(&port).copied(),
+            generation: &|guard| published.generation(guard),
+            hash: &|flow| sessions.hash(flow),
+        };
+        let made = entries(&published.snapshot, &tuples, &around)?;
+        let connection = Connection::of(published, made.ports, &tuples);
+        if self.followed.iter().any(|(_, wanted)| wanted(&connection)) {
+            return None;
+        }
+        let keys = made.keys();
+        if self.installed.get(&found.id).is_some_and(|it| it.keys != keys) {
+            self.remove(shared, &found.id);
+        }
+        // A connection before it, between the same ends, whose end was not seen yet.
+        for key in keys.into_iter().flatten() {
+            if let Some((earlier, _)) = self.keys.get(&key).copied()
+                && earlier != found.id
+            {
+                self.remove(shared, &earlier);
+            }
+        }
+        Some((found.id, tuples, made))
+    }
+
+    /// Takes note of a session; whether it is worth entries.
+    fn is_alive(&mut self, found: &Found, now_s: u32) -> bool {
+        let installed = self.installed.get_mut(&found.id);
+        let is_installed = installed.is_some();
+        installed.into_iter().for_each(|it| it.pass = self.pass);
+        let state = found.state();
+        match found.protocol() {
+            // Its initiator's packets are the kernel's; see `Installed::note`.
+            protocol::TCP if state.is_accepted() => {
+                is_installed && now_s.saturating_sub(found.last_seen()) <= HANDSHAKE_S
+            }
+            protocol::TCP => state.is_established(),
+            protocol::UDP if state.is_answered() || is_installed => true,
             // Without an answer: a stream, if it still goes on after a while.
             protocol::UDP => {
                 let seen = found.last_seen();
@@ -210,7 +211,10 @@ impl Connections {
         }
     }
 
-    fn install(&mut self, shared: &Shared, wanted: &[(SessionId, Tuples, Entries)]) {
+    fn install(&mut self, shared: &Shared, wanted: &[Candidate]) {
+        if wanted.is_empty() {
+            return;
+        }
         let mut keys = Vec::with_capacity(2 * wanted.len());
         let mut values = Vec::with_capacity(2 * wanted.len());
         for (id, _, made) in wanted {
@@ -288,37 +292,5 @@ impl Connections {
         ended.iter().for_each(|id| self.remove(shared, id));
         self.unanswered.retain(|_, (_, seen)| *seen == pass);
         (self.place, self.pass) = (0, pass + 1);
-    }
-}
-
-impl Installed {
-    /// Takes note of what an entry counted: for its ports, and for the session that is in use.
-    fn note(
-        &mut self,
-        shared: &Shared,
-        id: &SessionId,
-        direction: usize,
-        now: Reading,
-        of_ports: &mut AHashMap<PortId, PortUsage>,
-    ) {
-        let before = std::mem::replace(&mut self.read[direction], now);
-        if now.used_ns <= before.used_ns && now.packets == before.packets {
-            return;
-        }
-        let packets = now.packets.saturating_sub(before.packets);
-        let bytes = now.bytes.saturating_sub(before.bytes);
-        let [from, to] = [self.ports[direction], self.ports[1 - direction]];
-        let ingress = of_ports.entry(from).or_default();
-        ingress.received += packets;
-        ingress.received_bytes += bytes;
-        let egress = of_ports.entry(to).or_default();
-        egress.sent += packets;
-        egress.sent_bytes += bytes;
-        let sessions = shared.switch.sessions();
-        sessions.count_beside(*id, packets, bytes);
-        if let Some(mut found) = sessions.found(*id) {
-            found.forward = direction == 0;
-            sessions.touch(&found, 0, shared.switch.now().seconds());
-        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   control side ── prepare(snapshot) ─▶ generations      (before workers decide by it)
+//!   handshakes ─▶ entries ─▶ the kernel's map             (by workers)
 //!   sessions ── scan ─▶ entries ─▶ the kernel's map       (ten times a second, in batches)
 //!   the kernel's map ── counters, last use ─▶ sessions    (each second)
 //! ```
@@ -22,8 +23,9 @@ use dataplane::wire::Mac;
 use dataplane::{PortId, Snapshot, Switch};
 
 use crate::barrier::{Barrier, wait_for_programs};
-use crate::connections::{Connections, PortUsage};
+use crate::connections::Connections;
 use crate::follow::{Connection, Followed};
+use crate::installed::PortUsage;
 use crate::layout::{GUARD_PORTS, GUARDS, PORTS, PuntedPort};
 use crate::published::Published;
 use crate::{Counters, Error, Kernel, lock};
@@ -54,6 +56,8 @@ pub struct State {
     pub refused: u64,
     /// What the programs did.
     pub counters: Counters,
+    /// What they did each second, lately.
+    pub per_second: Counters,
 }
 
 /// Time between two scans.
@@ -76,7 +80,7 @@ pub struct Offload {
 pub(crate) struct Shared {
     pub(crate) kernel: Kernel,
     pub(crate) switch: Arc<Switch>,
-    options: Options,
+    pub(crate) options: Options,
     pub(crate) published: Mutex<Published>,
     /// Number of the interface of each port.
     pub(crate) interfaces: Mutex<AHashMap<PortId, u32>>,
@@ -90,6 +94,8 @@ pub(crate) struct Shared {
     barrier: Barrier,
     /// Connections that found no room.
     pub(crate) refused: AtomicU64,
+    /// Counters as they were last, and what was counted each second before.
+    measured: Mutex<(Counters, Counters)>,
     /// No entry counts any more: something could not be written, or the punt link is gone.
     broken: AtomicBool,
     stop: AtomicBool,
@@ -114,6 +120,7 @@ impl Offload {
             guarded: (0..guards).map(|_| AtomicU32::new(0)).collect(),
             barrier: Barrier::default(),
             refused: AtomicU64::new(0),
+            measured: Mutex::default(),
             broken: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -125,6 +132,7 @@ impl Offload {
         let scanner = Arc::clone(&this.shared);
         let scanner = thread("flow-offload").spawn(move || scanner.run());
         this.threads.push(scanner.map_err(failed)?);
+        this.shared.kernel.handshakes().serve(&this.shared);
         Ok(this)
     }
 
@@ -171,6 +179,15 @@ impl Offload {
         self.forget(id);
         lock(&self.shared.connections).forget_port(id);
         lock(&self.shared.interfaces).insert(id, ifindex);
+    }
+
+    /// The same for the host port, of which `kernel` is the other end: what the cluster node's kernel
+    /// sends there enters as well.
+    pub fn add_host(&self, id: PortId, ifindex: u32, kernel: u32) {
+        self.add_wire(id, ifindex);
+        if let Err(error) = self.shared.kernel.set_host(kernel) {
+            tracing::warn!("the switch forwards what the cluster node itself sends: {error}");
+        }
     }
 
     /// Takes a port away: whatever its pod sends is dropped from now on, and nothing reaches it.
@@ -243,6 +260,7 @@ impl Offload {
             connections: lock(&self.shared.connections).len() as u64,
             refused: self.shared.refused.load(Ordering::Relaxed),
             counters: self.shared.kernel.counters(),
+            per_second: lock(&self.shared.measured).1.clone(),
         }
     }
 
@@ -294,13 +312,24 @@ impl Shared {
             connections.scan(self, &published);
             drop(connections);
             if guarded.elapsed() >= GUARD {
+                self.measure(guarded.elapsed());
                 guarded = Instant::now();
                 let mut pods: Vec<u32> = lock(&self.pods).values().copied().collect();
                 pods.retain(|ifindex| !self.kernel.is_guarded(*ifindex));
                 *lock(&self.suspects) = pods;
+                // Until it is there, packets take the switch.
+                drop(self.kernel.restore_host());
             }
             std::thread::sleep(TICK);
         }
+    }
+
+    /// Notes what the programs did each second since the last call.
+    fn measure(&self, since: Duration) {
+        let now = self.kernel.counters();
+        let mut measured = lock(&self.measured);
+        measured.1 = now.per_second(&measured.0, since.as_secs_f64());
+        measured.0 = now;
     }
 
     /// Counts entries by their guards.

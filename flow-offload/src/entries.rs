@@ -70,9 +70,8 @@ pub struct Surroundings<'a> {
 
 /// The entries of both directions of a connection that `snapshot` allows.
 ///
-/// What this cluster node's kernel sends has no entry. `None` if no
-/// direction has one: the connection is of no such pod, neither TCP nor UDP, or
-/// the DNS of a pod that follows names.
+/// `None` if no direction has one: the connection is of no pod of this cluster node, neither TCP nor
+/// UDP, or the DNS of a pod that follows names.
 pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) -> Option<Entries> {
     let Tuples { initiator, responder, return_mac } = *tuples;
     if !matches!(initiator.protocol, protocol::TCP | protocol::UDP) {
@@ -176,7 +175,8 @@ impl End<'_> {
         around: &Surroundings<'_>,
         enters: &Flow,
     ) -> Option<(FlowKey, FlowEntry)> {
-        let key = FlowKey::new((around.interface)(self.port())?, enters);
+        let interface = (around.interface)(self.port())?;
+        let key = FlowKey::new(interface, enters);
         match self {
             Self::Pod(_, pod) => Some((key, FlowEntry { ingress_mac: pod.mac?, ..entry })),
             Self::Remote(_, NextHop { tunnel: Some(ends), .. }) => {
@@ -188,7 +188,13 @@ impl End<'_> {
                     snapshot.is_local(enters.source) || snapshot.arrives_in_tunnels_only(enters);
                 (!is_spoofed).then_some((key, entry))
             }
-            Self::Host(..) => None,
+            Self::Host(_, hop) => {
+                let key = FlowKey::of_host(enters);
+                let is_spoofed = snapshot.is_pod(enters.source);
+                // It leaves the kernel here, where no packet goes past an interface.
+                let entry = FlowEntry { ingress_mac: hop.mac, on_wire: 1, ..entry };
+                (!is_spoofed).then_some((key, entry))
+            }
         }
     }
 

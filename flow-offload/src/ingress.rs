@@ -1,6 +1,9 @@
 //! Programs at the ingress of interfaces, in front of all others that are there. They stay when the
 //! process ends: an interface is never without one.
 //!
+//! The one at an egress only saves packets of the cluster node's kernel the way over the switch, so
+//! others may stand in front of it.
+//!
 //! Two ways lead there. A filter of `clsact` is in place at once. A program of tcx runs before all
 //! filters, and the kernel waits for a grace period of RCU at each change, with the lock of all
 //! interfaces held. So it is tcx where another program is there by it, or where no filter can be the
@@ -10,7 +13,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 
-use linux_net::{IngressFilter, Netlink};
+use linux_net::{Netlink, ProgramFilter};
 
 use crate::{Error, lock, tcx};
 
@@ -60,12 +63,30 @@ impl Ingress {
             || self.filters(ifindex).iter().any(|it| it.program == Some(number))
     }
 
+    /// Puts a program at the egress of an interface, in the place of one of an earlier process; nothing
+    /// happens if it is there.
+    pub(crate) fn attach_to_egress(
+        &self,
+        program: RawFd,
+        name: &str,
+        ifindex: u32,
+    ) -> Result<(), Error> {
+        let number = tcx::number_of(program).map_err(attach_failed(ifindex))?;
+        let mut netlink = lock(&self.0);
+        let filters = netlink.egress_filters(ifindex).unwrap_or_default();
+        if filters.iter().any(|filter| filter.program == Some(number)) {
+            return Ok(());
+        }
+        let put = netlink.put_egress_program(ifindex, program, name);
+        put.map_err(|error| attach_failed(ifindex)(io::Error::other(error)))
+    }
+
     fn first_filter(&self, ifindex: u32) -> Option<u32> {
         self.filters(ifindex).first().and_then(|filter| filter.program)
     }
 
     /// An interface that is gone has none.
-    fn filters(&self, ifindex: u32) -> Vec<IngressFilter> {
+    fn filters(&self, ifindex: u32) -> Vec<ProgramFilter> {
         lock(&self.0).ingress_filters(ifindex).unwrap_or_default()
     }
 }
@@ -76,6 +97,15 @@ pub(crate) fn detach(ifindex: u32) {
     match Netlink::open() {
         Ok(mut netlink) => remove_filters(&mut netlink, ifindex),
         Err(error) => tracing::warn!("{error}"),
+    }
+}
+
+/// The same at the egress.
+pub(crate) fn detach_from_egress(ifindex: u32) {
+    let removed = Netlink::open().and_then(|mut netlink| netlink.remove_egress_programs(ifindex));
+    match removed {
+        Err(error) if !error.is_not_found() => tracing::warn!("{error}"),
+        _ => {}
     }
 }
 

@@ -10,6 +10,7 @@ use dataplane::PortId;
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
 
+use crate::handshake::Handshakes;
 use crate::ingress::{self, Ingress};
 use crate::layout::{
     COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, OVER_SHARE,
@@ -26,6 +27,7 @@ pub struct Kernel {
     from_switch: RawFd,
     pub(crate) from_uplink: RawFd,
     to_uplink: RawFd,
+    pub(crate) from_host: RawFd,
     uplink_maps: Mutex<UplinkMaps>,
     flows: Map<FlowKey, FlowEntry>,
     generations: Map<u32, u32>,
@@ -35,11 +37,14 @@ pub struct Kernel {
     settings: Map<u32, Settings>,
     counters: Map<u32, u64>,
     progress: Arc<Progress>,
+    handshakes: Arc<Handshakes>,
     ingress: Ingress,
     /// Number of the kernel's end of the punt link.
     punt: AtomicU32,
     /// Numbers of the uplink's interface and of the kernel's end of its link to the switch.
     uplink: Mutex<Uplink>,
+    /// Number of the kernel's end of the host port; 0 without one.
+    host: AtomicU32,
     /// Keeps all of them open.
     _object: Object,
 }
@@ -66,6 +71,26 @@ pub struct Counters {
     pub no_port: u64,
     /// Frames dropped because their port had used up its share of the punt link.
     pub over_share: u64,
+}
+
+impl Counters {
+    /// What was counted each second, if it was `before` so many seconds ago.
+    pub(crate) fn per_second(&self, before: &Self, seconds: f64) -> Self {
+        let rate = |now: u64, then: u64| (now.saturating_sub(then) as f64 / seconds) as u64;
+        let then = |reason: &Reason| before.of(*reason);
+        Self {
+            packets: rate(self.packets, before.packets),
+            bytes: rate(self.bytes, before.bytes),
+            punted: self.punted.iter().map(|(why, now)| (*why, rate(*now, then(why)))).collect(),
+            no_port: rate(self.no_port, before.no_port),
+            over_share: rate(self.over_share, before.over_share),
+        }
+    }
+
+    /// Frames that went to the switch for a reason.
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.punted.iter().find(|(why, _)| *why == reason).map_or(0, |(_, count)| *count)
+    }
 }
 
 /// Notes which programs at these interfaces of this network an earlier process left there. Called
@@ -96,6 +121,7 @@ impl Kernel {
             from_switch: object.program(c"from_switch")?,
             from_uplink: object.program(c"from_uplink")?,
             to_uplink: object.program(c"to_uplink")?,
+            from_host: object.program(c"from_host")?,
             uplink_maps: Mutex::new(UplinkMaps::find(|name| object.descriptor(name))?),
             flows: object.map(c"flows")?,
             generations: object.map(c"generations")?,
@@ -105,9 +131,11 @@ impl Kernel {
             settings: object.map(c"settings")?,
             counters: object.map(c"counters")?,
             progress: Progress::of(object.descriptor(c"progress")?)?,
+            handshakes: Arc::default(),
             ingress: Ingress::open()?,
             punt: AtomicU32::new(0),
             uplink: Mutex::default(),
+            host: AtomicU32::new(0),
             _object: object,
         };
         for program in [this.from_pod, this.from_switch, this.from_uplink, this.to_uplink] {
@@ -168,10 +196,34 @@ impl Kernel {
         !uplink.is_steered || self.ingress.is_attached(self.from_uplink, uplink.ifindex)
     }
 
+    /// Has what the cluster node's kernel sends by `ifindex`, its end of the host port, forwarded by
+    /// entries.
+    ///
+    /// # Errors
+    /// If the program cannot be attached: the switch forwards all of it.
+    pub fn set_host(&self, ifindex: u32) -> Result<(), Error> {
+        self.host.store(ifindex, Ordering::Relaxed);
+        self.restore_host()
+    }
+
+    /// Attaches the program of the host port again if it is not there any more.
+    pub(crate) fn restore_host(&self) -> Result<(), Error> {
+        match self.host.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            ifindex => self.ingress.attach_to_egress(self.from_host, "from_host", ifindex),
+        }
+    }
+
     /// The port of a queue of the punt link as the switch is to use it: what it takes there, pods
-    /// may send again.
+    /// may send again, and connections that are accepted get their entries.
     pub fn punt_queue(&self, queue: usize, port: Box<dyn Port>) -> Box<dyn Port> {
-        Box::new(PuntQueue { port, queue, progress: Arc::clone(&self.progress) })
+        let (progress, handshakes) = (Arc::clone(&self.progress), Arc::clone(&self.handshakes));
+        Box::new(PuntQueue { port, queue, progress, handshakes })
+    }
+
+    /// What the queues of the punt link hand connections to.
+    pub(crate) fn handshakes(&self) -> &Handshakes {
+        &self.handshakes
     }
 
     /// Gives back to pods the shares of frames that were lost on the punt link.
@@ -233,6 +285,11 @@ impl Kernel {
     /// Takes the programs of flow offload off an interface.
     pub fn release(ifindex: u32) {
         ingress::detach(ifindex);
+    }
+
+    /// Takes the program of flow offload off the kernel's end of the host port.
+    pub fn release_host(ifindex: u32) {
+        ingress::detach_from_egress(ifindex);
     }
 
     /// Sets the generation of a guard's place.

@@ -22,6 +22,9 @@ pub(crate) const GUARD_PORTS: u32 = 2;
 
 /// Of an interface's number in a key: the packet arrived by it in a tunnel (`TUNNELLED`).
 const TUNNELLED: u32 = 1 << 31;
+/// In place of an interface's number in a key: the cluster node's own kernel sends the packet
+/// (`HOST`).
+const HOST: u32 = 1 << 30;
 
 /// One direction of a connection, as it enters (`struct flow_key`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -66,9 +69,9 @@ pub struct FlowEntry {
     pub mtu: u16,
     /// Whether addresses and ports are rewritten to those below.
     pub translates: u8,
-    /// Whether they leave on the wire, in place of going into the pod behind the interface.
+    /// Whether they leave by the interface, in place of going past it into the pod behind it.
     pub on_wire: u8,
-    /// The only source that packets may enter with from a pod.
+    /// The only source that packets may enter with from a pod or the cluster node's kernel.
     pub ingress_mac: Mac,
     /// MAC address of the pod or the next hop that the packets are for.
     pub destination_mac: Mac,
@@ -223,6 +226,11 @@ impl FlowKey {
     #[must_use]
     pub fn in_tunnel(self) -> Self {
         Self { ingress: self.ingress | TUNNELLED, ..self }
+    }
+
+    /// The key of packets that the cluster node's own kernel sends.
+    pub fn of_host(flow: &Flow) -> Self {
+        Self::new(HOST, flow)
     }
 }
 

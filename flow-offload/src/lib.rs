@@ -31,7 +31,9 @@ mod connections;
 mod engine;
 mod entries;
 mod follow;
+mod handshake;
 mod ingress;
+mod installed;
 mod kernel;
 pub mod layout;
 mod map;
@@ -44,10 +46,10 @@ mod tcx;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use connections::PortUsage;
 pub use engine::{Offload, Options, State};
 pub use entries::{Entries, Surroundings, entries};
 pub use follow::{Connection, Followed};
+pub use installed::PortUsage;
 pub use kernel::{Counters, Kernel, interfaces, recognize_programs};
 pub use run::{At, Outcome};
 

@@ -1,5 +1,6 @@
-//! Progress of workers on the punt link: frames taken of each port, and whether a queue was empty. A port may have only so many frames on the link (`has_room` in `bpf/flow.bpf.c`), so that
-//! one that floods leaves room for the others.
+//! Progress of workers on the punt link: frames taken of each port, and whether a queue was empty. A
+//! port may have only so many frames on the link (`has_room` in `bpf/flow.bpf.c`), so that one that
+//! floods leaves room for the others.
 
 #![allow(unsafe_code, reason = "maps a map of the kernel into memory")]
 
@@ -13,6 +14,7 @@ use dataplane::Frame;
 use dataplane::port::{Buffers, Port, PortGone, Tag};
 
 use crate::Error;
+use crate::handshake::Handshakes;
 use crate::layout::{PORTS, QUEUES};
 
 /// Bytes that a value takes in an array of the kernel.
@@ -75,11 +77,13 @@ impl Drop for Progress {
     }
 }
 
-/// A queue of the punt link. Counts the frames of each port, and notes when it is empty.
+/// A queue of the punt link. Counts the frames of each port, notes when it is empty, and sees
+/// connections that are accepted.
 pub(crate) struct PuntQueue {
     pub(crate) port: Box<dyn Port>,
     pub(crate) queue: usize,
     pub(crate) progress: Arc<Progress>,
+    pub(crate) handshakes: Arc<Handshakes>,
 }
 
 impl Port for PuntQueue {
@@ -107,6 +111,7 @@ impl Port for PuntQueue {
     }
 
     fn send(&mut self, buffers: &mut Buffers<'_>, frames: &mut Vec<Frame>) -> Result<(), PortGone> {
+        self.handshakes.see(buffers.memory, frames);
         self.port.send(buffers, frames)
     }
 

@@ -137,7 +137,7 @@ mod tests {
             }
             changed
         };
-        assert_eq!(change(&|parts| parts.generation = 9), []);
+        assert_eq!(change(&|parts| parts.generation = 9), [0_u32; 0]);
         let port = |parts: &mut Parts, change: fn(&mut PortState)| {
             change(parts.ports[1].as_mut().unwrap());
         };
@@ -195,6 +195,6 @@ mod tests {
             changed.into_iter().filter(|guard| *guard >= GUARD_PORTS).collect::<Vec<_>>()
         };
         assert_eq!(guards(Some(2)), [Kernel::guard_of(PortId(1))]);
-        assert_eq!(guards(Some(7)), [], "no pod of this cluster node");
+        assert_eq!(guards(Some(7)), [0_u32; 0], "no pod of this cluster node");
     }
 }

@@ -14,6 +14,8 @@ pub enum At {
     Pod,
     /// At the uplink.
     Uplink,
+    /// At the kernel's end of the host port.
+    Host,
 }
 
 /// A program's result for one packet; see [`Kernel::run`].
@@ -60,6 +62,7 @@ impl Kernel {
         let program = match at {
             At::Pod => self.from_pod,
             At::Uplink => self.from_uplink,
+            At::Host => self.from_host,
         };
         // SAFETY: all that the options point to is as long as they say, and outlives the call.
         let error = unsafe { sys::bpf_prog_test_run_opts(program, &raw mut options) };

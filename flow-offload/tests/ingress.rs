@@ -88,3 +88,22 @@ fn programs_and_filters_of_others_stand_behind() {
         assert!(!filters(&namespace).contains("podgate"));
     });
 }
+
+#[test]
+fn the_program_of_the_host_port_stands_at_its_egress_beside_others() {
+    testkit::requires_root!();
+    let (namespace, index) = with_interface();
+    let shown = || namespace.exec(words("tc filter show dev pod egress"));
+    namespace.enter(|| {
+        let last = Kernel::load(1).unwrap();
+        last.set_host(index).unwrap();
+        assert_eq!(shown().matches("podgate:from_host").count(), 1);
+        namespace.exec(words("tc filter add dev pod egress pref 2 u32 match u32 0 0"));
+        let next = Kernel::load(1).unwrap();
+        next.set_host(index).unwrap();
+        next.set_host(index).unwrap();
+        assert_eq!(shown().matches("podgate:from_host").count(), 1, "{}", shown());
+        Kernel::release_host(index);
+        assert!(shown().contains("u32") && !shown().contains("podgate"), "{}", shown());
+    });
+}

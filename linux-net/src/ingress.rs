@@ -1,4 +1,4 @@
-//! BPF programs at the ingress of interfaces, as filters of the queueing discipline `clsact`.
+//! BPF programs at the ingress and egress of interfaces, as filters of the queueing discipline `clsact`.
 //!
 //! A filter stays when the process ends. One takes the place of another without a moment between.
 
@@ -22,9 +22,9 @@ const PRIORITY: u32 = 1;
 const HANDLE: u32 = 59;
 const CLSACT: &str = "clsact";
 
-/// A filter at the ingress of an interface.
+/// A filter at the ingress or egress of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IngressFilter {
+pub struct ProgramFilter {
     /// Number of its BPF program; `None` for another kind of filter.
     pub program: Option<u32>,
     /// Name of its BPF program, as given by the one that added it.
@@ -33,7 +33,7 @@ pub struct IngressFilter {
     handle: TcHandle,
 }
 
-impl IngressFilter {
+impl ProgramFilter {
     /// Whether Podgate has added it.
     pub fn is_own(&self) -> bool {
         self.name.starts_with(OWN)
@@ -66,22 +66,30 @@ impl Netlink {
     ///
     /// # Errors
     /// If the kernel refuses to answer.
-    pub fn ingress_filters(&mut self, index: u32) -> Result<Vec<IngressFilter>, Error> {
+    pub fn ingress_filters(&mut self, index: u32) -> Result<Vec<ProgramFilter>, Error> {
         self.filters(index, TcHandle::MIN_INGRESS)
     }
 
-    fn filters(&mut self, index: u32, direction: u16) -> Result<Vec<IngressFilter>, Error> {
+    /// The same at its egress.
+    ///
+    /// # Errors
+    /// If the kernel refuses to answer.
+    pub fn egress_filters(&mut self, index: u32) -> Result<Vec<ProgramFilter>, Error> {
+        self.filters(index, TcHandle::MIN_EGRESS)
+    }
+
+    fn filters(&mut self, index: u32, direction: u16) -> Result<Vec<ProgramFilter>, Error> {
         let query = RouteNetlinkMessage::GetTrafficFilter(filter(index, direction));
         let answers = self.all(&format!("list filters of interface {index}"), query)?;
         let filter = |answer| match answer {
-            RouteNetlinkMessage::NewTrafficFilter(message) => IngressFilter::read(&message),
+            RouteNetlinkMessage::NewTrafficFilter(message) => ProgramFilter::read(&message),
             _ => None,
         };
         Ok(answers.into_iter().filter_map(filter).collect())
     }
 
     /// Puts a program at the ingress of the interface `index`, in the place of an earlier one of
-    /// Podgate's. It decides alone what becomes of a packet.
+    /// Podgate's. It decides what becomes of a packet.
     ///
     /// # Errors
     /// If the kernel refuses; what was there stays.
@@ -91,13 +99,36 @@ impl Netlink {
         program: RawFd,
         name: &str,
     ) -> Result<(), Error> {
+        self.put_program(index, TcHandle::MIN_INGRESS, program, name)
+    }
+
+    /// The same at its egress.
+    ///
+    /// # Errors
+    /// If the kernel refuses; what was there stays.
+    pub fn put_egress_program(
+        &mut self,
+        index: u32,
+        program: RawFd,
+        name: &str,
+    ) -> Result<(), Error> {
+        self.put_program(index, TcHandle::MIN_EGRESS, program, name)
+    }
+
+    fn put_program(
+        &mut self,
+        index: u32,
+        direction: u16,
+        program: RawFd,
+        name: &str,
+    ) -> Result<(), Error> {
         let what = format!("add {CLSACT} to interface {index}");
         let new = RouteNetlinkMessage::NewQueueDiscipline(clsact(index));
         match self.change(&what, new, NLM_F_CREATE | NLM_F_EXCL) {
             Err(error) if !error.is_exists() => return Err(error),
             _ => {}
         }
-        let mut message = filter(index, TcHandle::MIN_INGRESS);
+        let mut message = filter(index, direction);
         message.header.handle = HANDLE.into();
         message.header.info = PRIORITY << 16 | u32::from((libc::ETH_P_ALL as u16).to_be());
         message.attributes = vec![
@@ -113,7 +144,7 @@ impl Netlink {
                 .into(),
             ),
         ];
-        let what = format!("put program {name} at the ingress of interface {index}");
+        let what = format!("put program {name} at interface {index}");
         self.change(&what, RouteNetlinkMessage::NewTrafficFilter(message), NLM_F_CREATE)
     }
 
@@ -123,19 +154,28 @@ impl Netlink {
     /// # Errors
     /// If the kernel keeps one.
     pub fn remove_ingress_programs(&mut self, index: u32) -> Result<(), Error> {
+        self.remove_programs(index, TcHandle::MIN_INGRESS, TcHandle::MIN_EGRESS)
+    }
+
+    /// The same at its egress.
+    ///
+    /// # Errors
+    /// If the kernel keeps one.
+    pub fn remove_egress_programs(&mut self, index: u32) -> Result<(), Error> {
+        self.remove_programs(index, TcHandle::MIN_EGRESS, TcHandle::MIN_INGRESS)
+    }
+
+    fn remove_programs(&mut self, index: u32, direction: u16, other: u16) -> Result<(), Error> {
         let (own, others): (Vec<_>, Vec<_>) =
-            self.ingress_filters(index)?.into_iter().partition(IngressFilter::is_own);
-        for IngressFilter { name, info, handle, .. } in &own {
-            let mut message = filter(index, TcHandle::MIN_INGRESS);
+            self.filters(index, direction)?.into_iter().partition(ProgramFilter::is_own);
+        for ProgramFilter { name, info, handle, .. } in &own {
+            let mut message = filter(index, direction);
             (message.header.info, message.header.handle) = (*info, *handle);
             message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
-            let what = format!("remove {name} from the ingress of interface {index}");
+            let what = format!("remove {name} from interface {index}");
             self.change(&what, RouteNetlinkMessage::DelTrafficFilter(message), 0)?;
         }
-        if own.is_empty()
-            || !others.is_empty()
-            || !self.filters(index, TcHandle::MIN_EGRESS)?.is_empty()
-        {
+        if own.is_empty() || !others.is_empty() || !self.filters(index, other)?.is_empty() {
             return Ok(());
         }
         let what = format!("remove {CLSACT} from interface {index}");

@@ -8,6 +8,7 @@ use acl::{Action, End, PortRange, Rule};
 use dataplane::graph::{self, Node};
 use dataplane::session::{Found, Tuples};
 use dataplane::{AclBinding, Outcome, PortKind, Snapshot};
+use flow_offload::State;
 use serde_json::Value;
 
 use super::events::Event;
@@ -20,7 +21,7 @@ use observe::verdicts::protocol_name;
 /// The tables and their descriptions.
 pub const TABLES: [(&str, &str); 9] = [
     ("ports", "ports with their interfaces, modes and counters"),
-    ("runtime", "what each stage of the graph costs"),
+    ("runtime", "what each stage of the graph costs, and what flow offload left to it"),
     ("errors", "outcomes that packets had, with their meaning"),
     ("sessions", "connections that were allowed"),
     ("names", "addresses that DNS gave for domain names of policies"),
@@ -93,6 +94,7 @@ fn runtime(shared: &SharedStatus) -> Table {
         "clocks",
         "packets_per_vector",
         "clocks_per_packet",
+        "packets_per_second",
     ]);
     for (worker, counters) in shared.switch.counters().enumerate() {
         for node in Node::ALL {
@@ -108,7 +110,22 @@ fn runtime(shared: &SharedStatus) -> Table {
                 clocks.into(),
                 tenths(ratio(packets, vectors)),
                 tenths(ratio(clocks, packets)),
+                Value::Null,
             ]);
+        }
+    }
+    // Beside the workers: what programs in the kernel forwarded, and what they left to the switch.
+    if let Some(offload) = shared.flow_offload().running() {
+        let State { counters, per_second, .. } = offload.state();
+        let mut row = |node: String, packets: u64, rate: u64| {
+            let mut row = vec![Value::Null; table.columns.len()];
+            let last = row.len() - 1;
+            (row[1], row[3], row[last]) = (node.into(), packets.into(), rate.into());
+            table.add(row);
+        };
+        row("flow-offload".to_owned(), counters.packets, per_second.packets);
+        for (reason, packets) in counters.punted.iter().filter(|(_, packets)| *packets > 0) {
+            row(format!("punt {}", reason.name()), *packets, per_second.of(*reason));
         }
     }
     table

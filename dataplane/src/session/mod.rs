@@ -121,6 +121,12 @@ impl State {
         self.0 == Self::SYN | Self::SYN_ACK | Self::ACK
     }
 
+    /// TCP: the responder has accepted, and neither the handshake's last packet nor an end was seen.
+    #[inline]
+    pub fn is_accepted(self) -> bool {
+        self.0 == Self::SYN | Self::SYN_ACK
+    }
+
     /// Others than TCP: the responder has answered.
     #[inline]
     pub fn is_answered(self) -> bool {

@@ -57,6 +57,10 @@ pub(crate) enum Path {
     Out(Option<Outside>),
     /// The packet arrives by it.
     In(Option<Outside>),
+    /// On the cluster node itself, which gets the packet.
+    ToHost,
+    /// The same, which sends it.
+    FromHost,
 }
 
 /// The packet in front of a tunnel's frame.
@@ -82,6 +86,8 @@ pub(crate) fn cases() -> impl Strategy<Value = Case> {
     };
     let paths = prop_oneof![
         Just(Path::Local),
+        Just(Path::ToHost),
+        Just(Path::FromHost),
         outside().prop_map(Path::Out),
         outside().prop_map(Path::In),
         outside().prop_map(Path::In)
@@ -123,7 +129,7 @@ pub(crate) fn cases() -> impl Strategy<Value = Case> {
 impl Path {
     pub(crate) fn outside(self) -> Option<Outside> {
         match self {
-            Self::Local => None,
+            Self::Local | Self::ToHost | Self::FromHost => None,
             Self::Out(outside) | Self::In(outside) => outside,
         }
     }
@@ -159,7 +165,11 @@ impl Case {
 
     /// The program that sees the packet.
     pub(crate) fn at(&self) -> At {
-        if matches!(self.path, Path::In(_)) { At::Uplink } else { At::Pod }
+        match self.path {
+            Path::In(_) => At::Uplink,
+            Path::FromHost => At::Host,
+            Path::Local | Path::Out(_) | Path::ToHost => At::Pod,
+        }
     }
 
     fn address(&self, network: u8, n: u8) -> IpAddr {
@@ -252,9 +262,18 @@ impl Case {
         let parts = Parts { generation: 7, ports: vec![pod(1), pod(2)], ..Parts::default() };
         let other = match self.path {
             Path::Local => return Snapshot::new(parts),
-            Path::Out(_) => usize::from(self.forward),
-            Path::In(_) => usize::from(!self.forward),
+            Path::Out(_) | Path::ToHost => usize::from(self.forward),
+            Path::In(_) | Path::FromHost => usize::from(!self.forward),
         };
+        if matches!(self.path, Path::ToHost | Path::FromHost) {
+            let host = PortState::new("host", PortKind::Host);
+            let (mac, addresses) =
+                (Some(PODS[other]), vec![self.address(1, other as u8 + 1).into()]);
+            let host = PortState { mac, addresses, own_mac: UPLINK_MAC, ..host };
+            let mut parts = parts;
+            parts.ports[other] = Some(host);
+            return Snapshot::new(parts);
+        }
         let mut parts = Parts { underlay: Underlay::Routed, ..parts };
         let uplink = PortState::new("uplink", PortKind::Uplink);
         parts.ports[other] = Some(PortState { own_mac: UPLINK_MAC, ..uplink });

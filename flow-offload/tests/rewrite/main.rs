@@ -1,6 +1,7 @@
 //! What the programs make of a packet is what the graph makes of it, byte for byte.
 
 mod case;
+mod host;
 mod uplink;
 
 use std::time::Duration;

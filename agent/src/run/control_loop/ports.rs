@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use dataplane::port::PortGone;
 use dataplane::wire::Mac;
 use dataplane::{PortId, Switch};
+use linux_net::Netlink;
+use linux_net::host_port::HostPortConfig;
 use local_api::Attachment;
 
 use super::bring_up::BringUp;
@@ -253,13 +255,23 @@ impl Ports {
         Ok(OpenPort { id, index, mtu, mode, queues })
     }
 
-    /// Lets connections of pods leave by a port, if it is the uplink or the host port and flow offload
-    /// runs.
+    /// Lets connections of pods leave and enter by a port, if it is the uplink or the host port and flow
+    /// offload runs.
     fn add_wire_of_flow_offload(&self, id: PortId, served: &Served) {
-        if let Some((_, offload)) = self.punt_link.running()
-            && matches!(served.owner, Owner::Uplink | Owner::Host)
-        {
-            offload.add_wire(id, served.index);
+        let Some((_, offload)) = self.punt_link.running() else { return };
+        match served.owner {
+            Owner::Uplink => offload.add_wire(id, served.index),
+            Owner::Host => {
+                let name = HostPortConfig::default().host_interface;
+                match Netlink::open().and_then(|mut netlink| netlink.link(&name)) {
+                    Ok(kernel_end) => offload.add_host(id, served.index, kernel_end.index),
+                    Err(error) => {
+                        tracing::warn!("{error}");
+                        offload.add_wire(id, served.index);
+                    }
+                }
+            }
+            Owner::PuntLink | Owner::Pod(_) => {}
         }
     }
 

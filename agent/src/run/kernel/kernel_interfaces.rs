@@ -8,6 +8,7 @@ use dataplane::port::af_xdp::{
     AfXdpPort, Fallback, PortOptions, Umem, Uplink, UplinkFilter, XdpMode,
 };
 use flow_offload::Offload;
+use linux_net::host_port::HostPortConfig;
 use linux_net::punt;
 use linux_net::{Link, LinkEvents, MAX_MTU, Netlink, SINGLE_FRAME_MTU};
 
@@ -102,6 +103,13 @@ impl OpenUplink {
 
 impl Interfaces for KernelInterfaces {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
+        let host_port = HostPortConfig::default();
+        if interface == host_port.switch_interface
+            && let Ok(kernel_end) = self.netlink.link(&host_port.host_interface)
+        {
+            // An earlier process may have used flow offload.
+            flow_offload::Kernel::release_host(kernel_end.index);
+        }
         self.open_with(interface, self.frames_per_port, None)
     }
 

@@ -13,7 +13,7 @@ use crate::{ClusterNode, requires_the_machine};
 const QUESTIONS: u64 = 25;
 
 /// The session of a connection to redis, as `show sessions` has it.
-fn session(node: &ClusterNode, connection: &TcpStream) -> Value {
+pub(super) fn session(node: &ClusterNode, connection: &TcpStream) -> Value {
     let port = connection.local_addr().unwrap().port();
     let lines = node.podgate(&["show", "sessions", "-o", "json"]);
     let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -126,4 +126,12 @@ fn counters_have_what_the_kernel_forwarded() {
         });
         grown.then_some(())
     });
+    let rows = node.podgate(&["show", "runtime", "-o", "json"]);
+    let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rows: Vec<Value> = rows.filter(|row| row["worker"].is_null()).collect();
+    let shown = |name: &str| rows.iter().find(|row| row["node"] == name).expect(name);
+    assert!(shown("flow-offload")["packets"].as_u64().unwrap() >= by_kernel);
+    // Two packets opened the connection.
+    assert!(shown("punt opens-or-ends")["packets"].as_u64().unwrap() >= 2);
+    assert!(shown("punt opens-or-ends")["packets_per_second"].is_u64());
 }

@@ -3,6 +3,8 @@
 
 mod checksums;
 mod following;
+mod handshake;
+mod host;
 mod sharing;
 mod uplink;
 

@@ -1,8 +1,7 @@
 //! Connections between pods of two cluster nodes take the kernel's way, on both cluster nodes and in
-//! tunnels too; so do those with clients outside of the cluster, and with the cluster node itself.
+//! tunnels too; so do those with clients outside of the cluster.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -131,38 +130,6 @@ fn clients_outside_of_the_cluster_are_served_by_the_kernel() {
         }
         // A question, its answer, and acknowledgements.
         assert!(forwarded(node) >= before + 200, "both directions");
-    }
-}
-
-/// What a pod sends to its cluster node's own processes; what they send back takes the switch.
-#[test]
-fn packets_to_the_cluster_node_itself_take_the_kernels_way() {
-    requires_the_machine!();
-    let node = ClusterNode::start(&["--flow-offload", "on"]);
-    let pod = node.pod("client", "client");
-    let listen = || std::net::TcpListener::bind(("::", 7000));
-    let listener = linux_net::in_namespace(node.namespace.path(), listen).unwrap().unwrap();
-    for to in ["10.77.0.1", "fd77::1"] {
-        let to: IpAddr = to.parse().unwrap();
-        let mut stream = pod.connect(to, 7000).unwrap();
-        let (mut server, _) = listener.accept().unwrap();
-        let reader = std::thread::spawn(move || {
-            let (mut total, mut buffer) = (0, vec![0; 1 << 16]);
-            while let Ok(count @ 1..) = server.read(&mut buffer) {
-                total += count;
-            }
-            total
-        });
-        let (before, mut sent) = (bytes(&node), 0);
-        node.eventually("the kernel's way", || {
-            for _ in 0..10 {
-                stream.write_all(&[7; 1 << 16]).unwrap();
-                sent += 1 << 16;
-            }
-            (bytes(&node) > before + 1_000_000).then_some(())
-        });
-        drop(stream);
-        assert_eq!(reader.join().unwrap(), sent, "{to}");
     }
 }
 

@@ -83,6 +83,12 @@ impl Found {
         State(self.life as u8)
     }
 
+    /// The protocol's number.
+    #[inline]
+    pub fn protocol(&self) -> u8 {
+        self.protocol
+    }
+
     /// Second of the last packet.
     #[inline]
     pub fn last_seen(&self) -> u32 {

@@ -446,16 +446,14 @@ impl Sessions {
 
     /// Iterates over the sessions while they change.
     pub fn iter(&self) -> impl Iterator<Item = (Found, Tuples)> + '_ {
-        self.iter_part(0..u32::MAX)
+        self.founds(0..u32::MAX).filter_map(|found| Some((found, self.tuples(&found)?)))
     }
 
-    /// The same of these places of the table.
-    pub fn iter_part(&self, places: Range<u32>) -> impl Iterator<Item = (Found, Tuples)> + '_ {
+    /// Iterates over the sessions at these places of the table, each in its initiator's direction.
+    pub fn founds(&self, places: Range<u32>) -> impl Iterator<Item = Found> + '_ {
         (places.start..places.end.min(self.free.end_of_used())).filter_map(|index| {
-            let record = &self.records[index as usize];
-            let seen = record.read()?;
-            let tuples = self.tuples_of(index, &seen);
-            record.is_still(seen.sequence).then(|| (seen.found(index, true), tuples))
+            let seen = self.records[index as usize].read()?;
+            Some(seen.found(index, true))
         })
     }
 

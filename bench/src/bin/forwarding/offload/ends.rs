@@ -149,6 +149,6 @@ fn requests(to: &str) -> Result<()> {
         stop.store(true, Ordering::Relaxed);
         rate
     });
-    println!("requests: {measured:.1}");
+    println!("requests: {measured:.1} {}", done.into_inner());
     Ok(())
 }

@@ -119,8 +119,16 @@ fn trips_between(a: &Namespace, b: &Namespace) -> Result<Samples> {
     Ok(times.collect::<std::result::Result<_, _>>()?)
 }
 
-/// Requests a second that an nginx of one worker answers, each over a connection of its own.
-pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<f64> {
+/// Requests, each over a connection of its own.
+pub(super) struct Requests {
+    /// Answered each second.
+    pub(super) rate: f64,
+    /// Packets of one that programs of flow offload forwarded, and those that they left to the switch.
+    pub(super) packets: Option<[f64; 2]>,
+}
+
+/// Asks an nginx of one worker.
+pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<Requests> {
     let rig = Rig::new(1500, 0);
     let running = forwarder.start_beside(&rig, way.beside)?;
     rig.a.exec(["sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65000"]);
@@ -142,7 +150,12 @@ pub(super) fn requests(forwarder: Forwarder, way: &Connection) -> Result<f64> {
     let line = asking.wait_for_line("requests: ", PATIENCE);
     asking.wait(PATIENCE);
     nginx.kill();
+    // The last counters are of a moment later.
+    std::thread::sleep(WARM_UP);
+    let counted = running.counted();
     drop(running);
-    let rate = line.split_whitespace().nth(1).ok_or("no rate")?;
-    Ok(rate.parse()?)
+    let mut numbers = line.split_whitespace().skip(1).map(str::parse::<f64>);
+    let mut next = || numbers.next().ok_or("no rate");
+    let (rate, all) = (next()??, next()??);
+    Ok(Requests { rate, packets: counted.map(|both| both.map(|packets| packets / all)) })
 }

@@ -105,7 +105,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
             ways[4].figures[place].add(trips.quantile(0.99));
             progress("HTTP");
             let way = Connection::direct();
-            connections[0].figures[place].add(requests(*forwarder, &way)?);
+            connections[0].figures[place].add(requests(*forwarder, &way)?.rate);
         }
         let trips = direct_round_trips()?;
         ways[3].figures[DIRECT].add(trips.quantile(0.5));
@@ -113,7 +113,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
         for variant in &mut variants {
             eprintln!("round {round} of {rounds}: {}", variant.name);
             let way = Connection { to: variant.to, beside: variant.beside };
-            variant.requests.add(requests(Forwarder::Offload, &way)?);
+            variant.requests.add(requests(Forwarder::Offload, &way)?.rate);
             variant.rates.add(stream(Forwarder::Offload, variant.beside, variant.to)?.0);
         }
     }
@@ -211,10 +211,15 @@ fn print_variants(variants: &[Variant]) {
 pub(crate) fn print_requests(rounds: usize) -> Result<()> {
     let forwarders = [Forwarder::Offload, Forwarder::Podgate];
     let mut rates = [Samples::new(), Samples::new()];
+    let mut packets = [Samples::new(), Samples::new()];
     for round in 1..=rounds {
         for (forwarder, rates) in forwarders.iter().zip(&mut rates) {
             eprintln!("round {round} of {rounds}: HTTP, {}", forwarder.name());
-            rates.add(requests(*forwarder, &Connection::direct())?);
+            let measured = requests(*forwarder, &Connection::direct())?;
+            rates.add(measured.rate);
+            if let Some(both) = measured.packets {
+                packets.iter_mut().zip(both).for_each(|(samples, count)| samples.add(count));
+            }
         }
     }
     let names = forwarders.map(Forwarder::name);
@@ -222,6 +227,10 @@ pub(crate) fn print_requests(rounds: usize) -> Result<()> {
     line.push(ratio(&rates[0], &rates[1]));
     println!();
     print_table(&[names[0], names[1], "ratio"], &[line]);
+    let [forwarded, punted] = packets;
+    println!(
+        "\nWith flow offload, packets of a request: {forwarded} in the kernel, {punted} punted"
+    );
     Ok(())
 }
 

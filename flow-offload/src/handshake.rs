@@ -1,0 +1,97 @@
+//! Connections that get their entries at the handshake.
+//!
+//! ```text
+//!   responder ── SYN, ACK ─▶ the switch ── entries ─▶ the kernel's map
+//!                                       └─ SYN, ACK ─▶ initiator
+//! ```
+//!
+//! Most connections are a request and its answer. They end before a scan sees them, and each of their
+//! packets would take the punt link. So the worker that sends a responder's SYN and ACK into a pod
+//! enters the connection first: what follows finds its entries, and the packets that take the punt
+//! link are those that open and end the connection.
+//!
+//! The worker never waits. Where a lock is taken, the next scan enters the connection.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use dataplane::wire::{Flow, parse, protocol, tcp_flags};
+use dataplane::{Frame, Memory};
+
+use crate::engine::Shared;
+
+/// What workers hand connections to, once flow offload runs.
+#[derive(Default)]
+pub(crate) struct Handshakes(OnceLock<Weak<Shared>>);
+
+impl Handshakes {
+    /// Has connections entered from now on.
+    pub(crate) fn serve(&self, shared: &Arc<Shared>) {
+        // Flow offload starts once over a loaded program.
+        let _ = self.0.set(Arc::downgrade(shared));
+    }
+
+    /// Enters the connections that these frames, which are sent next, accept.
+    #[inline]
+    pub(crate) fn see(&self, memory: &Memory, frames: &[Frame]) {
+        if frames.iter().any(|frame| is_accepting(memory.bytes(frame))) {
+            self.enter(memory, frames);
+        }
+    }
+
+    #[inline(never)]
+    fn enter(&self, memory: &Memory, frames: &[Frame]) {
+        let Some(shared) = self.0.get().and_then(Weak::upgrade) else { return };
+        let published = shared.published.try_lock().ok().map(|published| published.clone());
+        let (Some(published), Ok(mut connections)) = (published, shared.connections.try_lock())
+        else {
+            return;
+        };
+        let accepting =
+            frames.iter().map(|frame| memory.bytes(frame)).filter(|it| is_accepting(it));
+        let initiators: Vec<Flow> =
+            accepting.filter_map(|frame| Some(parse(frame).ok()?.flow.reversed())).collect();
+        connections.accept(&shared, &published, &initiators);
+    }
+}
+
+/// Whether a frame is a responder's first one of a TCP connection, as far as entries are about it:
+/// neither options of IPv4 nor extension headers.
+#[inline]
+fn is_accepting(frame: &[u8]) -> bool {
+    const OPENS_OR_ENDS: u8 = tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST;
+    const ACCEPTS: u8 = tcp_flags::SYN | tcp_flags::ACK;
+    let at = |place: usize| frame.get(place).copied().unwrap_or(0);
+    let flags = match (at(12), at(13)) {
+        (0x08, 0x00) if at(14) == 0x45 && at(23) == protocol::TCP => at(47),
+        (0x86, 0xdd) if at(20) == protocol::TCP => at(67),
+        _ => return false,
+    };
+    flags & (OPENS_OR_ENDS | tcp_flags::ACK) == ACCEPTS
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::packet;
+
+    use super::*;
+
+    #[test]
+    fn a_responders_first_packet_is_recognized() {
+        for (from, to) in [("10.1.0.2:80", "10.1.0.1:4000"), ("[fd00::2]:80", "[fd00::1]:4000")] {
+            let flags = |flags: u8| {
+                let frame = packet::tcp(from, to).ack().build();
+                let l4 = usize::from(parse(&frame).unwrap().l4);
+                packet::patch(frame, l4 + 13, &[flags])
+            };
+            assert!(is_accepting(&flags(tcp_flags::SYN | tcp_flags::ACK)));
+            // With marks of congestion (RFC 3168).
+            assert!(is_accepting(&flags(tcp_flags::SYN | tcp_flags::ACK | 0x40)));
+            for other in [tcp_flags::SYN, tcp_flags::ACK, 0x11, 0x14, 0x13, 0x16, 0x18] {
+                assert!(!is_accepting(&flags(other)), "{other:#x}");
+            }
+            assert!(!is_accepting(&packet::cut(flags(0x12), 47)));
+            assert!(!is_accepting(&packet::udp(from, to).payload(&[0x12; 60]).build()));
+        }
+        assert!(!is_accepting(&[]));
+    }
+}

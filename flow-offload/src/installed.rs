@@ -1,0 +1,85 @@
+//! A connection with entries, and what was counted about it.
+
+use ahash::AHashMap;
+use dataplane::PortId;
+use dataplane::session::{SessionId, Tuples};
+use dataplane::wire::tcp_flags;
+
+use crate::engine::Shared;
+use crate::layout::{FlowEntry, FlowKey, GUARDS};
+
+/// Packets and bytes that the kernel forwarded for a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortUsage {
+    /// Packets that its pod sent; segments that are still to be cut count each.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Packets that its pod got.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+}
+
+/// A connection with entries.
+pub(crate) struct Installed {
+    pub(crate) keys: [Option<FlowKey>; 2],
+    pub(crate) guards: [u32; GUARDS],
+    pub(crate) generations: [u32; GUARDS],
+    /// The initiator's and the responder's.
+    pub(crate) ports: [PortId; 2],
+    pub(crate) tuples: Tuples,
+    /// The last reading of each direction.
+    pub(crate) read: [Reading; 2],
+    /// The pass that saw the session last.
+    pub(crate) pass: u64,
+}
+
+/// Counters that the programs write into an entry.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Reading {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    /// Monotonic time of the last packet.
+    pub(crate) used_ns: u64,
+}
+
+impl Reading {
+    pub(crate) fn of(entry: &FlowEntry) -> Self {
+        let FlowEntry { packets, bytes, used_ns, .. } = *entry;
+        Self { packets, bytes, used_ns }
+    }
+}
+
+impl Installed {
+    /// Takes note of what an entry counted: for its ports, and for the session that is in use.
+    pub(crate) fn note(
+        &mut self,
+        shared: &Shared,
+        id: &SessionId,
+        direction: usize,
+        now: Reading,
+        of_ports: &mut AHashMap<PortId, PortUsage>,
+    ) {
+        let before = std::mem::replace(&mut self.read[direction], now);
+        if now.used_ns <= before.used_ns && now.packets == before.packets {
+            return;
+        }
+        let packets = now.packets.saturating_sub(before.packets);
+        let bytes = now.bytes.saturating_sub(before.bytes);
+        let [from, to] = [self.ports[direction], self.ports[1 - direction]];
+        let ingress = of_ports.entry(from).or_default();
+        ingress.received += packets;
+        ingress.received_bytes += bytes;
+        let egress = of_ports.entry(to).or_default();
+        egress.sent += packets;
+        egress.sent_bytes += bytes;
+        let sessions = shared.switch.sessions();
+        sessions.count_beside(*id, packets, bytes);
+        if let Some(mut found) = sessions.found(*id) {
+            found.forward = direction == 0;
+            // All packets of TCP that entries take have it: the first one ends the handshake.
+            sessions.touch(&found, tcp_flags::ACK, shared.switch.now().seconds());
+        }
+    }
+}
