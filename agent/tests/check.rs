@@ -39,10 +39,13 @@ fn a_machine_that_runs_the_switch_is_good() {
     let namespace = Namespace::new("check");
     let (code, report) = check(&namespace, &["--pods", "10"]);
     assert_eq!(code, Some(0), "{report}");
-    for name in ["kernel", "capabilities", "af-xdp", "nftables", "memlock", "memory", "ports"] {
+    for name in [
+        "kernel", "capabilities", "af-xdp", "flow-offload", "nftables", "memlock", "memory", "ports",
+    ] {
         assert_eq!(level(&report, name), "good", "{name}");
     }
     assert_eq!(report["modes"]["ports"], "native, copy");
+    assert_eq!(report["modes"]["flow_offload"], true);
     assert_eq!(report["memory"]["kernel_bytes_per_port"], 65_536 * 133);
     let left = namespace.exec(["ip", "-brief", "link"]);
     assert_eq!(left.lines().count(), 1, "only lo: {left}");
@@ -52,8 +55,17 @@ fn a_machine_that_runs_the_switch_is_good() {
 fn too_many_pods_are_a_warning_and_an_uplink_that_is_not_there_is_fatal() {
     testkit::requires_root!();
     let namespace = Namespace::new("check");
-    let (code, report) = check(&namespace, &["--pods", "1000"]);
-    assert_eq!((code, level(&report, "ports").as_str()), (Some(1), "warning"));
+    let (_folder, config) = config("flow-offload: off\n");
+    let pods = |count: u32| {
+        let (code, report) =
+            check(&namespace, &["--pods", &count.to_string(), "--config", &config]);
+        assert_eq!(report["modes"]["flow_offload"], false);
+        (code, level(&report, "ports"), report["memory"]["total_bytes"].as_u64().unwrap())
+    };
+    let (code, ports, cost) = pods(1000);
+    assert_eq!((code, ports.as_str()), (Some(1), "warning"));
+    let (_, shared) = check(&namespace, &["--pods", "1000"]);
+    assert!(shared["memory"]["total_bytes"].as_u64().unwrap() * 10 < cost, "{shared}");
     let (_folder, config) = config("uplink: pgnone0\n");
     let (code, report) = check(&namespace, &["--pods", "10", "--config", &config]);
     assert_eq!((code, level(&report, "uplink").as_str()), (Some(2), "fatal"));

@@ -1,10 +1,10 @@
 //! AF_XDP, tried on a veth pair in a network namespace of its own.
 
 use dataplane::port::af_xdp::{PortOptions, Umem, UmemConfig};
-use linux_net::{MAX_MTU, MacAddress, Namespace, Netlink, SINGLE_FRAME_MTU, VethEnd, VethPair};
+use linux_net::{MAX_MTU, SINGLE_FRAME_MTU};
 
 use crate::finding::{Finding, Level};
-use crate::has;
+use crate::trial;
 
 /// Frames of the trial's UMEM.
 const FRAMES: u32 = 1024;
@@ -29,14 +29,11 @@ impl Ports {
 
 /// The findings, and what was seen unless it could not be tried.
 pub(crate) fn look(capabilities: &[String], mtu: u32) -> (Vec<Finding>, Option<Ports>) {
-    if !has(capabilities, "SYS_ADMIN") {
-        let detail = "not tried: a network namespace needs SYS_ADMIN";
-        return (vec![Finding::new("af-xdp", Level::Warning, detail)], None);
+    if !trial::is_allowed(capabilities) {
+        let finding = Finding::new("af-xdp", Level::Warning, trial::NOT_ALLOWED);
+        return (vec![finding], None);
     }
-    let tried = Namespace::create().map_err(|error| error.to_string()).and_then(|namespace| {
-        namespace.run(open_port).map_err(|error| error.to_string()).flatten()
-    });
-    match tried {
+    match trial::run(open_port) {
         Ok(ports) => (rate(&ports, mtu), Some(ports)),
         Err(error) => {
             let finding = Finding::new("af-xdp", Level::Fatal, error)
@@ -74,23 +71,11 @@ fn rate(ports: &Ports, mtu: u32) -> Vec<Finding> {
 }
 
 fn open_port() -> Result<Ports, String> {
-    let words = |error: linux_net::Error| error.to_string();
-    let mut netlink = Netlink::open().map_err(words)?;
-    let end = |name: &str, last| VethEnd {
-        name: name.to_owned(),
-        mac: MacAddress([0x02, 0, 0, 0, 0, last]),
-    };
-    let (near, far) = (end("pgcheck0", 1), end("pgcheck1", 2));
-    let pair = VethPair { near, far, far_namespace: None, mtu: 1500 };
-    netlink.create_veth(&pair).map_err(words)?;
-    for name in ["lo", "pgcheck0", "pgcheck1"] {
-        let link = netlink.link(name).map_err(words)?;
-        netlink.set_up(link.index).map_err(words)?;
-    }
+    trial::veth_pair()?;
     let failed = |error: dataplane::port::af_xdp::AfXdpError| error.to_string();
     let config = UmemConfig { frames: FRAMES, hugepages: false };
     let (umem, _memory, _frames) = Umem::create(&config).map_err(failed)?;
-    let port = umem.open("pgcheck0", &PortOptions::default()).map_err(failed)?;
+    let port = umem.open(trial::NEAR, &PortOptions::default()).map_err(failed)?;
     Ok(Ports {
         mode: port.mode().to_string(),
         takes_long_packets: umem.takes_long_packets(),
@@ -100,6 +85,8 @@ fn open_port() -> Result<Ports, String> {
 
 #[cfg(test)]
 mod tests {
+    use linux_net::Netlink;
+
     use super::*;
 
     fn levels(ports: &Ports, mtu: u32) -> Vec<Level> {

@@ -4,10 +4,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use linux_net::Namespace;
-
 use crate::finding::{Finding, Level};
-use crate::{Wanted, has, sys};
+use crate::{Wanted, has, sys, trial};
 
 /// First release on which everything works that Podgate can use.
 const COMPLETE: (u32, u32) = (6, 8);
@@ -81,11 +79,10 @@ pub(crate) fn nftables(wanted: &Wanted, capabilities: &[String]) -> Finding {
     let finding = |level, detail: &str| Finding::new("nftables", level, detail);
     let needed = wanted.host_port || wanted.masquerade;
     let missing = if needed { Level::Warning } else { Level::Note };
-    if !has(capabilities, "SYS_ADMIN") {
-        return finding(Level::Note, "not tried: a network namespace needs SYS_ADMIN");
+    if !trial::is_allowed(capabilities) {
+        return finding(Level::Note, trial::NOT_ALLOWED);
     }
-    let tried = Namespace::create().and_then(|namespace| namespace.run(load_table));
-    match tried.map_err(|error| error.to_string()).flatten() {
+    match trial::run(load_table) {
         Ok(()) => finding(Level::Good, "tables with NAT and filters can be loaded"),
         Err(error) => finding(missing, &error).hint(
             "install the package nftables, and the kernel modules nf_tables and nft_masq: without \

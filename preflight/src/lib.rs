@@ -1,7 +1,7 @@
 //! Checks what a machine allows the switch to do, which modes the switch takes there, and its memory cost.
 //!
 //! ```text
-//!   Wanted ─▶ inspect ─▶ kernel, memory, af_xdp, uplink, cni ─▶ Finding … ─▶ Report
+//!   Wanted ─▶ inspect ─▶ kernel, af_xdp, flow_offload, memory, uplink, cni ─▶ Finding … ─▶ Report
 //!                        (each reads facts, then rates them)
 //! ```
 //!
@@ -11,10 +11,12 @@
 mod af_xdp;
 mod cni;
 mod finding;
+mod flow_offload;
 mod kernel;
 mod memory;
 mod report;
 mod sys;
+mod trial;
 mod uplink;
 
 use std::net::IpAddr;
@@ -37,6 +39,10 @@ pub struct Wanted {
     pub frames_per_port: u32,
     /// Whether frames stand in huge pages.
     pub hugepages: HugePages,
+    /// Whether the kernel is to forward connections that last.
+    pub flow_offload: bool,
+    /// Workers.
+    pub workers: u32,
     /// Sessions that fit.
     pub sessions: u32,
     /// Largest packet of the host port, in bytes.
@@ -60,10 +66,12 @@ pub struct Wanted {
 /// Looks at this machine.
 pub fn inspect(wanted: &Wanted) -> Report {
     let capabilities = confine::State::now().capabilities;
-    let memory = memory::estimate(wanted);
     let mut findings = vec![kernel::release(), kernel::capabilities(&capabilities)];
     let (tried, ports) = af_xdp::look(&capabilities, wanted.mtu);
     findings.extend(tried);
+    let (offload, finding) = flow_offload::look(wanted.flow_offload, &capabilities);
+    findings.push(finding);
+    let memory = memory::estimate(wanted, offload);
     findings.push(kernel::tcx());
     findings.push(kernel::btf());
     findings.push(kernel::nftables(wanted, &capabilities));
@@ -71,6 +79,7 @@ pub fn inspect(wanted: &Wanted) -> Report {
     findings.extend(uplink::look(wanted));
     findings.push(cni::look(&wanted.cni_folder, uplink::pod_mtu(wanted)));
     let modes = Modes {
+        flow_offload: offload,
         ports: ports.as_ref().map(|ports| ports.mode.clone()),
         largest_packet: ports.as_ref().map(|ports| ports.largest_packet()),
         checksums: ports.as_ref().map(|ports| ports.checksums().to_owned()),

@@ -22,8 +22,8 @@ pub enum HugePages {
 
 /// Bytes of a frame.
 const FRAME: u64 = 4096;
-/// Bytes that the kernel sets aside for each frame of the UMEM and each port.
-const FRAME_AND_PORT: u64 = 133;
+/// Bytes that the kernel sets aside for each frame of the UMEM and each AF_XDP socket.
+const FRAME_AND_SOCKET: u64 = 133;
 /// Bytes of a session: its record and its translation.
 const SESSION: u64 = 64 + 48;
 const HUGE_PAGE: u64 = 2 << 20;
@@ -37,31 +37,39 @@ pub struct Memory {
     pub ports: u32,
     /// Frames of the UMEM, shared by all ports.
     pub umem_bytes: u64,
-    /// Kernel memory for the ports.
+    /// AF_XDP sockets. With flow offload one for each worker serves all pods, else each pod has one.
+    pub sockets: u32,
+    /// Kernel memory for the sockets.
     pub kernel_bytes: u64,
-    /// Of that, for one port.
+    /// Of that, for one socket: what a pod costs without flow offload.
     pub kernel_bytes_per_port: u64,
     /// The session table.
     pub session_bytes: u64,
     /// All of them.
     pub total_bytes: u64,
-    /// Ports that the frames are enough for.
+    /// Ports that the frames are enough for, or `max-ports` with flow offload.
     pub ports_that_fit: u32,
 }
 
-pub(crate) fn estimate(wanted: &Wanted) -> Memory {
+/// The cost with flow offload, or without.
+pub(crate) fn estimate(wanted: &Wanted, offload: bool) -> Memory {
     let others = u32::from(wanted.host_port) + u32::from(wanted.uplink.is_some());
     let ports = wanted.pods.saturating_add(others);
     let frames = u64::from(wanted.umem_frames);
-    let (umem_bytes, kernel_bytes_per_port) = (frames * FRAME, frames * FRAME_AND_PORT);
-    let kernel_bytes = kernel_bytes_per_port * u64::from(ports);
+    let (umem_bytes, kernel_bytes_per_port) = (frames * FRAME, frames * FRAME_AND_SOCKET);
+    let sockets = if offload { wanted.workers.saturating_add(others) } else { ports };
+    let kernel_bytes = kernel_bytes_per_port * u64::from(sockets);
     let session_bytes = u64::from(wanted.sessions) * SESSION;
     // An eighth is kept for busy ports, as much for packets on their way.
-    let fit = frames * 3 / 4 / u64::from(wanted.frames_per_port.max(1));
+    let fit = match offload {
+        true => u64::MAX,
+        false => frames * 3 / 4 / u64::from(wanted.frames_per_port.max(1)),
+    };
     Memory {
         pods: wanted.pods,
         ports,
         umem_bytes,
+        sockets,
         kernel_bytes,
         kernel_bytes_per_port,
         session_bytes,
@@ -173,11 +181,11 @@ fn megabytes(bytes: u64) -> String {
 
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "Memory for {} pods ({} ports):", self.pods, self.ports)?;
+        writeln!(f, "Memory for {} pods (AF_XDP sockets: {}):", self.pods, self.sockets)?;
         let mut line = |what: &str, bytes: u64| writeln!(f, "  {what:17} {}", megabytes(bytes));
         line("frames", self.umem_bytes)?;
-        line("kernel's, ports", self.kernel_bytes)?;
-        line("  of that a port", self.kernel_bytes_per_port)?;
+        line("kernel's, sockets", self.kernel_bytes)?;
+        line("  of that for one", self.kernel_bytes_per_port)?;
         line("sessions", self.session_bytes)?;
         line("together", self.total_bytes)?;
         Ok(())
@@ -195,6 +203,8 @@ pub(crate) mod tests {
             umem_frames: 65_536,
             frames_per_port: 256,
             hugepages: HugePages::Auto,
+            flow_offload: true,
+            workers: 2,
             sessions: 1 << 18,
             mtu: 1500,
             host_port: true,
@@ -216,26 +226,36 @@ pub(crate) mod tests {
 
     #[test]
     fn a_pod_costs_what_the_documents_say() {
-        let memory = estimate(&wanted());
+        let memory = estimate(&wanted(), false);
         assert_eq!(memory.kernel_bytes_per_port, 8_716_288);
         assert_eq!(memory.umem_bytes, 256 << 20);
-        assert_eq!((memory.ports, memory.ports_that_fit), (112, 192));
-        let none = estimate(&Wanted { pods: 0, host_port: false, uplink: None, ..wanted() });
+        assert_eq!((memory.ports, memory.sockets, memory.ports_that_fit), (112, 112, 192));
+        let none = Wanted { pods: 0, host_port: false, uplink: None, ..wanted() };
+        let none = estimate(&none, false);
         assert_eq!(none.total_bytes, none.umem_bytes + none.session_bytes);
     }
 
     #[test]
+    fn with_flow_offload_pods_share_the_sockets_of_the_workers() {
+        let memory = estimate(&wanted(), true);
+        assert_eq!((memory.ports, memory.sockets, memory.ports_that_fit), (112, 4, 1024));
+        assert_eq!(memory.kernel_bytes, 4 * memory.kernel_bytes_per_port);
+        let more = estimate(&Wanted { pods: 1000, ..wanted() }, true);
+        assert_eq!(more.total_bytes, memory.total_bytes);
+    }
+
+    #[test]
     fn a_machine_with_plenty_has_nothing_missing() {
-        let memory = estimate(&wanted());
+        let memory = estimate(&wanted(), false);
         let findings = rate(&wanted(), &memory, false, &PLENTY);
         assert!(findings.iter().all(|finding| finding.level == Level::Good), "{findings:?}");
     }
 
     #[test]
     fn what_is_short_is_named() {
-        let memory = estimate(&wanted());
+        let memory = estimate(&wanted(), false);
         let rate =
-            |wanted: &Wanted, machine: &Machine| rate(wanted, &estimate(wanted), false, machine);
+            |wanted: &Wanted, machine: &Machine| rate(wanted, &estimate(wanted, false), false, machine);
         let limited = Machine { memlock: Some(8 << 20), ..PLENTY };
         assert_eq!(level(&rate(&wanted(), &limited), "memlock"), Level::Warning);
         let none = Machine { free_huge_pages: 0, ..PLENTY };
@@ -251,11 +271,11 @@ pub(crate) mod tests {
     #[test]
     fn the_hint_about_ports_is_enough() {
         let many = Wanted { pods: 500, ..wanted() };
-        let findings = rate(&many, &estimate(&many), false, &PLENTY);
+        let findings = rate(&many, &estimate(&many, false), false, &PLENTY);
         let ports = findings.iter().find(|finding| finding.check == "ports").unwrap();
         assert_eq!(ports.level, Level::Warning);
         assert_eq!(ports.hint.as_deref(), Some("umem-frames: 262144, max-ports: 1024"));
-        assert!(estimate(&Wanted { umem_frames: 262_144, ..many }).ports_that_fit >= 502);
+        assert!(estimate(&Wanted { umem_frames: 262_144, ..many }, false).ports_that_fit >= 502);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use crate::finding::{Finding, Level};
 /// The modes that a start would take; `None` where that could not be tried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Modes {
-    /// Mode of the ports of pods: `native, copy`.
+    /// Whether the kernel forwards connections that last. Pods share the AF_XDP sockets of one link then.
+    pub flow_offload: bool,
+    /// Mode of AF_XDP sockets: `native, copy`.
     pub ports: Option<String>,
     /// Bytes of the largest packet.
     pub largest_packet: Option<u32>,
@@ -65,10 +67,16 @@ impl fmt::Display for Report {
                 writeln!(f, "{:8} {:width$}  → {hint}", "", "")?;
             }
         }
-        let Modes { ports, largest_packet, checksums, frames, rx_mode, pod_mtu } = &self.modes;
+        let Modes { flow_offload, ports, largest_packet, checksums, frames, rx_mode, pod_mtu } = &self.modes;
         let unknown = || "not tried".to_owned();
         writeln!(f, "\nModes:")?;
-        writeln!(f, "  ports of pods     {}", ports.clone().unwrap_or_else(unknown))?;
+        let (offload, whose) = match flow_offload {
+            true => ("on", "shared by all pods"),
+            false => ("off", "one for each pod"),
+        };
+        writeln!(f, "  flow offload      {offload}")?;
+        let mode = ports.clone().unwrap_or_else(unknown);
+        writeln!(f, "  AF_XDP sockets    {mode}; {whose}")?;
         let largest = largest_packet.map_or_else(unknown, |bytes| format!("{bytes} bytes"));
         writeln!(f, "  largest packet    {largest}")?;
         let checksums = checksums.as_ref().map_or_else(unknown, |at| format!("by the {at}"));
@@ -97,6 +105,7 @@ mod tests {
         let report = |levels: &[Level]| Report {
             findings: levels.iter().map(|level| Finding::new("x", *level, "y")).collect(),
             modes: Modes {
+                flow_offload: true,
                 ports: None,
                 largest_packet: None,
                 checksums: None,

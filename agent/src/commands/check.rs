@@ -19,7 +19,7 @@ use crate::config::{
 are warnings, with 2 if it cannot run here or the configuration cannot be used. A note is no \
 warning: it names something that the switch does without.
 
-Nothing is changed. AF_XDP and nftables are tried in a network namespace of their own.
+Nothing is changed. AF_XDP, flow offload and nftables are tried in a network namespace of their own.
 
 Example:
   podgate check --pods 250 --config /etc/podgate/config.yaml
@@ -79,6 +79,8 @@ fn wanted(args: &Args, config: Config) -> Wanted {
             config::HugePages::On => preflight::HugePages::On,
             config::HugePages::Off => preflight::HugePages::Off,
         },
+        flow_offload: config.flow_offload,
+        workers: config.workers as u32,
         sessions: config.sessions,
         mtu: config.mtu,
         host_port: config.host_port,
