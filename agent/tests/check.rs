@@ -40,7 +40,14 @@ fn a_machine_that_runs_the_switch_is_good() {
     let (code, report) = check(&namespace, &["--pods", "10"]);
     assert_eq!(code, Some(0), "{report}");
     for name in [
-        "kernel", "capabilities", "af-xdp", "flow-offload", "nftables", "memlock", "memory", "ports",
+        "kernel",
+        "capabilities",
+        "af-xdp",
+        "flow-offload",
+        "nftables",
+        "memlock",
+        "memory",
+        "ports",
     ] {
         assert_eq!(level(&report, name), "good", "{name}");
     }
@@ -55,10 +62,10 @@ fn a_machine_that_runs_the_switch_is_good() {
 fn too_many_pods_are_a_warning_and_an_uplink_that_is_not_there_is_fatal() {
     testkit::requires_root!();
     let namespace = Namespace::new("check");
-    let (_folder, config) = config("flow-offload: off\n");
+    let (_file, without) = config("flow-offload: off\n");
     let pods = |count: u32| {
         let (code, report) =
-            check(&namespace, &["--pods", &count.to_string(), "--config", &config]);
+            check(&namespace, &["--pods", &count.to_string(), "--config", &without]);
         assert_eq!(report["modes"]["flow_offload"], false);
         (code, level(&report, "ports"), report["memory"]["total_bytes"].as_u64().unwrap())
     };

@@ -254,8 +254,9 @@ pub(crate) mod tests {
     #[test]
     fn what_is_short_is_named() {
         let memory = estimate(&wanted(), false);
-        let rate =
-            |wanted: &Wanted, machine: &Machine| rate(wanted, &estimate(wanted, false), false, machine);
+        let rate = |wanted: &Wanted, machine: &Machine| {
+            rate(wanted, &estimate(wanted, false), false, machine)
+        };
         let limited = Machine { memlock: Some(8 << 20), ..PLENTY };
         assert_eq!(level(&rate(&wanted(), &limited), "memlock"), Level::Warning);
         let none = Machine { free_huge_pages: 0, ..PLENTY };

@@ -67,7 +67,8 @@ impl fmt::Display for Report {
                 writeln!(f, "{:8} {:width$}  → {hint}", "", "")?;
             }
         }
-        let Modes { flow_offload, ports, largest_packet, checksums, frames, rx_mode, pod_mtu } = &self.modes;
+        let Modes { flow_offload, ports, largest_packet, checksums, frames, rx_mode, pod_mtu } =
+            &self.modes;
         let unknown = || "not tried".to_owned();
         writeln!(f, "\nModes:")?;
         let (offload, whose) = match flow_offload {
