@@ -88,13 +88,13 @@ impl Control {
     fn reach(&self, rule: &Rule) -> Reach {
         let end = peer(rule);
         let (peer, pods, is_of_pods) = match end {
-            End::Any => ("anybody".to_owned(), Vec::new(), false),
+            End::Any => ("any peer".to_owned(), Vec::new(), false),
             End::Net(net) => (net.to_string(), Vec::new(), false),
             End::Set(id) => {
                 let meaning = self.membership().meaning(id);
                 let is_of_pods = meaning.is_some_and(PeerSet::is_of_pods);
                 let pods = if is_of_pods { self.membership().pods_of(id) } else { Vec::new() };
-                let words = meaning.map_or_else(|| "nobody".to_owned(), |set| set.to_string());
+                let words = meaning.map_or_else(|| "no peer".to_owned(), |set| set.to_string());
                 (words, pods.iter().map(ToString::to_string).collect(), is_of_pods)
             }
         };

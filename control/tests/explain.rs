@@ -57,7 +57,7 @@ fn a_walkthrough_lists_each_rule_in_words() {
             "false pods app=job in any namespace [shop/job] everything",
             "true pods app=web in namespace shop [shop/web] TCP 6379",
             "true 192.0.2.0/24 except 192.0.2.128/25 [] everything",
-            "false anybody [] everything",
+            "false any peer [] everything",
         ]
     );
     assert!(walk.egress.is_empty(), "it may go anywhere");

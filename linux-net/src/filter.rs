@@ -51,7 +51,7 @@ impl Filter {
             return Ok(());
         }
         if self.rules.take().as_ref() == Some(rules) {
-            tracing::warn!("filter: table {TABLE} was changed by somebody else; it is restored");
+            tracing::warn!("filter: table {TABLE} was changed by another program; it is restored");
         }
         self.table.change(&script(rules))?;
         self.rules = Some(rules.clone());

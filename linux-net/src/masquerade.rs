@@ -50,7 +50,7 @@ impl Masquerader {
         }
         if self.rules.take().as_ref() == Some(rules) {
             tracing::warn!(
-                "masquerade: table {TABLE} was changed by somebody else; it is restored"
+                "masquerade: table {TABLE} was changed by another program; it is restored"
             );
         }
         self.table.change(&script(rules))?;

@@ -75,7 +75,7 @@ impl Redirector {
         let known = match self.elements.take() {
             Some(known) if self.table.is_intact()? => Some(known),
             Some(_) => {
-                tracing::warn!("table {TABLE} was changed by somebody else; it is restored");
+                tracing::warn!("table {TABLE} was changed by another program; it is restored");
                 None
             }
             None => None,

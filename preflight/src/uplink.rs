@@ -58,7 +58,7 @@ fn rate_program(link: &Link, foreign: Option<String>) -> Finding {
     match foreign {
         None => Finding::new("uplink", Level::Good, format!("{name}, no XDP program of others")),
         Some(program) => {
-            let detail = format!("{name} has the XDP program {program} of somebody else");
+            let detail = format!("{name} has the XDP program {program} of another program");
             Finding::new("uplink", Level::Fatal, detail)
                 .hint(format!("find out whose it is; ip link set dev {name} xdp off removes it"))
         }

@@ -205,6 +205,6 @@ fn a_program_of_somebody_else_is_left_alone() {
     let object = object.to_string_lossy();
     rig.node.exec(words(&format!("ip link set pod0 xdp object {object} section xdp")));
     let error = rig.node.enter(|| End::refused_uplink("pod0"));
-    assert!(error.contains("pod0") && error.contains("somebody else"), "{error}");
+    assert!(error.contains("pod0") && error.contains("another program"), "{error}");
     assert!(rig.node.exec(words("ip link show pod0")).contains("xdp"));
 }

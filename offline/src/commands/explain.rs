@@ -186,7 +186,7 @@ fn write_walkthrough(out: &mut dyn Write, pod: &PodKey, walk: &Walked) -> io::Re
         let gap = if n == 0 { "" } else { "\n" };
         writeln!(out, "{gap}{title} of {pod}, first match first:")?;
         if reaches.is_empty() {
-            writeln!(out, "  allow everything {preposition} anybody: no policy selects it")?;
+            writeln!(out, "  allow everything {preposition} any peer: no policy selects it")?;
         }
         for Reach { permits, peer, pods, selects_nothing, ports, by } in reaches {
             let action = if *permits { "allow" } else { "deny " };

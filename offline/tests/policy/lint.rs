@@ -61,7 +61,7 @@ fn mistakes_and_their_places() {
         ),
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from: []\n",
-            "opens-to-all 3:11 `from: []` means everybody; to let nobody pass leave the rule out",
+            "opens-to-all 3:11 `from: []` means any peer; leave the rule out to allow none",
         ),
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  policyTypes: [Ingress]\n  egress:\n  \
@@ -86,7 +86,7 @@ fn mistakes_and_their_places() {
         (
             "  podSelector: {matchLabels: {app: frontend}}\n  ingress:\n  - from:\n    - ipBlock: \
              {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}\n",
-            "except-is-all 4:44 10.0.0.0/8 is all of 10.0.0.0/8: the peer means nobody",
+            "except-is-all 4:44 10.0.0.0/8 is all of 10.0.0.0/8: the peer matches no address",
         ),
         (
             "  podSelector: {matchLabels: {app: backend}}\n  ingress:\n  - {from: [{podSelector: \

@@ -131,8 +131,8 @@ fn twelve_mistakes_and_what_is_said_about_them() {
                 name("grafana")
             ),
             "    - from: []\n      ports:\n        - port: http".into(),
-            "opens-to-all NetworkPolicy monitoring/prometheus: `from: []` means everybody; to let nobody \
-             pass leave the rule out",
+            "opens-to-all NetworkPolicy monitoring/prometheus: `from: []` means any peer; leave the rule out \
+             to allow none",
         ),
         (
             "shop/policies.yaml",

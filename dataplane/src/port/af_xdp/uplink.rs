@@ -86,7 +86,9 @@ impl Umem {
         let index = index_of(interface)?;
         if let Some(name) = program::foreign(index) {
             return Err(AfXdpError::new(
-                format!("attach to {interface}, which has the XDP program {name} of somebody else"),
+                format!(
+                    "attach to {interface}, which has the XDP program {name} of another program"
+                ),
                 io::ErrorKind::AlreadyExists.into(),
             ));
         }

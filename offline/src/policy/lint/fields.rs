@@ -60,9 +60,8 @@ impl Findings<'_> {
                 let is_empty =
                     rule.get(peers).is_some_and(|it| it.is_list() && it.elements().is_empty());
                 if is_empty {
-                    let message = format!(
-                        "`{peers}: []` means everybody; to let nobody pass leave the rule out"
-                    );
+                    let message =
+                        format!("`{peers}: []` means any peer; leave the rule out to allow none");
                     self.add(
                         source,
                         &format!("spec.{field}[{n}].{peers}"),
@@ -86,7 +85,7 @@ impl Findings<'_> {
                 let Ok(inner) = text.parse::<IpNet>() else { continue };
                 self.host_bits(source, &path, inner);
                 if inner.trunc() == net.trunc() {
-                    let message = format!("{text} is all of {cidr}: the peer means nobody");
+                    let message = format!("{text} is all of {cidr}: the peer matches no address");
                     self.add(source, &path, "except-is-all", message);
                 } else if !net.trunc().contains(&inner.trunc()) {
                     let message = format!("{text} is not inside {cidr}");

@@ -39,23 +39,6 @@ pub struct Finding {
 /// The code of faults that make an object unusable.
 pub const INVALID: &str = "invalid";
 
-/// All codes with their meaning.
-pub const CODES: [(&str, &str); 13] = [
-    (INVALID, "the object cannot be read, or a field of it"),
-    ("selects-no-pod", "a policy that selects no pod"),
-    ("peer-selects-no-pod", "a peer that selects no pod"),
-    ("unknown-port-name", "a port name that no container of the selected pods has"),
-    ("opens-to-all", "an empty list of peers, which means everybody"),
-    ("egress-without-type", "egress rules while policyTypes leaves Egress out: they mean nothing"),
-    ("ingress-without-type", "ingress rules while policyTypes leaves Ingress out"),
-    ("host-bits", "a network with bits beyond its prefix"),
-    ("except-outside", "an exception that is not inside its network"),
-    ("except-is-all", "an exception equal to its network: nothing is left"),
-    ("not-enforced-here", "a policy of another product"),
-    ("shadowed-rule", "a rule that never decides: others with another verdict do before"),
-    ("redundant-rule", "a rule that never decides: others with the same verdict do before"),
-];
-
 /// An object as it stands in its file.
 struct Source {
     file: String,
