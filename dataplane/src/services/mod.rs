@@ -184,12 +184,6 @@ impl Services {
         self.addresses.is_empty() && self.node_ports.is_empty()
     }
 
-    /// Whether an address has at least one port that is a service.
-    #[inline]
-    pub fn is_virtual(&self, address: Address) -> bool {
-        self.addresses.contains_key(&address)
-    }
-
     /// Whether it is reserved for services.
     #[inline]
     pub fn is_claimed(&self, address: Address) -> bool {
