@@ -9,6 +9,7 @@
 //!                                Config
 //! ```
 
+mod choices;
 mod flow_export;
 mod hubble;
 mod metrics;
@@ -29,11 +30,12 @@ use dataplane::session::Timeouts;
 use dataplane::switch::RxMode as SwitchRxMode;
 
 pub use self::hubble::Hubble;
+pub use choices::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, RxMode};
 pub use cli::Span;
 pub use flow_export::FlowExport;
 pub use metrics::Metrics;
 pub use network::Network;
-pub use options::{Enforcer, HugePages, LogFormat, LogLevel, Masquerade, Options, RxMode};
+pub use options::Options;
 pub use text::{Cores, HubbleAddress, OnOff, PortSpan};
 
 use local_api::DEFAULT_SOCKET;

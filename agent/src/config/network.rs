@@ -7,7 +7,8 @@ use dataplane::Underlay as DataplaneUnderlay;
 use dataplane::wire::vxlan::Vxlan;
 use ipnet::IpNet;
 
-use super::options::{Masquerade, Options};
+use super::choices::Masquerade;
+use super::options::Options;
 use super::text::{OnOff, PortSpan};
 use super::{AUTO, Faults};
 

@@ -1,0 +1,96 @@
+//! Options whose values are a few words.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use super::text::OnOff;
+
+/// The enforcer of policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enforcer {
+    /// By the switch, on AF_XDP ports
+    #[value(name = "afxdp")]
+    AfXdp,
+    /// By the kernel's nftables
+    Nftables,
+}
+
+/// Format of the log's lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Time, level and message
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Source address of pods' packets to the world outside the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Masquerade {
+    /// As themselves, through the cluster node's kernel
+    Off,
+    /// As the cluster node, through its kernel
+    Kernel,
+    /// As the cluster node, by the uplink
+    Direct,
+}
+
+/// When a worker looks for packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RxMode {
+    /// All the time: the lowest latency, a whole core a worker
+    Polling,
+    /// All the time while packets come, then the kernel wakes it
+    Adaptive,
+    /// Whenever the kernel wakes it
+    Interrupt,
+}
+
+/// Whether huge pages are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HugePages {
+    /// If there are enough of them
+    Auto,
+    /// Yes; without them the switch does not start
+    On,
+    /// No
+    Off,
+}
+
+/// Level of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// Faults
+    Error,
+    /// Faults and warnings
+    Warn,
+    /// Events as well
+    Info,
+    /// Reasons as well
+    Debug,
+    /// Everything
+    Trace,
+}
+
+impl<'de> Deserialize<'de> for HugePages {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "auto" => Ok(Self::Auto),
+            // A file may say true and mean on.
+            other => match other.parse() {
+                Ok(OnOff::On) => Ok(Self::On),
+                Ok(OnOff::Off) => Ok(Self::Off),
+                Err(_) => Err(serde::de::Error::custom(format!(
+                    "'{}' is none of auto, on and off",
+                    other.escape_debug()
+                ))),
+            },
+        }
+    }
+}
