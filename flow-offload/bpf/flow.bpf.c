@@ -23,6 +23,7 @@
  * its own, for packets from the cluster node that the source belongs to.
  */
 #include <linux/bpf.h>
+#include <linux/errno.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <linux/in.h>
@@ -697,12 +698,38 @@ static __always_inline int has_room(const struct port *port)
 	return 0;
 }
 
+/*
+ * Whether the kernel has yet to write a checksum that ends before so many bytes of a pod's frame. A
+ * process in the pod chooses the place of an unfinished checksum (packet(7), PACKET_VNET_HDR), which
+ * may be an address, a port or the tag; it is written when the frame leaves. Such a frame is cut
+ * here, and has to be dropped.
+ */
+static __always_inline int writes_before(struct __sk_buff *skb, __u32 bytes)
+{
+	__u16 word = 0;
+
+	/*
+	 * The helper adds to an unfinished checksum and subtracts from others. It does so with bytes of
+	 * the destination's MAC address, which are written anew in any case.
+	 */
+	if (bpf_skb_store_bytes(skb, 0, &word, sizeof(word), 0) ||
+	    bpf_l4_csum_replace(skb, 0, 0, 1, BPF_F_PSEUDO_HDR) ||
+	    bpf_skb_load_bytes(skb, 0, &word, sizeof(word)))
+		return 1;
+	/* No frame can be made so short that its unfinished checksum has no place. */
+	return word == 1 && bpf_skb_change_tail(skb, bytes - 1, 0) != -EINVAL;
+}
+
 /* Has the switch decide. */
 static __always_inline int punt(struct __sk_buff *skb, const struct settings *set, __u32 reason)
 {
 	__u32 ifindex = skb->ifindex;
 	struct port *port = bpf_map_lookup_elem(&interfaces, &ifindex);
 
+	if (port && writes_before(skb, sizeof(struct ethhdr) + sizeof(struct iphdr))) {
+		count(REASON_MALFORMED, 1);
+		return TC_ACT_SHOT;
+	}
 	if (!port || !set || bpf_skb_store_bytes(skb, 0, port->tag, sizeof(port->tag), 0)) {
 		count(COUNTER_NO_PORT, 1);
 		return TC_ACT_SHOT;
@@ -713,6 +740,12 @@ static __always_inline int punt(struct __sk_buff *skb, const struct settings *se
 	/* As if it had come by this queue: the kernel sends it by the one of that number. */
 	skb->queue_mapping = port->queue + 1;
 	return bpf_redirect(set->punt, 0);
+}
+
+/* Where the checksum's field ends in a transport header. */
+static __always_inline __u32 checksum_end(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP ? __builtin_offsetof(struct tcphdr, urg_ptr) : sizeof(struct udphdr);
 }
 
 /*
@@ -745,6 +778,12 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 	reason = find_fault(entry, &packet, set, now);
 	if (reason >= 0)
 		return reason;
+	/* A pod looks at what it gets before it finishes anything; what leaves is not looked at again. */
+	if (ingress != HOST && entry->on_wire &&
+	    writes_before(skb, packet.l4 + checksum_end(packet.key.protocol))) {
+		count(REASON_MALFORMED, 1);
+		return -1;
+	}
 	*action = forward(skb, &packet, entry, now, NULL);
 	return *action < 0 ? REASON_TUNNEL : -1;
 }

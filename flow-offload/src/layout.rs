@@ -170,7 +170,11 @@ impl Reason {
         ("options", "IPv4 options or IPv6 extension headers."),
         ("fragment", "Part of a fragmented datagram."),
         ("ttl", "The time to live runs out here."),
-        ("malformed", "Headers that contradict themselves, or a wrong IPv4 checksum."),
+        (
+            "malformed",
+            "Headers that contradict themselves, or a wrong IPv4 checksum. Dropped at once: an unfinished \
+             checksum that would be written over headers.",
+        ),
         ("opens-or-ends", "TCP with SYN, FIN or RST."),
         ("no-entry", "No entry for the connection (yet)."),
         ("old-generation", "A new snapshot concerns the connection."),

@@ -111,6 +111,39 @@ fn a_tunnel_is_left_by_what_its_other_end_sends_alone() {
         for (what, frame) in left {
             assert_eq!(run(&frame), Outcome::Passed, "{what}");
         }
+        // The packet inside, at the same length outside.
+        let (front, inside) = frame.split_at(udp + 16);
+        let wrapped = |inside: Vec<u8>| [front, &inside].concat();
+        let within = |offset: usize, bytes: &[u8]| {
+            wrapped(packet::patch_ipv4(inside.to_vec(), 14 + offset, bytes))
+        };
+        let spliced = |at: usize, bytes: &[u8]| {
+            let mut inside = inside.to_vec();
+            inside.splice(at..at, bytes.iter().copied());
+            wrapped(inside)
+        };
+        for (what, frame) in [
+            ("a forged source", within(15, &[9])),
+            ("a forged destination", within(19, &[9])),
+            ("the last hop", within(8, &[1])),
+            ("a first fragment", within(6, &[0x20, 0])),
+            ("a later fragment", within(6, &[0, 1])),
+            ("IP options", within(0, &[0x46])),
+            ("a tag", spliced(12, &[0x81, 0, 0, 5])),
+            ("a tag of VLAN 0", spliced(12, &[0x81, 0, 0, 0])),
+            ("a tunnel in the tunnel", spliced(0, &frame[..udp + 16])),
+            ("cut short", wrapped(inside[..inside.len() - 1].to_vec())),
+        ] {
+            assert_eq!(run(&frame), Outcome::Passed, "inside: {what}");
+        }
+        // Outside, in front of what is UDP then.
+        let tagged = [&frame[..12], &[0x81, 0, 0, 0], &frame[12..]].concat();
+        assert_eq!(run(&tagged), Outcome::Passed, "a tag outside");
+        let wrapped = match v4 {
+            true => packet::patch_ipv4(frame.clone(), 14, &[0x46]),
+            false => packet::patch(frame.clone(), 14 + 6, &[60]),
+        };
+        assert_eq!(run(&wrapped), Outcome::Passed, "options outside");
         if v4 {
             assert_eq!(run(&ip(6, &[0x20, 0])), Outcome::Passed, "a fragment");
             assert_eq!(run(&packet::patch(frame.clone(), 24, &[0xff])), Outcome::Passed, "a sum");
