@@ -381,6 +381,12 @@ fn iperf3_stops_when_it_is_denied() {
     println!("iperf3: last byte {:?} after the policy was written", at - written);
 }
 
+/// The metric of a pod's port, with its labels.
+fn port_up(pod: &str, interface: &str) -> String {
+    let labels = format!("namespace=\"default\",pod=\"{pod}\",port=\"default/{pod}\"");
+    format!("podgate_port_up{{interface=\"{interface}\",{labels}}}")
+}
+
 #[test]
 fn status_explain_probe_and_the_saved_state_are_as_with_the_switch() {
     requires_the_machine!("nft", "/usr/lib/cni/bridge");
@@ -410,7 +416,18 @@ fn status_explain_probe_and_the_saved_state_are_as_with_the_switch() {
         let port = port.unwrap_or_else(|| panic!("{status}"));
         assert_eq!((&port["mode"], &port["closed"]), (&json!("nftables"), &json!(false)));
         assert_eq!(port["addresses"].as_array().unwrap().len(), 2);
+        assert_eq!(node.metric(&port_up(&pod.name, port["interface"].as_str().unwrap())), 1.0);
     }
+    // A pod of macvlan, for example: no interface leads to its address.
+    let mut hidden = other.object(json!({"role": "hidden"}));
+    hidden["metadata"]["name"] = json!("hidden");
+    hidden["status"]["podIPs"] = json!([{"ip": "198.51.100.1"}]);
+    node.api_server().apply(hidden);
+    node.eventually("the pod is known", || {
+        (node.metric("podgate_objects{kind=\"Pod\"}") == 4.0).then_some(())
+    });
+    assert_eq!(node.metric(&port_up("hidden", "")), 0.0);
+    node.api_server().delete("pods", Some("default"), "hidden");
     let kernel = status["kernel"].as_array().unwrap();
     assert!(kernel.iter().any(|it| it["part"] == "nftables" && it["in_sync"] == true), "{status}");
     assert_eq!(status["source"]["state"], "in-sync");

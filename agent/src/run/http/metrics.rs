@@ -201,9 +201,9 @@ fn ports(page: &mut Page, ports: &[PortStatus]) {
             page.sample(&port_labels(port), read(port));
         }
     }
-    page.family("port_up", "gauge", "Whether the port is served.");
+    page.family("port_up", "gauge", "Whether the port is served, by the switch or by nftables.");
     for port in ports {
-        page.sample(&port_labels(port), u8::from(port.id.is_some()));
+        page.sample(&port_labels(port), u8::from(!port.is_down()));
     }
 }
 
