@@ -141,18 +141,26 @@ mod tests {
         let port = |parts: &mut Parts, change: fn(&mut PortState)| {
             change(parts.ports[1].as_mut().unwrap());
         };
-        let changes: [fn(&mut PortState); 6] = [
+        let changes: [fn(&mut PortState); 9] = [
             |port| port.to_pod = AclBinding::Closed,
             |port| port.from_pod = AclBinding::Closed,
             |port| port.mtu = 1400,
             |port| port.mac = Some([2; 6]),
             |port| port.own_mac = [2; 6],
             |port| port.addresses.clear(),
+            // Its DNS has to pass by the switch from now on.
+            |port| port.follows_names = true,
+            // The number is another pod's.
+            |port| port.name = "default/other".into(),
+            |port| port.kind = PortKind::Host,
         ];
         for (n, one) in changes.into_iter().enumerate() {
             assert_eq!(change(&|parts| port(parts, one)), [guard(1)], "change {n}");
         }
         assert_eq!(change(&|parts| parts.ports[3] = None), [guard(3)]);
+        let (without, changed) = first.without(PortId(1));
+        assert_eq!(changed, [guard(1)], "a port that is taken away");
+        assert_ne!(without.generation(guard(1)), first.generation(guard(1)));
         for kind in [PortKind::Uplink, PortKind::Host] {
             let snapshot = || {
                 let ports = vec![pod(1), Some(PortState::new(kind.name(), kind))];
