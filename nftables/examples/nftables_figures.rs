@@ -1,18 +1,19 @@
 //! Costs of rules in the kernel: first load, one pod's change, one policy's change, a packet.
 //!
 //! ```text
-//! cargo run --release -p nftables --example figures      (as root)
+//! cargo run --release -p nftables --example nftables_figures [PODS [POLICIES [PACKETS]]]     (as root)
 //! ```
 //!
-//! 100,000 pods in 2,000 namespaces, 10,000 policies, 100 pods on this cluster node in namespaces of
-//! their own with five policies each; every local policy names 1,000 pods or more. A change is
-//! measured beside the plain algorithm, which writes all rules anew.
+//! By default 100,000 pods in 2,000 namespaces, 10,000 policies, 100 pods on this cluster node in
+//! namespaces of their own with five policies each; every local policy names 1,000 pods or more. A
+//! change is measured beside the plain algorithm, which writes all rules anew.
 //!
 //! Packets of one flow go from one pod to another through the kernel's routing, with a policy that
-//! names the sender among so many addresses, beside no rules at all and beside conntrack alone. The
-//! sender's thread does all the work, so its time for a packet is the path's.
+//! names the sender among 1,000 and among PODS addresses, beside an empty ruleset and beside conntrack
+//! alone. The sender's thread does all the work, so its time for a packet is the path's.
 //!
-//! Everything happens in network namespaces of the example's own. Times are medians.
+//! Everything happens in network namespaces of the example's own. A figure is a median, with the least
+//! and the most in brackets.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,14 +28,30 @@ use testkit::{Namespace, RawSender};
 const NAMESPACES: usize = 2_000;
 const PODS: usize = 100_000;
 const POLICIES: usize = 10_000;
+const PACKETS: usize = 200_000;
 const LOCAL: usize = 100;
+/// Changes of each kind, and everything written anew.
 const ROUNDS: usize = 30;
+const LOADS: usize = 5;
 
 fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default: usize| {
+        args.get(at)
+            .map_or(default, |text| text.parse().expect("PODS, POLICIES and PACKETS are numbers"))
+    };
+    let (pods, policies, count) = (number(0, PODS), number(1, POLICIES), number(2, PACKETS));
+    assert!(pods >= 2 * LOCAL && policies > 7 && count > 0, "too few");
     let namespace = Namespace::new("figures");
-    namespace.enter(changes);
+    namespace.enter(|| changes(pods, policies));
     drop(namespace);
-    packets();
+    packets(pods, count);
+}
+
+/// The median, the least and the most.
+fn spread(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    format!("{:.2?} ({:.2?} to {:.2?})", times[times.len() / 2], times[0], times[times.len() - 1])
 }
 
 fn object(value: Value) -> Object {
@@ -76,50 +93,57 @@ fn site(view: &View) -> Site {
     }
 }
 
-fn changes() {
+fn changes(pods: usize, policies: usize) {
     let mut objects: Vec<Object> = (0..NAMESPACES)
         .map(|index| {
             object(json!({"apiVersion": "v1", "kind": "Namespace",
                 "metadata": {"name": format!("n{index}")}}))
         })
         .collect();
-    objects.extend((0..PODS).map(|index| pod(index, json!({"team": (index % 100).to_string()}))));
-    objects.extend((0..POLICIES).map(|index| policy(index, index % 100, 8080)));
+    objects.extend((0..pods).map(|index| pod(index, json!({"team": (index % 100).to_string()}))));
+    objects.extend((0..policies).map(|index| policy(index, index % 100, 8080)));
     let mut control = Control::new(Scope::Node("here".into()));
     control.list_peer_sets();
     control.resync(objects);
     control.commit();
     let (mut renderer, mut enforcer) = (Renderer::default(), Enforcer::default());
-    let began = Instant::now();
-    let ruleset = renderer.render(&control.view(), &site(&control.view()));
-    let rendered = began.elapsed();
-    let [sets, elements, chains, rules] = ruleset.sizes();
-    println!("{PODS} pods, {POLICIES} policies, {LOCAL} local pods");
+    let (mut rendered, mut in_force) = (Vec::new(), Vec::new());
+    let mut sizes = [0; 4];
+    for _ in 0..LOADS {
+        enforcer.remove().unwrap();
+        (renderer, enforcer) = Default::default();
+        let began = Instant::now();
+        let ruleset = renderer.render(&control.view(), &site(&control.view()));
+        rendered.push(began.elapsed());
+        sizes = ruleset.sizes();
+        enforcer.set(ruleset).unwrap();
+        in_force.push(began.elapsed());
+    }
+    let [sets, elements, chains, rules] = sizes;
+    println!("{pods} pods, {policies} policies, {LOCAL} local pods");
     println!("{sets} sets with {elements} elements, {chains} chains with {rules} rules");
-    enforcer.set(ruleset).unwrap();
-    println!("first load: {rendered:?} to render, {:?} in force", began.elapsed());
+    println!("first load: {} to render, {} in force", spread(rendered), spread(in_force));
     let mut step = |what: &str, change: &mut dyn FnMut(&mut Control, usize)| {
-        let mut times: Vec<[Duration; 3]> = (0..ROUNDS)
-            .map(|round| {
-                let began = Instant::now();
-                change(&mut control, round);
-                control.commit();
-                let viewed = began.elapsed();
-                let ruleset = renderer.render(&control.view(), &site(&control.view()));
-                let rendered = began.elapsed();
-                enforcer.set(ruleset).unwrap();
-                [viewed, rendered, began.elapsed()]
-            })
-            .collect();
-        times.sort_by_key(|it| it[2]);
-        let [viewed, rendered, done] = times[ROUNDS / 2];
-        println!("{what}: {viewed:?} to the view, {rendered:?} rendered, {done:?} in force");
+        let [mut viewed, mut rendered, mut done] = [const { Vec::new() }; 3];
+        for round in 0..ROUNDS {
+            let began = Instant::now();
+            change(&mut control, round);
+            control.commit();
+            viewed.push(began.elapsed());
+            let ruleset = renderer.render(&control.view(), &site(&control.view()));
+            rendered.push(began.elapsed());
+            enforcer.set(ruleset).unwrap();
+            done.push(began.elapsed());
+        }
+        let [viewed, rendered, done] = [viewed, rendered, done].map(spread);
+        println!("{what}: {viewed} to the view, {rendered} rendered, {done} in force");
     };
+    let other = pods / 2;
     step("one pod's change (another team)", &mut |control, round| {
-        control.apply(pod(50_000, json!({"team": (round % 50).to_string()})));
+        control.apply(pod(other, json!({"team": (round % 50).to_string()})));
     });
     step("one pod's change (in no set)", &mut |control, round| {
-        control.apply(pod(50_001, json!({"x": round.to_string()})));
+        control.apply(pod(other + 1, json!({"x": round.to_string()})));
     });
     step("one policy's change (another port)", &mut |control, round| {
         control.apply(policy(7, 7, 9000 + round as u16));
@@ -128,27 +152,23 @@ fn changes() {
         control.apply(policy(7, round % 90, 8080));
     });
     assert_eq!(enforcer.written_whole(), 1, "all later changes were differences");
-    let mut times: Vec<Duration> = (0..5)
-        .map(|round| {
-            let began = Instant::now();
-            control.apply(policy(7, 7, 9100 + round));
-            control.commit();
-            let ruleset = Renderer::default().render(&control.view(), &site(&control.view()));
-            Enforcer::default().set(ruleset).unwrap();
-            began.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    println!("one policy's change, all rules written anew: {:?} in force", times[2]);
+    let anew = (0..LOADS).map(|round| {
+        let began = Instant::now();
+        control.apply(policy(7, 7, 9100 + round as u16));
+        control.commit();
+        let ruleset = Renderer::default().render(&control.view(), &site(&control.view()));
+        Enforcer::default().set(ruleset).unwrap();
+        began.elapsed()
+    });
+    println!("one policy's change, all rules written anew: {} in force", spread(anew.collect()));
 }
 
-/// Packets of one measurement, and measurements of each kind.
-const PACKETS: usize = 200_000;
+/// Measurements of each kind.
 const TIMES: usize = 5;
 const SENDER: &str = "10.200.0.1";
 const RECEIVER: &str = "10.200.0.2";
 
-fn packets() {
+fn packets(pods: usize, packets: usize) {
     let [node, sender, receiver] = ["figures", "sender", "receiver"].map(Namespace::new);
     node.exec(["sysctl", "-qw", "net.ipv4.ip_forward=1"]);
     for (n, (pod, address)) in [(&sender, SENDER), (&receiver, RECEIVER)].into_iter().enumerate() {
@@ -175,20 +195,20 @@ fn packets() {
         let mut measure = |what: String| {
             let before = received();
             let began = Instant::now();
-            (0..PACKETS).for_each(|_| socket.send(&frame).unwrap());
-            let time = began.elapsed() / PACKETS as u32;
-            assert!(received() - before >= PACKETS * 99 / 100, "{what}: packets were lost");
+            (0..packets).for_each(|_| socket.send(&frame).unwrap());
+            let time = began.elapsed() / packets as u32;
+            assert!(received() - before >= packets * 99 / 100, "{what}: packets were lost");
             match measured.iter_mut().find(|(name, _)| *name == what) {
                 Some((_, times)) => times.push(time),
                 None => measured.push((what, vec![time])),
             }
         };
-        measure("no rules".to_owned());
+        measure("an empty ruleset".to_owned());
         let chain = "chain c { type filter hook forward priority 0; ct state invalid drop; }";
         node.exec(["nft", &format!("table inet conntrack {{ {chain}; }}")]);
         measure("conntrack alone".to_owned());
         node.exec(["nft", "delete", "table", "inet", "conntrack"]);
-        for count in [1_000, 100_000] {
+        for count in [1_000, pods] {
             let view = neighbours(count);
             let at = |key: &PodKey| {
                 let interface = if &*key.name == "sender" { "veth0" } else { "veth1" };
@@ -203,14 +223,8 @@ fn packets() {
             node.enter(|| enforcer.remove()).unwrap();
         }
     }
-    for (what, mut times) in measured {
-        times.sort_unstable();
-        println!(
-            "a packet, {what}: {:?} ({:?} to {:?})",
-            times[TIMES / 2],
-            times[0],
-            times[TIMES - 1]
-        );
+    for (what, times) in measured {
+        println!("a packet, {what}: {}", spread(times));
     }
 }
 
