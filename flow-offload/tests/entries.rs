@@ -57,7 +57,7 @@ fn snapshot() -> Snapshot {
             port(PortKind::Uplink),
             port(PortKind::Host),
         ],
-        node_addresses: vec![address(NODE)],
+        node_addresses: vec![NODE.parse().unwrap()],
         local_networks: vec!["10.1.0.0/24".parse().unwrap()],
         routes: Arc::new(Routes::new(vec![peer])),
         underlay: Underlay::Overlay(OVERLAY),
