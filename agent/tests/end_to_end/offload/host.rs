@@ -106,10 +106,12 @@ fn a_denial_holds_for_what_the_cluster_node_sends() {
             let _stopping = Raise(&stop);
             scope.spawn(|| read(near));
             scope.spawn(|| {
+                let mut sent = 0;
                 while !stop.load(Ordering::Relaxed) {
                     // Nothing is acknowledged after the denial.
-                    let _ = far.write(&[7; 1 << 16]);
+                    sent += far.write(&[7; 1 << 16]).unwrap_or(0);
                 }
+                sent
             });
             let before = forwarded(&node);
             node.eventually("the kernel's way", || {
