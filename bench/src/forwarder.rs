@@ -90,23 +90,22 @@ impl Forwarder {
         self.start_beside(rig, Beside { idle, ..Beside::default() })
     }
 
+    /// Starts this switch as another build of this command has it.
+    pub fn start_build<'a>(rig: &'a Rig, program: &str) -> Result<Running<'a>, Box<dyn Error>> {
+        rig.clear();
+        let process = Some(switch(rig, program, "switch", Beside::default()));
+        Ok(Running { rig, process })
+    }
+
     /// The same with whatever stands beside the pods that talk.
     pub fn start_beside(self, rig: &Rig, beside: Beside) -> Result<Running<'_>, Box<dyn Error>> {
         rig.clear();
         let process = match self {
-            Self::Podgate | Self::Offload => {
-                let own = own_path()?;
-                let Beside { idle, rules, entries } = beside;
-                let [idle, rules, entries] = [idle.into(), rules, entries].map(|n| n.to_string());
+            Self::Podgate => Some(switch(rig, &own_path()?, "switch", beside)),
+            Self::Offload => {
                 // As the CNI plugin does.
-                if self == Self::Offload {
-                    rig.set_offloads(true);
-                }
-                let mode = if self == Self::Offload { "offload" } else { "switch" };
-                let line = [own.as_str(), mode, &rig.mac_a, &rig.mac_b, &idle, &rules, &entries];
-                let switch = rig.node.spawn(line);
-                switch.wait_for_line("in force", PATIENCE);
-                Some(switch)
+                rig.set_offloads(true);
+                Some(switch(rig, &own_path()?, "offload", beside))
             }
             Self::Testpmd => {
                 // It completes nothing.
@@ -155,6 +154,16 @@ impl Forwarder {
         };
         Ok(Running { rig, process })
     }
+}
+
+/// Starts the switch of a build of this command.
+fn switch(rig: &Rig, program: &str, mode: &str, beside: Beside) -> Process {
+    let Beside { idle, rules, entries } = beside;
+    let [idle, rules, entries] = [idle.into(), rules, entries].map(|n| n.to_string());
+    let line = [program, mode, &rig.mac_a, &rig.mac_b, &idle, &rules, &entries];
+    let switch = rig.node.spawn(line);
+    switch.wait_for_line("in force", PATIENCE);
+    switch
 }
 
 /// Makes the kernel's own forwarding look up each source in a set.

@@ -4,6 +4,7 @@
 //! ```text
 //! cargo run --release -p bench --bin forwarding     (as root; Debian: dpdk-dev iperf3 ethtool)
 //! cargo run --release -p bench --bin forwarding -- large cubic
+//! cargo run --release -p bench --bin forwarding -- tcp ROUNDS [PROGRAM…]
 //! cargo run --release -p bench --bin forwarding -- offload [ROUNDS [PICTURE.svg]]
 //! cargo run --release -p bench --bin forwarding -- nodes [ROUNDS]
 //! ```
@@ -11,7 +12,9 @@
 //! What forwards is on core 0; the generator (an AF_XDP socket inside the sending pod) or iperf3
 //! on core 1. Frames that reached the receiving pod are counted by its interface. Each figure is a
 //! median over rounds that take turns. `usual` and `large` are the two tables alone; a congestion
-//! control behind them is iperf3's instead of the kernel's usual one. `offload` is another table
+//! control behind them is iperf3's instead of the kernel's usual one. `tcp` is the last row of `usual`
+//! alone, with the switches of other builds of this command (`PROGRAM`, or a script that starts one with
+//! other settings) beside this one's: rounds take turns between all of them. `offload` is another table
 //! ([`offload`]), `nodes` the part of it that is about two cluster nodes, `http [ROUNDS]` the row of
 //! connections of one request alone, flow offload beside AF_XDP ports. `BENCH_RX_MODE=polling` or
 //! `adaptive` has this switch poll, or not, in both; else it polls without flow offload only.
@@ -21,7 +24,7 @@ mod offload;
 use std::error::Error;
 use std::time::Duration;
 
-use bench::forwarder::{Forwarder, SERVER_PORT, is_switch, own_path};
+use bench::forwarder::{Forwarder, Running, SERVER_PORT, is_switch, own_path};
 use bench::generator::Stream;
 use bench::nodes::is_node;
 use bench::rig::{End, PATIENCE, Rig, mac, pin, rate, words};
@@ -49,6 +52,7 @@ fn main() -> Result<()> {
         ["usual"] => usual(None),
         ["usual", congestion] => usual(Some(congestion)),
         ["large"] => large(None),
+        ["tcp", rounds, ref programs @ ..] => tcp(rounds.parse()?, programs),
         ["offload"] => offload::compare(offload::ROUNDS, None),
         ["offload", rounds] => offload::compare(rounds.parse()?, None),
         ["offload", rounds, picture] => offload::compare(rounds.parse()?, Some(picture)),
@@ -60,7 +64,7 @@ fn main() -> Result<()> {
         ["generate", size, mac_a, mac_b] => generate(size.parse()?, mac_a, mac_b),
         ["sink"] => sink(),
         ["kernels-end", ..] => offload::run_end(&args[1..]),
-        _ => Err("forwarding takes [usual|large|offload|nodes|http] [CONGESTION-CONTROL]".into()),
+        _ => Err("forwarding takes [usual|large|tcp|offload|nodes|http] [CONGESTION-CONTROL]".into()),
     }
 }
 
@@ -78,6 +82,37 @@ fn usual(congestion: Option<&str>) -> Result<()> {
         rows.push(row("TCP, iperf3, MTU 1500 (Gb/s)".to_owned(), &rates));
     }
     print(&forwarders, &rows);
+    Ok(())
+}
+
+/// TCP at the usual MTU alone, through the switches of several builds and through testpmd.
+fn tcp(rounds: usize, programs: &[&str]) -> Result<()> {
+    if !has_iperf3() {
+        return Ok(());
+    }
+    let rig = rig(1500)?;
+    let others = Forwarder::usual().split_off(1);
+    let (own, peers) = (own_path()?, programs.len() + 1);
+    let programs: Vec<&str> = [own.as_str()].into_iter().chain(programs.iter().copied()).collect();
+    let mut rates = vec![Samples::default(); peers + others.len()];
+    for round in 1..=rounds {
+        for (n, rates) in rates.iter_mut().enumerate() {
+            eprintln!("iperf3, round {round} of {rounds}");
+            rates.add(match programs.get(n) {
+                Some(program) => stream_through(&rig, Forwarder::start_build(&rig, program)?, None)?,
+                None => stream(&rig, others[n - peers], None)?,
+            });
+        }
+    }
+    let names = programs.into_iter().chain(others.iter().map(|other| other.name()));
+    let rows: Vec<Vec<String>> = names
+        .zip(&rates)
+        .map(|(name, rate)| {
+            let ratio = rate.median() / rates[0].median();
+            vec![name.to_owned(), rate.to_string(), format!("{ratio:.2}")]
+        })
+        .collect();
+    print_table(&["pod → switch → pod, TCP, MTU 1500", "Gb/s", "of the first"], &rows);
     Ok(())
 }
 
@@ -163,7 +198,10 @@ fn packets(rig: &Rig, forwarder: Forwarder, size: usize) -> Result<f64> {
 
 /// Gigabits of payload a second from pod to pod.
 fn stream(rig: &Rig, forwarder: Forwarder, congestion: Option<&str>) -> Result<f64> {
-    let running = forwarder.start(rig, 0)?;
+    stream_through(rig, forwarder.start(rig, 0)?, congestion)
+}
+
+fn stream_through(rig: &Rig, running: Running<'_>, congestion: Option<&str>) -> Result<f64> {
     let server = rig.b.spawn(words("taskset -c 1 iperf3 -s -1 --forceflush"));
     server.wait_for_line("Server listening", PATIENCE);
     let congestion = congestion.map(|name| format!("-C {name}")).unwrap_or_default();
