@@ -38,8 +38,10 @@ pub struct NodeCounters {
     pub clocks: Cell,
 }
 
-/// Counters of one port.
+/// Counters of one port, or of one worker's part of it. In lines of their own, as the parts have a
+/// writer each.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct PortCounters {
     /// Frames that came in.
     pub received: Cell,
@@ -58,6 +60,7 @@ pub struct PortCounters {
 
 /// One worker's counters.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Counters {
     outcomes: [Cell; OUTCOMES],
     nodes: [NodeCounters; NODES],

@@ -27,6 +27,20 @@ pub(crate) fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
+/// The same for a line that is to be written: another core's copy of it is given up meanwhile.
+#[inline]
+pub(crate) fn prefetch_to_write<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, and every x86-64 processor has the instruction, or does nothing
+    // at it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// The lanes of 16 bits, four in each word, that are equal to `lane`, as bits; see [`first_lane`].
 /// The lowest is one for certain, others may not be.
 #[inline]

@@ -86,5 +86,6 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         context.remember_fragment(packet, false);
         return Next::Node(Node::Rewrite);
     }
+    context.sessions.prefetch_to_open(packet.hash);
     Next::Node(Node::Open)
 }

@@ -53,6 +53,12 @@ impl Index {
         cpu::prefetch(self.first_bucket(hash));
     }
 
+    /// The same for a session that is to be entered there.
+    #[inline]
+    pub(super) fn prefetch_to_insert(&self, hash: u64) {
+        cpu::prefetch_to_write(self.first_bucket(hash));
+    }
+
     /// The most likely record of this hash; [`NOTHING`] if there is none, and [`ELSEWHERE`] if the
     /// first bucket does not decide that.
     #[inline]

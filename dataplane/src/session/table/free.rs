@@ -15,9 +15,9 @@ const BATCH: u32 = 64;
 /// Times that all lists are searched for a record that must be there.
 const ATTEMPTS: u32 = if cfg!(podgate_loom) { 3 } else { 100 };
 
-/// A line of its own for each list, so that threads do not disturb each other.
+/// Lines of its own for each list, so that threads do not disturb each other.
 #[derive(Default)]
-#[repr(align(64))]
+#[repr(align(128))]
 struct List(Mutex<Vec<u32>>);
 
 impl List {

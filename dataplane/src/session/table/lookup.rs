@@ -15,6 +15,12 @@ impl Sessions {
         self.index.prefetch(hash);
     }
 
+    /// The same for a session of this hash that is to be opened.
+    #[inline]
+    pub(crate) fn prefetch_to_open(&self, hash: u64) {
+        self.index.prefetch_to_insert(hash);
+    }
+
     /// Guesses the record of this hash, for [`Self::find_at`], and prefetches it. The bucket should
     /// have been prefetched.
     #[inline(always)]

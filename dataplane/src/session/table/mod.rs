@@ -326,7 +326,7 @@ impl Sessions {
         self.quotas.reserve(&own, owner)?;
         let record = own.take();
         if let Some(record) = own.later(AHEAD).and_then(|n| self.records.get(n as usize)) {
-            cpu::prefetch(record);
+            cpu::prefetch_to_write(record);
         }
         drop(own);
         record.or_else(|| self.free.find()).ok_or_else(|| {

@@ -78,7 +78,7 @@ pub(super) struct Quotas {
 
 /// One thread's part of the counts; it is below zero where the thread ends sessions that another one
 /// opened. Written by the holder of the thread's list.
-#[repr(align(64))]
+#[repr(align(128))]
 struct Counts {
     unreported: AtomicI32,
     /// By owner: ports, remote owners, none.
