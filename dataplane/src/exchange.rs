@@ -84,6 +84,11 @@ impl Exchange {
         })
     }
 
+    /// Number of workers.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
     pub(crate) fn doorbell(&self, worker: usize) -> Arc<Doorbell> {
         Arc::clone(&self.doorbells[worker])
     }

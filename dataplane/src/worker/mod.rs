@@ -52,8 +52,9 @@ const UNTIL_SILENT: u32 = 64;
 const SILENT_EVERY: u32 = 4;
 /// Interval of reading the ports' statistics.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Sessions checked for idleness at a time, and the interval: a sweep over a million takes three
-/// seconds, at a negligible share of a polling worker's time.
+/// Sessions checked for idleness at a time, and the interval, with one worker: a sweep over a million
+/// takes three seconds, at a negligible share of a polling worker's time. Several workers share the
+/// work: each sweeps the whole table, from a place of its own on, as many times less often.
 const SWEEP: u32 = 2048;
 const SWEEP_EVERY: Duration = Duration::from_millis(5);
 
@@ -102,6 +103,7 @@ impl Worker {
     pub(crate) fn new(parts: Parts) -> Self {
         let mut graph = Graph::default();
         graph.fit(parts.memory.count() as usize);
+        let part = parts.sessions.capacity() / parts.exchange.workers().max(1) as u32;
         Self {
             number: parts.number,
             memory: parts.memory,
@@ -118,7 +120,7 @@ impl Worker {
             packets: Vec::with_capacity(VECTOR),
             frames: Vec::with_capacity(VECTOR),
             left: Vec::new(),
-            sweep_at: 0,
+            sweep_at: part * parts.number as u32,
             sweep_due: Now::default(),
             first_slot: 0,
             rounds: 0,
@@ -197,7 +199,7 @@ impl Worker {
         self.run_vector(now);
         self.is_busy = handled >= BURST;
         if now >= self.sweep_due {
-            self.sweep_due = Now(now.0 + SWEEP_EVERY);
+            self.sweep_due = Now(now.0 + SWEEP_EVERY * self.exchange.workers() as u32);
             self.sweep_at = self.sessions.sweep(self.sweep_at, SWEEP, now.seconds());
         }
         if now >= self.statistics_due {
