@@ -52,11 +52,14 @@ const UNTIL_SILENT: u32 = 64;
 const SILENT_EVERY: u32 = 4;
 /// Interval of reading the ports' statistics.
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Sessions checked for idleness at a time, and the interval, with one worker: a sweep over a million
-/// takes three seconds, at a negligible share of a polling worker's time. Several workers share the
-/// work: each sweeps the whole table, from a place of its own on, as many times less often.
-const SWEEP: u32 = 2048;
-const SWEEP_EVERY: Duration = Duration::from_millis(5);
+/// Sessions checked for idleness in a millisecond: a sweep over a million takes three seconds, at a
+/// negligible share of a polling worker's time. Several workers share the work: each sweeps the whole
+/// table, from a place of its own on, as many times more slowly.
+const SWEPT_IN_MS: u32 = 400;
+/// The interval, short because packets wait meanwhile, and the most that is swept at a time after a
+/// sleep.
+const SWEEP_EVERY: Duration = Duration::from_micros(320);
+const MOST_SWEPT: u32 = 2048;
 
 /// One worker of a switch.
 pub struct Worker {
@@ -78,7 +81,7 @@ pub struct Worker {
     /// Workers with hand-offs since they were last woken.
     left: Vec<usize>,
     sweep_at: u32,
-    sweep_due: Now,
+    swept: Now,
     first_slot: usize,
     rounds: u32,
     /// Whether the last round had a burst of packets.
@@ -121,7 +124,7 @@ impl Worker {
             frames: Vec::with_capacity(VECTOR),
             left: Vec::new(),
             sweep_at: part * parts.number as u32,
-            sweep_due: Now::default(),
+            swept: Now::default(),
             first_slot: 0,
             rounds: 0,
             is_busy: false,
@@ -198,10 +201,7 @@ impl Worker {
         }
         self.run_vector(now);
         self.is_busy = handled >= BURST;
-        if now >= self.sweep_due {
-            self.sweep_due = Now(now.0 + SWEEP_EVERY * self.exchange.workers() as u32);
-            self.sweep_at = self.sessions.sweep(self.sweep_at, SWEEP, now.seconds());
-        }
+        self.sweep(now);
         if now >= self.statistics_due {
             self.statistics_due = Now(now.0 + STATISTICS);
             self.slots.release_captures();
@@ -213,6 +213,19 @@ impl Worker {
             if handled > 0 { &self.counters.busy_rounds } else { &self.counters.idle_rounds };
         round.add(1);
         handled
+    }
+
+    /// Ends idle sessions in the next part of the table.
+    #[inline]
+    fn sweep(&mut self, now: Now) {
+        let workers = self.exchange.workers() as u32;
+        let elapsed = now.0.saturating_sub(self.swept.0);
+        if elapsed >= SWEEP_EVERY * workers {
+            self.swept = now;
+            let share = elapsed * SWEPT_IN_MS / workers;
+            let count = share.as_millis().min(MOST_SWEPT.into()) as u32;
+            self.sweep_at = self.sessions.sweep(self.sweep_at, count, now.seconds());
+        }
     }
 
     fn serve(&mut self, slot: usize, now: Now) -> usize {
