@@ -62,7 +62,8 @@ fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Nex
         let frame = context.memory.bytes_mut(&mut packet.frame);
         checksum::decrement_ttl_at(frame, ETHERNET, headers.kind);
         if let Some(translation) = translation {
-            translate(frame, headers, translation);
+            // An ICMP error, which quotes another packet, is not plain.
+            wire::translate::rewrite_plain(frame, headers, &translation.to);
         }
         frame
     } else {
