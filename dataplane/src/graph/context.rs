@@ -4,6 +4,7 @@ use acl::Address;
 
 use super::Node;
 use super::dns::HeldAnswers;
+use super::encapsulate::Tunnel;
 use super::icmp_error::RateLimiter;
 use super::reassembly::Table;
 use super::reevaluate::Stale;
@@ -37,13 +38,15 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Now,
 }
 
-/// Findings about the last tunnel packet of the vector: the next one is often of the same tunnel.
+/// Findings about the last tunnel packets of the vector: the next one is often of the same tunnel.
 #[derive(Default)]
 pub(super) struct LastTunnel {
     /// Outer source and destination, which anti-spoofing has verified.
     pub(super) ends: Option<(Address, Address)>,
     /// Outer source, and the peer whose tunnel ends there.
     pub(super) peer: Option<(Address, u16)>,
+    /// The tunnel that the last packet left in.
+    pub(super) to: Option<Tunnel>,
 }
 
 /// The address translation of one packet of the vector.

@@ -2,32 +2,52 @@
 
 use super::{Context, Next};
 use crate::packet::Packet;
-use crate::wire::vxlan::{self, Ends, Vxlan};
-use crate::{Outcome, Underlay};
+use crate::wire::vxlan::{self, Ends, Front, Vxlan};
+use crate::{Adjacency, Outcome, PortId, Snapshot, Underlay};
+
+/// The tunnel to another cluster node.
+pub(super) struct Tunnel {
+    adjacency: Adjacency,
+    port: PortId,
+    front: Front,
+}
 
 #[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
-    let (Underlay::Overlay(overlay), Some((port, Some(peer)))) =
-        (snapshot.underlay(), snapshot.egress(packet.adjacency))
-    else {
+    let Underlay::Overlay(overlay) = snapshot.underlay() else {
         return Next::End(Outcome::NoRoute);
     };
-    let Some(uplink) = snapshot.port(port) else { return Next::End(Outcome::PortGone) };
-    let destination = peer.endpoint;
-    let (Some(next_hop), Some(source)) = (peer.next_hop, snapshot.node_address(destination)) else {
-        return Next::End(Outcome::NoNeighbour);
+    let last = &mut context.tunnel.to;
+    let tunnel = match last {
+        Some(tunnel) if tunnel.adjacency == packet.adjacency => tunnel,
+        _ => match find(snapshot, overlay, packet.adjacency) {
+            Ok(tunnel) => last.insert(tunnel),
+            Err(outcome) => return Next::End(outcome),
+        },
     };
     let class = vxlan::class(context.memory.bytes(&packet.frame), &packet.headers);
     let group = snapshot.tunnel_group(overlay, packet.headers.flow.source);
     // The ring towards the kernel leaves this much room in front of every frame.
-    if !context.memory.prepend(&mut packet.frame, Vxlan::front(destination.is_v4())) {
+    if !context.memory.prepend(&mut packet.frame, tunnel.front.length()) {
         return Next::End(Outcome::TooBig);
     }
     let length = packet.frame.len();
     let frame = context.memory.bytes_mut(&mut packet.frame);
-    let ends = Ends { source_mac: uplink.own_mac, next_hop, source, destination };
-    overlay.write(frame, length, &ends, packet.hash, class, group);
-    packet.out_port = port;
+    tunnel.front.write(frame, length, packet.hash, class, group);
+    packet.out_port = tunnel.port;
     Next::End(packet.outcome.unwrap_or(Outcome::NoRoute))
+}
+
+#[inline(never)]
+fn find(snapshot: &Snapshot, overlay: &Vxlan, adjacency: Adjacency) -> Result<Tunnel, Outcome> {
+    let Some((port, Some(peer))) = snapshot.egress(adjacency) else {
+        return Err(Outcome::NoRoute);
+    };
+    let uplink = snapshot.port(port).ok_or(Outcome::PortGone)?;
+    let destination = peer.endpoint;
+    let next_hop = peer.next_hop.ok_or(Outcome::NoNeighbour)?;
+    let source = snapshot.node_address(destination).ok_or(Outcome::NoNeighbour)?;
+    let ends = Ends { source_mac: uplink.own_mac, next_hop, source, destination };
+    Ok(Tunnel { adjacency, port, front: Front::new(overlay, &ends) })
 }

@@ -75,12 +75,7 @@ impl Vxlan {
         Self::front(v4)
     }
 
-    /// Writes what stands in front of the frame inside; `front` is [`Self::front`] bytes long.
-    ///
-    /// `hash` is the inner connection's: packets of one connection keep their order on the
-    /// underlay, others may take other paths (RFC 7348, section 4.1). `class` is the inner packet's
-    /// traffic class.
-    #[inline(always)]
+    /// Writes what stands in front of the frame inside; see [`Front::write`].
     pub fn write(
         &self,
         packet: &mut [u8],
@@ -90,75 +85,7 @@ impl Vxlan {
         class: u8,
         group: u16,
     ) {
-        let v4 = ends.destination.is_v4();
-        let udp_length = (UDP + VXLAN + length - Self::front(v4)) as u16;
-        match v4 {
-            true => {
-                let front = packet.first_chunk_mut().expect("what stands in front");
-                self.write_v4(front, udp_length, ends, hash, class, group);
-            }
-            false => {
-                let front = packet.first_chunk_mut().expect("what stands in front");
-                self.write_v6(front, udp_length, ends, hash, class, group);
-            }
-        }
-    }
-
-    // Fields stand at fixed places, so that nothing is checked but the length of the whole.
-
-    #[inline(always)]
-    fn write_v4(
-        &self,
-        front: &mut [u8; Self::front(true)],
-        udp_length: u16,
-        ends: &Ends,
-        hash: u64,
-        class: u8,
-        group: u16,
-    ) {
-        const IP: usize = ETHERNET;
-        /// The other end does not reassemble fragments.
-        const DO_NOT_FRAGMENT: u16 = 0x4000;
-        front[..ETHERNET].copy_from_slice(&ends.ethernet([0x08, 0x00]));
-        let [source, destination] = [ends.source, ends.destination].map(|it| it.bits() as u32);
-        let length = V4 as u16 + udp_length;
-        let start = u16::from_be_bytes([0x45, class]);
-        let limit = u16::from_be_bytes([HOP_LIMIT, protocol::UDP]);
-        let words = [start, length, DO_NOT_FRAGMENT, limit];
-        let sum = words.into_iter().map(u64::from).sum::<u64>();
-        let sum = !checksum::fold(sum + u64::from(source) + u64::from(destination));
-        front[IP..IP + 2].copy_from_slice(&start.to_be_bytes());
-        front[IP + 2..IP + 4].copy_from_slice(&length.to_be_bytes());
-        front[IP + 4..IP + 6].fill(0);
-        front[IP + 6..IP + 8].copy_from_slice(&DO_NOT_FRAGMENT.to_be_bytes());
-        front[IP + 8..IP + 10].copy_from_slice(&limit.to_be_bytes());
-        front[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
-        front[IP + 12..IP + 16].copy_from_slice(&source.to_be_bytes());
-        front[IP + 16..IP + 20].copy_from_slice(&destination.to_be_bytes());
-        let tunnel = front.last_chunk_mut().expect("UDP and VXLAN");
-        self.write_tunnel(tunnel, udp_length, hash, group);
-    }
-
-    #[inline(never)]
-    fn write_v6(
-        &self,
-        front: &mut [u8; Self::front(false)],
-        udp_length: u16,
-        ends: &Ends,
-        hash: u64,
-        class: u8,
-        group: u16,
-    ) {
-        const IP: usize = ETHERNET;
-        front[..ETHERNET].copy_from_slice(&ends.ethernet([0x86, 0xdd]));
-        let start = 6 << 28 | u32::from(class) << 20;
-        front[IP..IP + 4].copy_from_slice(&start.to_be_bytes());
-        front[IP + 4..IP + 6].copy_from_slice(&udp_length.to_be_bytes());
-        front[IP + 6..IP + 8].copy_from_slice(&[protocol::UDP, HOP_LIMIT]);
-        front[IP + 8..IP + 24].copy_from_slice(&ends.source.bits().to_be_bytes());
-        front[IP + 24..IP + 40].copy_from_slice(&ends.destination.bits().to_be_bytes());
-        let tunnel = front.last_chunk_mut().expect("UDP and VXLAN");
-        self.write_tunnel(tunnel, udp_length, hash, group);
+        Front::new(self, ends).write(packet, length, hash, class, group);
     }
 
     #[inline]
@@ -196,6 +123,115 @@ impl Vxlan {
         let inside = at + VXLAN;
         let is_whole = inside + ETHERNET <= usize::from(headers.end);
         (is_ours && is_whole && header[0] & VALID != 0 && network == self.network).then_some(inside)
+    }
+}
+
+const FRONT_V4: usize = Vxlan::front(true);
+const FRONT_V6: usize = Vxlan::front(false);
+
+/// What stands in front of the frames of one tunnel: made once for many packets, but for what differs
+/// from one to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct Front {
+    overlay: Vxlan,
+    ends: Ends,
+    /// Towards an end of IPv4, without lengths, traffic class, checksum, source port and group.
+    v4: [u8; FRONT_V4],
+    /// The sum over the IPv4 header in it.
+    sum: u64,
+}
+
+impl Front {
+    /// Of the tunnel between these ends.
+    pub fn new(overlay: &Vxlan, ends: &Ends) -> Self {
+        const IP: usize = ETHERNET;
+        /// The other end does not reassemble fragments.
+        const DO_NOT_FRAGMENT: u16 = 0x4000;
+        let mut v4 = [0; FRONT_V4];
+        v4[..ETHERNET].copy_from_slice(&ends.ethernet([0x08, 0x00]));
+        v4[IP] = 0x45;
+        v4[IP + 6..IP + 8].copy_from_slice(&DO_NOT_FRAGMENT.to_be_bytes());
+        v4[IP + 8..IP + 10].copy_from_slice(&[HOP_LIMIT, protocol::UDP]);
+        let [source, destination] = [ends.source, ends.destination].map(|it| it.bits() as u32);
+        v4[IP + 12..IP + 16].copy_from_slice(&source.to_be_bytes());
+        v4[IP + 16..IP + 20].copy_from_slice(&destination.to_be_bytes());
+        let sum = checksum::sum(&v4[IP..IP + V4]);
+        overlay.write_tunnel(v4.last_chunk_mut().expect("UDP and VXLAN"), 0, 0, 0);
+        Self { overlay: *overlay, ends: *ends, v4, sum }
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    pub fn length(&self) -> usize {
+        Vxlan::front(self.ends.destination.is_v4())
+    }
+
+    /// Writes it into a packet of `length` bytes, which it is the first [`Self::length`] of.
+    ///
+    /// `hash` is the inner connection's: packets of one connection keep their order on the
+    /// underlay, others may take other paths (RFC 7348, section 4.1). `class` is the inner packet's
+    /// traffic class.
+    #[inline(always)]
+    pub fn write(&self, packet: &mut [u8], length: usize, hash: u64, class: u8, group: u16) {
+        let udp_length = (UDP + VXLAN + length - self.length()) as u16;
+        match self.ends.destination.is_v4() {
+            true => {
+                let front = packet.first_chunk_mut().expect("what stands in front");
+                self.write_v4(front, udp_length, hash, class, group);
+            }
+            false => {
+                let front = packet.first_chunk_mut().expect("what stands in front");
+                self.write_v6(front, udp_length, hash, class, group);
+            }
+        }
+    }
+
+    // Fields stand at fixed places, so that nothing is checked but the length of the whole.
+
+    #[inline(always)]
+    fn write_v4(
+        &self,
+        front: &mut [u8; FRONT_V4],
+        udp_length: u16,
+        hash: u64,
+        class: u8,
+        group: u16,
+    ) {
+        const IP: usize = ETHERNET;
+        const TUNNEL: usize = IP + V4;
+        *front = self.v4;
+        let length = V4 as u16 + udp_length;
+        let sum = !checksum::fold(self.sum + u64::from(class) + u64::from(length));
+        front[IP + 1] = class;
+        front[IP + 2..IP + 4].copy_from_slice(&length.to_be_bytes());
+        front[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+        front[TUNNEL..TUNNEL + 2].copy_from_slice(&Vxlan::source_port(hash).to_be_bytes());
+        front[TUNNEL + 4..TUNNEL + 6].copy_from_slice(&udp_length.to_be_bytes());
+        if self.overlay.group {
+            front[TUNNEL + UDP..].copy_from_slice(&self.overlay.header(group));
+        }
+    }
+
+    #[inline(never)]
+    fn write_v6(
+        &self,
+        front: &mut [u8; FRONT_V6],
+        udp_length: u16,
+        hash: u64,
+        class: u8,
+        group: u16,
+    ) {
+        const IP: usize = ETHERNET;
+        let Self { overlay, ends, .. } = self;
+        front[..ETHERNET].copy_from_slice(&ends.ethernet([0x86, 0xdd]));
+        let start = 6 << 28 | u32::from(class) << 20;
+        front[IP..IP + 4].copy_from_slice(&start.to_be_bytes());
+        front[IP + 4..IP + 6].copy_from_slice(&udp_length.to_be_bytes());
+        front[IP + 6..IP + 8].copy_from_slice(&[protocol::UDP, HOP_LIMIT]);
+        front[IP + 8..IP + 24].copy_from_slice(&ends.source.bits().to_be_bytes());
+        front[IP + 24..IP + 40].copy_from_slice(&ends.destination.bits().to_be_bytes());
+        let tunnel = front.last_chunk_mut().expect("UDP and VXLAN");
+        overlay.write_tunnel(tunnel, udp_length, hash, group);
     }
 }
 

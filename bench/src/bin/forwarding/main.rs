@@ -64,7 +64,9 @@ fn main() -> Result<()> {
         ["generate", size, mac_a, mac_b] => generate(size.parse()?, mac_a, mac_b),
         ["sink"] => sink(),
         ["kernels-end", ..] => offload::run_end(&args[1..]),
-        _ => Err("forwarding takes [usual|large|tcp|offload|nodes|http] [CONGESTION-CONTROL]".into()),
+        _ => {
+            Err("forwarding takes [usual|large|tcp|offload|nodes|http] [CONGESTION-CONTROL]".into())
+        }
     }
 }
 
@@ -99,7 +101,9 @@ fn tcp(rounds: usize, programs: &[&str]) -> Result<()> {
         for (n, rates) in rates.iter_mut().enumerate() {
             eprintln!("iperf3, round {round} of {rounds}");
             rates.add(match programs.get(n) {
-                Some(program) => stream_through(&rig, Forwarder::start_build(&rig, program)?, None)?,
+                Some(program) => {
+                    stream_through(&rig, Forwarder::start_build(&rig, program)?, None)?
+                }
                 None => stream(&rig, others[n - peers], None)?,
             });
         }
