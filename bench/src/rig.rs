@@ -86,6 +86,15 @@ impl Rig {
         }
     }
 
+    /// Has the pods receive in kernel threads of their own, which merge the segments of a connection
+    /// (GRO), instead of where the sender runs; until [`Self::end_offloads`].
+    pub fn receive_in_threads(&self) {
+        for pod in [&self.a, &self.b] {
+            pod.try_exec(words("ethtool -K eth0 gro on"));
+            pod.try_exec(["sh", "-c", "echo 1 > /sys/class/net/eth0/threaded"]);
+        }
+    }
+
     /// The offloads that the CNI plugin leaves on.
     pub fn end_offloads(&self) {
         [&self.a, &self.b].into_iter().for_each(|pod| offloads(pod, "eth0", sums(self.mtu)));

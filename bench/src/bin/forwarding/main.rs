@@ -14,7 +14,8 @@
 //! median over rounds that take turns. `usual` and `large` are the two tables alone; a congestion
 //! control behind them is iperf3's instead of the kernel's usual one. `tcp` is the last row of `usual`
 //! alone, with the switches of other builds of this command (`PROGRAM`, or a script that starts one with
-//! other settings) beside this one's: rounds take turns between all of them. `offload` is another table
+//! other settings) beside this one's, and with pods that receive in threads of their own: rounds take
+//! turns between all of them. `offload` is another table
 //! ([`offload`]), `nodes` the part of it that is about two cluster nodes, `http [ROUNDS]` the row of
 //! connections of one request alone, flow offload beside AF_XDP ports. `BENCH_RX_MODE=polling` or
 //! `adaptive` has this switch poll, or not, in both; else it polls without flow offload only.
@@ -87,35 +88,52 @@ fn usual(congestion: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// What a stream goes through in [`tcp`].
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    /// The switch of a build of this command.
+    Build(&'a str),
+    /// This one, between pods that receive in kernel threads of their own, which merge segments.
+    Threads(&'a str),
+    Peer(Forwarder),
+}
+
 /// TCP at the usual MTU alone, through the switches of several builds and through testpmd.
 fn tcp(rounds: usize, programs: &[&str]) -> Result<()> {
     if !has_iperf3() {
         return Ok(());
     }
     let rig = rig(1500)?;
-    let others = Forwarder::usual().split_off(1);
-    let (own, peers) = (own_path()?, programs.len() + 1);
-    let programs: Vec<&str> = [own.as_str()].into_iter().chain(programs.iter().copied()).collect();
-    let mut rates = vec![Samples::default(); peers + others.len()];
+    let own = own_path()?;
+    let builds = [&own].into_iter().map(String::as_str).chain(programs.iter().copied());
+    let mut ways: Vec<Way<'_>> = builds.map(Way::Build).collect();
+    ways.insert(1, Way::Threads(&own));
+    ways.extend(Forwarder::usual().split_off(1).into_iter().map(Way::Peer));
+    let mut rates = vec![Samples::default(); ways.len()];
     for round in 1..=rounds {
-        for (n, rates) in rates.iter_mut().enumerate() {
+        for (way, rates) in ways.iter().zip(&mut rates) {
             eprintln!("iperf3, round {round} of {rounds}");
-            rates.add(match programs.get(n) {
-                Some(program) => {
-                    stream_through(&rig, Forwarder::start_build(&rig, program)?, None)?
+            let running = match *way {
+                Way::Build(program) => Forwarder::start_build(&rig, program)?,
+                Way::Threads(program) => {
+                    rig.receive_in_threads();
+                    Forwarder::start_build(&rig, program)?
                 }
-                None => stream(&rig, others[n - peers], None)?,
-            });
+                Way::Peer(forwarder) => forwarder.start(&rig, 0)?,
+            };
+            rates.add(stream_through(&rig, running, None)?);
         }
     }
-    let names = programs.into_iter().chain(others.iter().map(|other| other.name()));
-    let rows: Vec<Vec<String>> = names
-        .zip(&rates)
-        .map(|(name, rate)| {
-            let ratio = rate.median() / rates[0].median();
-            vec![name.to_owned(), rate.to_string(), format!("{ratio:.2}")]
-        })
-        .collect();
+    let row = |(way, rate): (&Way<'_>, &Samples)| {
+        let name = match way {
+            Way::Build(program) => program,
+            Way::Threads(_) => "the first, pods receive in threads",
+            Way::Peer(forwarder) => forwarder.name(),
+        };
+        let ratio = rate.median() / rates[0].median();
+        vec![name.to_owned(), rate.to_string(), format!("{ratio:.2}")]
+    };
+    let rows: Vec<Vec<String>> = ways.iter().zip(&rates).map(row).collect();
     print_table(&["pod → switch → pod, TCP, MTU 1500", "Gb/s", "of the first"], &rows);
     Ok(())
 }
