@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `options.rs` | its options |
 //! | `sync.rs`, `absent.rs` | finding the servers: one connection to each |
-//! | `session.rs` | one connection to one server |
-//! | `dial.rs`, `target.rs` | connections to targets |
+//! | `session/` | one connection to one server, `session/target.rs` one to a target |
+//! | `dial.rs` | dials of targets |
 //! | `metrics.rs` | its metrics |
 
 mod absent;
@@ -14,7 +14,6 @@ mod metrics;
 mod options;
 mod session;
 mod sync;
-mod target;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,33 +1,15 @@
 //! The API server speaking HTTP/1.1 CONNECT (RFC 9110, section 9.3.6).
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
-use super::connection::{Connection, Failure, Sink};
+use super::connection::{Client, Connection, Failure, Sink};
 use super::proxy::Proxy;
 use crate::grpc::data_message;
-use crate::raw::{Ended, Owner, Raw, run};
-
-/// A client that sent CONNECT.
-#[derive(Debug, Default)]
-pub(crate) struct Client {
-    pub(crate) raw: Arc<Raw>,
-    answer: Mutex<Option<oneshot::Sender<Result<(), String>>>>,
-}
-
-impl Client {
-    /// Receives the result of the dial.
-    pub(crate) fn dialed(&self, result: Result<(), String>) {
-        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(answer) = answer {
-            // The receiver may be gone.
-            let _gone = answer.send(result);
-        }
-    }
-}
+use crate::raw::{Ended, Owner, run};
 
 /// Longest request head.
 const MOST_HEAD: usize = 8 * 1024;
@@ -72,8 +54,7 @@ async fn tunnel<I>(
 where
     I: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    let (sender, answer) = oneshot::channel();
-    let client = Arc::new(Client { answer: Mutex::new(Some(sender)), ..Client::default() });
+    let (client, answer) = Client::new();
     let sink = Sink::Raw(Arc::clone(&client));
     let dialed = Connection::dial(proxy, sink, who, target, random());
     let connection = match dialed {

@@ -8,6 +8,7 @@
 //! Locks: the state's before a link's; never with a backend's table.
 
 mod closing;
+mod sink;
 mod to_agent;
 mod to_frontend;
 
@@ -19,22 +20,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::backend::Backend;
-use super::connect_frontend::Client;
 use super::proxy::Proxy;
 use crate::audit::Record;
 use crate::grpc::message;
 use crate::packet::Packet;
 use crate::window::Window;
-use http2::{Link, millis};
-
-/// Destination of bytes for the API server.
-#[derive(Debug)]
-pub(crate) enum Sink {
-    /// A gRPC stream.
-    Stream(Arc<Link>, u32),
-    /// A CONNECT request.
-    Raw(Arc<Client>),
-}
+use http2::millis;
+pub(crate) use sink::{Client, Sink};
 
 /// Why a dial failed.
 #[derive(Clone, Debug)]

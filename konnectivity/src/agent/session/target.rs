@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
-use super::session::Session;
+use super::Session;
 use crate::audit::Record;
 use crate::grpc::data_message;
 use crate::packet::Packet;

@@ -1,0 +1,41 @@
+//! Where bytes for the API server go.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http2::Link;
+use tokio::sync::oneshot;
+
+use crate::raw::Raw;
+
+/// Destination of bytes for the API server.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    /// A gRPC stream.
+    Stream(Arc<Link>, u32),
+    /// A CONNECT request.
+    Raw(Arc<Client>),
+}
+
+/// A client that sent CONNECT.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) raw: Arc<Raw>,
+    answer: Mutex<Option<oneshot::Sender<Result<(), String>>>>,
+}
+
+impl Client {
+    /// A client, and where the result of its dial arrives.
+    pub(crate) fn new() -> (Arc<Self>, oneshot::Receiver<Result<(), String>>) {
+        let (sender, answer) = oneshot::channel();
+        (Arc::new(Self { raw: Arc::default(), answer: Mutex::new(Some(sender)) }), answer)
+    }
+
+    /// Receives the result of the dial.
+    pub(crate) fn dialed(&self, result: Result<(), String>) {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(answer) = answer {
+            // The receiver may be gone.
+            let _gone = answer.send(result);
+        }
+    }
+}
