@@ -235,3 +235,25 @@ fn an_answer_by_tcp_to_a_question_by_udp_does_not_count() {
     assert!(follower.take(&segment(false, 1, false, &replied), wants, NOW).is_empty());
     assert_eq!(pod.port(), 40000);
 }
+
+#[test]
+fn of_too_many_connections_the_one_idle_for_longest_is_not_followed() {
+    const MOST: u16 = 16;
+    let mut follower = Follower::default();
+    let records = [("www.example.org", 60, "192.0.2.1")];
+    let asked = framed(&ask(7, "www.example.org", Rtype::A));
+    let replied = framed(&answer(7, "www.example.org", Rtype::A, &records));
+    let mut take = |n: u16, from_pod, sequence, syn, payload: &[u8]| {
+        let seen = segment(from_pod, sequence, syn, payload);
+        let pod = SocketAddr::new(seen.pod.ip(), 40000 + n);
+        follower.take(&Seen { pod, ..seen }, wants, NOW + Duration::from_millis(n.into())).len()
+    };
+    for n in 0..=MOST {
+        take(n, true, 0, true, b"");
+        take(n, false, 0, true, b"");
+    }
+    for (n, answers) in [(0, 0), (1, 1), (MOST, 1)] {
+        take(n, true, 1, false, &asked);
+        assert_eq!(take(n, false, 1, false, &replied), answers, "connection {n}");
+    }
+}
