@@ -155,3 +155,27 @@ fn entries_count_what_they_forward_and_a_full_map_takes_no_more() {
     kernel.for_each_flow(|_, _| seen += 1).unwrap();
     assert_eq!(seen, entered);
 }
+
+#[test]
+fn each_guard_of_an_entry_counts_and_a_datagram_ends_within_its_packet() {
+    testkit::requires_root!();
+    let kernel = Kernel::load(16).unwrap();
+    kernel.beat(ALWAYS).unwrap();
+    let case = Case { is_tcp: false, service: Some((9, 8053)), ..Case::plain(true) };
+    let (key, entry) = of_case(&case, &case.snapshot(), &sessions());
+    kernel.put_flows(&[key], &[entry]);
+    let frame = case.frame();
+    let forwards = |frame: &[u8]| {
+        let outcome = kernel.run(At::Pod, LOOPBACK, frame, None).unwrap();
+        matches!(outcome, Outcome::Redirected(_))
+    };
+    assert!(forwards(&frame) && entry.guards.iter().all(|guard| *guard != 0));
+    for guard in entry.guards {
+        kernel.set_generation(guard, 1).unwrap();
+        assert!(!forwards(&frame), "guard {guard}");
+        kernel.set_generation(guard, 0).unwrap();
+    }
+    let l4 = usize::from(parse(&frame).unwrap().l4);
+    let length = (frame.len() - l4 + 1) as u16;
+    assert!(!forwards(&packet::patch(frame, l4 + 4, &length.to_be_bytes())));
+}
