@@ -120,7 +120,7 @@ fn measure(answers: u32, rounds: u32) -> Result<()> {
     requests.iter().try_for_each(|request| client.attach_pod(request).map(drop))?;
     let resolver = pods[2].enter(|| UdpSocket::bind("0.0.0.0:53"))?;
     std::thread::spawn(move || serve(&resolver));
-    let [asking, free] = [&pods[0], &pods[1]].map(|pod| pod.enter(|| Asking::open()));
+    let [asking, free] = [&pods[0], &pods[1]].map(|pod| pod.enter(Asking::open));
     let (mut asking, mut free) = (asking?, free?);
     // Before the first question nobody knows the way.
     (0..100).try_for_each(|_| free.ask(0).map(drop))?;
