@@ -364,8 +364,9 @@ fn known(cluster: &Cluster, control: &mut Control, rig: &mut Rig) -> Vec<usize> 
     for pod in (0..cluster.pods).step_by(step).filter(|pod| !cluster.is_local(*pod)) {
         let back = object(cluster.pod(pod, 0));
         let reference = back.reference();
-        let is_known = timed(control, rig, |control| control.delete(&reference)).is_news;
-        timed(control, rig, |control| control.apply(back));
+        // Whatever pod goes, its sessions end.
+        timed(control, rig, |control| control.delete(&reference));
+        let is_known = timed(control, rig, |control| control.apply(back)).is_news;
         known.extend(is_known.then_some(pod));
         if known.len() == 500 {
             break;
