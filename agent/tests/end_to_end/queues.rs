@@ -62,7 +62,9 @@ fn every_worker_serves_queues_of_the_uplink() {
     }
     for node in [one, two] {
         for part in uplink_parts(node) {
-            let passed = |what: &str| part[what].as_u64().unwrap() > 100;
+            // With flow offload the switch sees what opens and ends the connections, twenty of them.
+            let least = if flow_offload() { 4 } else { 100 };
+            let passed = |what: &str| part[what].as_u64().unwrap() > least;
             assert!(passed("received") && passed("sent"), "{:?}", uplink_parts(node));
         }
     }
