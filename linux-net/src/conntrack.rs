@@ -13,18 +13,12 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr as Endpoint};
-use std::os::fd::AsFd;
-use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST};
-use netlink_sys::{
-    Socket, SocketAddr,
-    protocols::{NETLINK_NETFILTER, NETLINK_SOCK_DIAG},
-};
+use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_SOCK_DIAG};
 
 use super::error::Error;
-use super::nflog::{HEADER, messages};
-use super::sys;
+use super::raw_netlink::{self, ERROR, answer, attribute, message, messages, refusal, request};
 
 /// A protocol whose connections are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,14 +70,8 @@ struct Connection {
 /// `SOCK_DIAG_BY_FAMILY`, and the type of messages that end a list.
 const BY_FAMILY: u16 = 20;
 const DONE: u16 = 3;
-/// `NLMSG_ERROR`; with error 0 it acknowledges.
-const ERROR: u16 = 2;
 /// `NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW`.
 const NEW_ENTRY: u16 = 1 << 8;
-/// Room for one datagram of answers; the kernel fills at most 32 KiB of it.
-const RECEIVE_BYTES: usize = 64 * 1024;
-/// Timeout of an answer; the kernel normally answers at once.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Registers the open TCP connections and connected UDP sockets of the calling thread's network
 /// namespace with conntrack, each with the end that opened it: the other one where a socket
@@ -100,8 +88,7 @@ pub fn track_open_connections() -> Result<usize, Error> {
         connections.extend(directed(&listed, protocol).map(|it| (protocol, it)));
     }
     let register = || {
-        let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind(&SocketAddr::new(0, 0))?;
+        let socket = raw_netlink::open(NETLINK_NETFILTER)?;
         let mut new = 0;
         for (protocol, connection) in &connections {
             match request(&socket, &entry(*protocol, connection)) {
@@ -131,8 +118,7 @@ fn directed(sockets: &[Ends], protocol: Protocol) -> impl Iterator<Item = Connec
 
 /// The sockets of a protocol that listen or are connected.
 fn sockets(protocol: Protocol) -> io::Result<Vec<Ends>> {
-    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-    socket.bind(&SocketAddr::new(0, 0))?;
+    let socket = raw_netlink::open(NETLINK_SOCK_DIAG)?;
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         // struct inet_diag_req_v2; its last 48 bytes name one socket, and are empty for a list.
@@ -140,7 +126,7 @@ fn sockets(protocol: Protocol) -> io::Result<Vec<Ends>> {
         body.extend((protocol.connected | 1 << protocol.listening).to_ne_bytes());
         body.resize(body.len() + 48, 0);
         socket.send(&message(BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &body), 0)?;
-        while read_sockets(&receive(&socket)?, &mut found)? {}
+        while read_sockets(&answer(&socket)?, &mut found)? {}
     }
     Ok(found)
 }
@@ -229,52 +215,6 @@ fn tcp_state() -> Vec<u8> {
 
 fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
     attribute(kind | 1 << 15, value)
-}
-
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(4 + value.len().next_multiple_of(4));
-    bytes.extend((4 + value.len() as u16).to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-    let mut message = Vec::with_capacity(HEADER + body.len());
-    message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend(flags.to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend(body);
-    message
-}
-
-/// Sends a request and waits for its acknowledgement.
-fn request(socket: &Socket, message: &[u8]) -> io::Result<()> {
-    socket.send(message, 0)?;
-    let answer = receive(socket)?;
-    let error = messages(&answer).into_iter().find(|(kind, _)| *kind == ERROR);
-    match error.map(|(_, body)| refusal(body)) {
-        Some(error) if error.raw_os_error() == Some(0) => Ok(()),
-        Some(error) => Err(error),
-        None => Err(io::ErrorKind::InvalidData.into()),
-    }
-}
-
-/// The error in the body of an `NLMSG_ERROR`.
-fn refusal(body: &[u8]) -> io::Error {
-    let code = body.first_chunk().map_or(-libc::EPROTO, |code| i32::from_ne_bytes(*code));
-    io::Error::from_raw_os_error(-code)
-}
-
-fn receive(socket: &Socket) -> io::Result<Vec<u8>> {
-    if !sys::readable(socket.as_fd(), Some(PATIENCE))? {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    let mut buffer = Vec::with_capacity(RECEIVE_BYTES);
-    socket.recv(&mut buffer, 0)?;
-    Ok(buffer)
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ pub mod nft;
 mod offload;
 pub mod punt;
 mod queue;
+mod raw_netlink;
 pub mod redirect;
 mod route;
 mod ruleset;
