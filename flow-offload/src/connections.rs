@@ -190,8 +190,7 @@ impl Connections {
     /// Takes note of a session; whether it is worth entries.
     fn is_alive(&mut self, found: &Found, now_s: u32) -> bool {
         let installed = self.installed.get_mut(&found.id);
-        let is_installed = installed.is_some();
-        installed.into_iter().for_each(|it| it.pass = self.pass);
+        let is_installed = installed.map(|it| it.pass = self.pass).is_some();
         let state = found.state();
         match found.protocol() {
             // Its initiator's packets are the kernel's; see `Installed::note`.
