@@ -3,15 +3,17 @@
 //! Interfaces are there already: what the plugin and its IPAM take is not counted.
 
 use std::error::Error;
-use std::path::Path;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use agent::commands::Cli;
 use clap::Parser;
 use local_api::{AttachPod, Client};
-use testkit::{Namespace, TempDir};
+use testkit::{Namespace, Process, TempDir};
 
 use crate::forwarder::own_path;
+use crate::rig::words;
 
 /// Timeout of hundreds of pods on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -40,34 +42,23 @@ pub fn run() -> ! {
     std::process::exit(i32::from(code != std::process::ExitCode::SUCCESS));
 }
 
-/// Attaches `alone` pods one after the other, then `pods` at once, to a switch with these further
-/// arguments.
+/// Starts `podgate run` for the cluster node `n` with these objects and further arguments, and waits
+/// until it is ready; returns its local API's socket, too.
 ///
 /// # Errors
-/// If something cannot be started, or a pod is refused.
-pub fn measure(pods: usize, alone: usize, arguments: &[&str]) -> Result<Attached> {
-    let (node, others) = (Namespace::new("bench-node"), Namespace::new("bench-pods"));
-    let folder = TempDir::new("bench-attach");
-    let manifests = folder.path().join("manifests");
+/// If its files cannot be written below `folder`.
+pub fn start(
+    node: &Namespace,
+    folder: &Path,
+    objects: &str,
+    arguments: &[&str],
+) -> Result<(Process, PathBuf)> {
+    let manifests = folder.join("manifests");
     std::fs::create_dir(&manifests)?;
-    let mut objects =
-        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.88.0.0/16]}\n"
-            .to_owned();
-    let mut requests = Vec::new();
-    for n in 0..pods + alone {
-        objects += &format!(
-            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p{n}, namespace: default}}\nspec: \
-             {{nodeName: n}}\n"
-        );
-        requests.push(pod(&node, &others, n)?);
-    }
     std::fs::write(manifests.join("all.yaml"), objects)?;
-    let socket = folder.path().join("socket");
-    let own = own_path()?;
+    let (socket, own) = (folder.join("socket"), own_path()?);
     let path = |path: &Path| path.display().to_string();
-    let (state, umem) =
-        (path(&folder.path().join("state")), ((pods + alone) * 512 + 4096).to_string());
-    let (manifests, at) = (path(&manifests), path(&socket));
+    let (manifests, at, state) = (path(&manifests), path(&socket), path(&folder.join("state")));
     let command = [
         own.as_str(),
         "run",
@@ -79,16 +70,68 @@ pub fn measure(pods: usize, alone: usize, arguments: &[&str]) -> Result<Attached
         &at,
         "--state-dir",
         &state,
-        "--umem-frames",
-        &umem,
-        "--listen",
-        "127.0.0.1:0",
         "--rx-mode",
         "adaptive",
     ];
-    let before = used_memory()?;
     let switch = node.spawn([&command[..], arguments].concat());
     switch.wait_for_line("ready: ", PATIENCE);
+    Ok((switch, socket))
+}
+
+/// Joins a pod to the cluster node by a veth pair, of which `far` is the pod's end; returns the request
+/// to attach it.
+///
+/// # Errors
+/// If the interface has no MAC address.
+pub fn join(
+    node: &Namespace,
+    near: String,
+    pod: &Namespace,
+    far: &str,
+    name: &str,
+    address: Ipv4Addr,
+) -> Result<AttachPod> {
+    node.exec(words(&format!("ip link add {near} type veth peer name {far} netns {}", pod.name())));
+    pod.exec(words(&format!("ip link set {far} up")));
+    let mac = pod.exec(words(&format!("cat /sys/class/net/{far}/address")));
+    Ok(AttachPod {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: None,
+        container_id: name.into(),
+        interface: "eth0".into(),
+        netns: "/run/netns/x".into(),
+        host_interface: near,
+        mac: mac.trim().parse()?,
+        addresses: vec![address.into()],
+    })
+}
+
+/// Attaches `alone` pods one after the other, then `pods` at once, to a switch with these further
+/// arguments.
+///
+/// # Errors
+/// If something cannot be started, or a pod is refused.
+pub fn measure(pods: usize, alone: usize, arguments: &[&str]) -> Result<Attached> {
+    let (node, others) = (Namespace::new("bench-node"), Namespace::new("bench-pods"));
+    let folder = TempDir::new("bench-attach");
+    let mut objects =
+        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nspec: {podCIDRs: [10.88.0.0/16]}\n"
+            .to_owned();
+    let mut requests = Vec::new();
+    for n in 0..pods + alone {
+        objects += &format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p{n}, namespace: default}}\nspec: \
+             {{nodeName: n}}\n"
+        );
+        let (near, far) = (format!("pg{n}"), format!("eth{n}"));
+        let address = Ipv4Addr::from(0x0a58_0100 + n as u32);
+        requests.push(join(&node, near, &others, &far, &format!("p{n}"), address)?);
+    }
+    let umem = ((pods + alone) * 512 + 4096).to_string();
+    let before = used_memory()?;
+    let further = [&["--listen", "127.0.0.1:0", "--umem-frames", &umem], arguments].concat();
+    let (_switch, socket) = start(&node, folder.path(), &objects, &further)?;
     let mut client = Client::connect(&socket, PATIENCE)?;
     let mut attached = Attached::default();
     for request in requests.drain(..alone) {
@@ -150,25 +193,6 @@ fn ask(
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(answers)
-}
-
-fn pod(node: &Namespace, others: &Namespace, n: usize) -> Result<AttachPod> {
-    let (near, far) = (format!("pg{n}"), format!("eth{n}"));
-    let words = format!("ip link add {near} type veth peer name {far} netns {}", others.name());
-    node.exec(words.split(' '));
-    others.exec(format!("ip link set {far} up").split(' '));
-    let mac = others.exec(format!("cat /sys/class/net/{far}/address").split(' '));
-    Ok(AttachPod {
-        namespace: "default".into(),
-        name: format!("p{n}"),
-        uid: None,
-        container_id: format!("c{n}"),
-        interface: "eth0".into(),
-        netns: "/run/netns/x".into(),
-        host_interface: near,
-        mac: mac.trim().parse()?,
-        addresses: vec![std::net::Ipv4Addr::from(0x0a58_0100 + n as u32).into()],
-    })
 }
 
 fn milliseconds(time: Duration) -> f64 {

@@ -15,7 +15,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bench::forwarder::own_path;
 use bench::rig::{PATIENCE, words};
 use bench::{Samples, attach, print_table};
 use local_api::{AttachPod, Client};
@@ -23,7 +22,8 @@ use testkit::{Namespace, TempDir, is_root};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Names asked for in a round. With the rounds, no more than the addresses that one pod may have open.
+/// Names that each pod queries in a round. All rounds together stay below the number of addresses that
+/// one pod may have open.
 const ANSWERS: u32 = 200;
 const ROUNDS: u32 = 5;
 /// Time between two answers that open addresses.
@@ -54,7 +54,7 @@ spec:
   - {action: Deny, to: [{networks: ["0.0.0.0/0"]}]}
 "#;
 
-/// What is asked.
+/// Kinds of answers that are measured.
 const KINDS: [&str; 3] = ["with a new address", "again", "of a pod without names"];
 
 fn main() -> ExitCode {
@@ -83,8 +83,6 @@ fn measure(answers: u32, rounds: u32) -> Result<()> {
     let node = Namespace::new("bench-node");
     let pods = PODS.map(Namespace::new);
     let folder = TempDir::new("bench-names");
-    let manifests = folder.path().join("manifests");
-    std::fs::create_dir(&manifests)?;
     let mut objects = MANIFESTS.to_owned();
     let mut requests = Vec::new();
     for ((name, pod), n) in PODS.into_iter().zip(&pods).zip(2..) {
@@ -95,34 +93,15 @@ fn measure(answers: u32, rounds: u32) -> Result<()> {
         );
         requests.push(join(&node, pod, name, n)?);
     }
-    std::fs::write(manifests.join("all.yaml"), objects)?;
-    let [socket, state] = ["socket", "state"].map(|it| folder.path().join(it));
-    let own = own_path()?;
     node.exec(words("ip link set lo up"));
-    let switch = node.spawn([
-        own.as_ref(),
-        "run".as_ref(),
-        "--node-name".as_ref(),
-        "n".as_ref(),
-        "--manifests".as_ref(),
-        manifests.as_os_str(),
-        "--socket".as_ref(),
-        socket.as_os_str(),
-        "--state-dir".as_ref(),
-        state.as_os_str(),
-        "--listen".as_ref(),
-        METRICS.as_ref(),
-        "--rx-mode".as_ref(),
-        "adaptive".as_ref(),
-    ]);
-    switch.wait_for_line("ready: ", PATIENCE);
+    let (_switch, socket) = attach::start(&node, folder.path(), &objects, &["--listen", METRICS])?;
     let mut client = Client::connect(&socket, PATIENCE)?;
     requests.iter().try_for_each(|request| client.attach_pod(request).map(drop))?;
     let resolver = pods[2].enter(|| UdpSocket::bind("0.0.0.0:53"))?;
     std::thread::spawn(move || serve(&resolver));
     let [asking, free] = [&pods[0], &pods[1]].map(|pod| pod.enter(Asking::open));
     let (mut asking, mut free) = (asking?, free?);
-    // Before the first question nobody knows the way.
+    // Neighbours are resolved by the first queries.
     (0..100).try_for_each(|_| free.ask(0).map(drop))?;
     asking.ask(0)?;
     let before = metric(&node, "process_resident_memory_bytes")?;
@@ -177,29 +156,15 @@ fn address(n: u8) -> Ipv4Addr {
 
 /// Joins a pod to the cluster node, with what its plugin would set up in it.
 fn join(node: &Namespace, pod: &Namespace, name: &str, n: u8) -> Result<AttachPod> {
-    let near = format!("pg{n}");
-    let inside = pod.name();
-    node.exec(words(&format!("ip link add {near} type veth peer name eth0 netns {inside}")));
+    let request = attach::join(node, format!("pg{n}"), pod, "eth0", name, address(n))?;
     for command in [
-        "ip link set eth0 up".to_owned(),
         format!("ip address add {}/32 dev eth0", address(n)),
         "ip route add default via 169.254.1.1 dev eth0 onlink".to_owned(),
         "ethtool -K eth0 tx off".to_owned(),
     ] {
         pod.exec(words(&command));
     }
-    let mac = pod.exec(words("cat /sys/class/net/eth0/address"));
-    Ok(AttachPod {
-        namespace: "default".into(),
-        name: name.into(),
-        uid: None,
-        container_id: name.into(),
-        interface: "eth0".into(),
-        netns: "/run/netns/x".into(),
-        host_interface: near,
-        mac: mac.trim().parse()?,
-        addresses: vec![address(n).into()],
-    })
+    Ok(request)
 }
 
 /// Answers every question with one address, which is made of the name's number.
