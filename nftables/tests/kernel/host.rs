@@ -277,7 +277,7 @@ impl Live {
         };
         let at = SocketAddr::new(address.parse().unwrap(), port);
         let listener = to.enter(|| TcpListener::bind(at).unwrap());
-        // Neighbours of an interface that has just come up may be asked for twice.
+        // The first attempt may fail while the neighbour of a new interface is resolved.
         let near = (0..20).find_map(|_| connect(from, address, port).ok()).unwrap();
         let (far, _) = listener.accept().unwrap();
         far.set_read_timeout(Some(BLOCKED)).unwrap();

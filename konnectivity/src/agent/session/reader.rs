@@ -63,7 +63,7 @@ impl Handler for Reader {
             return self.end(format!("the server answered with HTTP status {status}"));
         }
         let greeting = match header(&fields, "serverid") {
-            None => Err("the server did not say who it is (serverid)".to_owned()),
+            None => Err("the server's response has no serverid".to_owned()),
             Some(server) => Ok(Greeting {
                 server: server.to_owned(),
                 count: header(&fields, "servercount").and_then(|it| it.parse().ok()).unwrap_or(1),
