@@ -190,8 +190,8 @@ fn the_last_state_stays_in_force_without_the_api_server_also_over_a_restart() {
     web.send(&syn(WEB, DB, 85));
     db.expects(&syn(WEB, DB, 85), DB);
     refused(&node, &api, API, 86);
-    server.apply(policy("api"));
     let before = node.status().generation;
+    server.apply(policy("api"));
     in_force(&node, |status| status.generation > before);
     refused(&node, &web, WEB, 87);
 }
