@@ -27,25 +27,41 @@ impl Connection {
 }
 
 /// Gigabits of payload a second between the pods' kernels, and what all cores spend on a gigabyte.
-pub(super) fn stream(forwarder: Forwarder, beside: Beside, to: &str) -> Result<(f64, f64)> {
+pub(super) fn stream(forwarder: Forwarder) -> Result<(f64, f64)> {
     let rig = Rig::new(1500, 0);
-    let running = forwarder.start_beside(&rig, beside)?;
-    let measured = stream_between(&rig.a, &rig.b, to);
+    let running = forwarder.start(&rig, 0)?;
+    let measured = stream_between(&rig.a, &rig.b, RECEIVER, "");
     drop(running);
     measured
+}
+
+/// The rate alone of flow offload, which costs no core of its own: the sender stays on core 0, the
+/// receiver on core 1, so that the rates of one path are alike.
+pub(super) fn pinned_stream(way: &Connection) -> Result<f64> {
+    let rig = Rig::new(1500, 0);
+    let running = Forwarder::Offload.start_beside(&rig, way.beside)?;
+    let measured = stream_between(&rig.a, &rig.b, way.to, "-A 0,1");
+    drop(running);
+    Ok(measured?.0)
 }
 
 /// The same between pods of two cluster nodes, in a tunnel or routed.
 pub(super) fn stream_of_nodes(between: Between, tunnel: bool) -> Result<(f64, f64)> {
     let nodes = between.start(tunnel)?;
-    stream_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2))
+    stream_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2), "")
 }
 
-fn stream_between(from: &Namespace, to: &Namespace, address: &str) -> Result<(f64, f64)> {
+/// `cores`: the option of iperf3 for the cores of both ends.
+fn stream_between(
+    from: &Namespace,
+    to: &Namespace,
+    address: &str,
+    cores: &str,
+) -> Result<(f64, f64)> {
     let server = to.spawn(words("iperf3 -s -1 --forceflush"));
     server.wait_for_line("Server listening", PATIENCE);
     let before = busy_seconds()?;
-    let report = from.exec(words(&format!("iperf3 -J -c {address} -t 3")));
+    let report = from.exec(words(&format!("iperf3 -J -c {address} -t 3 {cores}")));
     let spent = busy_seconds()? - before;
     let report: serde_json::Value = serde_json::from_str(&report)?;
     let received = &report["end"]["sum_received"];

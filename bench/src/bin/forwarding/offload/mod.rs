@@ -18,7 +18,8 @@ use testkit::{has_program, is_root};
 use super::Result;
 pub(crate) use ends::run as run_end;
 use measure::{
-    Connection, direct_round_trips, requests, round_trips, small_datagrams, stream, stream_of_nodes,
+    Connection, direct_round_trips, pinned_stream, requests, round_trips, small_datagrams, stream,
+    stream_of_nodes,
 };
 
 /// Rounds, where nothing else is said: about two minutes each.
@@ -94,7 +95,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
                 eprintln!("round {round} of {rounds}: {what}, {}", forwarder.name());
             };
             progress("TCP");
-            let (rate, seconds) = stream(*forwarder, Beside::default(), RECEIVER)?;
+            let (rate, seconds) = stream(*forwarder)?;
             ways[0].figures[place].add(rate);
             ways[1].figures[place].add(seconds);
             progress("UDP");
@@ -114,7 +115,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
             eprintln!("round {round} of {rounds}: {}", variant.name);
             let way = Connection { to: variant.to, beside: variant.beside };
             variant.requests.add(requests(Forwarder::Offload, &way)?.rate);
-            variant.rates.add(stream(Forwarder::Offload, variant.beside, variant.to)?.0);
+            variant.rates.add(pinned_stream(&way)?);
         }
     }
     print_rows(&forwarders, &ways);
