@@ -16,8 +16,8 @@
 #![allow(unsafe_code, reason = "frames are tuples into one region shared by all workers")]
 
 mod chain;
+mod checksum;
 mod free_list;
-mod partial_checksum;
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -26,8 +26,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU64};
 
 pub use chain::Chain;
+pub use checksum::ONE_PIECE;
 pub use free_list::FreeList;
-pub use partial_checksum::{ONE_PIECE, PartialChecksum};
+
+use crate::wire::partial_checksum::PartialChecksum;
 
 /// Room in front of a packet that AF_XDP keeps for XDP programs, in bytes.
 pub const XDP_HEADROOM: usize = 256;

@@ -5,7 +5,8 @@
 
 use ahash::AHashMap;
 
-use super::{Context, Next, Node, open};
+use super::owner::owner;
+use super::{Context, Next, Node};
 use crate::packet::Packet;
 use crate::session::Owner;
 use crate::wire::icmp_error::{self, IcmpError, LONGEST};
@@ -32,7 +33,7 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
         _ => snapshot.node_address(flow.source),
     };
     let Some(from) = from else { return dropped };
-    let sender = open::owner(context, packet);
+    let sender = owner(context, packet);
     if !context.rate_limiter.admits(sender, context.now) {
         return dropped;
     }

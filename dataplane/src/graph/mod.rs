@@ -31,6 +31,7 @@ mod encapsulate;
 mod icmp_error;
 mod neighbour;
 mod open;
+mod owner;
 mod parse;
 mod policy;
 mod reassembly;

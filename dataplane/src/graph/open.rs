@@ -1,10 +1,11 @@
 //! Creates the sessions of connections that both ACLs permit.
 
+use super::owner::owner;
 use super::{Context, Next, Node, Translation, session};
 use crate::packet::Packet;
 use crate::session::{Found, Opened, Opening, Owner, Refusal, Tuples};
 use crate::wire::{Flow, protocol};
-use crate::{Adjacency, Outcome, PortKind};
+use crate::{Adjacency, Outcome};
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let mut tuples = context.tuples(packet);
@@ -109,21 +110,6 @@ fn try_open(
         Err(Refusal::Quota) => Err(Outcome::SessionQuota),
         Err(Refusal::Taken) => return None,
     })
-}
-
-/// The owner whose quota the connection of an initiator's packet counts against.
-pub(super) fn owner(context: &Context<'_>, packet: &Packet) -> Owner {
-    let (snapshot, sender) = (context.snapshot, packet.headers.flow.source);
-    let kind = snapshot.port(packet.in_port).map(|port| port.kind);
-    match kind {
-        Some(PortKind::Pod) => Owner::port(packet.in_port),
-        Some(PortKind::Host) if snapshot.is_own_node(sender) => Owner::port(packet.in_port),
-        _ => {
-            let is_in_cluster =
-                packet.from_peer != Adjacency::NONE || snapshot.routes().find(sender).is_some();
-            context.sessions.remote_owner(sender, is_in_cluster)
-        }
-    }
 }
 
 /// Alternative source ports of a connection: those of the cluster node's own address that `of` may

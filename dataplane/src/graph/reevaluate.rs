@@ -3,8 +3,9 @@
 //! A session that may go on gets the snapshot's generation. The others stay as they are: the session
 //! node decides about each of them alone.
 
-use super::session::has_lost_its_backend;
-use super::{Context, open};
+use super::Context;
+use super::owner::owner;
+use super::service::has_lost_its_backend;
 use crate::packet::Packet;
 use crate::policy::{self, PolicyBatch};
 use crate::session::{Found, Tuples};
@@ -54,7 +55,7 @@ pub(super) fn batch(context: &mut Context<'_>, packets: &[Packet], items: &[u8])
         if may_go_on {
             let packet = &packets[usize::from(*index)];
             if it.found.forward {
-                context.sessions.claim(&it.found, || open::owner(context, packet));
+                context.sessions.claim(&it.found, || owner(context, packet));
             }
             context.sessions.stamp(&it.found, snapshot.generation, adjacency);
         }

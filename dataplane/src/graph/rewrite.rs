@@ -3,9 +3,7 @@
 use super::{Context, Next, Node, Translation, dns};
 use crate::packet::Packet;
 use crate::snapshot::{Egress, Peer, PortId, PortLine};
-use crate::wire::{
-    self, ETHERNET, Fragment, Headers, checksum, crc32c, nested, partial_checksum, protocol,
-};
+use crate::wire::{self, ETHERNET, Fragment, Headers, checksum, partial_checksum, protocol};
 use crate::{Outcome, Underlay};
 
 /// The way out of a packet.
@@ -55,7 +53,7 @@ fn leave(context: &mut Context<'_>, packet: &mut Packet, exit: &Exit<'_>) -> Nex
     }
     let sender = packet.in_traits;
     if sender & PortLine::PARTIAL_CHECKSUMS != 0 {
-        nested::complete(context.memory, &mut packet.frame, headers);
+        context.memory.complete_nested(&mut packet.frame, headers);
     }
     let translation = context.translations.get(usize::from(packet.translation));
     let frame = if packet.is_plain {
@@ -114,7 +112,7 @@ fn forward_any(context: &Context<'_>, packet: &mut Packet, encapsulates: bool) {
     let headers = packet.headers;
     // A tunnel's peer expects complete checksums, and with a short packet deferring saves nothing.
     let may_stay = packet.frame.is_chain() && !encapsulates;
-    partial_checksum::defer_or_complete(context.memory, &mut packet.frame, &headers, may_stay);
+    context.memory.defer_or_complete(&mut packet.frame, &headers, may_stay);
     let is_chain = packet.frame.is_chain();
     let is_partial = packet.frame.partial_checksum().is_some();
     let frame = context.memory.bytes_mut(&mut packet.frame);
@@ -128,7 +126,7 @@ fn forward_any(context: &Context<'_>, packet: &mut Packet, encapsulates: bool) {
     }
     let has_crc = is_chain && headers.flow.protocol == protocol::SCTP;
     if has_crc && headers.fragment == Fragment::Whole {
-        crc32c::finish_chain(context.memory, &mut packet.frame, &headers);
+        context.memory.finish_sctp(&mut packet.frame, &headers);
     }
 }
 

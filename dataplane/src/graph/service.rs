@@ -9,7 +9,8 @@ use acl::Address;
 use super::{Context, Next, Node, Translation};
 use crate::packet::Packet;
 use crate::services::{Backend, Entry, Kept};
-use crate::wire::{Flow, Mac, Role};
+use crate::session::Tuples;
+use crate::wire::{Flow, Mac, Role, protocol};
 use crate::{Adjacency, Outcome, PortKind, Snapshot};
 
 /// Whether a packet without a session is for a service. Only an address that is reserved for
@@ -45,6 +46,23 @@ pub(super) fn admits(snapshot: &Snapshot, flow: &Flow) -> bool {
     // The kernel may use another one of the cluster node's addresses as the source.
     let own = || snapshot.node_address(flow.source).filter(|_| snapshot.is_own_node(flow.source));
     admitted(flow.source) || own().is_some_and(admitted)
+}
+
+/// Whether a connection to a service may not go on with its backend.
+pub(super) fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
+    let Flow { destination: address, destination_port: port, protocol, .. } = tuples.responder;
+    if !admits(context.snapshot, &tuples.initiator) {
+        return true;
+    }
+    // A TCP client detects that its endpoint is gone, and opens another connection.
+    if protocol != protocol::UDP
+        || (tuples.initiator.destination, tuples.initiator.destination_port) == (address, port)
+    {
+        return false;
+    }
+    let Some(entry) = find(context.snapshot, &tuples.initiator) else { return true };
+    let lists = [entry.backends(false), entry.backends(true)];
+    !lists.iter().any(|backends| backends.list().binary_search(&Backend { address, port }).is_ok())
 }
 
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {

@@ -9,8 +9,9 @@
 //! "Forwarded" means: the session is of the snapshot's generation, or is re-evaluated now. Sessions of
 //! an earlier generation are collected, re-evaluated as one batch (`reevaluate`), and looked up again.
 
+use super::owner::owner;
 use super::reevaluate::Stale;
-use super::{Context, Next, Node, Translation, open, service};
+use super::{Context, Next, Node, Translation, service};
 use crate::packet::Packet;
 use crate::policy::{self, Decision};
 use crate::session::{Found, Passing, TupleOrigin, Tuples, Unpassed};
@@ -169,7 +170,7 @@ pub(super) fn go_on(
                 return next;
             }
             if found.forward {
-                context.sessions.claim(found, || open::owner(context, packet));
+                context.sessions.claim(found, || owner(context, packet));
             }
         }
         if found.translated {
@@ -238,7 +239,7 @@ fn reevaluate(
         packet.by = by;
         return Err(Next::End(outcome));
     }
-    if has_lost_its_backend(context, tuples) {
+    if service::has_lost_its_backend(context, tuples) {
         context.sessions.end(found);
         let starts_over = found.forward && !matches!(packet.headers.fragment, Fragment::Later(_));
         return Err(match starts_over {
@@ -255,25 +256,6 @@ fn refuse(context: &Context<'_>, found: &Found, outcome: Outcome) {
     if outcome != Outcome::Closed {
         context.sessions.end(found);
     }
-}
-
-/// Whether a connection to a service may not go on with its backend.
-pub(super) fn has_lost_its_backend(context: &Context<'_>, tuples: &Tuples) -> bool {
-    let Flow { destination: address, destination_port: port, protocol, .. } = tuples.responder;
-    if !service::admits(context.snapshot, &tuples.initiator) {
-        return true;
-    }
-    // A TCP client detects that its endpoint is gone, and opens another connection.
-    if protocol != protocol::UDP
-        || (tuples.initiator.destination, tuples.initiator.destination_port) == (address, port)
-    {
-        return false;
-    }
-    let Some(entry) = service::find(context.snapshot, &tuples.initiator) else { return true };
-    let lists = [entry.backends(false), entry.backends(true)];
-    !lists.iter().any(|backends| {
-        backends.list().binary_search(&crate::services::Backend { address, port }).is_ok()
-    })
 }
 
 /// Forwards an ICMP error to the sender of the packet it quotes, if it arrives on the port which

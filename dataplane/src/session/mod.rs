@@ -22,8 +22,10 @@
 //!
 //! When an address changes its pod, the sessions that touch it end ([`table::departed`]).
 
+mod found;
 mod hash;
 mod index;
+mod owner;
 mod pass;
 mod record;
 mod region;
@@ -32,9 +34,10 @@ mod table;
 mod translation;
 mod usage;
 
+pub use found::{Found, SessionId};
+pub use owner::Owner;
 pub use pass::{Passing, Translated, Unpassed};
-pub use record::{Found, SessionId};
-pub use table::{Guess, Opened, Opening, Owner, Refusal, Sessions, TupleOrigin};
+pub use table::{Guess, Opened, Opening, Refusal, Sessions, TupleOrigin};
 pub use translation::Tuples;
 pub use usage::Usage;
 

@@ -1,10 +1,7 @@
 //! SCTP's checksum: CRC32c (RFC 9260, appendix A).
 
-use super::Headers;
-use crate::{Frame, Memory};
-
 /// Where SCTP's common header has it; sent in little-endian order.
-const FIELD: std::ops::Range<usize> = 8..12;
+pub(crate) const FIELD: std::ops::Range<usize> = 8..12;
 
 /// Writes the checksum of an SCTP packet. Packets without a whole common header stay as they are.
 pub fn finish(packet: &mut [u8]) {
@@ -14,23 +11,13 @@ pub fn finish(packet: &mut [u8]) {
     packet[FIELD].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The same for a packet that stretches over several frames.
-pub fn finish_chain(memory: &Memory, frame: &mut Frame, headers: &Headers) {
-    let l4 = usize::from(headers.l4);
-    let field = l4 + FIELD.start..l4 + FIELD.end;
-    let Some(zero) = memory.bytes_mut(frame).get_mut(field.clone()) else { return };
-    zero.fill(0);
-    let mut crc = !0;
-    memory.chunks_in(frame, l4..usize::from(headers.end)).for_each(|it| crc = more(crc, it));
-    memory.bytes_mut(frame)[field].copy_from_slice(&(!crc).to_le_bytes());
-}
-
 /// The CRC of some bytes.
 pub fn of(bytes: &[u8]) -> u32 {
     !more(!0, bytes)
 }
 
-fn more(crc: u32, bytes: &[u8]) -> u32 {
+/// The CRC register after more bytes, which starts as `!0` and is inverted at the end.
+pub(crate) fn more(crc: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(crc, |crc: u32, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)])
 }
 

@@ -13,7 +13,7 @@ mod icmp;
 pub mod icmp_error;
 mod ip;
 pub mod neighbour;
-pub mod nested;
+pub(crate) mod nested;
 pub mod partial_checksum;
 mod plain;
 pub mod translate;

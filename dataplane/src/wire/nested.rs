@@ -9,9 +9,8 @@
 //! Completing it keeps the outer checksum valid: the sum over the inner packet does not depend on
 //! its bytes, which is how the kernel could complete the outer one first.
 
+use super::partial_checksum::PartialChecksum;
 use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Fragment, Headers, be16, checksum, ip, protocol};
-use crate::frame::PartialChecksum;
-use crate::{Frame, Memory};
 
 const IP_IN_IP: u8 = 4;
 const IPV6_IN_IP: u8 = 41;
@@ -22,26 +21,17 @@ const LEAST: usize = ip::V4_HEADER + UDP_HEADER;
 /// Ethernet inside of a tunnel: "transparent Ethernet bridging".
 const ETHERTYPE_ETHERNET: u16 = 0x6558;
 
-/// Completes a partial checksum inside a tunnel.
+/// Whether a packet may carry a tunnel's: most packets are TCP or short.
 #[inline]
-pub fn complete(memory: &Memory, frame: &mut Frame, headers: &Headers) {
-    // Most packets are TCP or short.
-    let may_be = headers.flow.protocol != protocol::TCP
+pub(crate) fn may_have(headers: &Headers) -> bool {
+    headers.flow.protocol != protocol::TCP
         && headers.payload() >= LEAST
         && headers.fragment == Fragment::Whole
-        // Only one of the two checksums can be partial.
-        && frame.partial_checksum().is_none();
-    if !may_be {
-        return;
-    }
-    if let Some(partial) = find(memory.bytes(frame), frame.len(), headers) {
-        memory.complete_up_to(frame, partial, frame.len());
-    }
 }
 
 /// Finds the inner partial checksum of a packet of `length` bytes, of which `packet` is the first
 /// frame.
-fn find(packet: &[u8], length: usize, headers: &Headers) -> Option<PartialChecksum> {
+pub(crate) fn find(packet: &[u8], length: usize, headers: &Headers) -> Option<PartialChecksum> {
     let l4 = usize::from(headers.l4);
     let whole = packet.get(..usize::from(headers.end).min(packet.len()))?;
     if usize::from(headers.end) != length {
@@ -157,10 +147,13 @@ mod tests {
     }
 
     fn completed(packet: &[u8]) -> Vec<u8> {
-        let (memory, mut frames) = Memory::heap(2048, 1);
-        assert!(memory.fill(&mut frames[0], packet));
-        complete(&memory, &mut frames[0], &parse(packet).unwrap());
-        memory.bytes(&frames[0]).to_vec()
+        let headers = parse(packet).unwrap();
+        let partial = find(packet, packet.len(), &headers).filter(|_| may_have(&headers));
+        let mut completed = packet.to_vec();
+        if let Some(partial) = partial {
+            partial.complete(&mut completed);
+        }
+        completed
     }
 
     /// Tunnels by what stands between UDP and what they carry, and how much of the carried

@@ -1,13 +1,55 @@
-//! Partial checksums of packets: detection, completion, deferral.
+//! Partial checksums (Linux: `CHECKSUM_PARTIAL`): detection and completion.
 //!
 //! A kernel that counts on hardware (veth claims to be such) leaves the folded sum of the pseudo
 //! header in the checksum field of TCP and UDP. Exactly that value is the sign of a partial checksum;
 //! completing a complete checksum that happens to have it does not change it.
 
-use super::checksum::{TCP_FIELD, UDP_FIELD, fold, may_equal, pseudo, sum_of};
+use std::num::NonZero;
+
+use super::checksum::{TCP_FIELD, UDP_FIELD, finished, fold, may_equal, pseudo, sum, sum_of};
 use super::{Flow, Fragment, Headers, Kind, protocol};
-use crate::frame::PartialChecksum;
-use crate::{Frame, Memory};
+
+/// Coverage and place of a checksum that is still to be completed.
+///
+/// The field holds the folded sum of the pseudo header; the bytes from `start` to the packet's end
+/// are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialChecksum {
+    start: NonZero<u16>,
+    field: u16,
+}
+
+impl PartialChecksum {
+    /// A checksum over all bytes from `start` on, with its field at `start + field`. Returns `None`
+    /// for offset 0, where no checksum starts.
+    pub fn new(start: u16, field: u16) -> Option<Self> {
+        NonZero::new(start).map(|start| Self { start, field })
+    }
+
+    /// Offset of the first byte covered, from the packet's start.
+    pub fn start(self) -> usize {
+        usize::from(self.start.get())
+    }
+
+    /// Offset of the checksum from [`PartialChecksum::start`].
+    pub fn field(self) -> usize {
+        usize::from(self.field)
+    }
+
+    /// Completes the checksum in a packet of one frame, or in a copy of a whole packet. It covers
+    /// all bytes of the slice from `start` on.
+    #[inline(never)]
+    pub fn complete(self, packet: &mut [u8]) {
+        self.write(packet, sum(&packet[self.start()..]));
+    }
+
+    /// Writes the checksum, where `sum` covers all bytes from `start` on.
+    pub(crate) fn write(self, packet: &mut [u8], sum: u64) {
+        let whole = finished(sum, self.field());
+        let at = self.start() + self.field();
+        packet[at..at + 2].copy_from_slice(&whole.to_be_bytes());
+    }
+}
 
 /// Finds the packet's partial checksum.
 #[inline]
@@ -44,19 +86,6 @@ pub fn complete(packet: &mut [u8], headers: &Headers) -> bool {
     let Some(partial) = find(packet, headers) else { return false };
     partial.complete(&mut packet[..usize::from(headers.end)]);
     true
-}
-
-/// Marks the packet's checksum as partial, so that the egress port completes it, if it `may_stay`
-/// so; completes it otherwise.
-#[inline]
-pub fn defer_or_complete(memory: &Memory, frame: &mut Frame, headers: &Headers, may_stay: bool) {
-    let Some(partial) = find(memory.bytes(frame), headers) else { return };
-    // A deferred checksum covers all bytes up to the frame's end, padding included.
-    if may_stay && usize::from(headers.end) == frame.len() {
-        memory.set_partial_checksum(frame, partial);
-    } else {
-        memory.complete_up_to(frame, partial, usize::from(headers.end));
-    }
 }
 
 /// Replaces the sum of the pseudo header in the field of a partial checksum by that of the packet's

@@ -13,7 +13,7 @@ use std::sync::{PoisonError, RwLock};
 use acl::Address;
 use ahash::AHashMap;
 
-use super::super::record::is_later;
+use super::super::found::is_later;
 use super::{Found, Sessions, Tuples};
 
 #[derive(Default)]

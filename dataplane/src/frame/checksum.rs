@@ -1,60 +1,18 @@
-//! Partial checksums (Linux: `CHECKSUM_PARTIAL`).
+//! Checksums of packets in frames: partial ones, and those of packets of several frames.
 //!
 //! A pod's kernel leaves the TCP or UDP checksum to hardware; the field then holds the sum of the
 //! pseudo header alone. A long packet to another kernel of this machine keeps it: the kernel is
 //! informed by TX metadata, and no byte is summed. Its frame carries a [`PartialChecksum`];
 //! [`Memory::complete_checksum`] completes it for all other ports.
 
-use std::num::NonZero;
-
 use super::{Frame, Memory};
-use crate::wire::checksum::{self, Sum};
+use crate::wire::checksum::Sum;
+use crate::wire::partial_checksum::{self, PartialChecksum};
+use crate::wire::{Headers, crc32c, nested};
 
 /// Largest MTU, in bytes, whose packets a kernel sends as one buffer. It linearizes longer ones
 /// before it completes their checksums, so pods with a larger MTU send partial checksums.
 pub const ONE_PIECE: u16 = 3500;
-
-/// Coverage and place of a checksum that is still to be completed.
-///
-/// The field holds the folded sum of the pseudo header; the bytes from `start` to the packet's end
-/// are missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartialChecksum {
-    start: NonZero<u16>,
-    field: u16,
-}
-
-impl PartialChecksum {
-    /// A checksum over all bytes from `start` on, with its field at `start + field`. Returns `None`
-    /// for offset 0, where no checksum starts.
-    pub fn new(start: u16, field: u16) -> Option<Self> {
-        NonZero::new(start).map(|start| Self { start, field })
-    }
-
-    /// Offset of the first byte covered, from the packet's start.
-    pub fn start(self) -> usize {
-        usize::from(self.start.get())
-    }
-
-    /// Offset of the checksum from [`PartialChecksum::start`].
-    pub fn field(self) -> usize {
-        usize::from(self.field)
-    }
-
-    /// Completes the checksum in a packet of one frame, or in a copy of a whole packet. It covers
-    /// all bytes of the slice from `start` on.
-    #[inline(never)]
-    pub fn complete(self, packet: &mut [u8]) {
-        self.write(packet, checksum::sum(&packet[self.start()..]));
-    }
-
-    /// Writes the checksum, where `sum` covers all bytes from `start` on.
-    fn write(self, packet: &mut [u8], sum: u64) {
-        let whole = checksum::finished(sum, self.field());
-        let at = self.start() + self.field();
-        packet[at..at + 2].copy_from_slice(&whole.to_be_bytes());
-    }
-}
 
 impl Frame {
     /// The packet's partial checksum, if it has one.
@@ -84,8 +42,45 @@ impl Memory {
         }
     }
 
+    /// Marks the packet's checksum as partial if it is, so that the egress port completes it, where
+    /// it `may_stay` so; completes it otherwise.
+    #[inline]
+    pub(crate) fn defer_or_complete(&self, frame: &mut Frame, headers: &Headers, may_stay: bool) {
+        let Some(partial) = partial_checksum::find(self.bytes(frame), headers) else { return };
+        // A deferred checksum covers all bytes up to the frame's end, padding included.
+        if may_stay && usize::from(headers.end) == frame.len() {
+            self.set_partial_checksum(frame, partial);
+        } else {
+            self.complete_up_to(frame, partial, usize::from(headers.end));
+        }
+    }
+
+    /// Completes a partial checksum inside a tunnel of the packet's sender.
+    #[inline]
+    pub(crate) fn complete_nested(&self, frame: &mut Frame, headers: &Headers) {
+        // Only one of the two checksums can be partial.
+        if nested::may_have(headers)
+            && frame.partial_checksum.is_none()
+            && let Some(partial) = nested::find(self.bytes(frame), frame.len(), headers)
+        {
+            self.complete_up_to(frame, partial, frame.len());
+        }
+    }
+
+    /// Writes the checksum of an SCTP packet that spans several frames.
+    pub(crate) fn finish_sctp(&self, frame: &mut Frame, headers: &Headers) {
+        let l4 = usize::from(headers.l4);
+        let field = l4 + crc32c::FIELD.start..l4 + crc32c::FIELD.end;
+        let Some(zero) = self.bytes_mut(frame).get_mut(field.clone()) else { return };
+        zero.fill(0);
+        let mut crc = !0;
+        let covered = self.chunks_in(frame, l4..usize::from(headers.end));
+        covered.for_each(|chunk| crc = crc32c::more(crc, chunk));
+        self.bytes_mut(frame)[field].copy_from_slice(&(!crc).to_le_bytes());
+    }
+
     /// Completes a partial checksum that covers the packet's first `end` bytes from its start on.
-    pub(crate) fn complete_up_to(&self, frame: &mut Frame, partial: PartialChecksum, end: usize) {
+    fn complete_up_to(&self, frame: &mut Frame, partial: PartialChecksum, end: usize) {
         if !frame.is_chain() {
             return partial.complete(&mut self.bytes_mut(frame)[..end]);
         }
