@@ -50,7 +50,7 @@ pub mod storm;
 mod unique;
 
 pub use binary::workspace_binary;
-pub use namespace::Namespace;
+pub use namespace::{Namespace, pings};
 pub use process::Process;
 pub use raw::{RawReceiver, RawSender};
 #[doc(hidden)]

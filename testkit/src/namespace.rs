@@ -91,6 +91,11 @@ impl Namespace {
         command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
+    /// Whether `to` answers one of the echo requests of two seconds.
+    pub fn pings(&self, to: &str) -> bool {
+        pings(&self.name, to)
+    }
+
     /// Starts a program inside that ends with the guard returned.
     ///
     /// # Panics
@@ -98,6 +103,16 @@ impl Namespace {
     pub fn spawn<S: AsRef<OsStr>>(&self, command: impl IntoIterator<Item = S>) -> Process {
         Process::spawn(&mut self.command(command))
     }
+}
+
+/// Whether `to` answers one of the echo requests of two seconds from the namespace with this name. A
+/// busy machine may lose or delay one of them.
+///
+/// # Panics
+/// If `ping` cannot be started.
+pub fn pings(namespace: &str, to: &str) -> bool {
+    let ping = ["netns", "exec", namespace, "ping", "-c", "1", "-i", "0.3", "-w", "2", to];
+    Command::new("ip").args(ping).output().expect("ping").status.success()
 }
 
 impl Drop for Namespace {

@@ -1,6 +1,7 @@
 //! Policies from an API server, and what becomes of pods while it is away.
 
 use serde_json::{Value, json};
+use testkit::pings;
 
 use crate::{ClusterNode, requires_the_machine};
 
@@ -22,11 +23,7 @@ fn policies_of_the_api_server_hold_while_it_is_away_and_over_a_restart() {
         let pod = std::mem::ManuallyDrop::new(node.pod(name, name));
         (pod.v4(), pod.namespace.name().to_owned())
     });
-    let ping = |from: usize, to: usize| {
-        let to = pods[to].0.to_string();
-        let ping = ["netns", "exec", &pods[from].1, "ping", "-c", "1", "-W", "1", to.as_str()];
-        std::process::Command::new("ip").args(ping).output().unwrap().status.success()
-    };
+    let ping = |from: usize, to: usize| pings(&pods[from].1, &pods[to].0.to_string());
     let apply = |node: &ClusterNode, object: Value| {
         let before = node.status()["generation"].as_u64().unwrap();
         node.api_server().apply(object);

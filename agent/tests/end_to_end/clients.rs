@@ -93,10 +93,6 @@ fn is_served(client: &Namespace, address: &str, [web, dns]: [u16; 2]) {
     }
 }
 
-fn pings(client: &Namespace, to: &str) -> bool {
-    client.try_exec(["ping", "-c", "1", "-W", "2", to]).status.success()
-}
-
 fn both(pod: &Pod<'_>) -> [String; 2] {
     [pod.v4().to_string(), pod.v6().to_string()]
 }
@@ -125,7 +121,7 @@ fn web_pages_and_names_are_served_to_those_who_may_ask() {
             }
         }
         for address in both(&server) {
-            assert!(clients.iter().all(|client| pings(&client.namespace, &address)), "{address}");
+            assert!(clients.iter().all(|client| client.namespace.pings(&address)), "{address}");
         }
         // By the node ports of either cluster node, from outside and from a pod.
         for node in ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"] {
@@ -155,7 +151,7 @@ fn web_pages_and_names_are_served_to_those_who_may_ask() {
                 scope.spawn(|| refused(dig(friend, address, 53, &["+tcp", NAME])));
             }
             for address in both(&server) {
-                scope.spawn(move || assert!(!pings(friend, &address), "no policy allows ICMP"));
+                scope.spawn(move || assert!(!friend.pings(&address), "no policy allows ICMP"));
             }
             for node in ["192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"] {
                 scope.spawn(|| refused(curl(&lan.world, node, 30080, "/")));

@@ -518,8 +518,7 @@ impl Pod<'_> {
 
     /// Whether `ping` from inside the pod is answered.
     pub(crate) fn pings(&self, to: IpAddr) -> bool {
-        let to = to.to_string();
-        self.namespace.try_exec(["ping", "-c", "1", "-W", "2", to.as_str()]).status.success()
+        self.namespace.pings(&to.to_string())
     }
 
     /// `redis-cli ping` from inside the pod.

@@ -114,7 +114,7 @@ impl Hosts {
             assert_eq!(answered(inside, OUTSIDE[to], port).is_ok(), lives, "out UDP {port}");
         }
         for (from, to) in [(&self.outside, NODE), (inside, OUTSIDE)] {
-            assert!(to.iter().all(|to| !pings(from, to)), "{to:?}");
+            assert!(to.iter().all(|to| !from.pings(to)), "{to:?}");
         }
         // Loopback, and what the cluster node says to itself.
         for to in ["127.0.0.1", "::1", NODE[0], NODE[1]] {
@@ -130,7 +130,7 @@ impl Hosts {
             assert!(answered(&self.outside, NODE[to], 53).is_ok());
             assert!(answered(&self.node.namespace, OUTSIDE[to], 53).is_ok());
         }
-        assert!(pings(&self.outside, NODE[0]) && pings(&self.node.namespace, OUTSIDE[1]));
+        assert!(self.outside.pings(NODE[0]) && self.node.namespace.pings(OUTSIDE[1]));
     }
 
     /// Names of the kernel's tables about the cluster node itself.
@@ -204,10 +204,6 @@ pub(crate) fn answered(from: &Namespace, to: &str, port: u16) -> std::io::Result
     // The kernel reports a packet that a rule of its own drops.
     socket.send(b"x")?;
     socket.recv(&mut [0; 8]).map(drop)
-}
-
-pub(crate) fn pings(from: &Namespace, to: &str) -> bool {
-    from.try_exec(["ping", "-c", "1", "-W", "1", to]).status.success()
 }
 
 fn deny_all() -> Value {
@@ -361,7 +357,7 @@ fn host_network(enforcer: &'static str) {
     assert!(!hosts.comes_in(WEB) && answered(&hosts.outside, NODE[1], 53).is_err());
     assert!(!echoes(&mut live) && !from_pod(WEB));
     // Other ports are not the pod's, and one of its own is a failsafe port.
-    assert!(hosts.comes_in(8080) && hosts.comes_in(22) && pings(&hosts.outside, NODE[0]));
+    assert!(hosts.comes_in(8080) && hosts.comes_in(22) && hosts.outside.pings(NODE[0]));
     assert!(hosts.goes_out(WEB) && connect(&node.namespace, NODE[0], WEB).is_ok());
     // By name of a port, from an address outside and from pods.
     let from = json!([{"ipBlock": {"cidr": format!("{}/32", OUTSIDE[0])}},

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::{Namespace, Process};
+use testkit::{Namespace, Process, pings};
 
 use crate::cluster_node::{BLOCKED, PATIENCE, Pod, flow_offload};
 use crate::lan::{FAR, Lan};
@@ -210,11 +210,7 @@ fn a_killed_switch_disturbs_nobody_else_opens_nothing_and_connections_outlive_it
         (pod.namespace.name().to_owned(), pod.namespace.path().to_owned(), pod.v4())
     });
     let [client, other, db] = &pods;
-    let pings = |from: &str, to: IpAddr| {
-        let to = to.to_string();
-        let ping = ["netns", "exec", from, "ping", "-c", "1", "-W", "1", &to];
-        std::process::Command::new("ip").args(ping).output().unwrap().status.success()
-    };
+    let pings = |from: &str, to: IpAddr| pings(from, &to.to_string());
     // One to another cluster node, one that a policy will have ended by the time of the restart,
     // and one between pods of one cluster node.
     let mut far = Connection::open(&client.1, &db.1, SocketAddr::new(db.2, 7001));

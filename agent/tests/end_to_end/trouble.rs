@@ -1,5 +1,7 @@
 //! Faults: of the process, of interfaces, of the machine.
 
+use testkit::pings;
+
 use crate::cluster_node::{PODGATE, flow_offload, text};
 use crate::{ClusterNode, requires_the_machine};
 
@@ -23,15 +25,7 @@ fn a_killed_switch_leaves_pods_closed_and_a_new_one_takes_them_up() {
         // The pods outlive the borrow of the node; they are detached by hand at the end.
         (name, made, std::mem::ManuallyDrop::new(pod).namespace.name().to_owned())
     });
-    let ping = |from: &str, to: std::net::IpAddr| {
-        let to = to.to_string();
-        std::process::Command::new("ip")
-            .args(["netns", "exec", from, "ping", "-c", "1", "-W", "1", to.as_str()])
-            .output()
-            .unwrap()
-            .status
-            .success()
-    };
+    let ping = |from: &str, to: std::net::IpAddr| pings(from, &to.to_string());
     let v4 = |n: usize| pods[n].1.0[0];
     let name = |n: usize| pods[n].2.as_str();
     assert!(ping(name(1), v4(2)) && !ping(name(1), v4(0)));

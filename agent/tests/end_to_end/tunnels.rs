@@ -7,7 +7,7 @@ use serde_json::json;
 use testkit::{Namespace, TempDir};
 
 use crate::cluster_node::ClusterNode;
-use crate::host_firewall::{answered, connect, echoes, pings, serve, serve_datagrams};
+use crate::host_firewall::{answered, connect, echoes, serve, serve_datagrams};
 use crate::lan::Lan;
 use crate::nftables::{Foreign, ONLY_CLIENT};
 use crate::requires_the_machine;
@@ -119,12 +119,12 @@ fn mistake(lan: &Lan, ends: &Ends<'_>, tunnels: bool) {
         for to in addresses {
             assert!(connect(&lan.world, to, 22).is_ok(), "ssh");
             assert!(connect(&lan.world, to, 80).is_err());
-            assert!(answered(&lan.world, to, 53).is_err() && !pings(&lan.world, to));
+            assert!(answered(&lan.world, to, 53).is_err() && !lan.world.pings(to));
         }
         for to in WORLD {
             assert!(connect(own, to, 6443).is_ok(), "the API server");
             assert!(connect(own, to, 22).is_err() && connect(own, to, 80).is_err());
-            assert!(answered(own, to, 53).is_err() && !pings(own, to));
+            assert!(answered(own, to, 53).is_err() && !own.pings(to));
         }
     }
     assert!(connect(&one.namespace, NODES[1][0], 80).is_err(), "the other cluster node");

@@ -335,7 +335,7 @@ fn modes_change_with_a_restart() {
         let address = result["ips"][0]["address"].as_str().unwrap().to_owned();
         addresses.push(address.split('/').next().unwrap().to_owned());
     }
-    let pings = || a.try_exec(["ping", "-c", "1", "-W", "2", &addresses[1]]).status.success();
+    let pings = || a.pings(&addresses[1]);
     assert!(pings());
     for mode in ["on", "off", "on"] {
         node.kill_switch();
