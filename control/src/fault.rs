@@ -91,3 +91,20 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_part_of_a_fault_forges_a_line() {
+        let fault = Fault {
+            file: Some("a\nfault: none.yaml".into()),
+            document: Some(1),
+            position: None,
+            object: None,
+            fault: FieldFault::new("x\ny", "z\u{1b}[2J"),
+        };
+        assert_eq!(fault.to_string(), r"a\nfault: none.yaml: document 1: x\ny: z\u{1b}[2J");
+    }
+}

@@ -170,3 +170,26 @@ fn a_configuration_that_cannot_be_used_names_its_file() {
     ));
     assert!(absent.contains("/nowhere/ca") || absent.contains("user"), "{absent}");
 }
+
+/// Somebody who may write into the folder of the token holds up nothing.
+#[test]
+fn a_fifo_as_kubeconfig_or_token_is_refused_and_not_waited_for() {
+    let folder = TempDir::new("access-fifo");
+    let fifo = folder.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let server = ApiServer::new();
+    let cluster = json!({"server": format!("http://{}", server.address())});
+    let with = |user: Value| server.kubeconfig_with(cluster.clone(), user);
+    for kubeconfig in [fifo.clone(), with(json!({"tokenFile": fifo}))] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let connected = runtime.unwrap().block_on(connect(&Access::Kubeconfig(kubeconfig)));
+            sender.send(connected.map(drop).map_err(|error| error.to_string()))
+        });
+        let refused = receiver.recv_timeout(Duration::from_secs(30)).expect("an answer in time");
+        let error = refused.unwrap_err();
+        assert!(error.contains(fifo.to_str().unwrap()), "{error}");
+        assert!(error.ends_with("is no regular file"), "{error}");
+    }
+}

@@ -172,10 +172,10 @@ impl Connections {
         if self.followed.iter().any(|(_, wanted)| wanted(&connection)) {
             return None;
         }
-        let keys = made.keys();
-        if self.installed.get(&found.id).is_some_and(|it| it.keys != keys) {
+        if self.installed.get(&found.id).is_some_and(|it| !it.is_replaced_by(&made)) {
             self.remove(shared, &found.id);
         }
+        let keys = made.keys();
         // A connection before it, between the same ends, whose end was not seen yet.
         for key in keys.into_iter().flatten() {
             if let Some((earlier, _)) = self.keys.get(&key).copied()

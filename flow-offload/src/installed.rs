@@ -6,6 +6,7 @@ use dataplane::session::{SessionId, Tuples};
 use dataplane::wire::tcp_flags;
 
 use crate::engine::Shared;
+use crate::entries::Entries;
 use crate::layout::{FlowEntry, FlowKey, GUARDS};
 
 /// Packets and bytes that the kernel forwarded for a port.
@@ -52,6 +53,12 @@ impl Reading {
 }
 
 impl Installed {
+    /// Whether `made` takes the places of these entries, with the same guards. A port that is served
+    /// anew has another number, and may have the same interface.
+    pub(crate) fn is_replaced_by(&self, made: &Entries) -> bool {
+        self.keys == made.keys() && self.guards == made.guarded().guards
+    }
+
     /// Takes note of what an entry counted: for its ports, and for the session that is in use.
     pub(crate) fn note(
         &mut self,
@@ -81,5 +88,34 @@ impl Installed {
             // All packets of TCP that entries take have it: the first one ends the handshake.
             sessions.touch(&found, tcp_flags::ACK, shared.switch.now().seconds());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::wire::Flow;
+
+    use super::*;
+
+    #[test]
+    fn entries_with_other_guards_are_counted_anew() {
+        let made = |interface: u32, guards: [u32; GUARDS], generations: [u32; GUARDS]| {
+            let entry = FlowEntry { guards, generations, ..FlowEntry::default() };
+            let key = FlowKey::new(interface, &Flow::default());
+            Entries { ports: [PortId(1), PortId(2)], both: [Some((key, entry)), None] }
+        };
+        let known = made(7, [3, 4, 0], [1, 1, 1]);
+        let installed = Installed {
+            keys: known.keys(),
+            guards: known.guarded().guards,
+            generations: known.guarded().generations,
+            ports: known.ports,
+            tuples: Tuples::plain(Flow::default()),
+            read: Default::default(),
+            pass: 0,
+        };
+        assert!(installed.is_replaced_by(&made(7, [3, 4, 0], [2, 1, 1])), "generations alone");
+        assert!(!installed.is_replaced_by(&made(8, [3, 4, 0], [1, 1, 1])), "another interface");
+        assert!(!installed.is_replaced_by(&made(7, [3, 5, 0], [1, 1, 1])), "another port there");
     }
 }

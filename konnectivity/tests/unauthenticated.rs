@@ -66,20 +66,46 @@ async fn stuck_api(world: &World) -> (std::path::PathBuf, Arc<AtomicUsize>) {
     (common::api::kubeconfig(world, address), open)
 }
 
-#[tokio::test]
-async fn token_reviews_are_bounded_and_end_with_their_stream() {
-    let world = World::new("reviews");
-    let (kubeconfig, open) = stuck_api(&world).await;
+/// A server of agents with tokens, with so many reviews at a time, at an API that answers none.
+async fn stuck_server(world: &World, reviews: usize) -> (Server, Arc<AtomicUsize>) {
+    let (kubeconfig, open) = stuck_api(world).await;
     let mut options = world.server_options();
     options.agent_files.ca = None;
-    options.limits.reviews = 4;
+    options.limits.reviews = reviews;
     options.tokens = Some(TokenAuth {
         cluster: Arc::new(Cluster::connect(Some(&kubeconfig)).await.unwrap()),
         audience: "konn".to_owned(),
         namespace: "kube-system".to_owned(),
         service_account: "konnectivity-agent".to_owned(),
     });
-    let server = Server::start(options).await.unwrap();
+    (Server::start(options).await.unwrap(), open)
+}
+
+#[tokio::test]
+async fn agents_that_wait_for_their_review_are_bounded() {
+    let world = World::new("waiting");
+    let (server, _open) = stuck_server(&world, 1).await;
+    let mut peers = Vec::new();
+    // 64 may wait for each review.
+    for _ in 0..5 {
+        let mut peer = tls(&world, server.agent_address()).await;
+        peer.write_all(PREFACE).await.unwrap();
+        for stream in (1..=31).step_by(2) {
+            peer.write_all(&hello(stream)).await.unwrap();
+        }
+        peers.push(peer);
+    }
+    let mut answer = Vec::new();
+    let last = peers.last_mut().unwrap();
+    let _cut = soon(last.read_to_end(&mut answer)).await;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    assert!(text.contains("too many agents wait for their TokenReview"), "{text:?}");
+}
+
+#[tokio::test]
+async fn token_reviews_are_bounded_and_end_with_their_stream() {
+    let world = World::new("reviews");
+    let (server, open) = stuck_server(&world, 4).await;
     let mut peers = Vec::new();
     for _ in 0..3 {
         let mut peer = tls(&world, server.agent_address()).await;

@@ -188,3 +188,43 @@ fn binding(binding: &PodAcl) -> AclBinding {
         PodAcl::Table(table) => AclBinding::Table(Arc::clone(table)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> View {
+        let node = |address: &str, cidr: &str| {
+            Arc::new(ClusterNode {
+                addresses: vec![address.parse().unwrap()],
+                pod_cidrs: vec![cidr.parse().unwrap()],
+                ..ClusterNode::default()
+            })
+        };
+        let near = (Arc::from("near"), node("192.0.2.1", "10.1.0.0/24"));
+        let far = (Arc::from("far"), node("192.0.2.2", "10.2.0.0/24"));
+        View { nodes: Arc::new([near, far].into()), ..View::default() }
+    }
+
+    #[test]
+    fn a_cluster_node_has_the_gateway_addresses_of_its_pod_networks() {
+        let more = vec!["172.17.0.1".parse().unwrap()];
+        let context = NodeContext { node_addresses: more, ..NodeContext::default() };
+        let host = NodePort::new(PortId(0), PortRole::Host);
+        let snapshot = snapshot(&view(), "near", context, 1, &[host]);
+        let is_own = |text: &str| snapshot.is_own_node(text.parse::<IpAddr>().unwrap().into());
+        assert!(is_own("192.0.2.1") && is_own("10.1.0.1") && is_own("172.17.0.1"));
+        assert!(!is_own("192.0.2.2") && !is_own("10.2.0.1") && !is_own("10.1.0.2"));
+        let peers = peers(&view(), "near", |_| NextHop::default());
+        assert_eq!(peers.len(), 1);
+        assert_eq!(peers[0].more_addresses, ["10.2.0.1".parse::<IpAddr>().unwrap().into()]);
+    }
+
+    #[test]
+    fn tunnel_packets_of_a_neighbour_have_passed_no_router() {
+        for (is_router, least) in [(false, 255), (true, 0)] {
+            let peers = peers(&view(), "near", |_| NextHop { is_router, ..NextHop::default() });
+            assert_eq!(peers[0].least_hop_limit, least);
+        }
+    }
+}

@@ -307,10 +307,8 @@ ports: [{name: http, port: 8080}]
         assert!(entry(&elsewhere, "203.0.113.7").backends(true).is_empty());
     }
 
-    /// The three hinted endpoints of `HINTED` are in two zones; the first is meant for `node1`.
-    #[test]
-    fn hints_choose_the_endpoints_of_the_node_else_of_the_zone() {
-        const HINTED: &str = r#"
+    /// Three endpoints in two zones; the first is for the cluster nodes NODES.
+    const HINTED: &str = r#"
 apiVersion: v1
 kind: Node
 metadata: {name: NODE, labels: {topology.kubernetes.io/zone: ZONE}}
@@ -330,11 +328,19 @@ endpoints:
 - {addresses: ["10.3.0.2"], nodeName: node3, hints: {forZones: [{name: b}, {name: c}], forNodes: [{name: node3}]}}
 ports: [{port: 80}]
 "#;
-        let chosen = |node: &str, zone: &str, nodes: &str| {
-            let text = HINTED.replace("NODES", nodes).replace("NODE", node).replace("ZONE", zone);
-            let services = ServiceMaker::default().services(&view(&text), node);
+
+    fn hinted(node: &str, zone: &str, nodes: &str) -> Arc<View> {
+        view(&HINTED.replace("NODES", nodes).replace("NODE", node).replace("ZONE", zone))
+    }
+
+    #[test]
+    fn hints_choose_the_endpoints_of_the_node_else_of_the_zone() {
+        let addresses_in = |view: &View, node: &str| {
+            let services = ServiceMaker::default().services(view, node);
             addresses(entry(&services, "10.96.0.1").backends(false)).join(" ")
         };
+        let chosen =
+            |node: &str, zone: &str, nodes: &str| addresses_in(&hinted(node, zone, nodes), node);
         let for_node1 = ", forNodes: [{name: node1}]";
         assert_eq!(chosen("node1", "c", for_node1), "10.1.0.2:80");
         assert_eq!(chosen("node3", "a", for_node1), "10.3.0.2:80");
@@ -344,6 +350,15 @@ ports: [{port: 80}]
         assert_eq!(chosen("node1", "c", ""), "10.3.0.2:80");
         // A zone without endpoints uses all of them.
         assert_eq!(chosen("node1", "d", ""), "10.1.0.2:80 10.2.0.2:80 10.3.0.2:80");
+        // One endpoint without a hint: all of them, unless it is not ready.
+        for (more, chosen) in [
+            ("{addresses: [10.4.0.2]}", "10.1.0.2:80 10.2.0.2:80 10.3.0.2:80 10.4.0.2:80"),
+            ("{addresses: [10.4.0.2], conditions: {ready: false}}", "10.3.0.2:80"),
+        ] {
+            let text = HINTED.replace("NODES", "").replace("NODE", "node4").replace("ZONE", "c");
+            let text = text.replace("endpoints:\n", &format!("endpoints:\n- {more}\n"));
+            assert_eq!(addresses_in(&view(&text), "node4"), chosen);
+        }
     }
 
     #[test]
@@ -414,12 +429,43 @@ status: {podIPs: [{ip: 10.1.0.2}, {ip: "fd01::2"}]}
 
     #[test]
     fn a_changed_zone_changes_the_choice() {
-        let mut maker = ServiceMaker::default();
-        let mut first = View::clone(&view(MANIFESTS));
-        let before = maker.services(&first, "node1");
-        let node = control::ClusterNode { zone: Some("a".into()), ..Default::default() };
-        first.nodes = Arc::new([(Arc::from("node1"), Arc::new(node))].into());
-        assert!(!Arc::ptr_eq(&before, &maker.services(&first, "node1")));
+        let (mut maker, mut zoned) =
+            (ServiceMaker::default(), View::clone(&hinted("node4", "a", "")));
+        let mut chosen = |zone: &str| {
+            let node = control::ClusterNode { zone: Some(zone.into()), ..Default::default() };
+            zoned.nodes = Arc::new([(Arc::from("node4"), Arc::new(node))].into());
+            let services = maker.services(&zoned, "node4");
+            addresses(entry(&services, "10.96.0.1").backends(false)).join(" ")
+        };
+        assert_eq!(chosen("a"), "10.1.0.2:80 10.2.0.2:80");
+        assert_eq!(chosen("b"), "10.3.0.2:80");
+    }
+
+    #[test]
+    fn source_ranges_restrict_load_balancer_addresses_alone() {
+        const RANGES: &str = "spec:\n  loadBalancerSourceRanges: [198.51.100.0/24]\n";
+        let view = view(&MANIFESTS.replacen("spec:\n", RANGES, 1));
+        let mut maker = ServiceMaker::with_own_processes();
+        let services = maker.services(&view, "node1");
+        let address = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let sources = |at: IpAddr, port| {
+            let sources = services.sources(at.into(), protocol::TCP, port)?;
+            Some(sources.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let restricted = Some(vec!["198.51.100.0/24".to_owned()]);
+        assert_eq!(sources(address("203.0.113.8"), 80), restricted);
+        for open in ["203.0.113.7", "10.96.0.1", "fd60::1"] {
+            assert_eq!(sources(address(open), 80), None, "{open}");
+        }
+        // The same for processes of the cluster node itself, which come by a port of the switch's.
+        let by =
+            |external: &str| maker.redirects().addresses[&(address(external), protocol::TCP, 80)];
+        let (load_balancer, external) = (by("203.0.113.8"), by("203.0.113.7"));
+        assert_eq!(sources(load_balancer.ip(), load_balancer.port()), restricted);
+        assert_eq!(sources(external.ip(), external.port()), None);
+        for own in [external.ip(), address("10.96.0.1"), address("fd60::1")] {
+            assert!(services.is_claimed(own.into()), "{own}: other ports lead nowhere");
+        }
     }
 
     #[test]

@@ -83,3 +83,70 @@ fn network_of(client: SocketAddr) -> IpAddr {
         v4 => v4,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(text: &str) -> Option<SocketAddr> {
+        Some(SocketAddr::new(text.parse().unwrap(), 1))
+    }
+
+    /// Serves a connection that ends when it is aborted; a guard of it tells.
+    fn open(connections: &mut Connections, at: &str) -> (Arc<()>, Admitted) {
+        let (alive, mut admitted) = (Arc::new(()), Admitted::default());
+        let held = Arc::clone(&alive);
+        connections.begin(client(at), |it| {
+            admitted = it;
+            async move {
+                std::future::pending::<()>().await;
+                drop(held);
+            }
+        });
+        (alive, admitted)
+    }
+
+    async fn ends(alive: &Arc<()>) -> bool {
+        for _ in 0..100 {
+            if Arc::strong_count(alive) == 1 {
+                return true;
+            }
+            tokio::task::yield_now().await;
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_ends_the_oldest_of_the_network_with_most() {
+        let mut connections = Connections::new(4);
+        // Addresses of one IPv6 network are one client's.
+        let one = open(&mut connections, "192.0.2.1").0;
+        let many: Vec<_> = ["2001:db8::1", "2001:db8::2", "2001:db8::3"]
+            .map(|at| open(&mut connections, at).0)
+            .into();
+        let other = open(&mut connections, "2001:db8:0:1::1").0;
+        assert!(ends(&many[0]).await, "its task is aborted");
+        let last = open(&mut connections, "::ffff:192.0.2.1").0;
+        assert!(ends(&many[1]).await);
+        // Two of 192.0.2.1 by now, in either form.
+        let _more = open(&mut connections, "198.51.100.1").0;
+        assert!(ends(&one).await);
+        for alive in [&many[2], &other, &last] {
+            assert!(!ends(alive).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_admitted_client_is_not_replaced() {
+        let mut connections = Connections::new(2);
+        let (first, admitted) = open(&mut connections, "192.0.2.1");
+        admitted.set();
+        let (second, _) = open(&mut connections, "192.0.2.1");
+        let (third, admitted) = open(&mut connections, "192.0.2.1");
+        assert!(ends(&second).await && !ends(&first).await);
+        admitted.set();
+        let (fourth, _) = open(&mut connections, "192.0.2.1");
+        assert!(ends(&fourth).await, "there is no room");
+        assert!(!ends(&first).await && !ends(&third).await);
+    }
+}

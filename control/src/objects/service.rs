@@ -265,6 +265,54 @@ mod tests {
         assert!(slice.endpoints[0].ready && !slice.endpoints[1].ready);
     }
 
+    #[test]
+    fn a_slice_of_another_proxy_or_without_a_readable_port_has_no_endpoints() {
+        let endpoints = |labels: Value, ports: Value| {
+            let value = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "addressType": "IPv4", "metadata": {"name": "s-1", "labels": labels},
+                "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": ports});
+            match read(value) {
+                Read::Object(Object::EndpointSlice(slice), _) => slice.endpoints.len(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(endpoints(json!({}), json!([{"port": 80}])), 1);
+        // Without ports, or with any port.
+        assert_eq!(endpoints(json!({}), json!([])), 1);
+        assert_eq!(endpoints(json!({}), json!([{"port": 80}, {"port": 0}])), 1);
+        assert_eq!(endpoints(json!({}), json!([{"port": 0}])), 0);
+        for label in super::OTHERS {
+            let labels = json!({"kubernetes.io/service-name": "s", label: "other"});
+            assert_eq!(endpoints(labels, json!([{"port": 80}])), 0, "{label}");
+        }
+    }
+
+    #[test]
+    fn a_health_check_is_a_local_load_balancers() {
+        let port = |kind: &str, policy: &str, port: u16| {
+            let spec = json!({"type": kind, "clusterIP": "10.96.0.1",
+                "externalTrafficPolicy": policy, "healthCheckNodePort": port});
+            service(spec, json!({})).0.health_check_node_port
+        };
+        assert_eq!(port("LoadBalancer", "Local", 30_001), Some(30_001));
+        assert_eq!(port("LoadBalancer", "Local", 0), None);
+        assert_eq!(port("LoadBalancer", "Cluster", 30_001), None);
+        assert_eq!(port("NodePort", "Local", 30_001), None);
+    }
+
+    #[test]
+    fn affinity_has_the_timeout_of_the_service_or_three_hours() {
+        let seconds = |affinity: &str, config: Value| {
+            let spec = json!({"clusterIP": "10.96.0.1", "sessionAffinity": affinity,
+                "sessionAffinityConfig": config});
+            service(spec, json!({})).0.affinity_seconds
+        };
+        let config = json!({"clientIP": {"timeoutSeconds": 60}});
+        assert_eq!(seconds("ClientIP", config.clone()), Some(60));
+        assert_eq!(seconds("ClientIP", json!({})), Some(10_800));
+        assert_eq!(seconds("None", config), None);
+    }
+
     fn service(spec: Value, labels: Value) -> (Service, Vec<String>) {
         let value = json!({"apiVersion": "v1", "kind": "Service",
             "metadata": {"name": "s", "labels": labels}, "spec": spec,

@@ -255,6 +255,14 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_dialled_before_the_switchs_rules_are_known() {
+        let folder = TempDir::new("rules");
+        let rules = Rules::new(None, Some(&folder.path().join("switch.sock"))).unwrap();
+        let denied = rules.evaluate("192.0.2.1:80".parse().unwrap()).unwrap_err();
+        assert!(denied.contains("denied") && denied.contains("are not known"), "{denied}");
+    }
+
+    #[test]
     fn faults_name_rule_and_field() {
         let folder = TempDir::new("rules");
         let fault = |text: &str| rules(&folder, text).unwrap_err();
