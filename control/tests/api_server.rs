@@ -296,6 +296,28 @@ fn a_watch_is_current_only_after_a_list_an_event_or_a_bookmark() {
 }
 
 #[test]
+fn a_watch_whose_version_expired_is_not_current_until_it_is_listed_again() {
+    let list = |version| Step::Stream(vec![event("END", node("", version))]);
+    for expired in [Step::Expired, Step::Status(410)] {
+        let double = Double::new(vec![("nodes", vec![list(5), expired, list(20)])]);
+        let mut control = Control::new(Scope::All);
+        follow_at(LONG, &double, &mut control, |_, told| {
+            let names: Vec<&str> = told
+                .iter()
+                .filter_map(|event| match event {
+                    Event::Answered(control::Kind::Node) => Some("answered"),
+                    Event::Current(control::Kind::Node) => Some("current"),
+                    _ => None,
+                })
+                .collect();
+            let expected = ["answered", "current", "answered", "current"];
+            assert!(expected.starts_with(&names), "{names:?}");
+            names.len() == expected.len()
+        });
+    }
+}
+
+#[test]
 fn objects_of_a_kind_whose_definition_is_deleted_stay_for_a_while() {
     let server = testkit::api_server::ApiServer::new();
     let firewall = |name: &str| {

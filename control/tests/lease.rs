@@ -32,6 +32,19 @@ async fn one_candidate_is_elected_and_another_one_after_its_end() {
     assert_eq!(lease["spec"]["leaseTransitions"], 1);
 }
 
+/// The version that a candidate read may be out of date when it writes.
+#[tokio::test]
+async fn of_candidates_at_the_same_time_one_is_elected() {
+    let server = ApiServer::new();
+    let client = connect(&Access::Kubeconfig(server.kubeconfig())).await.unwrap().client;
+    let candidate = |n: usize| Election::new(client.clone(), &format!("node-{n}"), DURATION);
+    let mut candidates: Vec<Election> = (0..8).map(candidate).collect();
+    let elections = candidates.iter_mut().map(|it| it.is_elected());
+    let elected = futures_util::future::join_all(elections).await;
+    let count = elected.into_iter().filter(|it| *it == Ok(true)).count();
+    assert_eq!(count, 1);
+}
+
 #[tokio::test]
 async fn without_an_answer_no_candidate_is_elected() {
     let server = ApiServer::new();

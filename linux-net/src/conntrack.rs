@@ -235,6 +235,7 @@ mod tests {
             ends(ESTABLISHED, "192.0.2.1:80", "192.0.2.9:4000"),
             ends(ESTABLISHED, "192.0.2.1:5000", "192.0.2.9:80"),
             ends(ESTABLISHED, "127.0.0.1:5001", "127.0.0.1:80"),
+            ends(ESTABLISHED, "192.0.2.1:5003", "127.0.0.2:80"),
             ends(ESTABLISHED, "192.0.2.1:5002", "192.0.2.1:80"),
         ];
         let opened: Vec<String> =

@@ -306,6 +306,31 @@ fn the_host_port_is_made_once_and_follows_its_configuration() {
     assert!(!namespace.exec(["ip", "link"]).contains("podgate"));
 }
 
+/// Whatever the kernel's defaults are.
+#[test]
+fn the_kernels_own_stack_has_no_part_in_the_switchs_end() {
+    testkit::requires_root!();
+    let namespace = testkit::Namespace::new("closed");
+    let settings =
+        [("forwarding", "0"), ("rp_filter", "1"), ("arp_ignore", "8"), ("proxy_arp", "0")];
+    for (setting, other) in settings.map(|(setting, it)| (setting, if it == "0" { 1 } else { 0 })) {
+        namespace.exec(words(&format!("sysctl -qw net.ipv4.conf.default.{setting}={other}")));
+    }
+    in_namespace(namespace.path(), || {
+        // Twice: also where an earlier one was changed since.
+        for _ in 0..2 {
+            host_port::set_up(&Default::default()).unwrap();
+            for (setting, wanted) in settings {
+                let found = sysctl::read(sysctl::Family::V4, "podgate0", setting).unwrap();
+                assert_eq!(found, wanted, "{setting}");
+                let other = if wanted == "0" { "1" } else { "0" };
+                sysctl::set(sysctl::Family::V4, "podgate0", setting, other).unwrap();
+            }
+        }
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_foreign_interface_is_not_taken_for_the_host_port() {
     testkit::requires_root!();
