@@ -350,10 +350,13 @@ ports: [{port: 80}]
         assert_eq!(chosen("node1", "c", ""), "10.3.0.2:80");
         // A zone without endpoints uses all of them.
         assert_eq!(chosen("node1", "d", ""), "10.1.0.2:80 10.2.0.2:80 10.3.0.2:80");
-        // One endpoint without a hint: all of them, unless it is not ready.
+        // One endpoint without a hint: all of them, unless it is about to end.
         for (more, chosen) in [
             ("{addresses: [10.4.0.2]}", "10.1.0.2:80 10.2.0.2:80 10.3.0.2:80 10.4.0.2:80"),
-            ("{addresses: [10.4.0.2], conditions: {ready: false}}", "10.3.0.2:80"),
+            (
+                "{addresses: [10.4.0.2], conditions: {ready: false, serving: true, terminating: true}}",
+                "10.3.0.2:80",
+            ),
         ] {
             let text = HINTED.replace("NODES", "").replace("NODE", "node4").replace("ZONE", "c");
             let text = text.replace("endpoints:\n", &format!("endpoints:\n- {more}\n"));
