@@ -57,6 +57,20 @@ pub(crate) fn store(numbers: &mut [u32; LANES], lanes: Lanes) {
     unsafe { _mm512_storeu_si512(numbers.as_mut_ptr().cast(), lanes) }
 }
 
+/// Stores the first lanes, as many as there are numbers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn store_some(numbers: &mut [u32], lanes: Lanes) {
+    match numbers.first_chunk_mut() {
+        Some(numbers) => store(numbers, lanes),
+        None => {
+            let mut all = [0; LANES];
+            store(&mut all, lanes);
+            numbers.copy_from_slice(&all[..numbers.len()]);
+        }
+    }
+}
+
 /// A mask of the first lanes.
 #[inline(always)]
 pub(crate) fn first(count: usize) -> __mmask16 {

@@ -147,7 +147,7 @@ impl Field {
 
     pub(super) fn set_list(&mut self, kind: Kind, element: u32, list: ListId) {
         let at = self.record(kind, element) as usize;
-        (self.records[at], self.records[at + 1]) = (list.cells, list.rules);
+        (self.records[at], self.records[at + 1]) = (list.rules, list.cells);
         self.has_lists[kind as usize] |= list != ListId::EMPTY;
     }
 
@@ -179,15 +179,15 @@ impl Field {
     /// Visits the lists of all records.
     pub(super) fn each_list(&mut self, mut visit: impl FnMut(&mut ListId)) {
         for record in self.records.chunks_mut(self.stride as usize) {
-            let mut list = ListId { cells: record[0], rules: record[1] };
+            let mut list = ListId { rules: record[0], cells: record[1] };
             visit(&mut list);
-            (record[0], record[1]) = (list.cells, list.rules);
+            (record[0], record[1]) = (list.rules, list.cells);
         }
     }
 
     #[inline(always)]
     pub(super) fn list(&self, record: u32) -> ListId {
-        ListId { cells: self.word(record), rules: self.word(record + 1) }
+        ListId { rules: self.word(record), cells: self.word(record + 1) }
     }
 
     /// Where the records of many keys are, if rules name this field by networks.
@@ -231,20 +231,41 @@ impl Field {
         records
     }
 
-    /// The lists of records, each its cells and its rules; without cells if rows are [plain](Rows::plain).
+    /// The lists of records, each its rules and its cells, and their classes in the first layer of pairs if there
+    /// is one. Lists come without rules if rows are [plain](Rows::plain): cells and class are loaded together.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn lists_lanes<const N: usize>(
+    pub(super) fn known_lanes<const N: usize>(
         &self,
         records: &[Lanes; N],
         plain: bool,
-    ) -> [[Lanes; 2]; N] {
-        match plain {
-            true => records.map(|record| [splat(0), self.word_lanes(record, 1)]),
-            // SAFETY: as for `word`.
-            false => records.map(|record| unsafe { pairs(&self.records, record) }),
+        layers: bool,
+    ) -> ([[Lanes; 2]; N], [Lanes; N]) {
+        let (mut lists, mut classes) = ([[splat(0); 2]; N], [splat(0); N]);
+        let has_lists = self.has_lists.contains(&true);
+        if has_lists && plain && layers {
+            for at in 0..N {
+                // SAFETY: as for `word`: the class stands behind the list.
+                let [cells, class] = unsafe { pairs(&self.records, plus(records[at], splat(1))) };
+                (lists[at][1], classes[at]) = (cells, class);
+            }
+            return (lists, classes);
         }
+        if has_lists && plain {
+            for at in 0..N {
+                lists[at][1] = self.word_lanes(records[at], 1);
+            }
+        } else if has_lists {
+            // SAFETY: as for `word`.
+            lists = records.map(|record| unsafe { pairs(&self.records, record) });
+        }
+        if layers {
+            for at in 0..N {
+                classes[at] = self.class_lanes(records[at], 0);
+            }
+        }
+        (lists, classes)
     }
 
     /// [`class`](Self::class) of sixteen records.

@@ -16,7 +16,7 @@ use super::lists::{ListId, NONE, Rows};
 use super::plan::{BothEnds, ByEnds, Decide, Parts};
 use super::transport::TransportClasses;
 use crate::Key;
-use crate::simd::lanes::{IN_FLIGHT, LANES, Lanes, STEPS, splat, store};
+use crate::simd::lanes::{IN_FLIGHT, LANES, Lanes, STEPS, splat, store, store_some};
 use crate::simd::{Form, form};
 
 /// Finds the first rule that structures hold for each key, as many as a vector has at most. False, and nothing found, if
@@ -32,41 +32,64 @@ pub(super) fn look_up(parts: &Parts, keys: &[Key], found: &mut [u32]) -> bool {
     can
 }
 
-/// What is known of all keys of a vector.
+/// What probes of tuples need to know of all keys of a vector.
 pub(super) struct Vector {
     /// Where the records of sources and destinations are.
     pub(super) records: [[[u32; LANES]; STEPS]; 2],
     /// Transport classes.
     pub(super) classes: [[u32; LANES]; STEPS],
-    /// The first rules found.
-    pub(super) best: [[u32; LANES]; STEPS],
 }
+
+const NOTHING: [[u32; LANES]; STEPS] = [[0; LANES]; STEPS];
 
 impl ByEnds {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,popcnt")]
     fn lookup_lanes(&self, of: &TransportClasses, rows: &Rows, keys: &[Key], found: &mut [u32]) {
-        let nothing = [[0; LANES]; STEPS];
-        let mut vector = Vector { records: [nothing; 2], classes: nothing, best: nothing };
-        for (at, (field, records)) in self.fields.iter().zip(&mut vector.records).enumerate() {
-            field.find_nets(at, keys, &mut records.as_flattened_mut()[..keys.len()]);
+        if self.fields.iter().all(|field| field.nets.is_none()) {
+            return self.decide_each(of, rows, keys, [&[]; 2], found);
         }
-        let mut step = 0;
-        let steps = keys.len().div_ceil(LANES).min(STEPS);
-        while step < steps {
-            let left = &keys[step * LANES..];
-            step += if steps - step < IN_FLIGHT {
-                self.decide_lanes::<1>(of, rows, left, step, &mut vector)
-            } else {
-                self.decide_lanes::<IN_FLIGHT>(of, rows, left, step, &mut vector)
-            };
+        let mut nets = [NOTHING; 2];
+        for (at, (field, nets)) in self.fields.iter().zip(&mut nets).enumerate() {
+            field.find_nets(at, keys, &mut nets.as_flattened_mut()[..keys.len()]);
         }
-        if let BothEnds::Tuples(tuples) = &self.both {
-            tuples.probe_lanes(&self.fields, rows, steps, &mut vector);
-        }
-        found.copy_from_slice(&vector.best.as_flattened()[..found.len()]);
+        self.decide_each(of, rows, keys, nets.each_ref().map(|nets| &nets[..]), found);
     }
 
-    /// Takes the lists of so many steps of keys, which begin at `step`.
+    /// Takes the lists of all keys, whose networks have these records, and probes tuples.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vl,popcnt")]
+    fn decide_each(
+        &self,
+        of: &TransportClasses,
+        rows: &Rows,
+        keys: &[Key],
+        nets: [&[[u32; LANES]]; 2],
+        found: &mut [u32],
+    ) {
+        let steps = keys.len().div_ceil(LANES).min(STEPS);
+        let decide = |best: &mut [u32], mut vector: Option<&mut Vector>| {
+            let mut step = 0;
+            while step < steps {
+                let left = &keys[step * LANES..];
+                let nets = nets.map(|nets| nets.get(step..).unwrap_or_default());
+                let best = &mut best[step * LANES..];
+                let vector = vector.as_deref_mut().map(|vector| (vector, step));
+                step += if steps - step < IN_FLIGHT {
+                    self.decide_lanes::<1>(of, rows, left, nets, best, vector)
+                } else {
+                    self.decide_lanes::<IN_FLIGHT>(of, rows, left, nets, best, vector)
+                };
+            }
+        };
+        let BothEnds::Tuples(tuples) = &self.both else { return decide(found, None) };
+        let mut vector = Vector { records: [NOTHING; 2], classes: NOTHING };
+        let mut best = NOTHING;
+        decide(best.as_flattened_mut(), Some(&mut vector));
+        tuples.probe_lanes(&self.fields, rows, steps, &vector, &mut best);
+        found.copy_from_slice(&best.as_flattened()[..found.len()]);
+    }
+
+    /// Takes the lists of so many steps of keys; notes what is known of them in the vector, from a step on.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     fn decide_lanes<const N: usize>(
@@ -74,33 +97,42 @@ impl ByEnds {
         of: &TransportClasses,
         rows: &Rows,
         keys: &[Key],
-        step: usize,
-        vector: &mut Vector,
+        nets: [&[[u32; LANES]]; 2],
+        found: &mut [u32],
+        vector: Option<(&mut Vector, usize)>,
     ) -> usize {
         let classes: [Lanes; N] = of.classes_lanes(keys);
-        let records: [[Lanes; N]; 2] = [0, 1]
-            .map(|at: usize| self.fields[at].records_lanes(at, keys, &vector.records[at][step..]));
+        let records: [[Lanes; N]; 2] =
+            [0, 1].map(|at: usize| self.fields[at].records_lanes(at, keys, nets[at]));
         let mut best = [splat(NONE); N];
-        for (field, records) in self.fields.iter().zip(&records) {
+        let is_crossed = matches!(self.both, BothEnds::Crossed(_));
+        let mut pairs = [[splat(0); N]; 2];
+        for (at, (field, records)) in self.fields.iter().zip(&records).enumerate() {
+            let (lists, of_pairs) = field.known_lanes(records, rows.plain, is_crossed);
+            pairs[at] = of_pairs;
             if field.has_lists.contains(&true) {
-                let lists = field.lists_lanes(records, rows.plain);
                 rows.first_lanes(lists, &classes, &mut best);
             }
         }
         if self.any != ListId::EMPTY {
-            let any = [splat(self.any.cells), splat(self.any.rules)];
+            let any = [splat(self.any.rules), splat(self.any.cells)];
             rows.first_lanes([any; N], &classes, &mut best);
         }
         if let BothEnds::Crossed(crossed) = &self.both {
             for (number, layer) in crossed.layers.iter().enumerate() {
-                let lists = layer.lists_lanes(&self.fields, number, &records);
-                rows.first_lanes(lists, &classes, &mut best);
+                if number > 0 {
+                    for at in 0..N {
+                        pairs[0][at] = self.fields[0].class_lanes(records[0][at], number);
+                        pairs[1][at] = self.fields[1].class_lanes(records[1][at], number);
+                    }
+                }
+                rows.first_lanes(layer.lists_lanes(pairs), &classes, &mut best);
             }
         }
-        for (at, best) in best.into_iter().enumerate() {
-            store(&mut vector.best[step + at], best);
+        for (found, best) in found.chunks_mut(LANES).zip(best) {
+            store_some(found, best);
         }
-        if let BothEnds::Tuples(_) = &self.both {
+        if let Some((vector, step)) = vector {
             for at in 0..N {
                 store(&mut vector.classes[step + at], classes[at]);
                 store(&mut vector.records[0][step + at], records[0][at]);

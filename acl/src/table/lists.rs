@@ -9,13 +9,13 @@
 //!          rules:  place           ->  rule
 //! ```
 //!
-//! Where lists and classes are few, rows are *plain*: the class itself is the place, and `rules` has a rule for
-//! each. That is one load less.
+//! Where lists and classes are few, rows are *plain*: each list has a row of its own, whose cells are rules.
+//! That is one load less.
 
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::_mm512_min_epu32;
+use std::arch::x86_64::{_mm512_min_epu32, _mm512_slli_epi32, _mm512_srai_epi32};
 use std::collections::HashMap;
 
 use ahash::RandomState;
@@ -32,13 +32,14 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct ListId {
-    pub(super) cells: u32,
     pub(super) rules: u32,
+    /// Last, so that what stands behind a list is loaded with its cells.
+    pub(super) cells: u32,
 }
 
 impl ListId {
     /// Holds no rule.
-    pub(super) const EMPTY: Self = Self { cells: 0, rules: 0 };
+    pub(super) const EMPTY: Self = Self { rules: 0, cells: 0 };
 
     /// Lists as words, two for each.
     #[cfg(target_arch = "x86_64")]
@@ -51,7 +52,7 @@ impl ListId {
     /// The same with a mask of all ones, [`EMPTY`](Self::EMPTY) with zero.
     #[inline(always)]
     pub(super) fn masked(self, mask: u32) -> Self {
-        Self { cells: self.cells & mask, rules: self.rules & mask }
+        Self { rules: self.rules & mask, cells: self.cells & mask }
     }
 }
 
@@ -129,17 +130,22 @@ pub(super) fn add(to: &mut [u64], bits: &[u64]) -> bool {
 /// Lists decided by class.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// By row and class, and one more number; not for plain rows.
+    /// By row and class, and one more number.
     cells: Vec<u16>,
+    /// Not for plain rows.
     rules: Vec<u32>,
     /// Cells in a row.
     classes: usize,
-    /// Whether a list has a rule for each class.
+    /// Whether cells are rules.
     pub(super) plain: bool,
 }
 
-/// Most numbers in plain rows: 64 KiB.
-pub(super) const PLAIN: usize = 1 << 14;
+/// Most cells of plain rows: 512 KiB.
+pub(super) const PLAIN: usize = 1 << 18;
+
+/// No rule, as a cell of a plain row. Rules are below, so that the sign tells them apart.
+const NO_RULE: u16 = u16::MAX;
+const PLAIN_RULES: u32 = 1 << 15;
 
 impl Rows {
     /// Transport classes there are.
@@ -151,8 +157,8 @@ impl Rows {
         self.cells.len() * 2 + self.rules.len() * 4
     }
 
-    /// Takes the first rules of lists, each its cells and its rules, that keys of these classes match into
-    /// `best`.
+    /// Takes the first rules of lists, each its rules and its cells, that keys of these classes match into
+    /// `best`. Only cells count in plain rows.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -164,16 +170,20 @@ impl Rows {
     ) {
         let mut rules = [splat(0); N];
         for at in 0..N {
-            let place = match self.plain {
-                true => classes[at],
-                // SAFETY: as for one key, and there is one more cell.
-                false => unsafe { halves(&self.cells, plus(lists[at][0], classes[at])) },
-            };
-            rules[at] = plus(lists[at][1], place);
+            // SAFETY: as for one key, and there is one more cell.
+            rules[at] = unsafe { halves(&self.cells, plus(lists[at][1], classes[at])) };
+        }
+        if self.plain {
+            for at in 0..N {
+                let rule = _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(rules[at]));
+                best[at] = _mm512_min_epu32(best[at], rule);
+            }
+            return;
         }
         for at in 0..N {
             // SAFETY: as for one key.
-            best[at] = _mm512_min_epu32(best[at], unsafe { words(&self.rules, rules[at]) });
+            let rule = unsafe { words(&self.rules, plus(lists[at][0], rules[at])) };
+            best[at] = _mm512_min_epu32(best[at], rule);
         }
     }
 }
@@ -181,17 +191,15 @@ impl Rows {
 impl Lists for &Rows {
     #[inline(always)]
     fn first(self, list: ListId, class: u32, _: &Key, _: u32) -> u32 {
-        let place = match self.plain {
-            true => class as usize,
-            false => {
-                let cell = list.cells as usize + class as usize;
-                debug_assert!(cell < self.cells.len());
-                // SAFETY: a list is one that the builder of these rows made, which added a cell for
-                // every class, and classes are those that the builder was given.
-                usize::from(unsafe { *self.cells.get_unchecked(cell) })
-            }
-        };
-        let rule = list.rules as usize + place;
+        let cell = list.cells as usize + class as usize;
+        debug_assert!(cell < self.cells.len());
+        // SAFETY: a list is one that the builder of these rows made, which added a cell for
+        // every class, and classes are those that the builder was given.
+        let cell = unsafe { *self.cells.get_unchecked(cell) };
+        if self.plain {
+            return i32::from(cell as i16) as u32;
+        }
+        let rule = list.rules as usize + usize::from(cell);
         debug_assert!(rule < self.rules.len());
         // SAFETY: the builder added so many rules as the cells of a list have places, or more.
         unsafe { *self.rules.get_unchecked(rule) }
@@ -217,30 +225,35 @@ impl<'a> RowsBuilder<'a> {
         Self { rows, matching, shapes: HashMap::default(), lists: HashMap::default(), most_cells }
     }
 
-    /// The rows, plain if these have so many numbers at most. Then each list that `lists` visits is brought
-    /// up to date.
+    /// The rows, plain if these have so many cells at most. Then each list that `lists` visits is brought
+    /// up to date: rows follow each other as lists are visited, behind the one of the empty list.
     pub(super) fn finish(
         mut self,
         most_plain: usize,
         lists: impl FnOnce(&mut dyn FnMut(&mut ListId)),
     ) -> Rows {
         let classes = self.rows.classes;
-        self.rows.cells.push(0);
-        if (self.lists.len() + 1) * classes > most_plain {
+        let largest = self.rows.rules.iter().filter(|rule| **rule != NONE).max();
+        if (self.lists.len() + 1) * classes > most_plain
+            || largest.is_some_and(|rule| *rule >= PLAIN_RULES)
+        {
+            self.rows.cells.push(0);
             return self.rows;
         }
-        let mut plain = vec![NONE; classes];
+        let mut plain = vec![NO_RULE; classes];
         let mut moved: HashMap<u32, u32, RandomState> = HashMap::from_iter([(0, 0)]);
-        let mut known: Vec<ListId> = self.lists.into_values().collect();
-        known.sort_unstable_by_key(|list| list.rules);
-        for list in known {
-            moved.insert(list.rules, plain.len() as u32);
-            let cells = &self.rows.cells[list.cells as usize..][..classes];
-            let rules = &self.rows.rules[list.rules as usize..];
-            plain.extend(cells.iter().map(|place| rules[usize::from(*place)]));
-        }
-        lists(&mut |list| *list = ListId { cells: 0, rules: moved[&list.rules] });
-        Rows { cells: Vec::new(), rules: plain, classes, plain: true }
+        lists(&mut |list| {
+            let cells = *moved.entry(list.rules).or_insert_with(|| {
+                let row = &self.rows.cells[list.cells as usize..][..classes];
+                let rules = &self.rows.rules[list.rules as usize..];
+                let first = plain.len() as u32;
+                plain.extend(row.iter().map(|place| rules[usize::from(*place)] as u16));
+                first
+            });
+            *list = ListId { rules: 0, cells };
+        });
+        plain.push(0);
+        Rows { cells: plain, rules: Vec::new(), classes, plain: true }
     }
 
     fn row(&mut self, shape: Box<[u32]>) -> Result<u32, TooMany> {
@@ -274,7 +287,7 @@ impl MakeLists for RowsBuilder<'_> {
             return Ok(*list);
         }
         let cells = self.row(rules.iter().map(|(_, demand)| *demand).collect())?;
-        let list = ListId { cells, rules: self.rows.rules.len() as u32 };
+        let list = ListId { rules: self.rows.rules.len() as u32, cells };
         self.rows.rules.push(NONE);
         self.rows.rules.extend(&numbers);
         self.lists.insert(numbers, list);

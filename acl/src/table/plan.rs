@@ -45,17 +45,17 @@ pub(super) struct ByEnds {
 }
 
 impl ByEnds {
-    /// Visits every list.
+    /// Visits every list, those of pairs first and in the order of their numbers.
     fn each_list(&mut self, visit: &mut dyn FnMut(&mut ListId)) {
-        visit(&mut self.any);
-        self.fields.iter_mut().for_each(|field| field.each_list(&mut *visit));
         match &mut self.both {
             BothEnds::Nothing => {}
             BothEnds::Crossed(crossed) => {
                 crossed.layers.iter_mut().for_each(|layer| layer.each_list(&mut *visit));
             }
-            BothEnds::Tuples(tuples) => tuples.each_list(visit),
+            BothEnds::Tuples(tuples) => tuples.each_list(&mut *visit),
         }
+        visit(&mut self.any);
+        self.fields.iter_mut().for_each(|field| field.each_list(&mut *visit));
     }
 }
 
@@ -148,6 +148,9 @@ impl Input {
         let mut effective = Effective::new(Some(matching), self.demands.len());
         let mut ends = self.build(&mut rows, &mut effective, allowed).ok()?;
         let rows = rows.finish(most_plain, |visit| ends.each_list(visit));
+        if let (true, BothEnds::Crossed(crossed)) = (rows.plain, &mut ends.both) {
+            crossed.find_rows(rows.classes());
+        }
         Some(Parts { lists: Decide::Rows(Box::new(classes.clone()), rows), ends })
     }
 

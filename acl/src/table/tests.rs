@@ -246,6 +246,29 @@ fn many_ranges_are_cut() {
     }
 }
 
+/// Cells of 16 bits do not hold all of these rules.
+#[test]
+fn tells_many_rules_apart() {
+    let rules: Arc<[Rule]> = (0..40_000_u32)
+        .map(|number| {
+            let host = ipnet::Ipv4Net::from(std::net::Ipv4Addr::from(number));
+            let rule = Rule::new(Action::Permit, "").source(End::Net(host.into())).protocol(6);
+            rule.destination_ports(PortRange::one((number % 2) as u16))
+        })
+        .collect();
+    let table = Table::compile(rules, &Arc::new(AddressMap::default()));
+    let keys = |number: u32| Key {
+        source: Address::from_v4_bits(number),
+        destination_port: (number % 2) as u16,
+        protocol: 6,
+        ..Key::default()
+    };
+    let keys: Vec<Key> = [0, 32_766, 32_767, 32_768, 39_999, 40_000].map(keys).to_vec();
+    let expected = [Some(0), Some(32_766), Some(32_767), Some(32_768), Some(39_999), None];
+    assert_eq!(keys.iter().map(|key| table.lookup(key)).collect::<Vec<_>>(), expected);
+    check(&table, &keys);
+}
+
 #[test]
 fn permits_what_rules_permit() {
     let action = |number| if number % 3 == 0 { Action::Permit } else { Action::Deny };

@@ -22,7 +22,9 @@ mod classes;
 mod paths;
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_mm512_and_si512, _mm512_slli_epi32, _mm512_srli_epi32};
+use std::arch::x86_64::{
+    _mm512_and_si512, _mm512_mullo_epi32, _mm512_slli_epi32, _mm512_srli_epi32,
+};
 use std::collections::HashMap;
 
 use ahash::RandomState;
@@ -54,6 +56,8 @@ pub(super) struct Layer {
     /// By block and place in it: a number in `lists`. And one more number.
     cells: Box<[u16]>,
     lists: Box<[ListId]>,
+    /// Cells in a plain row, if lists are numbered as rows.
+    row: Option<u32>,
     /// Classes of sources and destinations.
     pub(super) classes: [usize; 2],
 }
@@ -131,6 +135,11 @@ impl Crossed {
             layers.push(layer);
         }
         Ok(Some((Self { layers, kinds }, fields)))
+    }
+
+    /// Notes which layers number their lists as plain rows of so many cells.
+    pub(super) fn find_rows(&mut self, row: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.find_rows(row as u32));
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -263,7 +272,7 @@ impl Layer {
             }
         }
         let cells = blocks.iter().flat_map(|block| block.0).chain([0]).collect();
-        Ok(Some(Self { index: index.into(), cells, lists: made.into(), classes }))
+        Ok(Some(Self { index: index.into(), cells, lists: made.into(), row: None, classes }))
     }
 
     /// Blocks for each class of source.
@@ -286,22 +295,19 @@ impl Layer {
         }
     }
 
-    /// The lists of keys, by their records in the fields that this layer is for, as layer `number`.
+    /// The lists of keys, each its rules and its cells, by their classes. Those that are numbered as plain rows
+    /// are not loaded.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn lists_lanes<const N: usize>(
         &self,
-        fields: &[Field; 2],
-        number: usize,
-        [sources, destinations]: &[[Lanes; N]; 2],
+        [sources, destinations]: [[Lanes; N]; 2],
     ) -> [[Lanes; 2]; N] {
-        let (mut pairs_of, mut cells) = ([[splat(0); 2]; N], [splat(0); N]);
-        for at in 0..N {
-            let source = fields[0].class_lanes(sources[at], number);
-            pairs_of[at] = [source, fields[1].class_lanes(destinations[at], number)];
-        }
-        for (cell, [source, destination]) in cells.iter_mut().zip(pairs_of) {
+        let (mut cells, mut lists) = ([splat(0); N], [[splat(0); 2]; N]);
+        for (cell, (source, destination)) in
+            cells.iter_mut().zip(sources.into_iter().zip(destinations))
+        {
             let block = plus(source, _mm512_srli_epi32::<{ BLOCK.ilog2() }>(destination));
             // SAFETY: as for one pair.
             let block = unsafe { words(&self.index, block) };
@@ -310,11 +316,22 @@ impl Layer {
         }
         for cell in &mut cells {
             // SAFETY: likewise, and there is one more number.
-            let number = unsafe { halves(&self.cells, *cell) };
-            *cell = plus(number, number);
+            *cell = unsafe { halves(&self.cells, *cell) };
         }
-        // SAFETY: likewise.
-        cells.map(|at| unsafe { pairs(ListId::words(&self.lists), at) })
+        for (list, number) in lists.iter_mut().zip(cells) {
+            match self.row {
+                Some(row) => list[1] = _mm512_mullo_epi32(number, splat(row)),
+                // SAFETY: likewise.
+                None => *list = unsafe { pairs(ListId::words(&self.lists), plus(number, number)) },
+            }
+        }
+        lists
+    }
+
+    /// Notes whether lists are numbered as plain rows of so many cells.
+    fn find_rows(&mut self, row: u32) {
+        let mut lists = (0..).zip(&self.lists);
+        self.row = lists.all(|(number, list)| list.cells == number * row).then_some(row);
     }
 
     /// Visits the lists of pairs.

@@ -26,11 +26,12 @@ impl Tuples {
         fields: &[Field; 2],
         rows: &Rows,
         steps: usize,
-        Vector { records: [sources, destinations], classes, best }: &mut Vector,
+        Vector { records: [sources, destinations], classes }: &Vector,
+        best: &mut [[u32; LANES]; STEPS],
     ) {
         let mut masks = [[0; LANES]; STEPS];
         for (masks, (source, destination)) in
-            masks.iter_mut().zip(sources.iter().zip(&*destinations)).take(steps)
+            masks.iter_mut().zip(sources.iter().zip(destinations)).take(steps)
         {
             let source = fields[0].mask_lanes(load(source));
             let destination = fields[1].mask_lanes(load(destination));
