@@ -29,13 +29,10 @@ impl Ports {
 
 /// The findings, and what was seen unless it could not be tried.
 pub(crate) fn look(capabilities: &[String], mtu: u32) -> (Vec<Finding>, Option<Ports>) {
-    if !trial::is_allowed(capabilities) {
-        let finding = Finding::new("af-xdp", Level::Warning, trial::NOT_ALLOWED);
-        return (vec![finding], None);
-    }
-    match trial::run(open_port) {
-        Ok(ports) => (rate(&ports, mtu), Some(ports)),
-        Err(error) => {
+    match trial::run(capabilities, open_port) {
+        None => (vec![Finding::new("af-xdp", Level::Warning, trial::NOT_ALLOWED)], None),
+        Some(Ok(ports)) => (rate(&ports, mtu), Some(ports)),
+        Some(Err(error)) => {
             let finding = Finding::new("af-xdp", Level::Fatal, error)
                 .hint("the kernel needs CONFIG_XDP_SOCKETS, CONFIG_BPF_SYSCALL and CONFIG_VETH");
             (vec![finding], None)

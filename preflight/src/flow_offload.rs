@@ -14,12 +14,10 @@ pub(crate) fn look(wanted: bool, capabilities: &[String]) -> (bool, Finding) {
     if !wanted {
         return (false, finding(Level::Good, "not asked for"));
     }
-    if !trial::is_allowed(capabilities) {
-        return (true, finding(Level::Note, trial::NOT_ALLOWED));
-    }
-    match trial::run(attach) {
-        Ok(()) => (true, finding(Level::Good, "the kernel takes its programs")),
-        Err(why) => {
+    match trial::run(capabilities, attach) {
+        None => (true, finding(Level::Note, trial::NOT_ALLOWED)),
+        Some(Ok(())) => (true, finding(Level::Good, "the kernel takes its programs")),
+        Some(Err(why)) => {
             let detail = format!("not possible: {why}");
             let hint = "each pod gets AF_XDP sockets of its own; Linux 5.14 forwards connections \
                         between pods, 6.3 those in tunnels too";

@@ -79,12 +79,10 @@ pub(crate) fn nftables(wanted: &Wanted, capabilities: &[String]) -> Finding {
     let finding = |level, detail: &str| Finding::new("nftables", level, detail);
     let needed = wanted.host_port || wanted.masquerade;
     let missing = if needed { Level::Warning } else { Level::Note };
-    if !trial::is_allowed(capabilities) {
-        return finding(Level::Note, trial::NOT_ALLOWED);
-    }
-    match trial::run(load_table) {
-        Ok(()) => finding(Level::Good, "tables with NAT and filters can be loaded"),
-        Err(error) => finding(missing, &error).hint(
+    match trial::run(capabilities, load_table) {
+        None => finding(Level::Note, trial::NOT_ALLOWED),
+        Some(Ok(())) => finding(Level::Good, "tables with NAT and filters can be loaded"),
+        Some(Err(error)) => finding(missing, &error).hint(
             "install the package nftables, and the kernel modules nf_tables and nft_masq: without \
              them pods are not masqueraded, and the cluster node's processes reach no service",
         ),

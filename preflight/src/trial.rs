@@ -10,16 +10,16 @@ pub(crate) const FAR: &str = "pgcheck1";
 
 pub(crate) const NOT_ALLOWED: &str = "not tried: a network namespace needs SYS_ADMIN";
 
-pub(crate) fn is_allowed(capabilities: &[String]) -> bool {
-    has(capabilities, "SYS_ADMIN")
-}
-
-/// Runs `attempt` in a network namespace of its own.
+/// Runs `attempt` in a network namespace of its own; `None` without the capability that one needs.
 pub(crate) fn run<T: Send + 'static>(
+    capabilities: &[String],
     attempt: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, String> {
-    let namespace = Namespace::create().map_err(|error| error.to_string())?;
-    namespace.run(attempt).map_err(|error| error.to_string()).flatten()
+) -> Option<Result<T, String>> {
+    let run = || {
+        let namespace = Namespace::create().map_err(|error| error.to_string())?;
+        namespace.run(attempt).map_err(|error| error.to_string()).flatten()
+    };
+    has(capabilities, "SYS_ADMIN").then(run)
 }
 
 /// Creates a veth pair that is up; returns the index of its far end.
