@@ -181,13 +181,13 @@ impl Offload {
         lock(&self.shared.interfaces).insert(id, ifindex);
     }
 
-    /// The same for the host port, of which `kernel` is the other end: what the cluster node's kernel
-    /// sends there enters as well.
-    pub fn add_host(&self, id: PortId, ifindex: u32, kernel: u32) {
-        self.add_wire(id, ifindex);
-        if let Err(error) = self.shared.kernel.set_host(kernel) {
-            tracing::warn!("the switch forwards what the cluster node itself sends: {error}");
-        }
+    /// Lets what the cluster node's kernel sends by `kernel_end`, its end of the host port, enter as
+    /// well.
+    ///
+    /// # Errors
+    /// If its program cannot be attached: the switch forwards all of it, until that succeeds.
+    pub fn set_host(&self, kernel_end: u32) -> Result<(), Error> {
+        self.shared.kernel.set_host(kernel_end)
     }
 
     /// Takes a port away: whatever its pod sends is dropped from now on, and nothing reaches it.

@@ -195,7 +195,8 @@ impl Interfaces for Kernel {
         let found =
             state.interfaces.get(interface).ok_or_else(|| format!("{interface} is not there"))?;
         let queues = vec![found.wire.port()];
-        Ok(Opened { queues, mode: "memory".to_owned(), index: found.index, mtu: 1500 })
+        let mode = "memory".to_owned();
+        Ok(Opened { queues, mode, index: found.index, mtu: 1500, kernel_end: None })
     }
 
     fn open_punt_link(&mut self, _queues: u32) -> Result<(Opened, u32), String> {

@@ -10,8 +10,7 @@
 //! ```
 //!
 //! - `attachments`, `host_port`, `uplink`: each keeps its ports open, with a retry timer of its own,
-//! - `ports`: the ports that workers serve, and the requests to the interface thread,
-//! - `flow_offload`, `punt_link`: the punt link, and ports behind programs,
+//! - `ports`: the ports that workers serve, the requests to the interface thread, and flow offload,
 //! - `source`, `reports`, `warnings`: the objects, their statuses and Events about them,
 //! - `kernel_events`: completed operations, events of interfaces, lost ports,
 //! - `kernel_rules`: the kernel's nftables rules, with a reconciler for each table,
@@ -22,10 +21,8 @@
 //! - `health_checks`, `liveness`: what others ask about the switch.
 
 mod attachments;
-mod bring_up;
 mod denials;
 mod faults;
-mod flow_offload;
 mod health_checks;
 mod host_firewall;
 mod host_port;
@@ -33,14 +30,12 @@ mod kernel_events;
 mod kernel_filter;
 mod kernel_rules;
 mod liveness;
-mod losses;
 mod masquerade;
 mod names;
 mod nftables;
 mod ports;
 mod publish;
 mod publish_status;
-mod punt_link;
 mod redirects;
 mod replies;
 mod reports;

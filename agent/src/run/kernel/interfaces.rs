@@ -21,6 +21,8 @@ pub struct Opened {
     pub index: u32,
     /// Bytes of the largest IP packet that it takes.
     pub mtu: u16,
+    /// Number of the other end, of the host port alone: the kernel's.
+    pub kernel_end: Option<u32>,
 }
 
 /// An uplink that was opened.

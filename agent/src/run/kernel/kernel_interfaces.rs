@@ -104,13 +104,14 @@ impl OpenUplink {
 impl Interfaces for KernelInterfaces {
     fn open(&mut self, interface: &str) -> Result<Opened, String> {
         let host_port = HostPortConfig::default();
-        if interface == host_port.switch_interface
-            && let Ok(kernel_end) = self.netlink.link(&host_port.host_interface)
-        {
-            // An earlier process may have used flow offload.
-            flow_offload::Kernel::release_host(kernel_end.index);
-        }
-        self.open_with(interface, self.frames_per_port, None)
+        let is_host_port = interface == host_port.switch_interface;
+        let kernel_end = match is_host_port {
+            true => self.netlink.link(&host_port.host_interface).ok().map(|link| link.index),
+            false => None,
+        };
+        // An earlier process may have used flow offload.
+        kernel_end.into_iter().for_each(flow_offload::Kernel::release_host);
+        Ok(Opened { kernel_end, ..self.open_with(interface, self.frames_per_port, None)? })
     }
 
     fn open_punt_link(&mut self, queues: u32) -> Result<(Opened, u32), String> {
@@ -249,7 +250,7 @@ fn as_one(ports: Vec<AfXdpPort>, mode: Option<XdpMode>, link: &Link) -> Opened {
         mode += &format!(", {} queues", ports.len());
     }
     let queues = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
-    Opened { queues, mode, index: link.index, mtu: mtu_of(link) }
+    Opened { queues, mode, index: link.index, mtu: mtu_of(link), kernel_end: None }
 }
 
 /// An IP packet without the jumbo option has at most 65535 bytes.

@@ -62,6 +62,8 @@ pub(in crate::run) enum Operation {
     SetUplinkFilter(UplinkFilter),
     /// Returns the uplink to the kernel.
     ReleaseUplink,
+    /// Has flow offload forward what the cluster node's kernel sends by its end of the host port.
+    OffloadHost { offload: Arc<Offload>, kernel_end: u32 },
     /// Detaches the switch's program from the host port's interface.
     ReleaseHostPort { interface: String },
 }
@@ -234,6 +236,10 @@ fn perform(interfaces: &mut dyn Interfaces, operation: Operation) -> Option<Comp
         }
         Operation::BringDown { interface } => interfaces.bring_down(&interface),
         Operation::ReleaseUplink => interfaces.release_uplink(),
+        Operation::OffloadHost { offload, kernel_end } => {
+            let set = offload.set_host(kernel_end);
+            set.map_err(|error| format!("the cluster node's packets are not offloaded: {error}"))
+        }
         Operation::ReleaseHostPort { interface } => interfaces.release_host_port(&interface),
     };
     if let Err(error) = done {
@@ -265,7 +271,8 @@ fn open(
                 // The program is in place before that of an earlier process is detached.
                 offload.add_port(id, index, tag, mac).map_err(|error| error.to_string())?;
                 interfaces.take_xdp_off(interface)?;
-                Ok(Opened { queues: Vec::new(), mode: BEHIND_PROGRAM.to_owned(), index, mtu })
+                let (queues, mode) = (Vec::new(), BEHIND_PROGRAM.to_owned());
+                Ok(Opened { queues, mode, index, mtu, kernel_end: None })
             });
             let named = |why| format!("open {interface}: {why}");
             opened.map(|opened| (opened, None)).map_err(named)
@@ -307,6 +314,7 @@ impl fmt::Display for Operation {
             Self::ReadAddresses => write!(f, "read the addresses"),
             Self::SetUplinkFilter(_) => write!(f, "set the uplink's filter"),
             Self::ReleaseUplink => write!(f, "release the uplink"),
+            Self::OffloadHost { .. } => write!(f, "offload the cluster node's own packets"),
             Self::ReleaseHostPort { interface } => write!(f, "release {interface}"),
         }
     }

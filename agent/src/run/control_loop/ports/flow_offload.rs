@@ -5,15 +5,16 @@ use std::sync::Arc;
 use dataplane::{PortId, Snapshot};
 use flow_offload::{Kernel, Offload, Options};
 
-use super::ports::Ports;
+use super::opening::Request;
 use super::punt_link::PuntLink;
+use super::{Ports, Served};
 use crate::run::kernel::{Opened, Operation};
-use crate::run::port::Owner;
+use crate::run::port::{OpenPort, Owner};
 use crate::run::shared_status::FlowOffload;
 
 impl Ports {
     /// Requests flow offload if it is configured.
-    pub(super) fn start_flow_offload(&mut self) {
+    pub(in crate::run::control_loop) fn start_flow_offload(&mut self) {
         if self.shared.config.flow_offload {
             self.punt_link = PuntLink::Starting(Vec::new());
             let queues = self.shared.config.workers as u32;
@@ -24,7 +25,10 @@ impl Ports {
 
     /// Starts flow offload on the punt link. If the kernel lacks what it needs, each pod gets its own
     /// sockets, and the status names the reason.
-    pub(super) fn punt_link_opened(&mut self, result: Result<(Opened, Kernel), String>) {
+    pub(in crate::run::control_loop) fn punt_link_opened(
+        &mut self,
+        result: Result<(Opened, Kernel), String>,
+    ) {
         let started = result.and_then(|(opened, kernel)| self.run_offload(opened, kernel));
         let (punt_link, state) = match started {
             Ok((trunk, offload)) => {
@@ -61,22 +65,47 @@ impl Ports {
         Ok((trunk, Arc::new(offload)))
     }
 
+    /// Lets connections of pods leave and enter by a port, if it is the uplink or the host port and flow
+    /// offload runs.
+    pub(super) fn add_wire_of_flow_offload(&self, id: PortId, served: &Served) {
+        let Some((_, offload)) = self.punt_link.running() else { return };
+        if !matches!(served.owner, Owner::Uplink | Owner::Host) {
+            return;
+        }
+        offload.add_wire(id, served.index);
+        if let Some(kernel_end) = served.kernel_end {
+            self.request(Operation::OffloadHost { offload, kernel_end });
+        }
+    }
+
+    /// The same for the ports that were open before flow offload ran.
+    fn add_wires_of_flow_offload(&self) {
+        self.served.iter().for_each(|(id, served)| self.add_wire_of_flow_offload(*id, served));
+    }
+
+    /// Hands the punt link to the workers.
+    fn serve_punt_link(&mut self, opened: Opened) -> Result<OpenPort, String> {
+        let interface = linux_net::punt::SWITCH_END.to_owned();
+        let request = Request::new(Owner::PuntLink, interface, None, None);
+        self.serve(&request, opened).map_err(|error| error.why)
+    }
+
     /// Invalidates entries that a snapshot concerns, before workers decide by it.
-    pub(super) fn prepare_flow_offload(&self, snapshot: &Arc<Snapshot>) {
+    pub(in crate::run::control_loop) fn prepare_flow_offload(&self, snapshot: &Arc<Snapshot>) {
         if let PuntLink::On { offload, .. } = &self.punt_link {
             offload.prepare(snapshot);
         }
     }
 
     /// Returns the interfaces whose program is detached. The kernel sends no event then.
-    pub(super) fn unguarded(&self) -> Vec<u32> {
+    pub(in crate::run::control_loop) fn unguarded(&self) -> Vec<u32> {
         let PuntLink::On { offload, .. } = &self.punt_link else { return Vec::new() };
         let uplink = self.uplink().filter(|_| !offload.is_uplink_guarded());
         offload.unguarded().into_iter().chain(uplink.map(|(_, index)| index)).collect()
     }
 
     /// Stops serving the punt link, which is lost, and the ports on it; returns the owners of these.
-    pub(super) fn remove_punt_link(&mut self, why: &str) -> Vec<Owner> {
+    pub(in crate::run::control_loop) fn remove_punt_link(&mut self, why: &str) -> Vec<Owner> {
         let Some((trunk, offload)) = self.punt_link.running() else { return Vec::new() };
         tracing::error!("the punt link of flow offload is lost: {why}");
         offload.close();
@@ -89,7 +118,7 @@ impl Ports {
     }
 
     /// Ends flow offload. Entries in the kernel stay valid until the grace ends.
-    pub(super) fn end_flow_offload(&mut self, state: FlowOffload) {
+    pub(in crate::run::control_loop) fn end_flow_offload(&mut self, state: FlowOffload) {
         self.punt_link = PuntLink::Off;
         self.shared.set_flow_offload(state);
     }

@@ -1,26 +1,34 @@
-//! The ports that workers serve: requests to open them, their numbers, their loss.
+//! The ports that workers serve, and their loss.
+//!
+//! - `opening`: requests to open ports, and their numbers,
+//! - `flow_offload`, `punt_link`: the punt link, and ports behind programs,
+//! - `bring_up`, `losses`: interfaces to switch on, and ports lost lately.
+
+mod bring_up;
+mod flow_offload;
+mod losses;
+mod opening;
+mod punt_link;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dataplane::port::PortGone;
-use dataplane::wire::Mac;
 use dataplane::{PortId, Switch};
-use linux_net::Netlink;
-use linux_net::host_port::HostPortConfig;
 use local_api::Attachment;
 
-use super::bring_up::BringUp;
-use super::losses::Losses;
-use super::punt_link::PuntLink;
 use crate::run::error::StartError;
 use crate::run::kernel::{
-    Completion, InterfaceEvent, InterfaceThread, Interfaces, OpenError, Opened, Operation,
-    Programming, Purpose, Way,
+    Completion, InterfaceEvent, InterfaceThread, Interfaces, OpenError, Operation, Programming,
+    Purpose,
 };
-use crate::run::port::{ManagedPort, OpenPort, Owner};
+use crate::run::port::Owner;
 use crate::run::shared_status::{LostPort, SharedStatus};
+use bring_up::BringUp;
+use losses::Losses;
+use opening::Request;
+pub(super) use punt_link::PuntLink;
 
 /// The effect of a change: the publication that it needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,31 +60,13 @@ pub(super) struct Ports {
     change: Change,
 }
 
-/// A request to open a port.
-pub(super) struct Request {
-    pub(super) owner: Owner,
-    interface: String,
-    expected: Option<u32>,
-    /// The pod's MAC address.
-    mac: Option<Mac>,
-    /// Its number, where it is allocated before.
-    member: Option<PortId>,
-    is_cancelled: bool,
-    /// Whether the punt link that it was begun on is lost.
-    is_lost: bool,
-}
-
-impl Request {
-    fn new(owner: Owner, interface: String, expected: Option<u32>, mac: Option<Mac>) -> Self {
-        Self { owner, interface, expected, mac, member: None, is_cancelled: false, is_lost: false }
-    }
-}
-
 /// A port that workers serve.
 struct Served {
     owner: Owner,
     interface: String,
     index: u32,
+    /// Number of the kernel's end of the host port.
+    kernel_end: Option<u32>,
     queues: usize,
 }
 
@@ -127,185 +117,6 @@ impl Ports {
     /// Names an operation that takes too long.
     pub(super) fn programming(&self) -> Programming {
         self.kernel.programming()
-    }
-
-    /// Requests to open a port; `mac` is that of the pod behind it.
-    pub(super) fn open(&mut self, owner: Owner, port: &mut ManagedPort, mac: Option<Mac>) {
-        self.tickets += 1;
-        let ticket = self.tickets;
-        // Others have sockets of their own in either mode.
-        let uses_flow_offload = mac.is_some() || owner == Owner::Uplink;
-        let request = Request::new(owner, port.interface.clone(), port.index, mac);
-        self.requests.insert(ticket, request);
-        port.requested(ticket);
-        match &mut self.punt_link {
-            PuntLink::Starting(waiting) if uses_flow_offload => waiting.push(ticket),
-            _ => self.begin(ticket),
-        }
-    }
-
-    /// Begins a request.
-    pub(super) fn begin(&mut self, ticket: u64) {
-        let way = self.way(ticket);
-        let Some(request) = self.requests.get(&ticket) else { return };
-        let interface = request.interface.clone();
-        match way {
-            Ok(way) => {
-                let expected = request.expected;
-                self.kernel.request(Operation::Open { ticket, interface, expected, way });
-            }
-            Err(why) => {
-                let why = format!("open {interface}: {why}");
-                self.refused.push((ticket, OpenError { why, is_gone: false }));
-            }
-        }
-    }
-
-    fn way(&mut self, ticket: u64) -> Result<Way, String> {
-        let Some(request) = self.requests.get(&ticket) else { return Ok(Way::Sockets) };
-        let (Some(mac), Some((trunk, offload))) = (request.mac, self.punt_link.running()) else {
-            self.room_for_queues(1)?;
-            return Ok(match (&request.owner, self.punt_link.running()) {
-                (Owner::Uplink, Some((_, offload))) => Way::SteeredUplink { offload },
-                (Owner::Uplink, None) => Way::Uplink,
-                _ => Way::Sockets,
-            });
-        };
-        let id = self.free_port_id()?;
-        let tag = self.switch().add_member(id, trunk);
-        if let Some(request) = self.requests.get_mut(&ticket) {
-            request.member = Some(id);
-        }
-        Ok(Way::Program { offload, id, tag, mac })
-    }
-
-    /// Gives a request up: what opens for it is closed again.
-    pub(super) fn cancel(&mut self, ticket: u64) {
-        if let Some(request) = self.requests.get_mut(&ticket) {
-            request.is_cancelled = true;
-        }
-    }
-
-    /// Fails the requests for ports on a punt link that is lost.
-    pub(super) fn lose_members(&mut self) {
-        let requests = self.requests.values_mut();
-        requests.filter(|it| it.member.is_some()).for_each(|request| request.is_lost = true);
-    }
-
-    /// Takes the requests that were refused.
-    pub(super) fn take_refused(&mut self) -> Vec<(u64, OpenError)> {
-        std::mem::take(&mut self.refused)
-    }
-
-    /// Handles the completion of a request: hands the port to the workers. It forwards frames once a
-    /// snapshot contains it. Returns the owner unless the request was given up.
-    pub(super) fn complete(
-        &mut self,
-        ticket: u64,
-        result: Result<Opened, OpenError>,
-    ) -> Option<(Owner, Result<OpenPort, OpenError>)> {
-        let request = self.requests.remove(&ticket)?;
-        let index = result.as_ref().ok().map(|opened| opened.index);
-        let is_lost = request.is_lost || index.is_some_and(|it| self.lost_early.contains(&it));
-        if self.requests.is_empty() {
-            self.lost_early.clear();
-        }
-        let result = match result {
-            Ok(opened) if request.is_cancelled || is_lost => {
-                self.kernel.request(Operation::Close(opened));
-                let why = "its XDP program was detached while it opened".to_owned();
-                Err(OpenError { why, is_gone: false })
-            }
-            Ok(opened) => self.serve(&request, opened),
-            Err(error) => Err(error),
-        };
-        if result.is_err() {
-            request.member.into_iter().for_each(|id| self.discard(id));
-        }
-        if is_lost && request.owner != Owner::Uplink {
-            self.kernel.request(Operation::BringDown { interface: request.interface });
-        }
-        (!request.is_cancelled).then_some((request.owner, result))
-    }
-
-    /// Allocates a port number and hands the opened queues to the workers.
-    fn serve(&mut self, request: &Request, opened: Opened) -> Result<OpenPort, OpenError> {
-        let queues = opened.queues.len();
-        let id = match request.member {
-            Some(id) => Ok(id),
-            None => self.room_for_queues(queues).and_then(|()| self.free_port_id()),
-        };
-        let id = match id {
-            Ok(id) => id,
-            Err(why) => {
-                self.kernel.request(Operation::Close(opened));
-                let why = format!("open {}: {why}", request.interface);
-                return Err(OpenError { why, is_gone: false });
-            }
-        };
-        let Opened { queues: ports, mode, index, mtu } = opened;
-        if request.member.is_none() {
-            self.switch().add_queues(id, ports);
-        }
-        let (owner, interface) = (request.owner.clone(), request.interface.clone());
-        let served = Served { owner, interface, index, queues };
-        self.add_wire_of_flow_offload(id, &served);
-        self.served.insert(id, served);
-        self.changed(Change::Snapshot);
-        Ok(OpenPort { id, index, mtu, mode, queues })
-    }
-
-    /// Lets connections of pods leave and enter by a port, if it is the uplink or the host port and flow
-    /// offload runs.
-    fn add_wire_of_flow_offload(&self, id: PortId, served: &Served) {
-        let Some((_, offload)) = self.punt_link.running() else { return };
-        match served.owner {
-            Owner::Uplink => offload.add_wire(id, served.index),
-            Owner::Host => {
-                let name = HostPortConfig::default().host_interface;
-                match Netlink::open().and_then(|mut netlink| netlink.link(&name)) {
-                    Ok(kernel_end) => offload.add_host(id, served.index, kernel_end.index),
-                    Err(error) => {
-                        tracing::warn!("{error}");
-                        offload.add_wire(id, served.index);
-                    }
-                }
-            }
-            Owner::PuntLink | Owner::Pod(_) => {}
-        }
-    }
-
-    /// The same for the ports that were open before flow offload ran.
-    pub(super) fn add_wires_of_flow_offload(&self) {
-        self.served.iter().for_each(|(id, served)| self.add_wire_of_flow_offload(*id, served));
-    }
-
-    /// Hands the punt link to the workers.
-    pub(super) fn serve_punt_link(&mut self, opened: Opened) -> Result<OpenPort, String> {
-        let interface = linux_net::punt::SWITCH_END.to_owned();
-        let request = Request::new(Owner::PuntLink, interface, None, None);
-        self.serve(&request, opened).map_err(|error| error.why)
-    }
-
-    fn free_port_id(&self) -> Result<PortId, String> {
-        self.switch().free_port_id().ok_or_else(|| {
-            format!("all {} ports are taken (max-ports)", self.shared.config.max_ports)
-        })
-    }
-
-    /// Checks that `more` queues leave a quarter of the UMEM free. Each queue posts frames to its
-    /// fill ring; with all frames posted, no packet could be in flight.
-    fn room_for_queues(&self, more: usize) -> Result<(), String> {
-        let config = &self.shared.config;
-        let open: usize = self.served.values().map(|served| served.queues).sum();
-        let kept = (open + more) as u64 * u64::from(config.frames_per_port);
-        if kept > u64::from(config.umem_frames) / 4 * 3 {
-            return Err(format!(
-                "{open} queues of ports keep {} frames each, and {} of umem-frames are all there are",
-                config.frames_per_port, config.umem_frames
-            ));
-        }
-        Ok(())
     }
 
     /// Stops serving a port. Discards pending reports about it, since its number may be reused.

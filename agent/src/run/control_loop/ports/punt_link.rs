@@ -7,7 +7,7 @@ use flow_offload::Offload;
 
 /// The punt link, over which the kernel sends the frames that it does not forward itself.
 #[derive(Default)]
-pub(super) enum PuntLink {
+pub(in crate::run::control_loop) enum PuntLink {
     /// There is none: each pod gets sockets of its own.
     #[default]
     Off,
