@@ -14,6 +14,7 @@ use crate::follow::{Connection, Wanted};
 use crate::installed::{Installed, PortUsage, Reading};
 use crate::layout::{FlowEntry, FlowKey};
 use crate::lock;
+use crate::places::Places;
 use crate::published::Published;
 
 /// Places of the session table that one scan looks at.
@@ -28,6 +29,8 @@ type Candidate = (SessionId, Tuples, Entries);
 #[derive(Default)]
 pub(crate) struct Connections {
     installed: AHashMap<SessionId, Installed>,
+    /// The places of their sessions.
+    places: Places,
     /// Session and direction of each entry.
     keys: AHashMap<FlowKey, (SessionId, usize)>,
     /// Datagrams without an answer: when they were first seen.
@@ -112,7 +115,7 @@ impl Connections {
         for found in sessions.founds(places.clone()) {
             if self.is_alive(&found, now_s) {
                 wanted.extend(self.candidate(shared, published, &interfaces, &found));
-            } else {
+            } else if self.places.has(found.id) {
                 self.remove(shared, &found.id);
             }
         }
@@ -189,8 +192,10 @@ impl Connections {
 
     /// Takes note of a session; whether it is worth entries.
     fn is_alive(&mut self, found: &Found, now_s: u32) -> bool {
-        let installed = self.installed.get_mut(&found.id);
-        let is_installed = installed.map(|it| it.pass = self.pass).is_some();
+        let is_installed = self.places.has(found.id);
+        if is_installed && let Some(installed) = self.installed.get_mut(&found.id) {
+            installed.pass = self.pass;
+        }
         let state = found.state();
         match found.protocol() {
             // Its initiator's packets are the kernel's; see `Installed::note`.
@@ -244,6 +249,7 @@ impl Connections {
                 }
                 shared.count(&guarded.guards, -1);
                 self.installed.remove(id);
+                self.places.remove(*id);
                 shared.refused.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
@@ -263,11 +269,13 @@ impl Connections {
                 pass: self.pass,
             };
             self.installed.insert(*id, installed);
+            self.places.insert(*id);
         }
     }
 
     fn remove(&mut self, shared: &Shared, id: &SessionId) {
         let Some(mut installed) = self.installed.remove(id) else { return };
+        self.places.remove(*id);
         for (direction, key) in installed.keys.into_iter().enumerate() {
             let Some(key) = key else { continue };
             self.keys.remove(&key);

@@ -38,6 +38,7 @@ mod kernel;
 pub mod layout;
 mod map;
 mod object;
+mod places;
 mod progress;
 mod published;
 mod run;

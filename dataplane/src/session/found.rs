@@ -10,6 +10,18 @@ pub struct SessionId {
     pub(super) sequence: u64,
 }
 
+impl SessionId {
+    /// The session's place in the table.
+    pub fn place(self) -> u32 {
+        self.index
+    }
+
+    /// Low bits of what tells it from sessions at its place before; never 0.
+    pub fn mark(self) -> u32 {
+        self.sequence as u32
+    }
+}
+
 /// The result of a session lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
