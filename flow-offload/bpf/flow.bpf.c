@@ -141,6 +141,8 @@ struct packet {
 	__u32 l4;
 	/* Bytes of the IP packet, or of the longest segment it will be cut into. */
 	__u32 length;
+	/* Whether its sender has sent all. */
+	__u32 has_fin;
 };
 
 static __always_inline void count(__u32 counter, __u64 n)
@@ -208,10 +210,11 @@ static __always_inline int read_transport(struct __sk_buff *skb, void *l4, void 
 		if (header < sizeof(*tcp) || header > rest)
 			return REASON_MALFORMED;
 		flags = ((__u8 *)tcp)[13];
-		if (flags & (TCP_SYN | TCP_FIN | TCP_RST))
+		packet->has_fin = flags & TCP_FIN;
+		if (flags & (TCP_SYN | TCP_RST))
 			return REASON_OPENS_OR_ENDS;
 		if (!(flags & TCP_ACK))
-			return REASON_MALFORMED;
+			return packet->has_fin ? REASON_OPENS_OR_ENDS : REASON_MALFORMED;
 		packet->key.source_port = tcp->source;
 		packet->key.destination_port = tcp->dest;
 	} else if (packet->key.protocol == IPPROTO_UDP) {
@@ -640,6 +643,8 @@ static __always_inline int forward(struct __sk_buff *skb, const struct packet *p
 	__builtin_memcpy(ethernet->h_source, entry->source_mac, 6);
 	if (front && write_front(skb, entry, class))
 		return TC_ACT_SHOT;
+	if (packet->has_fin)
+		entry->had_fin = 1;
 	entry->used_ns = now;
 	__sync_fetch_and_add(&entry->packets, segments);
 	__sync_fetch_and_add(&entry->bytes, length);
@@ -660,6 +665,8 @@ static __always_inline int find_fault(const struct flow_entry *entry, const stru
 		return REASON_OLD_GENERATION;
 	if (!set || now >= set->good_until_ns)
 		return REASON_NO_HEARTBEAT;
+	if (packet->has_fin && (!entry->takes_fin || now >= set->fins_until_ns))
+		return REASON_OPENS_OR_ENDS;
 	if (entry->mtu && packet->length > entry->mtu)
 		return REASON_TOO_LONG;
 	return -1;
@@ -771,7 +778,7 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 	packet.key.ingress = ingress;
 	entry = bpf_map_lookup_elem(&flows, &packet.key);
 	if (!entry)
-		return REASON_NO_ENTRY;
+		return packet.has_fin ? REASON_OPENS_OR_ENDS : REASON_NO_ENTRY;
 	if (!is_same_mac(((struct ethhdr *)data)->h_source, entry->ingress_mac))
 		return REASON_WRONG_MAC;
 	now = bpf_ktime_get_coarse_ns();
@@ -860,7 +867,7 @@ static __always_inline int by_entry(struct __sk_buff *skb, const struct settings
 		packet.key.ingress |= TUNNELLED;
 	entry = bpf_map_lookup_elem(&flows, &packet.key);
 	if (!entry)
-		return REASON_NO_ENTRY;
+		return packet.has_fin ? REASON_OPENS_OR_ENDS : REASON_NO_ENTRY;
 	if (arrival.front) {
 		__u8 *inside = (__u8 *)(ethernet + 1);
 

@@ -79,7 +79,10 @@ struct flow_entry {
 	__u8 ingress_mac[6];
 	__u8 destination_mac[6];
 	__u8 source_mac[6];
-	__u8 zeros[2];
+	/* Whether its FINs are forwarded too; every SYN of the initiator passes the punt link then. */
+	__u8 takes_fin;
+	/* Written by the programs: whether one was. */
+	__u8 had_fin;
 	__be16 source_port;
 	__be16 destination_port;
 	__u8 source[16];
@@ -122,6 +125,8 @@ struct share {
 struct settings {
 	/* Monotonic time until which entries count: the switch's heartbeat moves it on. */
 	__u64 good_until_ns;
+	/* The same for FINs: no longer than the switch lives, which has to read of them. */
+	__u64 fins_until_ns;
 	/* The kernel's end of the punt link. */
 	__u32 punt;
 	/* The uplink's interface, and the kernel's end of its link to the switch. */
@@ -164,6 +169,6 @@ _Static_assert(sizeof(struct flow_entry) == 160, "as in layout.rs");
 _Static_assert(sizeof(struct tunnel) == 48, "as in layout.rs");
 _Static_assert(sizeof(struct port) == 20, "as in layout.rs");
 _Static_assert(sizeof(struct share) == 24, "as in layout.rs");
-_Static_assert(sizeof(struct settings) == 24, "as in layout.rs");
+_Static_assert(sizeof(struct settings) == 32, "as in layout.rs");
 
 #endif

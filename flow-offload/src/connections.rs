@@ -148,6 +148,18 @@ impl Connections {
         self.install(shared, &wanted);
     }
 
+    /// Takes back the entries of a connection that its initiator has ended, which enters by this key.
+    pub(crate) fn end(&mut self, shared: &Shared, key: &FlowKey) {
+        if let Some((id, _)) = self.keys.get(key).copied() {
+            self.remove(shared, &id);
+        }
+    }
+
+    /// Whether packets of this key have an entry.
+    pub(crate) fn has(&self, key: &FlowKey) -> bool {
+        self.keys.contains_key(key)
+    }
+
     /// The entries of a connection that has none that count, if it may have any.
     fn candidate(
         &mut self,
@@ -226,9 +238,9 @@ impl Connections {
             let known = self.installed.get(id);
             for (key, entry) in made.both.iter().flatten() {
                 let old = known.and_then(|_| shared.kernel.flow(key)).unwrap_or_default();
-                let Reading { packets, bytes, used_ns } = Reading::of(&old);
+                let Reading { packets, bytes, used_ns, had_fin } = Reading::of(&old);
                 keys.push(*key);
-                values.push(FlowEntry { packets, bytes, used_ns, ..*entry });
+                values.push(FlowEntry { packets, bytes, used_ns, had_fin, ..*entry });
             }
             // Before they are entered: whoever changes a generation after this waits for programs
             // that use them, and whoever has changed it before has made them void.

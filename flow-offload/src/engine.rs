@@ -293,9 +293,12 @@ impl Drop for Offload {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
-        // The last word: without a grace nothing is forwarded for a dead switch.
-        let grace = self.shared.options.grace;
-        self.shared.beat_for(grace);
+        // The last word: without a grace nothing is forwarded for a dead switch. The FINs forwarded so
+        // far are noted; no more are, until the next switch knows the connections.
+        let shared = &self.shared;
+        shared.beat_for(shared.options.grace, Duration::ZERO);
+        wait_for_programs();
+        lock(&shared.connections).read_if_older(shared, Duration::ZERO);
     }
 }
 
@@ -351,13 +354,13 @@ impl Shared {
     }
 
     fn beat(&self) {
-        self.beat_for(self.options.grace.max(LATE));
+        self.beat_for(self.options.grace.max(LATE), LATE);
     }
 
-    fn beat_for(&self, grace: Duration) {
+    fn beat_for(&self, grace: Duration, of_fins: Duration) {
         let is_off = self.broken.load(Ordering::SeqCst);
-        let until = if is_off { Duration::ZERO } else { self.switch.now().0 + grace };
-        if let Err(error) = self.kernel.beat(until) {
+        let after = |time| if is_off { Duration::ZERO } else { self.switch.now().0 + time };
+        if let Err(error) = self.kernel.beat_with_fins(after(grace), after(of_fins)) {
             tracing::error!("{error}");
         }
     }

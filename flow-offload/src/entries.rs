@@ -94,7 +94,8 @@ pub fn entries(snapshot: &Snapshot, tuples: &Tuples, around: &Surroundings<'_>) 
     let services = if tuples.is_translated() { GUARD_SERVICES } else { GUARD_NONE };
     let guards = [Kernel::guard_of(from_id), Kernel::guard_of(to_id), services];
     let generations = guards.map(around.generation);
-    let guarded = FlowEntry { guards, generations, ..FlowEntry::default() };
+    let takes_fin = u8::from(matches!(from, End::Pod(..)));
+    let guarded = FlowEntry { guards, generations, takes_fin, ..FlowEntry::default() };
     let entry = |one: &End<'_>, other: &End<'_>, enters: &Flow, leaves: &Flow| {
         let (key, entry) = one.entering(snapshot, guarded, around, enters)?;
         let egress = (around.interface)(other.port())?;

@@ -10,14 +10,22 @@
 //! enters the connection first: what follows finds its entries, and the packets that take the punt
 //! link are those that open and end the connection.
 //!
+//! The kernel forwards the FINs of these connections too (`takes_fin`), and the switch reads of that a
+//! moment later. A port may be used again before: so the worker that takes a SYN from a pod looks whether
+//! the pod has ended the connection before it.
+//!
 //! The worker never waits. Where a lock is taken, the next scan enters the connection.
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use dataplane::port::Tag;
+use dataplane::session::TupleOrigin;
 use dataplane::wire::{Flow, parse, protocol, tcp_flags};
 use dataplane::{Frame, Memory};
 
 use crate::engine::Shared;
+use crate::layout::FlowKey;
+use crate::lock;
 
 /// What workers hand connections to, once flow offload runs.
 #[derive(Default)]
@@ -28,6 +36,41 @@ impl Handshakes {
     pub(crate) fn serve(&self, shared: &Arc<Shared>) {
         // Flow offload starts once over a loaded program.
         let _ = self.0.set(Arc::downgrade(shared));
+    }
+
+    /// Ends the connections that these frames of pods, which were just taken, replace.
+    #[inline]
+    pub(crate) fn see_taken(&self, memory: &Memory, frames: &[Frame]) {
+        for frame in frames.iter().filter(|frame| is_opening(memory.bytes(frame))) {
+            self.replace(memory, frame);
+        }
+    }
+
+    #[inline(never)]
+    fn replace(&self, memory: &Memory, frame: &Frame) {
+        let Some(shared) = self.0.get().and_then(Weak::upgrade) else { return };
+        let (Some(tag), Ok(headers)) = (Tag::of(memory, frame), parse(memory.bytes(frame))) else {
+            return;
+        };
+        let Some(ifindex) = lock(&shared.interfaces).get(&tag.port()).copied() else { return };
+        let (flow, key) = (&headers.flow, FlowKey::new(ifindex, &headers.flow));
+        let mut connections = shared.connections.try_lock().ok();
+        if connections.as_ref().is_some_and(|it| !it.has(&key)) {
+            return;
+        }
+        if shared.kernel.flow(&key).is_none_or(|entry| entry.had_fin == 0) {
+            return;
+        }
+        match &mut connections {
+            Some(connections) => connections.end(&shared, &key),
+            // The packets that it counted last are lost.
+            None => drop(shared.kernel.remove_flow(&key)),
+        }
+        let (sessions, now_s) = (shared.switch.sessions(), shared.switch.now().seconds());
+        let found = sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s);
+        if let Some(found) = found.filter(|it| it.forward) {
+            sessions.end(&found);
+        }
     }
 
     /// Enters the connections that these frames, which are sent next, accept.
@@ -58,15 +101,26 @@ impl Handshakes {
 /// neither options of IPv4 nor extension headers.
 #[inline]
 fn is_accepting(frame: &[u8]) -> bool {
-    const OPENS_OR_ENDS: u8 = tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST;
-    const ACCEPTS: u8 = tcp_flags::SYN | tcp_flags::ACK;
+    handshake_flags(frame) == Some(tcp_flags::SYN | tcp_flags::ACK)
+}
+
+/// The same of an initiator.
+#[inline]
+fn is_opening(frame: &[u8]) -> bool {
+    handshake_flags(frame) == Some(tcp_flags::SYN)
+}
+
+/// Which flags of opening and ending a TCP packet has, and whether it acknowledges.
+#[inline]
+fn handshake_flags(frame: &[u8]) -> Option<u8> {
+    const FLAGS: u8 = tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST | tcp_flags::ACK;
     let at = |place: usize| frame.get(place).copied().unwrap_or(0);
     let flags = match (at(12), at(13)) {
         (0x08, 0x00) if at(14) == 0x45 && at(23) == protocol::TCP => at(47),
         (0x86, 0xdd) if at(20) == protocol::TCP => at(67),
-        _ => return false,
+        _ => return None,
     };
-    flags & (OPENS_OR_ENDS | tcp_flags::ACK) == ACCEPTS
+    Some(flags & FLAGS)
 }
 
 #[cfg(test)]
@@ -86,6 +140,10 @@ mod tests {
             assert!(is_accepting(&flags(tcp_flags::SYN | tcp_flags::ACK)));
             // With marks of congestion (RFC 3168).
             assert!(is_accepting(&flags(tcp_flags::SYN | tcp_flags::ACK | 0x40)));
+            assert!(is_opening(&flags(tcp_flags::SYN)) && is_opening(&flags(0xc2)));
+            for other in [tcp_flags::SYN | tcp_flags::ACK, tcp_flags::ACK, 0x03, 0x06, 0x11] {
+                assert!(!is_opening(&flags(other)), "{other:#x}");
+            }
             for other in [tcp_flags::SYN, tcp_flags::ACK, 0x11, 0x14, 0x13, 0x16, 0x18] {
                 assert!(!is_accepting(&flags(other)), "{other:#x}");
             }

@@ -9,6 +9,9 @@ use crate::engine::Shared;
 use crate::entries::Entries;
 use crate::layout::{FlowEntry, FlowKey, GUARDS};
 
+/// How often a note in a session is tried.
+const ATTEMPTS: usize = 8;
+
 /// Packets and bytes that the kernel forwarded for a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortUsage {
@@ -43,12 +46,14 @@ pub(crate) struct Reading {
     pub(crate) bytes: u64,
     /// Monotonic time of the last packet.
     pub(crate) used_ns: u64,
+    /// Whether one had a FIN.
+    pub(crate) had_fin: u8,
 }
 
 impl Reading {
     pub(crate) fn of(entry: &FlowEntry) -> Self {
-        let FlowEntry { packets, bytes, used_ns, .. } = *entry;
-        Self { packets, bytes, used_ns }
+        let FlowEntry { packets, bytes, used_ns, had_fin, .. } = *entry;
+        Self { packets, bytes, used_ns, had_fin }
     }
 }
 
@@ -83,10 +88,17 @@ impl Installed {
         egress.sent_bytes += bytes;
         let sessions = shared.switch.sessions();
         sessions.count_beside(*id, packets, bytes);
-        if let Some(mut found) = sessions.found(*id) {
+        // All packets of TCP that entries take have it: the first one ends the handshake.
+        let flags = tcp_flags::ACK | if now.had_fin > 0 { tcp_flags::FIN } else { 0 };
+        // A worker's note of a packet may come between; that of a FIN must not be lost.
+        for _ in 0..ATTEMPTS {
+            let Some(mut found) = sessions.found(*id) else { break };
             found.forward = direction == 0;
-            // All packets of TCP that entries take have it: the first one ends the handshake.
-            sessions.touch(&found, tcp_flags::ACK, shared.switch.now().seconds());
+            sessions.touch(&found, flags, shared.switch.now().seconds());
+            let noted = found.state().after(found.protocol(), flags, found.forward);
+            if sessions.found(*id).is_none_or(|it| it.state() == noted) {
+                break;
+            }
         }
     }
 }

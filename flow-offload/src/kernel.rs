@@ -164,7 +164,9 @@ impl Kernel {
     pub fn set_uplink(&self, ifindex: u32, link: u32) -> Result<(), Error> {
         *lock(&self.uplink) = Uplink { ifindex, link, is_steered: false };
         let settings = self.settings.get(&0).unwrap_or_default();
-        self.beat(Duration::from_nanos(settings.good_until_ns))?;
+        let Settings { good_until_ns, fins_until_ns, .. } = settings;
+        let moment = Duration::from_nanos;
+        self.beat_with_fins(moment(good_until_ns), moment(fins_until_ns))?;
         self.ingress.attach(self.to_uplink, "to_uplink", link)
     }
 
@@ -236,10 +238,20 @@ impl Kernel {
     /// # Errors
     /// If the map cannot be written.
     pub fn beat(&self, good_until: Duration) -> Result<(), Error> {
+        self.beat_with_fins(good_until, good_until)
+    }
+
+    /// The same, and lets entries take FINs until another moment.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn beat_with_fins(&self, good_until: Duration, fins_until: Duration) -> Result<(), Error> {
+        let ns = |moment: Duration| u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
+        let (good_until_ns, fins_until_ns) = (ns(good_until), ns(fins_until));
         let punt = self.punt.load(Ordering::Relaxed);
-        let good_until_ns = u64::try_from(good_until.as_nanos()).unwrap_or(u64::MAX);
         let Uplink { ifindex: uplink, link: uplink_link, .. } = *lock(&self.uplink);
-        let settings = Settings { good_until_ns, punt, uplink, uplink_link, zero: 0 };
+        let settings =
+            Settings { good_until_ns, fins_until_ns, punt, uplink, uplink_link, zero: 0 };
         let failed = |cause| Error::new("write the heartbeat of flow offload", cause);
         self.settings.put(&0, &settings).map_err(failed)
     }

@@ -77,8 +77,10 @@ pub struct FlowEntry {
     pub destination_mac: Mac,
     /// MAC address that they leave from.
     pub source_mac: Mac,
-    /// Zero.
-    pub zeros: [u8; 2],
+    /// Whether its FINs are forwarded too; every SYN of the initiator passes the punt link then.
+    pub takes_fin: u8,
+    /// Written by the programs: whether one was.
+    pub had_fin: u8,
     /// Port that they leave from.
     pub source_port: [u8; 2],
     /// Port that they leave for.
@@ -127,6 +129,7 @@ pub(crate) struct PortShare {
 #[repr(C)]
 pub(crate) struct Settings {
     pub(crate) good_until_ns: u64,
+    pub(crate) fins_until_ns: u64,
     pub(crate) punt: u32,
     pub(crate) uplink: u32,
     pub(crate) uplink_link: u32,
@@ -155,7 +158,7 @@ const _: () = {
     assert!(size_of::<Tunnel>() == 48);
     assert!(size_of::<PuntedPort>() == 20);
     assert!(size_of::<PortShare>() == 24);
-    assert!(size_of::<Settings>() == 24);
+    assert!(size_of::<Settings>() == 32);
 };
 
 /// Why a packet was not forwarded by an entry (`enum reason`).
@@ -175,7 +178,7 @@ impl Reason {
             "Headers that contradict themselves, or a wrong IPv4 checksum. Dropped at once: an unfinished \
              checksum that would be written over headers.",
         ),
-        ("opens-or-ends", "TCP with SYN, FIN or RST."),
+        ("opens-or-ends", "TCP with SYN or RST, or with a FIN that no entry takes."),
         ("no-entry", "No entry for the connection (yet)."),
         ("old-generation", "A new snapshot concerns the connection."),
         ("no-heartbeat", "The switch has not shown that it lives."),

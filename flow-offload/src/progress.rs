@@ -102,6 +102,7 @@ impl Port for PuntQueue {
                 self.progress.advance(QUEUES + usize::from(port.0));
             }
         }
+        self.handshakes.see_taken(buffers.memory, taken);
         if taken.len() < most
             && let Some(empty) = self.progress.empty.get(self.queue)
         {

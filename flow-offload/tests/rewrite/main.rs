@@ -6,7 +6,8 @@ mod uplink;
 
 use std::time::Duration;
 
-use dataplane::wire::parse;
+use dataplane::wire::{parse, partial_checksum};
+use flow_offload::layout::FlowEntry;
 use flow_offload::{At, Kernel, Outcome};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -90,7 +91,11 @@ fn what_is_not_plain_goes_to_the_switch() {
         };
         forwards();
         punted("SYN", flags(0x12), None);
+        punted("FIN without ACK", flags(0x01), None);
+        punted("SYN and FIN", flags(0x13), None);
+        kernel.put_flows(&[key], &[FlowEntry { takes_fin: 0, ..entry }]);
         punted("FIN", flags(0x11), None);
+        kernel.put_flows(&[key], &[entry]);
         punted("RST", flags(0x14), None);
         punted("no ACK", flags(0x00), None);
         punted("the last hop", Case { ttl: 1, ..case.clone() }.frame(), None);
@@ -128,6 +133,45 @@ fn what_is_not_plain_goes_to_the_switch() {
         punted("an old heartbeat", plain.clone(), None);
         kernel.beat(Duration::ZERO).unwrap();
     }
+}
+
+/// A FIN of a connection that a pod opened is forwarded and noted, for as long as the switch lives.
+#[test]
+fn a_fin_is_noted_in_its_entry() {
+    testkit::requires_root!();
+    let kernel = Kernel::load(1024).unwrap();
+    for (v4, forward) in [(true, true), (true, false), (false, true), (false, false)] {
+        kernel.beat(ALWAYS).unwrap();
+        let case = Case { forward, ..Case::plain(v4) };
+        let (snapshot, sessions) = (case.snapshot(), sessions());
+        let (key, entry) = of_case(&case, &snapshot, &sessions);
+        kernel.put_flows(&[key], &[entry]);
+        let plain = case.frame();
+        let headers = parse(&plain).unwrap();
+        let mut fin = packet::patch(plain.clone(), usize::from(headers.l4) + 13, &[0x11]);
+        partial_checksum::renew_pseudo(&mut fin, &headers);
+        partial_checksum::complete(&mut fin, &headers);
+        let run = |frame: &[u8]| kernel.run(At::Pod, LOOPBACK, frame, None).unwrap();
+        assert!(matches!(run(&plain), Outcome::Redirected(_)));
+        assert_eq!(kernel.flow(&key).unwrap().had_fin, 0);
+        let expected = through_the_graph(&case, &snapshot, sessions, &fin);
+        assert_eq!(run(&fin), Outcome::Redirected(expected.unwrap()));
+        assert_eq!(kernel.flow(&key).unwrap().had_fin, 1);
+        kernel.beat_with_fins(ALWAYS, Duration::from_nanos(1)).unwrap();
+        assert_eq!(run(&fin), Outcome::Dropped, "for the switch, of which the test has none");
+        assert!(matches!(run(&plain), Outcome::Redirected(_)));
+    }
+}
+
+/// A connection that another end opens may be opened again without a SYN on the punt link.
+#[test]
+fn connections_that_a_pod_opens_alone_take_a_fin() {
+    let takes = |path| {
+        let case = Case { path, ..Case::plain(true) };
+        of_case(&case, &case.snapshot(), &sessions()).1.takes_fin
+    };
+    assert_eq!([Path::Local, Path::Out(None), Path::ToHost].map(takes), [1; 3]);
+    assert_eq!([Path::In(None), Path::FromHost].map(takes), [0; 2]);
 }
 
 #[test]

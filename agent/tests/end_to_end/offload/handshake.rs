@@ -1,17 +1,20 @@
 //! Connections have their entries from the handshake on.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use testkit::{RawSender, packet};
 
 use super::following::session;
 use super::{ON, asks, connect_to_redis, connections, forwarded, offload};
+use crate::cluster_node::PATIENCE;
 use crate::hostile::mac;
 use crate::{ClusterNode, requires_the_machine};
 
 const CONNECTIONS: u64 = 50;
 
-/// Of a connection of one request, the switch sees what opens and ends it.
+/// Of a connection of one request, the switch sees what opens it.
 #[test]
 fn short_connections_take_the_kernels_way() {
     requires_the_machine!("redis-server");
@@ -26,10 +29,13 @@ fn short_connections_take_the_kernels_way() {
         for _ in 0..CONNECTIONS {
             asks(&mut connect_to_redis(&client, to)).unwrap();
         }
-        // The handshake's last packet, the question, the answer.
-        assert!(forwarded(&node) >= before.0 + 3 * CONNECTIONS, "{to}: {}", offload(&node));
+        // The handshake's last packet, the question, the answer, a FIN of each end.
+        node.eventually("the last packets", || {
+            (forwarded(&node) >= before.0 + 5 * CONNECTIONS).then_some(())
+        });
         assert!(punted("no-entry") < before.1 + CONNECTIONS, "{to}: {}", offload(&node));
-        assert!(punted("opens-or-ends") >= before.2 + 3 * CONNECTIONS, "{to}: {}", offload(&node));
+        assert!(punted("opens-or-ends") >= before.2 + 2 * CONNECTIONS, "{to}: {}", offload(&node));
+        assert!(punted("opens-or-ends") < before.2 + 3 * CONNECTIONS, "{to}: {}", offload(&node));
     }
     node.eventually("the end of their entries", || (connections(&node) == 0).then_some(()));
 }
@@ -51,6 +57,59 @@ fn a_connection_is_established_that_the_kernel_had_from_its_handshake_on() {
     std::thread::sleep(Duration::from_secs(4));
     assert_eq!(session(&node, &connection)["offloaded"], true);
     asks(&mut connection).unwrap();
+}
+
+/// The kernel has forwarded what ended the connection before, and the switch may not have read of that.
+#[test]
+fn a_port_is_used_again_at_once() {
+    requires_the_machine!("redis-server");
+    let node = ClusterNode::start(&ON);
+    let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
+    let _redis = server.serve_redis();
+    let connect = |to| {
+        // The port is free once the server has acknowledged the client's FIN.
+        let is_free = || client.namespace.enter(|| TcpStream::connect((to, 6379)));
+        let connection = node.eventually("a free port", || is_free().ok());
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        connection
+    };
+    for (to, port) in [(server.v4(), 40000), (server.v6(), 40001)] {
+        let ports = format!("net.ipv4.ip_local_port_range={port} {port}");
+        client.namespace.exec(["sysctl", "-qw", &ports]);
+        for _ in 0..20 {
+            let mut connection = connect(to);
+            connection.write_all(b"QUIT\r\n").unwrap();
+            // The server ends it first, so that the client's port is free.
+            let mut answer = String::new();
+            connection.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "+OK\r\n");
+        }
+        let mut connection = connect(to);
+        asks(&mut connection).unwrap();
+        // Until the switch has read all entries.
+        std::thread::sleep(Duration::from_secs(3));
+        let shown = session(&node, &connection);
+        assert_eq!((&shown["state"], &shown["offloaded"]), (&"established".into(), &true.into()));
+        asks(&mut connection).unwrap();
+    }
+}
+
+/// The switch reads of FINs that the kernel has forwarded.
+#[test]
+fn a_connection_that_ended_in_the_kernel_ends_in_the_switch() {
+    requires_the_machine!("redis-server");
+    let node = ClusterNode::start(&ON);
+    let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
+    let _redis = server.serve_redis();
+    let mut connection = connect_to_redis(&client, server.v4());
+    asks(&mut connection).unwrap();
+    let copy = connection.try_clone().unwrap();
+    connection.shutdown(std::net::Shutdown::Both).unwrap();
+    drop(connection);
+    node.eventually("the session's end", || {
+        (session(&node, &copy)["state"] == "ended").then_some(())
+    });
+    node.eventually("the end of its entries", || (connections(&node) == 0).then_some(()));
 }
 
 /// Handshakes that do not end take no room from others.
