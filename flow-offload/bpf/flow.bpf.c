@@ -42,8 +42,9 @@ typedef struct __sk_buff uplink_context;
 
 /* More fragments, and the place of this one. */
 #define FRAGMENT 0x3fff
-/* Ethernet, IPv6 and TCP without options: what has to be in one piece. */
-#define HEADERS (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
+/* Ethernet, IP and TCP without options: what has to be in one piece. */
+#define HEADERS_V4 (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct tcphdr))
+#define HEADERS_V6 (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
 /* In front of a frame in a tunnel: IP, UDP, VXLAN, and the frame's own Ethernet header. */
 #define VXLAN_HEADERS (sizeof(struct udphdr) + sizeof(struct vxlanhdr) + sizeof(struct ethhdr))
 #define FRONT_V4 (sizeof(struct iphdr) + VXLAN_HEADERS)
@@ -399,6 +400,22 @@ static __always_inline int pull(struct __sk_buff *skb, __u32 front, __u32 bytes)
 		return 0;
 	bytes += front;
 	return bpf_skb_pull_data(skb, skb->len < bytes ? skb->len : bytes);
+}
+
+/*
+ * Has a frame's headers in one piece. No more than that: segments that are still to be cut have little
+ * else in one piece, and what is pulled is copied out of the payload's pages.
+ */
+static __always_inline int pull_headers(struct __sk_buff *skb, __u32 front)
+{
+	struct ethhdr *ethernet;
+
+	if (pull(skb, front, HEADERS_V4))
+		return -1;
+	ethernet = behind((void *)(long)skb->data, front);
+	if ((void *)(ethernet + 1) > (void *)(long)skb->data_end)
+		return -1;
+	return ethernet->h_proto == bpf_htons(ETH_P_IPV6) ? pull(skb, front, HEADERS_V6) : 0;
 }
 
 /* The traffic class. */
@@ -768,7 +785,7 @@ static __always_inline int by_own_entry(struct __sk_buff *skb, const struct sett
 	int reason;
 	__u64 now;
 
-	if (pull(skb, 0, HEADERS))
+	if (pull_headers(skb, 0))
 		return REASON_MALFORMED;
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
@@ -819,9 +836,6 @@ int from_host(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Ethernet, IPv4 and TCP without options. */
-#define HEADERS_V4 (HEADERS - sizeof(struct ipv6hdr) + sizeof(struct iphdr))
-
 /* Forwards what arrived by the uplink by its entry; the reason if it has none that counts. */
 static __always_inline int by_entry(struct __sk_buff *skb, const struct settings *set, int *action)
 {
@@ -835,7 +849,7 @@ static __always_inline int by_entry(struct __sk_buff *skb, const struct settings
 	__u32 zero = 0;
 	__u64 now;
 
-	if (pull(skb, 0, HEADERS))
+	if (pull_headers(skb, 0))
 		return REASON_MALFORMED;
 	data = (void *)(long)skb->data;
 	end = (void *)(long)skb->data_end;
@@ -845,13 +859,7 @@ static __always_inline int by_entry(struct __sk_buff *skb, const struct settings
 	filter = bpf_map_lookup_elem(&uplink_settings, &zero);
 	if (filter && filter->vxlan_port &&
 	    read_tunnel(skb, filter->vxlan_port, data, end, &arrival)) {
-		/* No more than that: segments that are still to be cut have little else in one piece. */
-		if (pull(skb, arrival.front, HEADERS_V4))
-			return REASON_MALFORMED;
-		ethernet = behind((void *)(long)skb->data, arrival.front);
-		if ((void *)(ethernet + 1) > (void *)(long)skb->data_end)
-			return REASON_MALFORMED;
-		if (ethernet->h_proto == bpf_htons(ETH_P_IPV6) && pull(skb, arrival.front, HEADERS))
+		if (pull_headers(skb, arrival.front))
 			return REASON_MALFORMED;
 	} else {
 		arrival.front = 0;
