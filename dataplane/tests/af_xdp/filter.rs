@@ -173,6 +173,13 @@ fn later_fragments_go_where_their_first_went() {
             assert_eq!(case.takes(&fragment), taken, "{to}");
         }
     }
+    // For a pod also before the first: the kernel would send them on.
+    for (from, to) in [("192.0.2.9:53", "10.1.1.7:53"), ("[2001:db8::9]:53", "[fd01:1::7]:53")] {
+        let whole = packet::udp(from, to).payload(&[1; 3000]).ip_id(9);
+        for fragment in whole.fragments(1200).into_iter().rev() {
+            assert!(case.takes(&fragment), "{to}");
+        }
+    }
 }
 
 #[test]
