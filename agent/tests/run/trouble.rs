@@ -54,6 +54,23 @@ fn a_restarted_switch_takes_its_pods_up_with_their_policies() {
 }
 
 #[test]
+fn a_fifo_among_the_records_holds_up_no_start() {
+    let files = NodeFiles::new("fifo");
+    files.manifest("cluster.yaml", &cluster(&["db"]));
+    let records = files.socket().with_file_name("state").join("attachments");
+    std::fs::create_dir_all(&records).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(records.join("c-x:eth0.json")).status();
+    assert!(made.unwrap().success());
+    let (started, starts) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let node = Node::start(&files);
+        let _db = node.attach("db", DB);
+        started.send(node.ports().contains("default/db"))
+    });
+    assert_eq!(starts.recv_timeout(Duration::from_secs(60)), Ok(true));
+}
+
+#[test]
 fn hostile_requests_end_nothing() {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
