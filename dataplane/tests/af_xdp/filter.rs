@@ -108,6 +108,8 @@ fn an_uplink_takes_what_is_the_switchs_and_nothing_else() {
         case.expect(false, "the answer to the kernel's", &packet::pong(outside, node, 41, 1));
     }
     case.expect(false, "VXLAN to nobody's address", &packet::udp("192.0.2.9:1", "192.0.2.2:4789"));
+    let elsewhere = packet::udp("192.0.2.9:1", "192.0.2.2:40001");
+    case.expect(false, "a masqueraded port of nobody's address", &elsewhere);
     case.expect(true, "a node port", &packet::tcp("192.0.2.9:1", "192.0.2.1:30080").syn());
     case.expect(false, "its protocol", &packet::udp("192.0.2.9:1", "192.0.2.1:30080"));
     case.expect(false, "its family", &packet::udp("192.0.2.9:1", "192.0.2.1:30053"));
