@@ -17,8 +17,9 @@ use crate::lock;
 use crate::places::Places;
 use crate::published::Published;
 
-/// Places of the session table that one scan looks at.
+/// Places of the session table that one scan looks at, and those under one lock.
 const SCAN: u32 = 1 << 16;
+const PART: u32 = 1 << 9;
 /// Seconds that entries of a connection wait for its initiator's first packet behind the handshake.
 const HANDSHAKE_S: u32 = 2;
 
@@ -41,6 +42,8 @@ pub(crate) struct Connections {
     place: u32,
     pass: u64,
     read_at: Option<Instant>,
+    /// Readings begun so far.
+    readings: u64,
 }
 
 impl Connections {
@@ -87,34 +90,43 @@ impl Connections {
         self.followed.retain(|(other, _)| *other != number);
     }
 
-    /// Reads all entries, unless that was done a moment ago.
-    pub(crate) fn read_if_older(&mut self, shared: &Shared, age: Duration) {
+    /// Begins to read all entries, unless that was done a moment ago; whether it has begun.
+    pub(crate) fn begin_reading(&mut self, age: Duration) -> bool {
         if self.read_at.is_some_and(|at| at.elapsed() < age) {
-            return;
+            return false;
         }
         self.read_at = Some(Instant::now());
-        let each = |key: &FlowKey, entry: &FlowEntry| {
+        self.readings += 1;
+        true
+    }
+
+    /// Takes note of entries as they were in the reading that began last.
+    pub(crate) fn note(&mut self, shared: &Shared, entries: &[(FlowKey, Reading)]) {
+        for (key, reading) in entries {
             if let Some((id, direction)) = self.keys.get(key)
                 && let Some(installed) = self.installed.get_mut(id)
+                // An earlier connection between the same ends may have been read.
+                && installed.readings < self.readings
             {
-                installed.note(shared, id, *direction, Reading::of(entry), &mut self.of_ports);
+                installed.note(shared, id, *direction, *reading, &mut self.of_ports);
             }
-        };
-        if let Err(error) = shared.kernel.for_each_flow(each) {
-            tracing::warn!("{error}");
         }
     }
 
-    /// Looks at the next part of the session table.
-    pub(crate) fn scan(&mut self, shared: &Shared, published: &Published) {
-        let interfaces = lock(&shared.interfaces).clone();
+    /// Looks at the next part of the session table; whether the part that one tick looks at goes on.
+    pub(crate) fn scan(
+        &mut self,
+        shared: &Shared,
+        published: &Published,
+        interfaces: &AHashMap<PortId, u32>,
+    ) -> bool {
         let sessions = shared.switch.sessions();
         let now_s = shared.switch.now().seconds();
-        let places = self.place..self.place.saturating_add(SCAN);
+        let places = self.place..self.place.saturating_add(PART);
         let mut wanted = Vec::new();
         for found in sessions.founds(places.clone()) {
             if self.is_alive(&found, now_s) {
-                wanted.extend(self.candidate(shared, published, &interfaces, &found));
+                wanted.extend(self.candidate(shared, published, interfaces, &found));
             } else if self.places.has(found.id) {
                 self.remove(shared, &found.id);
             }
@@ -123,7 +135,9 @@ impl Connections {
         self.place = places.end;
         if self.place >= sessions.places_used() {
             self.end_pass(shared);
+            return false;
         }
+        !self.place.is_multiple_of(SCAN)
     }
 
     /// Enters the connections of these initiators, which their responders have just accepted.
@@ -140,7 +154,9 @@ impl Connections {
             let found = sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s);
             // A packet that is sent again is in the vector twice.
             let is_new = |found: &Found| wanted.iter().all(|(id, ..)| *id != found.id);
-            let found = found.filter(|it| it.forward && it.state().is_accepted() && is_new(it));
+            // One that comes late may have gone on.
+            let is_open = |it: &Found| it.state().is_accepted() || it.state().is_established();
+            let found = found.filter(|it| it.forward && is_open(it) && is_new(it));
             let candidate =
                 found.and_then(|it| self.candidate(shared, published, &interfaces, &it));
             wanted.extend(candidate);
@@ -270,7 +286,9 @@ impl Connections {
             for (direction, key) in keys.iter().enumerate() {
                 key.iter().for_each(|key| _ = self.keys.insert(*key, (*id, direction)));
             }
-            let read = self.installed.get(id).map_or_else(Default::default, |known| known.read);
+            let known = self.installed.get(id);
+            let read = known.map_or_else(Default::default, |known| known.read);
+            let readings = known.map_or(self.readings, |known| known.readings);
             let installed = Installed {
                 keys,
                 guards: guarded.guards,
@@ -278,6 +296,7 @@ impl Connections {
                 ports: made.ports,
                 tuples: *tuples,
                 read,
+                readings,
                 pass: self.pass,
             };
             self.installed.insert(*id, installed);

@@ -19,14 +19,14 @@ use ahash::AHashMap;
 use dataplane::port::Tag;
 use dataplane::port::af_xdp::UplinkFilter;
 use dataplane::session::SessionId;
-use dataplane::wire::Mac;
+use dataplane::wire::{Flow, Mac};
 use dataplane::{PortId, Snapshot, Switch};
 
 use crate::barrier::{Barrier, wait_for_programs};
 use crate::connections::Connections;
 use crate::follow::{Connection, Followed};
-use crate::installed::PortUsage;
-use crate::layout::{GUARD_PORTS, GUARDS, PORTS, PuntedPort};
+use crate::installed::{PortUsage, Reading};
+use crate::layout::{FlowEntry, FlowKey, GUARD_PORTS, GUARDS, PORTS, PuntedPort};
 use crate::published::Published;
 use crate::{Counters, Error, Kernel, lock};
 
@@ -65,6 +65,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// How often the entries are read, and how old what was read may be for whoever asks.
 const READ: Duration = Duration::from_secs(1);
 const FRESH: Duration = Duration::from_millis(100);
+/// Entries noted under one lock.
+const NOTED: usize = 256;
 /// Interval of checks that programs are where they belong.
 const GUARD: Duration = Duration::from_secs(1);
 /// How late a heartbeat may be without a grace.
@@ -89,6 +91,10 @@ pub(crate) struct Shared {
     /// Interfaces of pods where it was not.
     suspects: Mutex<Vec<u32>>,
     pub(crate) connections: Mutex<Connections>,
+    /// Initiators of connections that were accepted while `connections` was locked.
+    pub(crate) late: Mutex<Vec<Flow>>,
+    /// Held while all entries are read.
+    reading: Mutex<()>,
     /// Entries by their guards.
     guarded: Vec<AtomicU32>,
     barrier: Barrier,
@@ -117,6 +123,8 @@ impl Offload {
             pods: Mutex::default(),
             suspects: Mutex::default(),
             connections: Mutex::default(),
+            late: Mutex::default(),
+            reading: Mutex::default(),
             guarded: (0..guards).map(|_| AtomicU32::new(0)).collect(),
             barrier: Barrier::default(),
             refused: AtomicU64::new(0),
@@ -266,9 +274,8 @@ impl Offload {
 
     /// What the kernel has forwarded for each port since it was added; as of a moment ago.
     pub fn of_ports(&self) -> AHashMap<PortId, PortUsage> {
-        let mut connections = lock(&self.shared.connections);
-        connections.read_if_older(&self.shared, FRESH);
-        connections.of_ports().clone()
+        self.shared.read_if_older(FRESH);
+        lock(&self.shared.connections).of_ports().clone()
     }
 
     /// Frames of a port that were dropped because it had used up its share of the punt link.
@@ -279,9 +286,8 @@ impl Offload {
     /// Packets and bytes of the connections that the kernel forwards, of both directions; as of a
     /// moment ago.
     pub fn of_sessions(&self) -> AHashMap<SessionId, (u64, u64)> {
-        let mut connections = lock(&self.shared.connections);
-        connections.read_if_older(&self.shared, FRESH);
-        connections.of_sessions().collect()
+        self.shared.read_if_older(FRESH);
+        lock(&self.shared.connections).of_sessions().collect()
     }
 }
 
@@ -298,7 +304,7 @@ impl Drop for Offload {
         let shared = &self.shared;
         shared.beat_for(shared.options.grace, Duration::ZERO);
         wait_for_programs();
-        lock(&shared.connections).read_if_older(shared, Duration::ZERO);
+        shared.read_if_older(Duration::ZERO);
     }
 }
 
@@ -309,11 +315,8 @@ impl Shared {
         while !self.stop.load(Ordering::SeqCst) {
             self.beat();
             self.kernel.renew_shares();
-            let published = lock(&self.published).clone();
-            let mut connections = lock(&self.connections);
-            connections.read_if_older(self, READ);
-            connections.scan(self, &published);
-            drop(connections);
+            self.read_if_older(READ);
+            self.scan();
             if guarded.elapsed() >= GUARD {
                 self.measure(guarded.elapsed());
                 guarded = Instant::now();
@@ -324,6 +327,44 @@ impl Shared {
                 drop(self.kernel.restore_host());
             }
             std::thread::sleep(TICK);
+        }
+    }
+
+    /// Reads all entries, unless that was done a moment ago.
+    fn read_if_older(&self, age: Duration) {
+        // Readings are noted in their order.
+        let _one = lock(&self.reading);
+        if !lock(&self.connections).begin_reading(age) {
+            return;
+        }
+        let mut entries = Vec::new();
+        let each = |key: &FlowKey, entry: &FlowEntry| entries.push((*key, Reading::of(entry)));
+        if let Err(error) = self.kernel.for_each_flow(each) {
+            tracing::warn!("{error}");
+        }
+        for part in entries.chunks(NOTED) {
+            lock(&self.connections).note(self, part);
+            self.accept_late();
+        }
+    }
+
+    /// Looks at the next sessions. The lock is released every now and then, for handshakes.
+    fn scan(&self) {
+        let published = lock(&self.published).clone();
+        let interfaces = lock(&self.interfaces).clone();
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = lock(&self.connections).scan(self, &published, &interfaces);
+            self.accept_late();
+        }
+    }
+
+    /// Enters the connections whose worker found a lock taken.
+    fn accept_late(&self) {
+        let late = std::mem::take(&mut *lock(&self.late));
+        if !late.is_empty() {
+            let published = lock(&self.published).clone();
+            lock(&self.connections).accept(self, &published, &late);
         }
     }
 

@@ -14,7 +14,8 @@
 //! moment later. A port may be used again before: so the worker that takes a SYN from a pod looks whether
 //! the pod has ended the connection before it.
 //!
-//! The worker never waits. Where a lock is taken, the next scan enters the connection.
+//! The worker never waits. Where the connections are locked, whoever has locked them enters what came
+//! meanwhile.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -26,6 +27,9 @@ use dataplane::{Frame, Memory};
 use crate::engine::Shared;
 use crate::layout::FlowKey;
 use crate::lock;
+
+/// Connections that wait while others are locked; those beyond are entered by the next scan.
+const MOST_LATE: usize = 4096;
 
 /// What workers hand connections to, once flow offload runs.
 #[derive(Default)]
@@ -84,16 +88,21 @@ impl Handshakes {
     #[inline(never)]
     fn enter(&self, memory: &Memory, frames: &[Frame]) {
         let Some(shared) = self.0.get().and_then(Weak::upgrade) else { return };
-        let published = shared.published.try_lock().ok().map(|published| published.clone());
-        let (Some(published), Ok(mut connections)) = (published, shared.connections.try_lock())
-        else {
-            return;
-        };
         let accepting =
             frames.iter().map(|frame| memory.bytes(frame)).filter(|it| is_accepting(it));
         let initiators: Vec<Flow> =
             accepting.filter_map(|frame| Some(parse(frame).ok()?.flow.reversed())).collect();
-        connections.accept(&shared, &published, &initiators);
+        let published = shared.published.try_lock().ok().map(|published| published.clone());
+        match (published, shared.connections.try_lock()) {
+            (Some(published), Ok(mut connections)) => {
+                connections.accept(&shared, &published, &initiators);
+            }
+            _ => {
+                let mut late = lock(&shared.late);
+                let room = MOST_LATE.saturating_sub(late.len());
+                late.extend(initiators.into_iter().take(room));
+            }
+        }
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Installed {
     pub(crate) tuples: Tuples,
     /// The last reading of each direction.
     pub(crate) read: [Reading; 2],
+    /// Readings begun before it was entered.
+    pub(crate) readings: u64,
     /// The pass that saw the session last.
     pub(crate) pass: u64,
 }
@@ -124,6 +126,7 @@ mod tests {
             ports: known.ports,
             tuples: Tuples::plain(Flow::default()),
             read: Default::default(),
+            readings: 0,
             pass: 0,
         };
         assert!(installed.is_replaced_by(&made(7, [3, 4, 0], [2, 1, 1])), "generations alone");
