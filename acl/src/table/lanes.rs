@@ -15,6 +15,7 @@
 use super::lists::{ListId, NONE, Rows};
 use super::plan::{BothEnds, ByEnds, Decide, Parts};
 use super::transport::TransportClasses;
+use super::tuples::Vector;
 use crate::Key;
 use crate::simd::lanes::{IN_FLIGHT, LANES, Lanes, STEPS, splat, store, store_some};
 use crate::simd::{Form, form};
@@ -30,14 +31,6 @@ pub(super) fn look_up(parts: &Parts, keys: &[Key], found: &mut [u32]) -> bool {
         unsafe { parts.ends.lookup_lanes(of, rows, keys, found) };
     }
     can
-}
-
-/// What probes of tuples need to know of all keys of a vector.
-pub(super) struct Vector {
-    /// Where the records of sources and destinations are.
-    pub(super) records: [[[u32; LANES]; STEPS]; 2],
-    /// Transport classes.
-    pub(super) classes: [[u32; LANES]; STEPS],
 }
 
 const NOTHING: [[u32; LANES]; STEPS] = [[0; LANES]; STEPS];

@@ -11,11 +11,18 @@ use super::Tuples;
 use crate::simd::VECTOR;
 use crate::simd::lanes::{IN_FLIGHT, LANES, STEPS, load, multiples, plus, splat, store, words};
 use crate::table::field::Field;
-use crate::table::lanes::Vector;
 use crate::table::lists::{NONE, Rows};
 
 /// Places of keys in a vector, and room behind the last of them for a register.
 type Places = [u32; VECTOR + LANES];
+
+/// What probes of tuples need to know of all keys of a vector.
+pub(in crate::table) struct Vector {
+    /// Where the records of sources and destinations are.
+    pub(in crate::table) records: [[[u32; LANES]; STEPS]; 2],
+    /// Transport classes.
+    pub(in crate::table) classes: [[u32; LANES]; STEPS],
+}
 
 impl Tuples {
     /// Takes the first rules of all tuples, one tuple after the other, for so many steps of keys whose fields

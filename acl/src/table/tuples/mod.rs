@@ -23,6 +23,8 @@ use super::field::{Both, Field};
 use super::lists::{Effective, ListId, MakeLists};
 use super::transport::TooMany;
 use hash::Cells;
+#[cfg(target_arch = "x86_64")]
+pub(super) use lanes::Vector;
 pub(super) use merge::MOST;
 use merge::Pair;
 
