@@ -146,7 +146,7 @@ impl Connections {
         if self.keys.len() >= shared.options.entries as usize / 2 {
             return;
         }
-        let interfaces = lock(&shared.interfaces);
+        let interfaces = lock(&shared.interfaces).clone();
         let sessions = shared.switch.sessions();
         let now_s = shared.switch.now().seconds();
         let mut wanted: Vec<Candidate> = Vec::new();

@@ -72,6 +72,9 @@ const GUARD: Duration = Duration::from_secs(1);
 /// How late a heartbeat may be without a grace.
 const LATE: Duration = Duration::from_millis(500);
 
+/// Connections that are entered in one go; handshakes wait meanwhile.
+const ACCEPTED: usize = 256;
+
 /// Flow offload, running. Dropping it stops the threads; the programs and what is in their maps
 /// stay, for as long as the grace lasts.
 pub struct Offload {
@@ -85,7 +88,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) published: Mutex<Published>,
     /// Number of the interface of each port.
-    pub(crate) interfaces: Mutex<AHashMap<PortId, u32>>,
+    pub(crate) interfaces: Mutex<Arc<AHashMap<PortId, u32>>>,
     /// The same of pods alone, whose program must be the first there.
     pods: Mutex<AHashMap<PortId, u32>>,
     /// Interfaces of pods where it was not.
@@ -154,7 +157,7 @@ impl Offload {
         let queue = u32::from(id.0) % self.shared.options.queues.max(1);
         let port = PuntedPort { ifindex, tag: tag.bytes(), mac, queue };
         self.shared.kernel.add_port(id, &port)?;
-        lock(&self.shared.interfaces).insert(id, ifindex);
+        Arc::make_mut(&mut lock(&self.shared.interfaces)).insert(id, ifindex);
         lock(&self.shared.pods).insert(id, ifindex);
         Ok(())
     }
@@ -186,7 +189,7 @@ impl Offload {
     pub fn add_wire(&self, id: PortId, ifindex: u32) {
         self.forget(id);
         lock(&self.shared.connections).forget_port(id);
-        lock(&self.shared.interfaces).insert(id, ifindex);
+        Arc::make_mut(&mut lock(&self.shared.interfaces)).insert(id, ifindex);
     }
 
     /// Lets what the cluster node's kernel sends by `kernel_end`, its end of the host port, enter as
@@ -202,7 +205,7 @@ impl Offload {
     pub fn remove_port(&self, id: PortId) {
         self.forget(id);
         self.shared.kernel.remove_port(id);
-        lock(&self.shared.interfaces).remove(&id);
+        Arc::make_mut(&mut lock(&self.shared.interfaces)).remove(&id);
         lock(&self.shared.pods).remove(&id);
     }
 
@@ -362,9 +365,9 @@ impl Shared {
     /// Enters the connections whose worker found a lock taken.
     fn accept_late(&self) {
         let late = std::mem::take(&mut *lock(&self.late));
-        if !late.is_empty() {
+        for part in late.chunks(ACCEPTED) {
             let published = lock(&self.published).clone();
-            lock(&self.connections).accept(self, &published, &late);
+            lock(&self.connections).accept(self, &published, part);
         }
     }
 

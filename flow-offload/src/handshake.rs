@@ -14,8 +14,8 @@
 //! moment later. A port may be used again before: so the worker that takes a SYN from a pod looks whether
 //! the pod has ended the connection before it.
 //!
-//! The worker never waits. Where the connections are locked, whoever has locked them enters what came
-//! meanwhile.
+//! The worker never waits. Where the connections are locked, the thread that scans them enters what came
+//! meanwhile, in its next step.
 
 use std::sync::{Arc, OnceLock, Weak};
 

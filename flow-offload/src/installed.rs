@@ -76,7 +76,9 @@ impl Installed {
         of_ports: &mut AHashMap<PortId, PortUsage>,
     ) {
         let before = std::mem::replace(&mut self.read[direction], now);
-        if now.used_ns <= before.used_ns && now.packets == before.packets {
+        // A program may be between a FIN and its count while the entry is read.
+        let is_used = now.used_ns > before.used_ns || now.packets != before.packets;
+        if !is_used && now.had_fin == before.had_fin {
             return;
         }
         let packets = now.packets.saturating_sub(before.packets);
