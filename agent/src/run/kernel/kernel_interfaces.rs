@@ -106,7 +106,11 @@ impl Interfaces for KernelInterfaces {
         let host_port = HostPortConfig::default();
         let is_host_port = interface == host_port.switch_interface;
         let kernel_end = match is_host_port {
-            true => self.netlink.link(&host_port.host_interface).ok().map(|link| link.index),
+            true => {
+                let link = self.netlink.link(&host_port.host_interface);
+                // The cluster node's own packets stay with the switch then.
+                link.inspect_err(|error| tracing::warn!("{error}")).ok().map(|link| link.index)
+            }
             false => None,
         };
         // An earlier process may have used flow offload.
