@@ -91,7 +91,7 @@ impl Namespace {
         command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// Whether `to` answers one of the echo requests of two seconds.
+    /// Whether `to` answers an echo request, which is sent once, within three seconds.
     pub fn pings(&self, to: &str) -> bool {
         pings(&self.name, to)
     }
@@ -105,13 +105,13 @@ impl Namespace {
     }
 }
 
-/// Whether `to` answers one of the echo requests of two seconds from the namespace with this name. A
-/// busy machine may lose or delay one of them.
+/// Whether `to` answers an echo request from the namespace with this name, which is sent once, within
+/// three seconds.
 ///
 /// # Panics
 /// If `ping` cannot be started.
 pub fn pings(namespace: &str, to: &str) -> bool {
-    let ping = ["netns", "exec", namespace, "ping", "-c", "1", "-i", "0.3", "-w", "2", to];
+    let ping = ["netns", "exec", namespace, "ping", "-c", "1", "-W", "3", to];
     Command::new("ip").args(ping).output().expect("ping").status.success()
 }
 
