@@ -329,8 +329,8 @@ endpoints:
 ports: [{port: 80}]
 "#;
 
-    fn hinted(node: &str, zone: &str, nodes: &str) -> Arc<View> {
-        view(&HINTED.replace("NODES", nodes).replace("NODE", node).replace("ZONE", zone))
+    fn hinted(node: &str, zone: &str, nodes: &str) -> String {
+        HINTED.replace("NODES", nodes).replace("NODE", node).replace("ZONE", zone)
     }
 
     #[test]
@@ -339,8 +339,9 @@ ports: [{port: 80}]
             let services = ServiceMaker::default().services(view, node);
             addresses(entry(&services, "10.96.0.1").backends(false)).join(" ")
         };
-        let chosen =
-            |node: &str, zone: &str, nodes: &str| addresses_in(&hinted(node, zone, nodes), node);
+        let chosen = |node: &str, zone: &str, nodes: &str| {
+            addresses_in(&view(&hinted(node, zone, nodes)), node)
+        };
         let for_node1 = ", forNodes: [{name: node1}]";
         assert_eq!(chosen("node1", "c", for_node1), "10.1.0.2:80");
         assert_eq!(chosen("node3", "a", for_node1), "10.3.0.2:80");
@@ -358,8 +359,8 @@ ports: [{port: 80}]
                 "10.3.0.2:80",
             ),
         ] {
-            let text = HINTED.replace("NODES", "").replace("NODE", "node4").replace("ZONE", "c");
-            let text = text.replace("endpoints:\n", &format!("endpoints:\n- {more}\n"));
+            let text = hinted("node4", "c", "")
+                .replace("endpoints:\n", &format!("endpoints:\n- {more}\n"));
             assert_eq!(addresses_in(&view(&text), "node4"), chosen);
         }
     }
@@ -433,7 +434,7 @@ status: {podIPs: [{ip: 10.1.0.2}, {ip: "fd01::2"}]}
     #[test]
     fn a_changed_zone_changes_the_choice() {
         let (mut maker, mut zoned) =
-            (ServiceMaker::default(), View::clone(&hinted("node4", "a", "")));
+            (ServiceMaker::default(), View::clone(&view(&hinted("node4", "a", ""))));
         let mut chosen = |zone: &str| {
             let node = control::ClusterNode { zone: Some(zone.into()), ..Default::default() };
             zoned.nodes = Arc::new([(Arc::from("node4"), Arc::new(node))].into());

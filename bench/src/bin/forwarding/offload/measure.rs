@@ -26,32 +26,26 @@ impl Connection {
     }
 }
 
+/// Cores of the ends of a stream, as an option of iperf3: any of them, or one for the sender and
+/// one for the receiver, where the forwarder has no core of its own.
+pub(super) const ANY_CORE: &str = "";
+pub(super) const CORE_EACH: &str = "-A 0,1";
+
 /// Gigabits of payload a second between the pods' kernels, and what all cores spend on a gigabyte.
-pub(super) fn stream(forwarder: Forwarder) -> Result<(f64, f64)> {
+pub(super) fn stream(forwarder: Forwarder, way: &Connection, cores: &str) -> Result<(f64, f64)> {
     let rig = Rig::new(1500, 0);
-    let running = forwarder.start(&rig, 0)?;
-    let measured = stream_between(&rig.a, &rig.b, RECEIVER, "");
+    let running = forwarder.start_beside(&rig, way.beside)?;
+    let measured = stream_between(&rig.a, &rig.b, way.to, cores);
     drop(running);
     measured
-}
-
-/// The rate alone of flow offload, which costs no core of its own: the sender stays on core 0, the
-/// receiver on core 1, so that the rates of one path are alike.
-pub(super) fn pinned_stream(way: &Connection) -> Result<f64> {
-    let rig = Rig::new(1500, 0);
-    let running = Forwarder::Offload.start_beside(&rig, way.beside)?;
-    let measured = stream_between(&rig.a, &rig.b, way.to, "-A 0,1");
-    drop(running);
-    Ok(measured?.0)
 }
 
 /// The same between pods of two cluster nodes, in a tunnel or routed.
 pub(super) fn stream_of_nodes(between: Between, tunnel: bool) -> Result<(f64, f64)> {
     let nodes = between.start(tunnel)?;
-    stream_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2), "")
+    stream_between(&nodes.pods[0], &nodes.pods[1], &pod_address(2), ANY_CORE)
 }
 
-/// `cores`: the option of iperf3 for the cores of both ends.
 fn stream_between(
     from: &Namespace,
     to: &Namespace,

@@ -18,8 +18,8 @@ use testkit::{has_program, is_root};
 use super::Result;
 pub(crate) use ends::run as run_end;
 use measure::{
-    Connection, direct_round_trips, pinned_stream, requests, round_trips, small_datagrams, stream,
-    stream_of_nodes,
+    ANY_CORE, CORE_EACH, Connection, direct_round_trips, requests, round_trips, small_datagrams,
+    stream, stream_of_nodes,
 };
 
 /// Rounds, where nothing else is said: about two minutes each.
@@ -95,7 +95,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
                 eprintln!("round {round} of {rounds}: {what}, {}", forwarder.name());
             };
             progress("TCP");
-            let (rate, seconds) = stream(*forwarder)?;
+            let (rate, seconds) = stream(*forwarder, &Connection::direct(), ANY_CORE)?;
             ways[0].figures[place].add(rate);
             ways[1].figures[place].add(seconds);
             progress("UDP");
@@ -115,7 +115,7 @@ pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
             eprintln!("round {round} of {rounds}: {}", variant.name);
             let way = Connection { to: variant.to, beside: variant.beside };
             variant.requests.add(requests(Forwarder::Offload, &way)?.rate);
-            variant.rates.add(pinned_stream(&way)?);
+            variant.rates.add(stream(Forwarder::Offload, &way, CORE_EACH)?.0);
         }
     }
     print_rows(&forwarders, &ways);
