@@ -171,7 +171,7 @@ fn a_configuration_that_cannot_be_used_names_its_file() {
     assert!(absent.contains("/nowhere/ca") || absent.contains("user"), "{absent}");
 }
 
-/// Somebody who may write into the folder of the token holds up nothing.
+/// Opening a FIFO would block until another process writes to it.
 #[test]
 fn a_fifo_as_kubeconfig_or_token_is_refused_and_not_waited_for() {
     let folder = TempDir::new("access-fifo");

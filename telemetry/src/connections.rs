@@ -92,7 +92,8 @@ mod tests {
         Some(SocketAddr::new(text.parse().unwrap(), 1))
     }
 
-    /// Serves a connection that ends when it is aborted; a guard of it tells.
+    /// Serves a connection that ends only when it is aborted. The returned `Arc` has one reference left
+    /// then.
     fn open(connections: &mut Connections, at: &str) -> (Arc<()>, Admitted) {
         let (alive, mut admitted) = (Arc::new(()), Admitted::default());
         let held = Arc::clone(&alive);

@@ -143,7 +143,8 @@ pub(super) struct Rows {
 /// Most cells of plain rows: 4 MiB. What they save in loads is more than they cost in cache misses.
 pub(super) const PLAIN: usize = 1 << 21;
 
-/// No rule, as a cell of a plain row. Rules are below, so that the sign tells them apart.
+/// The cell of a plain row that holds no rule. Rules are below [`PLAIN_RULES`]: sign extension turns
+/// this cell into [`NONE`], and keeps rules as they are.
 const NO_RULE: u16 = u16::MAX;
 const PLAIN_RULES: u32 = 1 << 15;
 

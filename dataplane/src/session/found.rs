@@ -16,7 +16,8 @@ impl SessionId {
         self.index
     }
 
-    /// Low bits of what tells it from sessions at its place before; never 0.
+    /// The low half of its sequence, which differs from that of the sessions before it at this place.
+    /// Never 0: the sequence of a session is odd.
     pub fn mark(self) -> u32 {
         self.sequence as u32
     }

@@ -10,6 +10,7 @@ pub struct Owner(pub(super) u16);
 
 /// Numbers from here on are remote owners'.
 pub(super) const REMOTE: u16 = 0x8000;
+
 impl Owner {
     /// No owner: a session of an earlier process, until its initiator's next packet.
     pub const NONE: Self = Self(u16::MAX);

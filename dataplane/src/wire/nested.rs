@@ -21,7 +21,8 @@ const LEAST: usize = ip::V4_HEADER + UDP_HEADER;
 /// Ethernet inside of a tunnel: "transparent Ethernet bridging".
 const ETHERTYPE_ETHERNET: u16 = 0x6558;
 
-/// Whether a packet may carry a tunnel's: most packets are TCP or short.
+/// Whether a packet may contain another one with a partial checksum. Most packets are TCP or short,
+/// and do not.
 #[inline]
 pub(crate) fn may_have(headers: &Headers) -> bool {
     headers.flow.protocol != protocol::TCP
