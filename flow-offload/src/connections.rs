@@ -8,12 +8,12 @@ use dataplane::PortId;
 use dataplane::session::{Found, SessionId, TupleOrigin, Tuples};
 use dataplane::wire::{Flow, protocol};
 
-use crate::engine::Shared;
+use crate::connection::{Connection, Wanted};
+use crate::context::Context;
 use crate::entries::{Entries, Surroundings, entries};
-use crate::follow::{Connection, Wanted};
+
 use crate::installed::{Installed, PortUsage, Reading};
 use crate::layout::{FlowEntry, FlowKey};
-use crate::lock;
 use crate::places::Places;
 use crate::published::Published;
 
@@ -41,6 +41,8 @@ pub(crate) struct Connections {
     follow_next: u64,
     place: u32,
     pass: u64,
+    /// Sessions that the last pass has not seen, and whose entries are still to be removed.
+    ended: Vec<SessionId>,
     read_at: Option<Instant>,
     /// Readings begun so far.
     readings: u64,
@@ -71,7 +73,7 @@ impl Connections {
     /// them in; its number, and whether there were any.
     pub(crate) fn follow(
         &mut self,
-        shared: &Shared,
+        context: &Context,
         published: &Published,
         wanted: Wanted,
     ) -> (u64, bool) {
@@ -80,7 +82,7 @@ impl Connections {
             .iter()
             .filter(|(_, it)| wanted(&Connection::of(published, it.ports, &it.tuples)));
         let chosen: Vec<SessionId> = chosen.map(|(id, _)| *id).collect();
-        chosen.iter().for_each(|id| self.remove(shared, id));
+        chosen.iter().for_each(|id| self.remove(context, id));
         self.follow_next += 1;
         self.followed.push((self.follow_next, wanted));
         (self.follow_next, !chosen.is_empty())
@@ -101,54 +103,67 @@ impl Connections {
     }
 
     /// Takes note of entries as they were in the reading that began last.
-    pub(crate) fn note(&mut self, shared: &Shared, entries: &[(FlowKey, Reading)]) {
+    pub(crate) fn note(&mut self, context: &Context, entries: &[(FlowKey, Reading)]) {
         for (key, reading) in entries {
             if let Some((id, direction)) = self.keys.get(key)
                 && let Some(installed) = self.installed.get_mut(id)
                 // An earlier connection between the same ends may have been read.
                 && installed.readings < self.readings
             {
-                installed.note(shared, id, *direction, *reading, &mut self.of_ports);
+                installed.note(&context.switch, id, *direction, *reading, &mut self.of_ports);
             }
         }
     }
 
-    /// Looks at the next part of the session table; whether the part that one tick looks at goes on.
+    /// Looks at the next part of the session table, or removes the entries of some sessions that are gone;
+    /// whether the part that one tick looks at goes on.
     pub(crate) fn scan(
         &mut self,
-        shared: &Shared,
+        context: &Context,
         published: &Published,
         interfaces: &AHashMap<PortId, u32>,
     ) -> bool {
-        let sessions = shared.switch.sessions();
-        let now_s = shared.switch.now().seconds();
+        if !self.ended.is_empty() {
+            let rest = self.ended.len().saturating_sub(PART as usize);
+            for id in self.ended.split_off(rest) {
+                self.remove(context, &id);
+            }
+            return rest > 0;
+        }
+        let sessions = context.switch.sessions();
+        let now_s = context.switch.now().seconds();
         let places = self.place..self.place.saturating_add(PART);
         let mut wanted = Vec::new();
         for found in sessions.founds(places.clone()) {
             if self.is_alive(&found, now_s) {
-                wanted.extend(self.candidate(shared, published, interfaces, &found));
+                wanted.extend(self.candidate(context, published, interfaces, &found));
             } else if self.places.has(found.id) {
-                self.remove(shared, &found.id);
+                self.remove(context, &found.id);
             }
         }
-        self.install(shared, &wanted);
+        self.install(context, &wanted);
         self.place = places.end;
         if self.place >= sessions.places_used() {
-            self.end_pass(shared);
-            return false;
+            self.end_pass();
+            return !self.ended.is_empty();
         }
         !self.place.is_multiple_of(SCAN)
     }
 
     /// Enters the connections of these initiators, which their responders have just accepted.
-    pub(crate) fn accept(&mut self, shared: &Shared, published: &Published, initiators: &[Flow]) {
+    pub(crate) fn accept(
+        &mut self,
+        context: &Context,
+        published: &Published,
+        interfaces: &AHashMap<PortId, u32>,
+        initiators: &[Flow],
+    ) {
         // The other half is for connections that have shown that they last.
-        if self.keys.len() >= shared.options.entries as usize / 2 {
+        if self.keys.len() >= context.options.entries as usize / 2 {
             return;
         }
-        let interfaces = lock(&shared.interfaces).clone();
-        let sessions = shared.switch.sessions();
-        let now_s = shared.switch.now().seconds();
+        let sessions = context.switch.sessions();
+        let now_s = context.switch.now().seconds();
         let mut wanted: Vec<Candidate> = Vec::new();
         for flow in initiators {
             let found = sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s);
@@ -158,16 +173,26 @@ impl Connections {
             let is_open = |it: &Found| it.state().is_accepted() || it.state().is_established();
             let found = found.filter(|it| it.forward && is_open(it) && is_new(it));
             let candidate =
-                found.and_then(|it| self.candidate(shared, published, &interfaces, &it));
+                found.and_then(|it| self.candidate(context, published, interfaces, &it));
             wanted.extend(candidate);
         }
-        self.install(shared, &wanted);
+        self.install(context, &wanted);
     }
 
-    /// Takes back the entries of a connection that its initiator has ended, which enters by this key.
-    pub(crate) fn end(&mut self, shared: &Shared, key: &FlowKey) {
-        if let Some((id, _)) = self.keys.get(key).copied() {
-            self.remove(shared, &id);
+    /// Takes note of what the entries of a connection counted, which enters by this key, and takes them back
+    /// if both ends have closed it.
+    pub(crate) fn end_if_over(&mut self, context: &Context, key: &FlowKey) {
+        let Some((id, _)) = self.keys.get(key).copied() else { return };
+        let Some(installed) = self.installed.get_mut(&id) else { return };
+        for (direction, key) in installed.keys.into_iter().enumerate() {
+            if let Some(entry) = key.and_then(|key| context.kernel.flow(&key)) {
+                let read = Reading::of(&entry);
+                installed.note(&context.switch, &id, direction, read, &mut self.of_ports);
+            }
+        }
+        let found = context.switch.sessions().found(id);
+        if found.is_none_or(|found| found.state().is_over()) {
+            self.remove(context, &id);
         }
     }
 
@@ -179,7 +204,7 @@ impl Connections {
     /// The entries of a connection that has none that count, if it may have any.
     fn candidate(
         &mut self,
-        shared: &Shared,
+        context: &Context,
         published: &Published,
         interfaces: &AHashMap<PortId, u32>,
         found: &Found,
@@ -191,7 +216,7 @@ impl Connections {
         {
             return None;
         }
-        let sessions = shared.switch.sessions();
+        let sessions = context.switch.sessions();
         let tuples = sessions.tuples(found)?;
         let around = Surroundings {
             interface: &|port| interfaces.get(&port).copied(),
@@ -204,7 +229,7 @@ impl Connections {
             return None;
         }
         if self.installed.get(&found.id).is_some_and(|it| !it.is_replaced_by(&made)) {
-            self.remove(shared, &found.id);
+            self.remove(context, &found.id);
         }
         let keys = made.keys();
         // A connection before it, between the same ends, whose end was not seen yet.
@@ -212,7 +237,7 @@ impl Connections {
             if let Some((earlier, _)) = self.keys.get(&key).copied()
                 && earlier != found.id
             {
-                self.remove(shared, &earlier);
+                self.remove(context, &earlier);
             }
         }
         Some((found.id, tuples, made))
@@ -243,7 +268,7 @@ impl Connections {
         }
     }
 
-    fn install(&mut self, shared: &Shared, wanted: &[Candidate]) {
+    fn install(&mut self, context: &Context, wanted: &[Candidate]) {
         if wanted.is_empty() {
             return;
         }
@@ -253,7 +278,7 @@ impl Connections {
             // What was counted goes on. (The old entry counts no more: its generations are old.)
             let known = self.installed.get(id);
             for (key, entry) in made.both.iter().flatten() {
-                let old = known.and_then(|_| shared.kernel.flow(key)).unwrap_or_default();
+                let old = known.and_then(|_| context.kernel.flow(key)).unwrap_or_default();
                 let Reading { packets, bytes, used_ns, had_fin } = Reading::of(&old);
                 keys.push(*key);
                 values.push(FlowEntry { packets, bytes, used_ns, had_fin, ..*entry });
@@ -261,10 +286,10 @@ impl Connections {
             // Before they are entered: whoever changes a generation after this waits for programs
             // that use them, and whoever has changed it before has made them void.
             if known.is_none() {
-                shared.count(&made.guarded().guards, 1);
+                context.count(&made.guarded().guards, 1);
             }
         }
-        let mut room = shared.kernel.put_flows(&keys, &values);
+        let mut room = context.kernel.put_flows(&keys, &values);
         for (id, tuples, made) in wanted {
             let (keys, guarded) = (made.keys(), made.guarded());
             let count = keys.iter().flatten().count();
@@ -272,13 +297,13 @@ impl Connections {
                 // One may have got in.
                 room = 0;
                 for key in keys.iter().flatten() {
-                    drop(shared.kernel.remove_flow(key));
+                    drop(context.kernel.remove_flow(key));
                     self.keys.remove(key);
                 }
-                shared.count(&guarded.guards, -1);
+                context.count(&guarded.guards, -1);
                 self.installed.remove(id);
                 self.places.remove(*id);
-                shared.refused.fetch_add(1, Ordering::Relaxed);
+                context.refused.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             room -= count;
@@ -304,30 +329,29 @@ impl Connections {
         }
     }
 
-    fn remove(&mut self, shared: &Shared, id: &SessionId) {
+    fn remove(&mut self, context: &Context, id: &SessionId) {
         let Some(mut installed) = self.installed.remove(id) else { return };
         self.places.remove(*id);
         for (direction, key) in installed.keys.into_iter().enumerate() {
             let Some(key) = key else { continue };
             self.keys.remove(&key);
-            match shared.kernel.remove_flow(&key) {
+            match context.kernel.remove_flow(&key) {
                 Ok(Some(last)) => {
                     let read = Reading::of(&last);
-                    installed.note(shared, id, direction, read, &mut self.of_ports);
+                    installed.note(&context.switch, id, direction, read, &mut self.of_ports);
                 }
                 Ok(None) => {}
                 Err(error) => tracing::warn!("{error}"),
             }
         }
-        shared.count(&installed.guards, -1);
+        context.count(&installed.guards, -1);
     }
 
-    /// Removes the entries of sessions that the whole table has no more.
-    fn end_pass(&mut self, shared: &Shared) {
+    /// Notes the sessions with entries that the whole table has no more.
+    fn end_pass(&mut self) {
         let pass = self.pass;
         let ended = self.installed.iter().filter(|(_, it)| it.pass != pass).map(|(id, _)| *id);
-        let ended: Vec<SessionId> = ended.collect();
-        ended.iter().for_each(|id| self.remove(shared, id));
+        self.ended = ended.collect();
         self.unanswered.retain(|_, (_, seen)| *seen == pass);
         (self.place, self.pass) = (0, pass + 1);
     }

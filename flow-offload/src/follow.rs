@@ -2,58 +2,25 @@
 
 use std::sync::{Arc, Weak};
 
-use dataplane::PortId;
-use dataplane::session::Tuples;
-use dataplane::wire::Flow;
-
-use crate::engine::Shared;
+use crate::engine::Engine;
 use crate::lock;
-use crate::published::Published;
-
-/// A connection that may be followed.
-#[derive(Clone, Copy, Debug)]
-pub struct Connection<'a> {
-    /// Names of the initiator's port and the responder's.
-    pub ports: [&'a str; 2],
-    /// Tuples of its packets at either end.
-    pub tuples: &'a Tuples,
-}
-
-impl<'a> Connection<'a> {
-    pub(crate) fn of(published: &'a Published, ports: [PortId; 2], tuples: &'a Tuples) -> Self {
-        let name = |id| published.snapshot.port(id).map_or("", |port| &*port.name);
-        Self { ports: ports.map(name), tuples }
-    }
-
-    /// Both directions: the ports that packets enter and leave by, and what they show there.
-    pub fn directions(&self) -> [([&'a str; 2], [Flow; 2]); 2] {
-        let [initiator, responder] = self.ports;
-        let Tuples { initiator: original, responder: translated, .. } = *self.tuples;
-        [
-            ([initiator, responder], [original, translated]),
-            ([responder, initiator], [translated.reversed(), original.reversed()]),
-        ]
-    }
-}
-
-pub(crate) type Wanted = Box<dyn Fn(&Connection<'_>) -> bool + Send + Sync>;
 
 /// Keeps connections out of the kernel's hands until it is dropped.
 pub struct Followed {
-    shared: Weak<Shared>,
+    engine: Weak<Engine>,
     number: u64,
 }
 
 impl Followed {
-    pub(crate) fn new(shared: &Arc<Shared>, number: u64) -> Self {
-        Self { shared: Arc::downgrade(shared), number }
+    pub(crate) fn new(engine: &Arc<Engine>, number: u64) -> Self {
+        Self { engine: Arc::downgrade(engine), number }
     }
 }
 
 impl Drop for Followed {
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.upgrade() {
-            lock(&shared.connections).unfollow(self.number);
+        if let Some(engine) = self.engine.upgrade() {
+            lock(&engine.connections).unfollow(self.number);
         }
     }
 }

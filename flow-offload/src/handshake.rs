@@ -24,7 +24,7 @@ use dataplane::session::TupleOrigin;
 use dataplane::wire::{Flow, parse, protocol, tcp_flags};
 use dataplane::{Frame, Memory};
 
-use crate::engine::Shared;
+use crate::engine::Engine;
 use crate::layout::FlowKey;
 use crate::lock;
 
@@ -33,13 +33,13 @@ const MOST_LATE: usize = 4096;
 
 /// What workers hand connections to, once flow offload runs.
 #[derive(Default)]
-pub(crate) struct Handshakes(OnceLock<Weak<Shared>>);
+pub(crate) struct Handshakes(OnceLock<Weak<Engine>>);
 
 impl Handshakes {
     /// Has connections entered from now on.
-    pub(crate) fn serve(&self, shared: &Arc<Shared>) {
+    pub(crate) fn serve(&self, engine: &Arc<Engine>) {
         // Flow offload starts once over a loaded program.
-        let _ = self.0.set(Arc::downgrade(shared));
+        let _ = self.0.set(Arc::downgrade(engine));
     }
 
     /// Ends the connections that these frames of pods, which were just taken, replace.
@@ -52,25 +52,28 @@ impl Handshakes {
 
     #[inline(never)]
     fn replace(&self, memory: &Memory, frame: &Frame) {
-        let Some(shared) = self.0.get().and_then(Weak::upgrade) else { return };
+        let Some(engine) = self.0.get().and_then(Weak::upgrade) else { return };
         let (Some(tag), Ok(headers)) = (Tag::of(memory, frame), parse(memory.bytes(frame))) else {
             return;
         };
-        let Some(ifindex) = lock(&shared.interfaces).get(&tag.port()).copied() else { return };
+        let Some(ifindex) = lock(&engine.interfaces).get(&tag.port()).copied() else { return };
         let (flow, key) = (&headers.flow, FlowKey::new(ifindex, &headers.flow));
-        let mut connections = shared.connections.try_lock().ok();
+        let mut connections = engine.connections.try_lock().ok();
         if connections.as_ref().is_some_and(|it| !it.has(&key)) {
             return;
         }
-        if shared.kernel.flow(&key).is_none_or(|entry| entry.had_fin == 0) {
+        let context = &engine.context;
+        if context.kernel.flow(&key).is_none_or(|entry| entry.had_fin == 0) {
             return;
         }
-        match &mut connections {
-            Some(connections) => connections.end(&shared, &key),
-            // The packets that it counted last are lost.
-            None => drop(shared.kernel.remove_flow(&key)),
+        if let Some(connections) = &mut connections {
+            // The graph knows then whether this opens another connection.
+            return connections.end_if_over(context, &key);
         }
-        let (sessions, now_s) = (shared.switch.sessions(), shared.switch.now().seconds());
+        // What it counted last is lost, and whether the responder has ended it as well is not known: nobody
+        // but its own pod can end it so.
+        drop(context.kernel.remove_flow(&key));
+        let (sessions, now_s) = (context.switch.sessions(), context.switch.now().seconds());
         let found = sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s);
         if let Some(found) = found.filter(|it| it.forward) {
             sessions.end(&found);
@@ -87,18 +90,19 @@ impl Handshakes {
 
     #[inline(never)]
     fn enter(&self, memory: &Memory, frames: &[Frame]) {
-        let Some(shared) = self.0.get().and_then(Weak::upgrade) else { return };
+        let Some(engine) = self.0.get().and_then(Weak::upgrade) else { return };
         let accepting =
             frames.iter().map(|frame| memory.bytes(frame)).filter(|it| is_accepting(it));
         let initiators: Vec<Flow> =
             accepting.filter_map(|frame| Some(parse(frame).ok()?.flow.reversed())).collect();
-        let published = shared.published.try_lock().ok().map(|published| published.clone());
-        match (published, shared.connections.try_lock()) {
+        let published = engine.published.try_lock().ok().map(|published| published.clone());
+        let interfaces = lock(&engine.interfaces).clone();
+        match (published, engine.connections.try_lock()) {
             (Some(published), Ok(mut connections)) => {
-                connections.accept(&shared, &published, &initiators);
+                connections.accept(&engine.context, &published, &interfaces, &initiators);
             }
             _ => {
-                let mut late = lock(&shared.late);
+                let mut late = lock(&engine.late);
                 let room = MOST_LATE.saturating_sub(late.len());
                 late.extend(initiators.into_iter().take(room));
             }

@@ -1,11 +1,10 @@
 //! A connection with entries, and what was counted about it.
 
 use ahash::AHashMap;
-use dataplane::PortId;
 use dataplane::session::{SessionId, Tuples};
 use dataplane::wire::tcp_flags;
+use dataplane::{PortId, Switch};
 
-use crate::engine::Shared;
 use crate::entries::Entries;
 use crate::layout::{FlowEntry, FlowKey, GUARDS};
 
@@ -69,7 +68,7 @@ impl Installed {
     /// Takes note of what an entry counted: for its ports, and for the session that is in use.
     pub(crate) fn note(
         &mut self,
-        shared: &Shared,
+        switch: &Switch,
         id: &SessionId,
         direction: usize,
         now: Reading,
@@ -90,7 +89,7 @@ impl Installed {
         let egress = of_ports.entry(to).or_default();
         egress.sent += packets;
         egress.sent_bytes += bytes;
-        let sessions = shared.switch.sessions();
+        let sessions = switch.sessions();
         sessions.count_beside(*id, packets, bytes);
         // All packets of TCP that entries take have it: the first one ends the handshake.
         let flags = tcp_flags::ACK | if now.had_fin > 0 { tcp_flags::FIN } else { 0 };
@@ -98,7 +97,7 @@ impl Installed {
         for _ in 0..ATTEMPTS {
             let Some(mut found) = sessions.found(*id) else { break };
             found.forward = direction == 0;
-            sessions.touch(&found, flags, shared.switch.now().seconds());
+            sessions.touch(&found, flags, switch.now().seconds());
             let noted = found.state().after(found.protocol(), flags, found.forward);
             if sessions.found(*id).is_none_or(|it| it.state() == noted) {
                 break;

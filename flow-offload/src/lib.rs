@@ -27,7 +27,9 @@
 //! - [`Kernel`]: the loaded programs, their maps and where they are attached.
 
 mod barrier;
+mod connection;
 mod connections;
+mod context;
 mod engine;
 mod entries;
 mod follow;
@@ -38,6 +40,7 @@ mod kernel;
 pub mod layout;
 mod map;
 mod object;
+mod offload;
 mod places;
 mod progress;
 mod published;
@@ -47,11 +50,13 @@ mod tcx;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use engine::{Offload, Options, State};
+pub use connection::Connection;
+pub use context::Options;
 pub use entries::{Entries, Surroundings, entries};
-pub use follow::{Connection, Followed};
+pub use follow::Followed;
 pub use installed::PortUsage;
 pub use kernel::{Counters, Kernel, interfaces, recognize_programs};
+pub use offload::{Offload, State};
 pub use run::{At, Outcome};
 
 /// What was tried, and what the kernel says.

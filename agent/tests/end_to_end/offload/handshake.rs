@@ -1,7 +1,7 @@
 //! Connections have their entries from the handshake on.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use testkit::{RawSender, packet};
@@ -91,6 +91,35 @@ fn a_port_is_used_again_at_once() {
         let shown = session(&node, &connection);
         assert_eq!((&shown["state"], &shown["offloaded"]), (&"established".into(), &true.into()));
         asks(&mut connection).unwrap();
+    }
+}
+
+/// The initiator's first packet, sent again, ends no connection that the responder has not ended.
+#[test]
+fn a_half_closed_connection_outlives_its_first_packet_sent_again() {
+    requires_the_machine!();
+    let node = ClusterNode::start(&ON);
+    let (client, server) = (node.pod("client", "client"), node.pod("server", "server"));
+    let listener = server.namespace.enter(|| TcpListener::bind((server.v4(), 6379)).unwrap());
+    for _ in 0..5 {
+        let mut asking =
+            client.namespace.enter(|| TcpStream::connect((server.v4(), 6379)).unwrap());
+        let (mut answering, from) = listener.accept().unwrap();
+        asking.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (from, to) = (from.to_string(), answering.local_addr().unwrap().to_string());
+        let syn = packet::tcp(&from, &to).syn().from_mac(mac(&client)).build();
+        let raw = client.namespace.enter(|| RawSender::open("eth0").unwrap());
+        asking.shutdown(std::net::Shutdown::Write).unwrap();
+        raw.send(&syn).unwrap();
+        assert_eq!(answering.read(&mut [0; 8]).unwrap(), 0, "the client's end");
+        answering.write_all(b"answer").unwrap();
+        let mut answer = [0; 6];
+        asking.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"answer");
+        node.eventually("the session's state", || {
+            (session(&node, &asking)["state"] != "established").then_some(())
+        });
+        assert_eq!(session(&node, &asking)["state"], "closing");
     }
 }
 

@@ -1,0 +1,230 @@
+//! Hands connections to the kernel, and takes them back.
+//!
+//! The control side calls `prepare` with each snapshot before workers decide by it. An entry has the
+//! generations of the snapshot that allowed its session, whenever it gets into the map: if a later
+//! snapshot concerns the connection, the entry does not count from the start.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ahash::AHashMap;
+use dataplane::port::Tag;
+use dataplane::port::af_xdp::UplinkFilter;
+use dataplane::session::SessionId;
+use dataplane::wire::Mac;
+use dataplane::{PortId, Snapshot, Switch};
+
+use crate::barrier::wait_for_programs;
+use crate::connection::Connection;
+use crate::context::{Context, Options};
+use crate::engine::Engine;
+use crate::follow::Followed;
+use crate::installed::PortUsage;
+use crate::layout::PuntedPort;
+use crate::{Counters, Error, Kernel, lock};
+
+/// How old what was read of entries may be for whoever asks.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// What flow offload does right now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Connections with entries.
+    pub connections: u64,
+    /// Connections that found no room.
+    pub refused: u64,
+    /// What the programs did.
+    pub counters: Counters,
+    /// What they did each second, lately.
+    pub per_second: Counters,
+}
+
+/// Flow offload, running. Dropping it stops the threads; the programs and what is in their maps
+/// stay, for as long as the grace lasts.
+pub struct Offload {
+    engine: Arc<Engine>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Offload {
+    /// Starts over loaded programs whose punt link is set.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(kernel: Kernel, switch: Arc<Switch>, options: Options) -> Result<Self, Error> {
+        let engine = Arc::new(Engine::new(Context::new(kernel, switch, options)));
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let failed = |cause| Error::new("start a thread of flow offload", cause);
+        let barrier = Arc::clone(&engine);
+        let barrier =
+            thread("flow-barrier").spawn(move || barrier.barrier.run(&barrier.context.switch));
+        let mut this = Self { engine, threads: vec![barrier.map_err(failed)?] };
+        let scanner = Arc::clone(&this.engine);
+        let scanner = thread("flow-offload").spawn(move || scanner.run());
+        this.threads.push(scanner.map_err(failed)?);
+        this.engine.context.kernel.handshakes().serve(&this.engine);
+        Ok(this)
+    }
+
+    /// Has a pod's frames take the punt link under `tag`.
+    ///
+    /// # Errors
+    /// If its program cannot be attached.
+    pub fn add_port(&self, id: PortId, ifindex: u32, tag: Tag, mac: Mac) -> Result<(), Error> {
+        self.forget(id);
+        lock(&self.engine.connections).forget_port(id);
+        let queue = u32::from(id.0) % self.engine.context.options.queues.max(1);
+        let port = PuntedPort { ifindex, tag: tag.bytes(), mac, queue };
+        self.engine.context.kernel.add_port(id, &port)?;
+        Arc::make_mut(&mut lock(&self.engine.interfaces)).insert(id, ifindex);
+        lock(&self.engine.pods).insert(id, ifindex);
+        Ok(())
+    }
+
+    /// Serves the uplink `ifindex`, whose packets reach the switch by a link of its own; `link` is
+    /// the kernel's end. Nothing is taken before the filter is set.
+    ///
+    /// # Errors
+    /// If a program cannot be attached.
+    pub fn set_uplink(&self, ifindex: u32, link: u32) -> Result<(), Error> {
+        self.engine.context.kernel.set_uplink(ifindex, link)
+    }
+
+    /// Sets which packets the switch takes from the uplink, and has them taken.
+    ///
+    /// # Errors
+    /// If the kernel refuses. Another call continues from the state reached.
+    pub fn set_uplink_filter(&self, filter: &UplinkFilter) -> Result<(), Error> {
+        self.engine.context.kernel.set_uplink_filter(filter)?;
+        self.engine.context.kernel.steer_uplink()
+    }
+
+    /// Whether the uplink's program is where it belongs.
+    pub fn is_uplink_guarded(&self) -> bool {
+        self.engine.context.kernel.is_uplink_guarded()
+    }
+
+    /// Lets packets leave by the interface of a port that is no pod's, and enter by the uplink's.
+    pub fn add_wire(&self, id: PortId, ifindex: u32) {
+        self.forget(id);
+        lock(&self.engine.connections).forget_port(id);
+        Arc::make_mut(&mut lock(&self.engine.interfaces)).insert(id, ifindex);
+    }
+
+    /// Lets what the cluster node's kernel sends by `kernel_end`, its end of the host port, enter as
+    /// well.
+    ///
+    /// # Errors
+    /// If its program cannot be attached: the switch forwards all of it, until that succeeds.
+    pub fn set_host(&self, kernel_end: u32) -> Result<(), Error> {
+        self.engine.context.kernel.set_host(kernel_end)
+    }
+
+    /// Takes a port away: whatever its pod sends is dropped from now on, and nothing reaches it.
+    pub fn remove_port(&self, id: PortId) {
+        self.forget(id);
+        self.engine.context.kernel.remove_port(id);
+        Arc::make_mut(&mut lock(&self.engine.interfaces)).remove(&id);
+        lock(&self.engine.pods).remove(&id);
+    }
+
+    /// Interfaces of pods whose program is not where it belongs; found within a second.
+    pub fn unguarded(&self) -> Vec<u32> {
+        let mut suspects = std::mem::take(&mut *lock(&self.engine.suspects));
+        // What was so a moment ago may be mended.
+        suspects.retain(|suspect| {
+            lock(&self.engine.pods).values().any(|ifindex| ifindex == suspect)
+                && !self.engine.context.kernel.is_guarded(*suspect)
+        });
+        suspects
+    }
+
+    fn forget(&self, id: PortId) {
+        let mut published = lock(&self.engine.published);
+        let (next, changed) = published.without(id);
+        self.engine.write(&next, &changed);
+        *published = next;
+    }
+
+    /// Has entries that `snapshot` concerns count no more. Called before it is published.
+    pub fn prepare(&self, snapshot: &Arc<Snapshot>) {
+        let engine = &self.engine;
+        let mut published = lock(&engine.published);
+        let (next, changed) = published.next(snapshot);
+        engine.write(&next, &changed);
+        let before = published.snapshot.generation;
+        *published = next;
+        drop(published);
+        if changed.iter().any(|guard| engine.context.is_used(*guard)) {
+            engine.barrier.request(&engine.context.switch, before, snapshot.generation);
+        }
+    }
+
+    /// Has no entry count any more, for good.
+    pub fn close(&self) {
+        self.engine.close();
+    }
+
+    /// Has every packet of the connections that `wanted` chooses take the switch, from now on and
+    /// until the guard is dropped. Other connections stay where they are.
+    pub fn follow(
+        &self,
+        wanted: impl Fn(&Connection<'_>) -> bool + Send + Sync + 'static,
+    ) -> Followed {
+        let engine = &self.engine;
+        let published = lock(&engine.published).clone();
+        let (number, were_offloaded) =
+            lock(&engine.connections).follow(&engine.context, &published, Box::new(wanted));
+        if were_offloaded {
+            // A program may have found the entry just before.
+            wait_for_programs();
+        }
+        Followed::new(engine, number)
+    }
+
+    /// What it does.
+    pub fn state(&self) -> State {
+        State {
+            connections: lock(&self.engine.connections).len() as u64,
+            refused: self.engine.context.refused.load(Ordering::Relaxed),
+            counters: self.engine.context.kernel.counters(),
+            per_second: lock(&self.engine.measured).1.clone(),
+        }
+    }
+
+    /// What the kernel has forwarded for each port since it was added; as of a moment ago.
+    pub fn of_ports(&self) -> AHashMap<PortId, PortUsage> {
+        self.engine.read_if_older(FRESH);
+        lock(&self.engine.connections).of_ports().clone()
+    }
+
+    /// Frames of a port that were dropped because it had used up its share of the punt link.
+    pub fn over_share(&self, id: PortId) -> u64 {
+        self.engine.context.kernel.over_share(id)
+    }
+
+    /// Packets and bytes of the connections that the kernel forwards, of both directions; as of a
+    /// moment ago.
+    pub fn of_sessions(&self) -> AHashMap<SessionId, (u64, u64)> {
+        self.engine.read_if_older(FRESH);
+        lock(&self.engine.connections).of_sessions().collect()
+    }
+}
+
+impl Drop for Offload {
+    fn drop(&mut self) {
+        self.engine.stop();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+        // The last word: without a grace nothing is forwarded for a dead switch. The FINs forwarded so
+        // far are noted; no more are, until the next switch knows the connections.
+        let engine = &self.engine;
+        engine.beat_for(engine.context.options.grace, Duration::ZERO);
+        wait_for_programs();
+        engine.read_if_older(Duration::ZERO);
+    }
+}
