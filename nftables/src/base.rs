@@ -22,6 +22,10 @@
 //! the other would have as many paths as the product of both, and the kernel looks through all of them
 //! at each change.
 //!
+//! Conntrack takes a TCP or SCTP connection that it finds in the middle for one of the end that sends next: a
+//! peer that is denied could have it forget the connection by a reset, and wait for what the other end
+//! sends. So these connections are marked, and have to be permitted as of either end (chains `…-unseen`).
+//!
 //! Addresses stand for pods in the evaluation because a bridge's ports do not show at the `inet`
 //! hooks: there, the interface is the bridge. `prerouting` and `postrouting`, in table `bridge` for
 //! ports of a bridge and in table `inet` for routed interfaces, hold every interface to its pod's
@@ -39,6 +43,15 @@ const LINK: &str = "icmpv6 type { 130, 131, 132, 133, 135, 136, 143 }";
 /// Frames of VLANs, VLAN 0 among them, behind which a receiver looks: a bridge passes them by the `inet`
 /// hooks (`net.bridge.bridge-nf-filter-vlan-tagged` is off).
 const TAGGED: &str = "ether type { 0x8100, 0x88a8 } drop";
+
+/// Marks a connection that was not seen to open, by a label of conntrack.
+pub(crate) const MARK: [&str; 2] = [
+    "ct state new tcp flags & (fin | syn | rst | ack) != syn ct label set 112",
+    // Its first chunk is no INIT.
+    "ct state new meta l4proto 132 @th,96,8 != 1 ct label set 112",
+];
+/// Matches packets of such connections.
+pub(crate) const UNSEEN: &str = "ct label 112";
 
 /// Name, hook and priority of a base chain of table `inet`.
 const FILTER: [(&str, &str); 4] = [
@@ -131,8 +144,15 @@ pub(crate) fn chains(bridged: bool) -> Vec<(Family, String, Chain)> {
     }
     add(inet, "forward-pod", "", forward());
     add(inet, "forward-to-pod", "", forward_to());
-    for (chain, end) in [("replies", "from"), ("replies-to", "to")] {
+    for (chain, end) in [("replies", "from"), ("replies-to", "to"), ("replies-node", "node")] {
         add(inet, chain, "", vec![format!("jump {end}-reply"), "drop".to_owned()]);
+    }
+    let questions = vec!["jump node-original".to_owned(), "drop".to_owned()];
+    add(inet, "questions-node", "", questions);
+    for (base, properties, end, replies) in UNSEEN_FORWARDED {
+        let chain = format!("{end}-unseen");
+        add(inet, base, properties, vec![format!("{UNSEEN} goto {chain}")]);
+        add(inet, &chain, "", unseen(end, replies));
     }
     add(inet, "input-pod", "", input());
     add(inet, "output-pod", "", output());
@@ -241,15 +261,18 @@ pub(crate) fn sets() -> Vec<(Family, &'static str, String, &'static str)> {
 
 /// Rules about conntrack's state, which come first. Of ICMP only echo requests open a connection.
 fn tracked() -> Vec<String> {
-    vec![
+    let mut rules = vec![
         "ct state invalid drop".to_owned(),
         format!("ct state untracked {LINK} accept"),
         "ct state untracked drop".to_owned(),
         RELATED.to_owned(),
-    ]
+    ];
+    rules.extend(MARK.map(str::to_owned));
+    rules
 }
 
-const RELATED: &str = "ct state related meta l4proto { 1, 58 } accept";
+/// Accepts ICMP errors about connections.
+pub(crate) const RELATED: &str = "ct state related meta l4proto { 1, 58 } accept";
 
 const ECHO: [&str; 2] = [
     "ct state new meta l4proto 1 icmp type != echo-request drop",
@@ -282,21 +305,37 @@ fn forward_to() -> Vec<String> {
     rules
 }
 
+/// Base chain and its properties, the end whose list it asks, and the chain for replies.
+const UNSEEN_FORWARDED: [(&str, &str, &str, &str); 2] = [
+    ("forward-unseen", "type filter hook forward priority 2", "from", "replies"),
+    ("forward-to-unseen", "type filter hook forward priority 3", "to", "replies-to"),
+];
+
+/// Asks the list that the other direction of the connection would be for.
+fn unseen(end: &str, replies: &str) -> Vec<String> {
+    let mut rules = vec![RELATED.to_owned()];
+    rules.extend(ITSELF.map(str::to_owned));
+    rules.push(format!("ct direction original goto {replies}"));
+    rules.push(format!("jump {end}-original"));
+    rules.push("drop".to_owned());
+    rules
+}
+
 fn input() -> Vec<String> {
     let mut rules = tracked();
     // The cluster node always talks to its own pods.
+    rules.push(format!("{UNSEEN} goto questions-node"));
     rules.push("ct direction reply accept".to_owned());
     rules.extend(ECHO.map(str::to_owned));
-    rules.push("jump node-original".to_owned());
-    rules.push("drop".to_owned());
+    rules.push("goto questions-node".to_owned());
     rules
 }
 
 fn output() -> Vec<String> {
     let mut rules = tracked();
-    rules.insert(0, "ct direction original accept".to_owned());
-    rules.push("jump node-reply".to_owned());
-    rules.push("drop".to_owned());
+    rules.push(format!("{UNSEEN} goto replies-node"));
+    rules.push("ct direction original accept".to_owned());
+    rules.push("goto replies-node".to_owned());
     rules
 }
 

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! As for pods, every packet is evaluated, and replies by the rules of the direction that opened the
-//! connection: a denial stops live connections. Loopback, neighbour discovery and ICMP errors of
+//! connection: a denial stops live connections. One that conntrack did not see open has to be permitted
+//! as of either end (see `base.rs`), except at failsafe ports of the cluster node. Loopback, neighbour discovery and ICMP errors of
 //! connections are always accepted. What the kernel forwards does not come here.
 //!
 //! A pod on the host network has its cluster node's addresses. Its rules decide about what comes to
@@ -23,6 +24,7 @@ use acl::{End, Rule};
 use control::model::Protocol;
 use control::{HostFirewall, HostPod, PeerSets, View};
 
+use crate::base::{MARK, RELATED, UNSEEN};
 use crate::render::insert_peer_set;
 use crate::rules::{self, Way};
 use crate::ruleset::{Chain, Family, Ruleset};
@@ -97,6 +99,23 @@ impl Place {
     }
 }
 
+/// A hook, the properties of its base chain and of the one behind it, the match for interfaces, and the
+/// direction there of connections to the cluster node.
+const HOOKS: [(&str, [&str; 2], &str, Way); 2] = [
+    (
+        "input",
+        ["type filter hook input priority filter", "type filter hook input priority 1"],
+        "iifname",
+        Way::Original,
+    ),
+    (
+        "output",
+        ["type filter hook output priority filter", "type filter hook output priority 1"],
+        "oifname",
+        Way::Reply,
+    ),
+];
+
 /// Both hooks in both directions of connections.
 const PLACES: [Place; 4] = [
     Place { hook: "input", way: Way::Original },
@@ -112,18 +131,25 @@ pub fn host_ruleset(view: &View, failsafe: &Failsafe) -> Ruleset {
     if !view.has_host_rules() {
         return ruleset;
     }
-    for (hook, properties, interface) in [
-        ("input", "type filter hook input priority filter", "iifname"),
-        ("output", "type filter hook output priority filter", "oifname"),
-    ] {
-        let base = vec![
-            format!("{interface} \"lo\" accept"),
+    for (hook, [properties, behind], interface, of_own_ports) in HOOKS {
+        let [original, reply] = Way::BOTH.map(|way| Place { hook, way }.stages());
+        let loopback = format!("{interface} \"lo\" accept");
+        let mut base = vec![
+            loopback.clone(),
             "icmpv6 type { 130-137, 143 } accept".to_owned(),
-            "ct state related meta l4proto { 1, 58 } accept".to_owned(),
-            format!("ct direction reply goto {}", Place { hook, way: Way::Reply }.stages()),
-            format!("goto {}", Place { hook, way: Way::Original }.stages()),
+            RELATED.to_owned(),
         ];
+        base.extend(MARK.map(str::to_owned));
+        base.push(format!("ct direction reply goto {reply}"));
+        base.push(format!("goto {original}"));
         add(&mut ruleset, hook.to_owned(), properties, base);
+        let mut unseen = vec![loopback, RELATED.to_owned()];
+        let own_ports = failsafe_ports(failsafe, Place { hook, way: of_own_ports });
+        let direction = of_own_ports.name();
+        unseen.extend(own_ports.map(|it| format!("{UNSEEN} ct direction {direction} {it} accept")));
+        unseen.push(format!("{UNSEEN} ct direction original goto {reply}"));
+        unseen.push(format!("{UNSEEN} goto {original}"));
+        add(&mut ruleset, format!("{hook}-unseen"), behind, unseen);
     }
     for place in PLACES {
         add_stages(&mut ruleset, view, failsafe, place);

@@ -8,7 +8,7 @@ use control::{Control, ObjectRef};
 use linux_net::LoggedPackets;
 use nftables::{Enforcer, LOG_BYTES, LOG_GROUP, Renderer};
 use serde_json::{Value, json};
-use testkit::packet::{Packet, icmp_error, neighbour_advertisement, ping, pong, udp};
+use testkit::packet::{Packet, icmp_error, neighbour_advertisement, ping, pong, sctp, tcp, udp};
 
 use crate::common::{control, object, pod, policy, reference_of};
 use crate::lab::{Lab, Network};
@@ -44,12 +44,17 @@ fn two(labels: Value) -> Vec<Value> {
     vec![dual("x/a", A, "fd00::1", labels), dual("x/b", B, "fd00::2", json!({}))]
 }
 
-/// Lets b's peers with this label in.
+/// Lets peers with this label in.
 fn only(label: &str) -> Value {
+    only_to(json!({}), label)
+}
+
+/// The same for some pods.
+fn only_to(pods: Value, label: &str) -> Value {
     let from = json!([{"podSelector": {"matchLabels": {"app": label}}}]);
     policy(
         "x/p",
-        json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": from}]}),
+        json!({"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": from}]}),
     )
 }
 
@@ -106,6 +111,62 @@ fn a_denial_stops_a_live_connection_at_its_next_packet_in_both_directions() {
         let none = json!({"podSelector": {}, "policyTypes": ["Egress"]});
         change(&lab, &mut control, &mut state, policy("x/e", none));
         assert!(!lab.arrives("x/a", "x/b", &there) && !lab.arrives("x/b", "x/a", &back));
+    }
+}
+
+/// A segment, or what opens or ends a connection, at a place of its stream.
+fn segment(from: &str, to: &str, at: [u32; 2], flags: fn(Packet) -> Packet) -> Packet {
+    flags(tcp(from, to)).tcp_header(|tcp| {
+        [tcp.sequence_number, tcp.acknowledgment_number] = at;
+    })
+}
+
+/// Conntrack forgets a connection by what a peer sends, also if a rule drops it. What the other end sends
+/// next is no new connection of its own: a denial holds, whenever it comes.
+#[test]
+fn a_connection_that_conntrack_forgot_is_nobody_elses() {
+    testkit::requires_root!();
+    const CLIENT: &str = "10.0.0.1:1000";
+    const SERVER: &str = "10.0.0.2:80";
+    const HEARTBEAT: u8 = 4;
+    // The server alone: the client takes connections of everybody.
+    let server = json!({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]});
+    let only = |label: &str| only_to(server.clone(), label);
+    for network in [Network::Routed, Network::Bridged] {
+        let lab = lab(network);
+        lab.node.exec(["sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_timeout_close=1"]);
+        let mut objects = two(json!({"app": "1"}));
+        objects.push(only("1"));
+        let (mut control, mut state) = enforced(&lab, objects);
+        let there = |at, flags| lab.arrives("x/a", "x/b", &segment(CLIENT, SERVER, at, flags));
+        let back = |at, flags| lab.arrives("x/b", "x/a", &segment(SERVER, CLIENT, at, flags));
+        let data = |packet: Packet| packet.data(b"abc");
+        assert!(there([100, 0], Packet::syn) && back([500, 101], Packet::syn_ack));
+        assert!(there([101, 501], data) && back([501, 104], data), "{network:?}");
+        let forget = || std::thread::sleep(Duration::from_secs(2));
+        change(&lab, &mut control, &mut state, only("2"));
+        assert!(!there([104, 504], data) && !back([504, 104], data));
+        assert!(!there([104, 504], Packet::rst), "a reset");
+        forget();
+        for _ in 0..2 {
+            assert!(!back([504, 104], data), "{network:?}: the server goes on");
+            assert!(!there([104, 507], data), "{network:?}: the client");
+        }
+        // Where both are permitted, it is taken up in the middle, by whoever sends; a later denial ends it.
+        for server_first in [true, false] {
+            change(&lab, &mut control, &mut state, only("1"));
+            assert!(!server_first || back([504, 104], data));
+            assert!(there([104, 507], data) && back([507, 107], data), "{network:?}");
+            change(&lab, &mut control, &mut state, only("2"));
+            assert!(!back([510, 107], data) && !there([107, 510], data), "{network:?}");
+            assert!(!there([107, 510], Packet::rst));
+            forget();
+        }
+        // Of SCTP, conntrack takes up what begins with a heartbeat.
+        let heartbeat = sctp(SERVER, CLIENT, HEARTBEAT);
+        assert!(!lab.arrives("x/b", "x/a", &heartbeat), "{network:?}");
+        change(&lab, &mut control, &mut state, only("1"));
+        assert!(lab.arrives("x/b", "x/a", &heartbeat), "{network:?}");
     }
 }
 

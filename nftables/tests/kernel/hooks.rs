@@ -1,14 +1,16 @@
 //! What the base chains decide before and beside policies: each rule of theirs by a packet that it
 //! alone stops.
 
-use std::net::{IpAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use control::Control;
 use nftables::{Enforcer, Renderer, Site};
 use serde_json::{Value, json};
 use testkit::packet::{
-    Packet, arp_announcement, arp_probe, icmp, icmp_error, neighbour_advertisement, ping, pong, udp,
+    Packet, arp_announcement, arp_probe, icmp, icmp_error, neighbour_advertisement, ping, pong,
+    tcp, udp,
 };
 
 use crate::common::{control, object, pod, policy};
@@ -243,4 +245,58 @@ fn a_pods_rules_count_towards_its_own_cluster_node() {
         assert_eq!(asks(&case).is_some(), permits, "without {cidr}");
         assert_eq!(hears(&case, peer), permits, "without {cidr}");
     }
+}
+
+/// Nor does the cluster node open a connection that conntrack has forgotten.
+#[test]
+fn a_connection_that_conntrack_forgot_is_the_pods() {
+    testkit::requires_root!();
+    let mut case = Case::new(Network::Routed);
+    let node = &case.lab.node;
+    node.exec(["ip", "link", "set", "lo", "up"]);
+    node.exec(["ip", "address", "add", &format!("{BRIDGE}/32"), "dev", "lo"]);
+    let server = node.enter(|| TcpListener::bind((BRIDGE, 53)).unwrap());
+    let denies = |cidr: &str| {
+        let egress = json!([{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": [cidr]}}]}]);
+        policy("x/e", json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}))
+    };
+    case.apply(denies("198.51.100.0/24"));
+    case.enforce();
+    case.lab.node.exec(["sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_timeout_established=1"]);
+    let send = |case: &Case, at: [u32; 2], flags: fn(Packet) -> Packet| {
+        let packet = flags(tcp(&format!("{A}:1000"), &format!("{BRIDGE}:53")));
+        let packet = packet.tcp_header(|tcp| {
+            [tcp.sequence_number, tcp.acknowledgment_number] = at;
+        });
+        case.lab.send_frame("x/a", "x/b", &packet);
+        std::thread::sleep(Duration::from_millis(30));
+    };
+    let heard = |case: &Case| {
+        let packets = case.lab.received("x/a").into_iter();
+        packets.filter(|it| it.starts_with(&[0x45])).last()
+    };
+    send(&case, [100, 0], Packet::syn);
+    let accepted = heard(&case).expect("it is accepted");
+    let begin = u32::from_be_bytes(accepted[24..28].try_into().unwrap()).wrapping_add(1);
+    send(&case, [101, begin], Packet::ack);
+    let (mut stream, _) = server.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let forget = || std::thread::sleep(Duration::from_secs(2));
+    let mut says = |case: &Case, text: &str| {
+        stream.write_all(text.as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        heard(case).is_some_and(|it| it.ends_with(text.as_bytes()))
+    };
+    forget();
+    assert!(says(&case, "news"), "it is permitted");
+    let end = begin.wrapping_add(4);
+    send(&case, [101, end], |packet| packet.data(b"abc"));
+    case.apply(denies("172.17.0.0/16"));
+    case.enforce();
+    forget();
+    assert!(!says(&case, "more"), "the cluster node");
+    send(&case, [104, end], |packet| packet.data(b"def"));
+    let mut bytes = [0; 8];
+    assert_eq!(stream.read(&mut bytes).unwrap(), 3);
+    assert_eq!(&bytes[..3], b"abc", "the pod");
 }

@@ -375,6 +375,37 @@ fn a_policy_of_a_host_network_pod_stops_what_it_answers() {
     }
 }
 
+/// A peer can have conntrack forget a connection, by a reset that a rule drops for one.
+#[test]
+fn a_connection_that_conntrack_forgot_is_not_the_cluster_nodes() {
+    testkit::requires_root!();
+    testkit::requires!(testkit::has_program("nft"), "nft is not installed");
+    let mut hosts = Hosts::new();
+    let deny = |cidr: &str| {
+        json!({"ingress": [{"action": "Deny", "from": [{"networks": [cidr]}],
+            "protocols": [{"tcp": {"destinationPort": {"number": 9000}}}]}]})
+    };
+    hosts.enforce(&[deny("198.51.100.0/24")]);
+    hosts.node.exec(["sysctl", "-qw", "net.netfilter.nf_conntrack_tcp_timeout_established=1"]);
+    let mut live = [9000, 9001].map(|port| Live::open(&hosts, true, NODE, port));
+    let mut ssh = connect(&hosts.outside, NODE, 22).unwrap();
+    assert!(live.iter_mut().all(|it| it.arrives(false) == [true; 2]) && answers(&mut ssh));
+    let forget = || std::thread::sleep(Duration::from_secs(2));
+    forget();
+    assert!(live.iter_mut().all(|it| it.arrives(false) == [true; 2]), "both ways are permitted");
+    forget();
+    hosts.enforce(&[deny("192.0.2.0/24")]);
+    let [denied, other] = &mut live;
+    assert_eq!(denied.arrives(false), [false; 2]);
+    assert_eq!(other.arrives(false), [true; 2]);
+    // After it was taken up in the middle.
+    hosts.enforce(&[deny_all()]);
+    assert_eq!(other.arrives(false), [false; 2]);
+    // A failsafe port stays open.
+    forget();
+    assert!(answers(&mut ssh));
+}
+
 /// The kernel follows 16 chains in a row at most.
 #[test]
 fn any_number_of_firewalls_must_permit() {
