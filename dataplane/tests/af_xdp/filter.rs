@@ -157,6 +157,17 @@ fn icmp_errors_follow_the_packet_they_quote() {
     let left = packet::udp("[2001:db8::1]:22", "[2001:db8:f::1]:53");
     let error = packet::icmp_error("2001:db8::fe", "2001:db8::1", 2, 0, &left);
     case.expect(false, "packet too big for the kernel", &error);
+    // A later fragment has no ports, whatever its bytes look like.
+    let ports = [40001_u16; 4].map(u16::to_be_bytes).concat();
+    for (router, node, kind, quoted) in [
+        ("192.0.2.254", NODE, 3, &kernel_left),
+        ("192.0.2.254", NODE, 3, &pinged),
+        ("2001:db8::fe", NODE6, 2, &left),
+    ] {
+        let later = quoted.fragment(1200, false, &ports);
+        let error = packet::icmp(router, node, kind, 0).payload(&later[14..]);
+        case.expect(false, "an error about a later fragment", &error);
+    }
 }
 
 #[test]
@@ -182,6 +193,23 @@ fn later_fragments_go_where_their_first_went() {
             assert!(case.takes(&fragment), "{to}");
         }
     }
+}
+
+#[test]
+fn bytes_of_a_later_fragment_are_no_headers() {
+    const DESTINATION_OPTIONS: u8 = 60;
+    const FRAGMENT: u8 = 44;
+    testkit::requires_root!();
+    let mut case = Case::new("later");
+    case.uplink.set(&filter()).unwrap();
+    // Read as options, they would end beyond the packet, and it would be dropped.
+    let later = packet::other(OUTSIDE6, "fd01:1::5", DESTINATION_OPTIONS);
+    assert!(case.takes(&later.fragment(1200, false, &[DESTINATION_OPTIONS; 16])));
+    // As a fragment header, they would make it a whole packet to a masqueraded port.
+    let header = [17, 0, 0, 0, 0, 0, 0, 7];
+    let ports = [53_u16, 40001, 8, 0].map(u16::to_be_bytes).concat();
+    let later = packet::other(OUTSIDE6, NODE6, FRAGMENT);
+    assert!(!case.takes(&later.fragment(1200, false, &[&header[..], &ports].concat())));
 }
 
 #[test]
