@@ -11,6 +11,7 @@ use control::{Control, PodAcl, View};
 use domain_names::Change;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use session_rules::{Connection, Scope, Table, Transport};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -166,6 +167,49 @@ fn the_clusters_own_addresses_are_nobodys_name() {
     control.apply(object(pod("x/new", "192.0.2.2", json!({}))));
     let view = control.commit().unwrap();
     assert!(!opens(&view, "x/a", "192.0.2.1") && !opens(&view, "x/a", "192.0.2.2"));
+    // The same for a load balancer's, and the API server's endpoints.
+    control.set_names(&[change("x/a", "www.example.org", &["192.0.2.3", "192.0.2.4"], &[])]);
+    let view = control.commit().unwrap();
+    assert!(opens(&view, "x/a", "192.0.2.3") && opens(&view, "x/a", "192.0.2.4"));
+    control.apply(object(json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "balanced", "namespace": "x"},
+        "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.2", "ports": [{"port": 443}]},
+        "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.3"}]}}})));
+    assert!(!opens(&control.commit().unwrap(), "x/a", "192.0.2.3"));
+    control.apply(object(json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.4"]}]})));
+    assert!(!opens(&control.commit().unwrap(), "x/a", "192.0.2.4"));
+}
+
+/// What the API server network proxy decides by.
+#[test]
+fn session_rules_allow_what_names_stand_for_now() {
+    let mut control = two_pods(&["www.example.org"]);
+    let allows = |control: &Control, pod: &str, to: &str, port| {
+        let connection = Connection {
+            scope: Scope::Local(pod.into()),
+            transport: Transport::Tcp,
+            local: (ip("10.0.0.1"), 40_000),
+            remote: (ip(to), port),
+        };
+        let table = Table::compile(control.session_rules());
+        let rule = table.lookup(&connection).expect("a rule about every address");
+        rule.action == session_rules::Action::Allow
+    };
+    assert!(!allows(&control, "x/a", "192.0.2.1", 443));
+    let own = "10.0.0.2";
+    control.set_names(&[change("x/a", "www.example.org", &["192.0.2.1", own], &["192.0.2.2"])]);
+    control.commit();
+    assert!(allows(&control, "x/a", "192.0.2.1", 443));
+    assert!(!allows(&control, "x/a", "192.0.2.1", 80), "another port");
+    assert!(!allows(&control, "x/b", "192.0.2.1", 443), "another pod");
+    assert!(!allows(&control, "x/a", "192.0.2.2", 443), "an expired address");
+    assert!(!allows(&control, "x/a", own, 443), "an address of the cluster itself");
+    control.set_names(&[change("x/a", "www.example.org", &[], &["192.0.2.1"])]);
+    control.commit();
+    assert!(!allows(&control, "x/a", "192.0.2.1", 443), "expired");
 }
 
 #[test]
