@@ -10,8 +10,10 @@ use common::*;
 use konnectivity::agent::Agent;
 use konnectivity::client::Tunnel;
 use konnectivity::kubernetes::{Cluster, LeaseOptions};
+use konnectivity::packet::Packet;
 use konnectivity::rules::Rules;
 use konnectivity::server::{Frontend, Server, Strategy, TokenAuth};
+use tokio::net::{TcpSocket, TcpStream};
 
 #[tokio::test]
 async fn readiness_follows_the_other_role() {
@@ -85,6 +87,51 @@ async fn session_rules_are_asked_before_a_dial() {
         let denied = if at_server { server.metrics() } else { agent.metrics() };
         assert!(denied.contains("reason=\"denied_by_rule\"} "), "{denied}");
     }
+}
+
+#[tokio::test]
+async fn a_rule_that_changes_during_a_dial_holds_for_it() {
+    let world = World::new("rules-meanwhile");
+    // A queue of one connection, which is full: a dial is retried until there is room.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let target = listener.local_addr().unwrap();
+    let _first = TcpStream::connect(target).await.unwrap();
+    let path = world.path("rules.yaml");
+    std::fs::write(&path, "rules: []\n").unwrap();
+    let mut options = world.server_options();
+    options.rules = None;
+    let server = Server::start(options).await.unwrap();
+    let mut options = world.agent_options(server.agent_address());
+    options.rules = Some(Arc::new(Rules::read(&path).unwrap()));
+    let agent = Agent::start(options).unwrap();
+    until("the agent", || server.agents() == 1).await;
+    let mut tunnel = Tunnel::unix(&world.socket()).await.unwrap();
+    let pending = "agent_pending_endpoint_dials";
+    let dialled = tokio::spawn(async move {
+        let dialled = tunnel.dial(&target.to_string()).await;
+        (tunnel, dialled)
+    });
+    until("the dial", || metric(&agent.metrics(), pending) == 1.0).await;
+    let text = format!(
+        "rules:\n- {{tag: closed, local: 127.0.0.1, ports: {}, action: deny}}\n",
+        target.port()
+    );
+    std::fs::write(&path, text).unwrap();
+    // Longer than files are looked at, and rules evaluated anew.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!(metric(&agent.metrics(), pending), 1.0, "the dial waits");
+    let _accepted = listener.accept().await.unwrap();
+    let (mut tunnel, dialled) = soon(dialled).await.unwrap();
+    let error = match dialled {
+        Err(error) => error,
+        Ok(_) => match soon(tunnel.receive()).await {
+            Some(Packet::CloseResponse { error, .. }) => error,
+            other => panic!("{other:?}"),
+        },
+    };
+    assert!(error.contains("denied by session rule") && error.contains("[closed]"), "{error}");
 }
 
 #[tokio::test]

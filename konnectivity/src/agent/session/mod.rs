@@ -178,6 +178,7 @@ impl Session {
         let begin = Instant::now();
         let options = &self.shared.options;
         let rules = options.rules.as_deref();
+        let generation = rules.map(Rules::generation);
         let result = dial(protocol, address, rules, options.limits.dial_timeout).await;
         if self.dials().remove(&random).is_none() {
             // Cancelled in between.
@@ -215,6 +216,10 @@ impl Session {
             // The link ended during the dial; close the target.
             self.forget(number);
             return;
+        }
+        // Rules that came into force during the dial.
+        if let Some(rules) = rules.filter(|it| Some(it.generation()) != generation) {
+            target.recheck(rules);
         }
         // A task of its own: this one is larger than what a connection needs.
         tokio::spawn(async move { target.serve(stream).await });
