@@ -186,6 +186,8 @@ async fn agents_show_tokens() {
     let metadata = |token| [("agentid", "a"), ("authorization", token)];
     for (metadata, error) in [
         (&metadata("Bearer bad")[..], "service account jwt not valid"),
+        (&metadata("Bearer elsewhere"), "the token is not for audience 'konn'"),
+        (&metadata("Bearer anywhere"), "the token is not for audience 'konn'"),
         (&metadata("Basic good"), "received token does not have"),
         (&[("agentid", "a")], "Authentication context was not found"),
         (
@@ -199,7 +201,7 @@ async fn agents_show_tokens() {
     }
     assert_eq!(server.agents(), 0);
     let page = server.metrics();
-    assert_eq!(metric(&page, "server_agents_refused_total{reason=\"token\"}"), 4.0);
+    assert_eq!(metric(&page, "server_agents_refused_total{reason=\"token\"}"), 6.0);
     let good = metadata("Bearer good");
     let _agent = soon(plain::agent(&world, server.agent_address(), &good)).await.unwrap();
     until("it", || server.agents() == 1).await;

@@ -9,7 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{World, soon};
 
-/// A Kubernetes API that knows one token and keeps leases.
+/// A Kubernetes API that knows tokens and keeps leases: `good` is for the audience that is wanted,
+/// `elsewhere` for another one, and of `anywhere` the audience is not said.
 pub(crate) async fn api(world: &World) -> PathBuf {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -80,10 +81,15 @@ fn answer(
     let is = |lease: &serde_json::Value| lease["metadata"]["name"] == name;
     match (method, name.as_str()) {
         ("POST", "tokenreviews") => {
-            let good =
-                body["spec"]["token"] == "good" && body["spec"]["audiences"] == json!(["konn"]);
+            let audiences = match body["spec"]["token"].as_str() {
+                Some("good") => Some(json!(["konn"])),
+                Some("elsewhere") => Some(json!(["other"])),
+                Some("anywhere") => Some(json!(null)),
+                _ => None,
+            };
+            let audiences = audiences.filter(|_| body["spec"]["audiences"] == json!(["konn"]));
             let user = "system:serviceaccount:kube-system:konnectivity-agent";
-            let status = json!({"authenticated": good, "audiences": ["konn"],
+            let status = json!({"authenticated": audiences.is_some(), "audiences": audiences,
                 "user": {"username": user}});
             ("201 Created", json!({"status": status}))
         }
