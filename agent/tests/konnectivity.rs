@@ -330,7 +330,7 @@ fn unusable_arguments_are_told_by_their_flags() {
     let server = "konnectivity-server";
     let certificate = ["--cluster-cert=/nowhere/a", "--cluster-key=/nowhere/b"];
     let agent = "konnectivity-agent";
-    let cases: [(&[&str], &str); 21] = [
+    let cases: [(&[&str], &str); 23] = [
         (&[server, "--mode=udp"], "--mode: 'udp'"),
         (&[server, "--uds-name=/tmp/x"], "--cluster-cert: needed"),
         (
@@ -379,6 +379,20 @@ fn unusable_arguments_are_told_by_their_flags() {
         (
             &[server, certificate[0], certificate[1], "--agent-namespace=kube-system"],
             "--agent-service-account: needed",
+        ),
+        (
+            &[server, certificate[0], certificate[1], "--authentication-audience=c"],
+            "--agent-namespace: needed",
+        ),
+        (
+            &[
+                server,
+                certificate[0],
+                certificate[1],
+                "--agent-namespace=a",
+                "--agent-service-account=b",
+            ],
+            "--authentication-audience: needed",
         ),
         (
             &[

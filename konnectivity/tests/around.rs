@@ -100,9 +100,7 @@ async fn a_rule_that_changes_during_a_dial_holds_for_it() {
     let _first = TcpStream::connect(target).await.unwrap();
     let path = world.path("rules.yaml");
     std::fs::write(&path, "rules: []\n").unwrap();
-    let mut options = world.server_options();
-    options.rules = None;
-    let server = Server::start(options).await.unwrap();
+    let server = Server::start(world.server_options()).await.unwrap();
     let mut options = world.agent_options(server.agent_address());
     options.rules = Some(Arc::new(Rules::read(&path).unwrap()));
     let agent = Agent::start(options).unwrap();

@@ -5,12 +5,12 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{World, metric, plain, soon, until};
 use konnectivity::kubernetes::Cluster;
-use konnectivity::server::{Server, TokenAuth};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use konnectivity::server::{Limits, Mode, Server, TokenAuth};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -66,12 +66,12 @@ async fn stuck_api(world: &World) -> (std::path::PathBuf, Arc<AtomicUsize>) {
     (common::api::kubeconfig(world, address), open)
 }
 
-/// A server of agents with tokens, with so many reviews at a time, at an API that answers none.
-async fn stuck_server(world: &World, reviews: usize) -> (Server, Arc<AtomicUsize>) {
+/// A server of agents with tokens at an API that answers no review.
+async fn stuck_server(world: &World, limits: Limits) -> (Server, Arc<AtomicUsize>) {
     let (kubeconfig, open) = stuck_api(world).await;
     let mut options = world.server_options();
     options.agent_files.ca = None;
-    options.limits.reviews = reviews;
+    options.limits = limits;
     options.tokens = Some(TokenAuth {
         cluster: Arc::new(Cluster::connect(Some(&kubeconfig)).await.unwrap()),
         audience: "konn".to_owned(),
@@ -84,7 +84,7 @@ async fn stuck_server(world: &World, reviews: usize) -> (Server, Arc<AtomicUsize
 #[tokio::test]
 async fn agents_that_wait_for_their_review_are_bounded() {
     let world = World::new("waiting");
-    let (server, _open) = stuck_server(&world, 1).await;
+    let (server, _open) = stuck_server(&world, Limits { reviews: 1, ..Limits::default() }).await;
     let mut peers = Vec::new();
     // 64 may wait for each review.
     for _ in 0..5 {
@@ -105,7 +105,7 @@ async fn agents_that_wait_for_their_review_are_bounded() {
 #[tokio::test]
 async fn token_reviews_are_bounded_and_end_with_their_stream() {
     let world = World::new("reviews");
-    let (server, open) = stuck_server(&world, 4).await;
+    let (server, open) = stuck_server(&world, Limits { reviews: 4, ..Limits::default() }).await;
     let mut peers = Vec::new();
     for _ in 0..3 {
         let mut peer = tls(&world, server.agent_address()).await;
@@ -176,6 +176,51 @@ async fn connections_without_a_request_are_closed() {
     let _agent = soon(plain::agent(&world, server.agent_address(), &metadata)).await.unwrap();
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(server.agents(), 1);
+}
+
+/// A request is no authentication.
+#[tokio::test]
+async fn an_agent_that_waits_too_long_for_its_review_is_closed() {
+    let world = World::new("late");
+    let limits = Limits { greeting: Duration::from_millis(500), ..Limits::default() };
+    let (server, open) = stuck_server(&world, limits).await;
+    let mut peer = tls(&world, server.agent_address()).await;
+    peer.write_all(PREFACE).await.unwrap();
+    peer.write_all(&hello(1)).await.unwrap();
+    until("the review", || open.load(Ordering::SeqCst) == 1).await;
+    let begun = Instant::now();
+    let _closed = peer.read_to_end(&mut Vec::new()).await;
+    // Well before the request to the API server is given up.
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    until("no review", || open.load(Ordering::SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn handshakes_and_connect_requests_without_end_are_closed() {
+    let world = World::new("handshake");
+    let mut options = world.server_options();
+    options.mode = Mode::HttpConnect;
+    options.limits.handshake = Duration::from_millis(300);
+    let server = Server::start(options).await.unwrap();
+    let mut silent = TcpStream::connect(server.agent_address()).await.unwrap();
+    let _closed = soon(silent.read_to_end(&mut Vec::new())).await;
+    // A byte now and then does not help.
+    let peer = TcpStream::connect(server.agent_address()).await.unwrap();
+    soon(closes(peer, b"\x16\x03\x01\x01\x00\x01")).await;
+    let peer = UnixStream::connect(world.socket()).await.unwrap();
+    soon(closes(peer, b"CONNECT a:1 HTTP/1.1\r\nUser-Agent: ")).await;
+}
+
+/// Sends `head` and then a byte now and then; returns when the other end has closed.
+async fn closes(mut peer: impl AsyncRead + AsyncWrite + Unpin, head: &[u8]) {
+    let mut sent = peer.write_all(head).await;
+    while sent.is_ok() {
+        let read = tokio::time::timeout(Duration::from_millis(50), peer.read(&mut [0; 64])).await;
+        if matches!(read, Ok(Ok(0) | Err(_))) {
+            return;
+        }
+        sent = peer.write_all(b"1").await;
+    }
 }
 
 #[tokio::test]

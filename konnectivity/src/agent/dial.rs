@@ -32,7 +32,15 @@ pub(crate) async fn dial(
 }
 
 async fn open(target: &str, rules: Option<&Rules>) -> Result<TcpStream, DialError> {
-    let addresses = resolve(target).await?;
+    connect(target, resolve(target).await?, rules).await
+}
+
+/// Connects to the first of a target's addresses that rules permit and that answers.
+async fn connect(
+    target: &str,
+    addresses: Vec<SocketAddr>,
+    rules: Option<&Rules>,
+) -> Result<TcpStream, DialError> {
     let mut error = None;
     for address in addresses {
         if let Some(rules) = rules
@@ -107,6 +115,27 @@ mod tests {
 
     async fn error(target: &str) -> String {
         dial("tcp", target, None, Duration::from_secs(5)).await.unwrap_err().text
+    }
+
+    #[tokio::test]
+    async fn rules_hold_for_each_address_of_a_name() {
+        let folder = testkit::TempDir::new("dial");
+        let path = folder.path().join("rules.yaml");
+        std::fs::write(&path, "rules: [{tag: closed, local: 127.0.0.2, action: deny}]\n").unwrap();
+        let rules = Rules::read(&path).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let [open, closed] =
+            ["127.0.0.1:0", "127.0.0.2:0"].map(|at| std::net::TcpListener::bind(at).unwrap());
+        let [open, closed] = [&open, &closed].map(|it| it.local_addr().unwrap());
+        let dial = async |addresses: [SocketAddr; 2], rules| {
+            connect("name:80", addresses.into(), rules).await
+        };
+        assert!(dial([free, closed], None).await.is_ok());
+        assert!(dial([free, closed], Some(&rules)).await.is_err());
+        let denied = dial([closed, free], Some(&rules)).await.unwrap_err();
+        assert_eq!(denied.reason, "denied_by_rule");
+        let reached = dial([closed, open], Some(&rules)).await.unwrap();
+        assert_eq!(reached.peer_addr().unwrap(), open);
     }
 
     #[tokio::test]
