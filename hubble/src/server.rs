@@ -24,6 +24,7 @@ use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use telemetry::{Access, Admitted, Authorize, Background, Connections, Credential, Identity};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 
 use crate::grpc::{Answer, Code, Content, Status, is_call, no_call, response};
 use crate::service::Observer;
@@ -65,6 +66,22 @@ pub struct Server {
     address: Option<SocketAddr>,
     socket: Option<PathBuf>,
     thread: Option<Background>,
+}
+
+/// The client of a connection.
+#[derive(Clone)]
+struct Client {
+    /// Whether it needs no token.
+    is_known: bool,
+    admitted: Admitted,
+    /// One token is reviewed at a time: few of a client's wait before those of others.
+    review: Arc<Semaphore>,
+}
+
+impl Client {
+    fn new(is_known: bool, admitted: Admitted) -> Self {
+        Self { is_known, admitted, review: Arc::new(Semaphore::new(1)) }
+    }
 }
 
 /// State shared by all connections.
@@ -124,7 +141,7 @@ async fn accept_unix(listener: UnixListener, site: Arc<Site>) -> io::Result<()> 
         match listener.accept().await {
             Ok((stream, _)) => connections.begin(None, |admitted| {
                 admitted.set();
-                serve(stream, Arc::clone(&site), true, admitted)
+                serve(stream, Arc::clone(&site), Client::new(true, admitted))
             }),
             Err(error) => pause(&error).await,
         }
@@ -152,7 +169,8 @@ async fn accept_tls(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
                     if has_certificate {
                         admitted.set();
                     }
-                    serve(stream, Arc::clone(&site), has_certificate, admitted).await;
+                    let client = Client::new(has_certificate, admitted);
+                    serve(stream, Arc::clone(&site), client).await;
                 }
                 Err(error) => tracing::debug!("hubble: {error}"),
             }
@@ -165,16 +183,15 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(PAUSE).await;
 }
 
-/// Serves the calls of a connection; `is_known` says whether its client needs no token.
+/// Serves the calls of a connection.
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     site: Arc<Site>,
-    is_known: bool,
-    admitted: Admitted,
+    client: Client,
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let (site, admitted) = (Arc::clone(&site), admitted.clone());
-        async move { Ok::<_, Infallible>(answer(&site, request, is_known, &admitted).await) }
+        let (site, client) = (Arc::clone(&site), client.clone());
+        async move { Ok::<_, Infallible>(answer(&site, request, &client).await) }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -188,21 +205,18 @@ async fn serve(
     }
 }
 
-async fn answer(
-    site: &Site,
-    request: Request<Incoming>,
-    is_known: bool,
-    admitted: &Admitted,
-) -> Response<Content> {
+async fn answer(site: &Site, request: Request<Incoming>, client: &Client) -> Response<Content> {
     if !is_call(&request) {
         return no_call();
     }
     let (head, body) = request.into_parts();
     let path = head.uri.path();
     let called: Result<Answer, Status> = async {
-        if !is_known {
+        if !client.is_known {
+            // Never closed.
+            let _one = client.review.acquire().await;
             admit(site, &head.headers, path).await?;
-            admitted.set();
+            client.admitted.set();
         }
         let endpoint = (site.address.as_str(), site.admission.is_some());
         site.observer.call(path, body, endpoint).await
@@ -246,8 +260,53 @@ fn password(headers: &HeaderMap) -> Option<Credential> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use hyper::header::HeaderValue;
+    use observe::verdicts::EventBroker;
+
+    /// Reviews that are under way, and the most that there were.
+    #[derive(Clone, Default)]
+    struct Slow(Arc<[AtomicUsize; 2]>);
+
+    impl Authorize for Slow {
+        fn authorize(&self, _credential: Credential, _path: String) -> telemetry::Answer<'_> {
+            Box::pin(async {
+                let [now, most] = &*self.0;
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                now.fetch_sub(1, Ordering::SeqCst);
+                Access::Unauthenticated("it is nobody's".to_owned())
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_has_one_token_reviewed_at_a_time() {
+        let slow = Slow::default();
+        let identity = Identity::new(None, "node-a", telemetry::TlsOptions::default()).unwrap();
+        let admission = Admission { identity, authorize: Some(Box::new(slow.clone())) };
+        let observer = Observer::new(EventBroker::new("node-a", 1), "node-a");
+        let site = Site { observer, address: String::new(), admission: Some(admission) };
+        let (near, far) = tokio::io::duplex(1 << 16);
+        tokio::spawn(serve(far, Arc::new(site), Client::new(false, Admitted::default())));
+        let (client, connection) = h2::client::handshake(near).await.unwrap();
+        tokio::spawn(connection);
+        let mut client = client.ready().await.unwrap();
+        let calls: Vec<_> = (0..CALLS)
+            .map(|n| {
+                let request = Request::post("http://localhost/observer.Observer/GetNodes")
+                    .header("content-type", "application/grpc")
+                    .header("authorization", format!("Bearer {n}"));
+                client.send_request(request.body(()).unwrap(), true).unwrap().0
+            })
+            .collect();
+        for call in calls {
+            assert_eq!(call.await.unwrap().headers()["grpc-status"], "16");
+        }
+        assert_eq!(slow.0[1].load(Ordering::SeqCst), 1);
+    }
 
     #[test]
     fn a_password_is_a_token() {
