@@ -7,8 +7,9 @@
 //!
 //! As for pods, every packet is evaluated, and replies by the rules of the direction that opened the
 //! connection: a denial stops live connections. One that conntrack did not see open has to be permitted
-//! as of either end (see `base.rs`), except at failsafe ports of the cluster node. Loopback, neighbour discovery and ICMP errors of
-//! connections are always accepted. What the kernel forwards does not come here.
+//! as of either end (see `base.rs`), except at failsafe ports of the cluster node. Loopback, neighbour
+//! discovery and ICMP errors of connections are always accepted. What the kernel forwards does not come
+//! here.
 //!
 //! A pod on the host network has its cluster node's addresses. Its rules decide about what comes to
 //! the ports that it declares.
