@@ -111,6 +111,52 @@ pub(crate) fn count_up_to(ascending: &[u32; 5], key: u16) -> usize {
     halves.map(|number| usize::from(number <= key)).sum()
 }
 
+/// Conditions compared side by side at most.
+pub(crate) const SIDE_BY_SIDE: usize = 8;
+
+/// Columns of conditions: of two ranges the first number and how many more there are, then bits and which of
+/// them count.
+pub(crate) const CONDITIONS: usize = 6;
+
+/// The place of the first of `count` conditions, [`SIDE_BY_SIDE`] at most, that two numbers and bits fit.
+/// Behind the columns, each `count` numbers, there is room for as many as make eight of the last one.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn first_fit(columns: &[u16], count: usize, values: [u16; 3]) -> Option<usize> {
+    use std::arch::x86_64::{
+        _mm_and_si128, _mm_cmpeq_epi16, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128,
+        _mm_set1_epi16, _mm_setzero_si128, _mm_sub_epi16, _mm_subs_epu16, _mm_xor_si128,
+    };
+    let columns = &columns[..(CONDITIONS - 1) * count + SIDE_BY_SIDE];
+    // SAFETY: eight numbers from the beginning of each column on are inside, and the loads need no
+    // alignment. SSE2, which the instructions are of, belongs to every x86-64.
+    let mask = unsafe {
+        let column = |at: usize| _mm_loadu_si128(columns.as_ptr().add(at * count).cast());
+        let [first, second, bits] = values.map(|value| _mm_set1_epi16(value as i16));
+        // How far a number is behind the last one of a range, or 0.
+        let beyond = |value, at| _mm_subs_epu16(_mm_sub_epi16(value, column(at)), column(at + 1));
+        let others = _mm_and_si128(_mm_xor_si128(bits, column(4)), column(5));
+        let misses = _mm_or_si128(_mm_or_si128(beyond(first, 0), beyond(second, 2)), others);
+        _mm_movemask_epi8(_mm_cmpeq_epi16(misses, _mm_setzero_si128()))
+    };
+    let place = (mask.trailing_zeros() / 2) as usize;
+    (place < count).then_some(place)
+}
+
+/// The place of the first of `count` conditions that two numbers and bits fit.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn first_fit(columns: &[u16], count: usize, values: [u16; 3]) -> Option<usize> {
+    let column = |at: usize, place: usize| columns[at * count + place];
+    (0..count).find(|place| {
+        let within =
+            |value: u16, at| value.wrapping_sub(column(at, *place)) <= column(at + 1, *place);
+        within(values[0], 0)
+            && within(values[1], 2)
+            && (values[2] ^ column(4, *place)) & column(5, *place) == 0
+    })
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 fn with_avx2<R>(body: impl FnOnce() -> R) -> R {

@@ -56,13 +56,13 @@ pub enum Structure {
 impl Report {
     /// Of a table of `rules`, with `bytes` beside its parts.
     pub(super) fn new(parts: &Parts, rules: &[Rule], bytes: usize) -> Self {
-        // A list takes a row's cell and a rule, or a rule.
+        // A list takes a row's cell and a rule, or a rule; or what its cuts and leaves take.
         let (transport_classes, list, of_lists) = match &parts.lists {
             Decide::Rows(classes, rows) => {
                 let loads = if rows.plain { 1 } else { 2 };
                 (Some(rows.classes()), loads, classes.bytes() + rows.bytes())
             }
-            Decide::Scans(scans) => (None, scans.longest(), scans.bytes()),
+            Decide::Scans(scans) => (None, scans.loads(), scans.bytes()),
         };
         let ByEnds { any, fields, both, in_lists } = &parts.ends;
         let field = |field: &Field| {
