@@ -6,6 +6,7 @@ use std::ops::Range;
 use ahash::RandomState;
 
 use super::{COLUMNS, Node, Scans};
+use crate::PortRange;
 use crate::simd::SIDE_BY_SIDE;
 use crate::table::lists::{ListId, MakeLists};
 use crate::table::transport::{TooMany, Transport};
@@ -13,9 +14,9 @@ use crate::table::transport::{TooMany, Transport};
 /// A longer list is cut if that makes it shorter.
 const LONG: usize = SIDE_BY_SIDE;
 /// Entries over all leaves of a list, for each of its rules.
-const COPIES: usize = 16;
+const COPIES: usize = 32;
 /// Entries over all parts of one cut, and half its parts, for each one that is cut.
-const COPIES_OF_CUT: usize = 2;
+const COPIES_OF_CUT: usize = 4;
 /// Bits by which a cut is made at most.
 const BITS: u32 = 10;
 
@@ -24,8 +25,14 @@ const BITS: u32 = 10;
 pub(in crate::table) struct ScansBuilder<'a> {
     scans: Scans,
     demands: &'a [Transport],
-    known: HashMap<(Region, Box<[u32]>), Made, RandomState>,
+    extents: Vec<Extent>,
+    /// The region of all keys.
+    all: Region,
+    known: Known,
 }
+
+/// What was made of rules: where they are cut also by region, as a leaf serves any.
+type Known = HashMap<(Option<Region>, Box<[u32]>), Made, RandomState>;
 
 /// A list, and the memory accesses from it to a rule.
 #[derive(Clone, Copy, Debug)]
@@ -38,15 +45,18 @@ struct Made {
 type Numbered = (u32, u32);
 
 /// The keys that come to a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Region {
-    /// Of source and destination port, then of the protocol, the bits that are known.
-    known: [u16; 3],
+    /// Of source port, destination port and the protocol's number the bits that are known, the highest first.
+    known: [u16; AXES],
     /// And what they are.
-    value: [u16; 3],
+    value: [u16; AXES],
 }
 
-/// Bits of a source port, destination port or protocol by which a list is cut.
+const AXES: usize = 3;
+
+/// Bits of a source port, destination port or protocol's number by which a list is cut, the highest ones that
+/// are not known.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     axis: usize,
@@ -54,80 +64,85 @@ struct Cut {
     bits: u32,
 }
 
-const PROTOCOL: usize = 2;
-
 impl Cut {
-    fn mask(self) -> u16 {
-        ((1_u32 << self.bits) - 1) as u16
-    }
-
     fn count(self) -> usize {
         1 << self.bits
     }
 
-    /// Where its bits begin in a key's [word](Node::word).
+    /// With its place in a key's [word](Scans::word).
     fn node(self) -> Node {
         Node::Cut { shift: 16 * self.axis as u32 + self.shift, bits: self.bits }
-    }
-
-    /// The parts in which keys of a region match a demand.
-    fn parts(self, region: &Region, demand: &Transport) -> Range<usize> {
-        let ports = [demand.source_ports, demand.destination_ports];
-        let Some(ports) = ports.get(self.axis) else {
-            return match demand.protocol {
-                Some(protocol) => {
-                    let part = usize::from(u16::from(protocol) >> self.shift & self.mask());
-                    part..part + 1
-                }
-                None => 0..self.count(),
-            };
-        };
-        let first = region.value[self.axis];
-        let last = first | !region.known[self.axis];
-        let part = |port: u16| usize::from((port.clamp(first, last) - first) >> self.shift);
-        part(ports.first)..part(ports.last) + 1
     }
 }
 
 impl Region {
+    /// All keys, where protocols' numbers have so many bits.
+    fn all(bits_of_protocols: u32) -> Self {
+        Self { known: [0, 0, (u32::from(u16::MAX) << bits_of_protocols) as u16], value: [0; AXES] }
+    }
+
     /// Its part of a cut.
     fn part(mut self, cut: Cut, part: usize) -> Self {
-        self.known[cut.axis] |= cut.mask() << cut.shift;
-        self.value[cut.axis] |= (part as u16) << cut.shift;
+        self.known[cut.axis] |= ((cut.count() - 1) << cut.shift) as u16;
+        self.value[cut.axis] |= (part << cut.shift) as u16;
         self
     }
 
-    /// Whether all keys of the region match a demand, of those that may.
-    fn is_inside(&self, demand: &Transport) -> bool {
-        let ports = [demand.source_ports, demand.destination_ports];
-        let all = ports.iter().zip(self.known.iter().zip(&self.value)).all(|(ports, of)| {
-            let (known, first) = of;
-            ports.first <= *first && first | !known <= ports.last
-        });
-        let protocol = demand.protocol.is_none() || self.known[PROTOCOL] == 0xff;
-        all && protocol && demand.tcp_flags.mask == 0
+    /// First and last number on an axis.
+    fn range(&self, axis: usize) -> PortRange {
+        let first = self.value[axis];
+        PortRange { first, last: first | !self.known[axis] }
     }
 
-    /// Cuts of so many parts at most. Ports are cut from the highest bit that is not known on, protocols
-    /// by any bit, or by all.
-    fn cuts(&self, most: usize) -> impl Iterator<Item = Cut> {
-        let ports = (0..PROTOCOL).flat_map(|axis| {
-            let left = (!self.known[axis]).count_ones();
-            (1..=left.min(BITS)).map(move |bits| Cut { axis, shift: left - bits, bits })
-        });
-        let known = self.known[PROTOCOL];
-        let some = (0..8).filter(move |bit| known >> bit & 1 == 0);
-        let by_one = some.map(|shift| Cut { axis: PROTOCOL, shift, bits: 1 });
-        let by_all = (known == 0).then_some(Cut { axis: PROTOCOL, shift: 0, bits: 8 });
-        ports.chain(by_one).chain(by_all).filter(move |cut| cut.count() <= most)
+    /// The parts of a cut that a range reaches into.
+    fn parts(&self, cut: Cut, of: PortRange) -> Range<usize> {
+        let PortRange { first, last } = self.range(cut.axis);
+        let part = |number: u16| usize::from((number.clamp(first, last) - first) >> cut.shift);
+        part(of.first)..part(of.last) + 1
     }
+
+    /// Whether a rule's ranges hold all keys of the region, on all axes but one at most.
+    fn is_inside(&self, extent: &Extent, but: Option<usize>) -> bool {
+        let inside = |axis: usize| {
+            let PortRange { first, last } = self.range(axis);
+            extent.ranges[axis].first <= first && last <= extent.ranges[axis].last
+        };
+        extent.any_flags && (0..AXES).filter(|axis| Some(*axis) != but).all(inside)
+    }
+
+    fn cuts(&self) -> impl Iterator<Item = Cut> {
+        (0..AXES).flat_map(|axis| {
+            let left = self.known[axis].count_zeros();
+            (1..=left.min(BITS)).map(move |bits| Cut { axis, shift: left - bits, bits })
+        })
+    }
+}
+
+/// The keys that match a demand.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    /// On each axis.
+    ranges: [PortRange; AXES],
+    /// Whether flags do not matter.
+    any_flags: bool,
 }
 
 impl<'a> ScansBuilder<'a> {
     /// Builds the scan of rules with these conditions.
     pub(in crate::table) fn new(demands: &'a [Transport]) -> Self {
-        let scans = Scans { parts: Vec::new(), entries: Vec::new(), loads: 0 };
-        Self { scans, demands, known: HashMap::default() }
+        let protocols = numbers(demands);
+        let bits = u8::BITS - protocols.iter().fold(0, |all, number| all | number).leading_zeros();
+        let extent = |demand: &Transport| {
+            let protocol = demand.protocol.map(|protocol| protocols[usize::from(protocol)].into());
+            let protocols = protocol.map_or(PortRange::ANY, PortRange::one);
+            Extent {
+                ranges: [demand.source_ports, demand.destination_ports, protocols],
+                any_flags: demand.tcp_flags.mask == 0,
+            }
+        };
+        let extents = demands.iter().map(extent).collect();
+        let scans = Scans { protocols, parts: Vec::new(), entries: Vec::new(), loads: 0 };
+        Self { scans, demands, extents, all: Region::all(bits), known: HashMap::default() }
     }
 
     pub(in crate::table) fn finish(mut self) -> Scans {
@@ -138,20 +153,23 @@ impl<'a> ScansBuilder<'a> {
 
     /// The list of these rules for keys of a region, in so many entries at most if it is cut.
     fn node(&mut self, rules: &[Numbered], region: Region, room: usize) -> Made {
-        let of_rule = |rule: &Numbered| &self.demands[rule.1 as usize];
         // No key comes to a rule behind one that all match.
-        let end = rules.iter().position(|rule| region.is_inside(of_rule(rule)));
+        let end = rules.iter().position(|rule| region.is_inside(self.extent(rule), None));
         let rules = &rules[..end.map_or(rules.len(), |end| end + 1)];
         if rules.is_empty() {
             return Made { list: ListId::EMPTY, loads: 0 };
         }
-        let cut = self.cut(rules, &region, room);
-        // A leaf serves any region.
-        let of_region = if cut.is_some() { region } else { Region::default() };
         let numbers: Box<[u32]> = rules.iter().map(|(rule, _)| *rule).collect();
-        let key = (of_region, numbers);
+        let mut key = (Some(region), numbers);
         if let Some(made) = self.known.get(&key) {
             return *made;
+        }
+        let cut = self.cut(rules, &region, room);
+        if cut.is_none() {
+            key.0 = None;
+            if let Some(made) = self.known.get(&key) {
+                return *made;
+            }
         }
         let made = match cut {
             Some(cut) => self.parts(cut, rules, region, room),
@@ -182,13 +200,13 @@ impl<'a> ScansBuilder<'a> {
         }
         let mut best = None;
         let mut least = (3 * count / 4, usize::MAX);
-        for cut in region.cuts(2 * COPIES_OF_CUT * count) {
-            let (longest, copies) = self.lengths(cut, region, rules);
-            if copies > room || copies + cut.count() / 2 > COPIES_OF_CUT * count {
+        for cut in region.cuts() {
+            let Some(most) = (COPIES_OF_CUT * count).checked_sub(cut.count() / 2) else { continue };
+            let Some((length, copies)) = self.lengths(cut, region, rules, most.min(room)) else {
                 continue;
-            }
+            };
             // Among those that are short enough the one that takes least memory.
-            let cost = (longest.max(LONG), copies + cut.count() / 2);
+            let cost = (length.max(LONG), copies + cut.count() / 2);
             if cost < least {
                 (least, best) = (cost, Some(cut));
             }
@@ -196,29 +214,66 @@ impl<'a> ScansBuilder<'a> {
         best
     }
 
-    /// Rules in the part where a key that matches one of them is on average, and in all parts.
-    fn lengths(&self, cut: Cut, region: &Region, rules: &[Numbered]) -> (usize, usize) {
-        let mut changes = vec![0_isize; cut.count() + 1];
-        for (_, demand) in rules {
-            let parts = cut.parts(region, &self.demands[*demand as usize]);
-            changes[parts.start] += 1;
-            changes[parts.end] -= 1;
+    /// Rules in the part where a key that matches one of them is on average, and in all parts; `None` if these
+    /// are more than `most`.
+    fn lengths(
+        &self,
+        cut: Cut,
+        region: &Region,
+        rules: &[Numbered],
+        most: usize,
+    ) -> Option<(usize, usize)> {
+        let mut lengths = vec![0; cut.count()];
+        let mut copies = 0;
+        let fits = self.each_copy(cut, region, rules, |part, _| {
+            lengths[part] += 1;
+            copies += 1;
+            copies <= most
+        });
+        let squares: usize = lengths.iter().map(|length| length * length).sum();
+        fits.then(|| (squares.div_ceil(copies.max(1)), copies))
+    }
+
+    /// Visits each part of a cut with each of its rules that a key can find, in order, until `visit` returns
+    /// false; whether it never did.
+    fn each_copy(
+        &self,
+        cut: Cut,
+        region: &Region,
+        rules: &[Numbered],
+        mut visit: impl FnMut(usize, &Numbered) -> bool,
+    ) -> bool {
+        let mut open = Open((0..=cut.count()).collect());
+        for rule in rules {
+            let extent = self.extent(rule);
+            let of = extent.ranges[cut.axis];
+            let inside = region.is_inside(extent, Some(cut.axis));
+            let parts = region.parts(cut, of);
+            let mut at = open.from(parts.start);
+            while at < parts.end {
+                if !visit(at, rule) {
+                    return false;
+                }
+                let part = region.part(cut, at).range(cut.axis);
+                if inside && of.first <= part.first && part.last <= of.last {
+                    open.0[at] = at + 1;
+                }
+                at = open.from(at + 1);
+            }
         }
-        let (mut here, mut all, mut squares) = (0, 0, 0);
-        for change in &changes[..cut.count()] {
-            here += change;
-            all += here as usize;
-            squares += (here * here) as usize;
-        }
-        (squares.div_ceil(all.max(1)), all)
+        true
+    }
+
+    fn extent(&self, rule: &Numbered) -> &Extent {
+        &self.extents[rule.1 as usize]
     }
 
     fn parts(&mut self, cut: Cut, rules: &[Numbered], region: Region, room: usize) -> Made {
         let mut lists = vec![Vec::new(); cut.count()];
-        for rule in rules {
-            let parts = cut.parts(&region, &self.demands[rule.1 as usize]);
-            lists[parts].iter_mut().for_each(|list| list.push(*rule));
-        }
+        self.each_copy(cut, &region, rules, |part, rule| {
+            lists[part].push(*rule);
+            true
+        });
         let all: usize = lists.iter().map(Vec::len).sum();
         let parts: Vec<Made> = lists
             .iter()
@@ -230,6 +285,37 @@ impl<'a> ScansBuilder<'a> {
         let below = parts.iter().map(|part| part.loads).max().unwrap_or(0);
         Made { list: cut.node().list(first), loads: 1 + below }
     }
+}
+
+/// The parts of a cut that no rule fills yet: each, and one behind the last, or one that follows it.
+struct Open(Vec<usize>);
+
+impl Open {
+    /// The first one from a part on.
+    fn from(&mut self, part: usize) -> usize {
+        let mut first = part;
+        while self.0[first] != first {
+            first = self.0[first];
+        }
+        let mut at = part;
+        while at != first {
+            at = std::mem::replace(&mut self.0[at], first);
+        }
+        first
+    }
+}
+
+/// Numbers for protocols: 0 for those that no demand names, unless all are named.
+fn numbers(demands: &[Transport]) -> Box<[u8; 256]> {
+    let mut named = [false; 256];
+    demands.iter().filter_map(|demand| demand.protocol).for_each(|protocol| {
+        named[usize::from(protocol)] = true;
+    });
+    let mut last = if named.contains(&false) { 0 } else { u8::MAX };
+    Box::new(named.map(|named| {
+        last = last.wrapping_add(named.into());
+        if named { last } else { 0 }
+    }))
 }
 
 /// The columns of a rule.
@@ -252,7 +338,7 @@ fn entry(rule: u32, demand: &Transport) -> [u16; COLUMNS] {
 
 impl MakeLists for ScansBuilder<'_> {
     fn list(&mut self, rules: &[Numbered]) -> Result<ListId, TooMany> {
-        let made = self.node(rules, Region::default(), COPIES * rules.len());
+        let made = self.node(rules, self.all, COPIES * rules.len());
         self.scans.loads = self.scans.loads.max(made.loads);
         Ok(made.list)
     }

@@ -14,6 +14,8 @@ pub(super) use build::ScansBuilder;
 /// Lists of entries, and the cuts above long ones. A list is a [node](Node).
 #[derive(Debug)]
 pub(super) struct Scans {
+    /// Numbers of protocols, small ones.
+    protocols: Box<[u8; 256]>,
     /// The parts of cuts.
     parts: Vec<ListId>,
     /// Blocks of entries, each its columns one after the other: [conditions](simd::first_fit), then
@@ -33,7 +35,7 @@ const COLUMNS: usize = CONDITIONS + 2;
 /// cut     shift << 4 | bits
 /// ```
 ///
-/// The part of a cut is that many bits of a key's [word](Node::word) from `shift` on.
+/// The part of a cut is that many bits of a key's [word](Scans::word) from `shift` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Leaf { entries: usize },
@@ -57,23 +59,23 @@ impl Node {
         };
         ListId { rules: first as u32, cells }
     }
-
-    /// Source port, destination port and protocol of a key.
-    #[inline(always)]
-    fn word(key: &Key) -> u64 {
-        u64::from(key.source_port)
-            | u64::from(key.destination_port) << 16
-            | u64::from(key.protocol) << 32
-    }
 }
 
 impl Scans {
+    /// Source port, destination port and number of the protocol of a key.
+    #[inline(always)]
+    fn word(&self, key: &Key) -> u64 {
+        u64::from(key.source_port)
+            | u64::from(key.destination_port) << 16
+            | u64::from(self.protocols[usize::from(key.protocol)]) << 32
+    }
+
     pub(super) fn loads(&self) -> usize {
         self.loads
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.parts) + size_of_val(&*self.entries)
+        size_of_val(&*self.protocols) + size_of_val(&*self.parts) + size_of_val(&*self.entries)
     }
 
     /// The first rule of a leaf that a key matches, or [`NONE`].
@@ -106,7 +108,7 @@ impl Scans {
 impl Lists for &Scans {
     #[inline(always)]
     fn first(self, mut list: ListId, _: u32, key: &Key, best: u32) -> u32 {
-        let word = Node::word(key);
+        let word = self.word(key);
         loop {
             match Node::of(list) {
                 Node::Leaf { entries } => {
