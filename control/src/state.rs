@@ -11,9 +11,12 @@
 //! format, is refused as a whole: part of a cluster would be open where policies are missing.
 
 use std::fs::{self, File, OpenOptions};
+use std::hash::Hasher;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use fnv::FnvHasher;
 
 use crate::cache::StoredObject;
 use crate::{Control, Object, open_regular};
@@ -44,15 +47,15 @@ pub fn save(snapshot: &ObjectSnapshot, path: &Path) -> io::Result<()> {
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
     let mut out = BufWriter::new(file);
     writeln!(out, "{HEAD}")?;
-    let (mut count, mut sum) = (0_u64, Sum::new());
+    let (mut count, mut sum) = (0_u64, FnvHasher::default());
     for object in &snapshot.0 {
         let line = serde_json::to_vec(object)?;
-        sum.add(&line);
+        add(&mut sum, &line);
         out.write_all(&line)?;
         out.write_all(b"\n")?;
         count += 1;
     }
-    writeln!(out, "{count} {:016x}", sum.0)?;
+    writeln!(out, "{count} {:016x}", sum.finish())?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     fs::rename(aside, path)?;
     // Makes the rename itself durable.
@@ -71,17 +74,18 @@ pub fn load(path: &Path) -> io::Result<Vec<Object>> {
         Some(head) if head == HEAD => {}
         _ => return Err(damaged(format!("{} does not begin with {HEAD:?}", path.display()))),
     }
-    let (mut objects, mut sum) = (Vec::new(), Sum::new());
+    let (mut objects, mut sum) = (Vec::new(), FnvHasher::default());
     while let Some(line) = lines.next().transpose()? {
         if line.starts_with('{') {
             let object = serde_json::from_str(&line).map_err(|error| {
                 damaged(format!("{}: line {}: {error}", path.display(), objects.len() + 2))
             })?;
-            sum.add(line.as_bytes());
+            add(&mut sum, line.as_bytes());
             objects.push(object);
             continue;
         }
-        let whole = line == format!("{} {:016x}", objects.len(), sum.0) && lines.next().is_none();
+        let whole =
+            line == format!("{} {:016x}", objects.len(), sum.finish()) && lines.next().is_none();
         return match whole {
             true => Ok(objects),
             false => Err(damaged(format!("{} is damaged: its checksum differs", path.display()))),
@@ -92,25 +96,15 @@ pub fn load(path: &Path) -> io::Result<Vec<Object>> {
 
 /// The checksum of `bytes`: the same in every process and version.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let mut sum = Sum::new();
-    sum.add(bytes);
-    sum.0
+    let mut sum = FnvHasher::default();
+    add(&mut sum, bytes);
+    sum.finish()
 }
 
-/// FNV-1a over 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): detects damage, not
-/// tampering.
-struct Sum(u64);
-
-impl Sum {
-    fn new() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-
-    fn add(&mut self, line: &[u8]) {
-        for byte in line.iter().chain(b"\n") {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
+/// Adds a line to a checksum, which detects damage, not tampering.
+fn add(sum: &mut FnvHasher, line: &[u8]) {
+    sum.write(line);
+    sum.write(b"\n");
 }
 
 #[cfg(test)]

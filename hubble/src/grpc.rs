@@ -1,7 +1,6 @@
 //! gRPC over HTTP/2 (grpc/doc/PROTOCOL-HTTP2.md), as far as a server of small requests needs it.
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -10,6 +9,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
 use tokio::sync::mpsc;
 
@@ -123,7 +123,9 @@ pub(crate) fn response(answer: Result<Answer, Status>) -> Response<Content> {
         let headers = response.headers_mut();
         headers.insert(STATUS, HeaderValue::from(status.code as u16));
         // Percent-encoded text is a header's value.
-        if let Ok(message) = HeaderValue::from_str(&percent_encoded(&status.message)) {
+        if let Ok(message) =
+            HeaderValue::from_str(&utf8_percent_encode(&status.message, ESCAPED).to_string())
+        {
             headers.insert(MESSAGE, message);
         }
     }
@@ -178,19 +180,8 @@ impl Body for Content {
     }
 }
 
-/// Encodes a status' message.
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'$' | b'&'..=b'~' => encoded.push(byte.into()),
-            _ => {
-                let _ = write!(encoded, "%{byte:02X}");
-            }
-        }
-    }
-    encoded
-}
+/// What a status message escapes (PROTOCOL-HTTP2.md, responses).
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 #[cfg(test)]
 mod tests {
@@ -227,6 +218,9 @@ mod tests {
 
     #[test]
     fn a_status_tells_its_message_in_ascii() {
-        assert_eq!(percent_encoded("50% of «x»\n"), "50%25 of %C2%ABx%C2%BB%0A");
+        assert_eq!(
+            utf8_percent_encode("50% of «x»\n", ESCAPED).to_string(),
+            "50%25 of %C2%ABx%C2%BB%0A"
+        );
     }
 }

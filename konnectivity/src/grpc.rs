@@ -1,6 +1,7 @@
 //! gRPC over HTTP/2 (grpc/doc/PROTOCOL-HTTP2.md): messages, headers, statuses.
 
 use bytes::{Buf, Bytes, BytesMut};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::packet::{Packet, PacketError, encode_data};
 use http2::{Field, code, encode};
@@ -213,7 +214,8 @@ pub(crate) fn trailers(status: Status, text: &str, alone: bool) -> Vec<u8> {
     }
     encode([("grpc-status", (status as u32).to_string().as_str())], &mut block);
     if !text.is_empty() {
-        encode([("grpc-message", percent_encoded(text).as_str())], &mut block);
+        let text = utf8_percent_encode(text, ESCAPED).to_string();
+        encode([("grpc-message", text.as_str())], &mut block);
     }
     block
 }
@@ -229,43 +231,12 @@ pub(crate) fn failure(fields: &[Field]) -> Option<String> {
     if status == "0" {
         return None;
     }
-    let text = percent_decoded(header(fields, "grpc-message").unwrap_or_default());
-    Some(format!("status {status}: {text}"))
+    let text = header(fields, "grpc-message").unwrap_or_default();
+    Some(format!("status {status}: {}", percent_decode_str(text).decode_utf8_lossy()))
 }
 
-fn percent_encoded(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
-}
-
-/// Decodes `%41`; what is no such escape stays as it is.
-pub(crate) fn percent_decoded(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.as_bytes();
-    while let [first, rest @ ..] = bytes {
-        let digits = rest.get(..2).and_then(|it| std::str::from_utf8(it).ok());
-        let escaped = digits
-            .filter(|it| *first == b'%' && it.bytes().all(|byte| byte.is_ascii_hexdigit()))
-            .and_then(|it| u8::from_str_radix(it, 16).ok());
-        match escaped {
-            Some(byte) => {
-                out.push(byte);
-                bytes = &rest[2..];
-            }
-            None => {
-                out.push(*first);
-                bytes = rest;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
+/// What a status message escapes (PROTOCOL-HTTP2.md, responses).
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 #[cfg(test)]
 mod tests {
@@ -313,10 +284,12 @@ mod tests {
 
     #[test]
     fn texts_survive_a_header() {
+        let encoded = |text: &str| utf8_percent_encode(text, ESCAPED).to_string();
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         for text in ["dial tcp: 100 % lost\n", "plain", "ä%41"] {
-            assert_eq!(percent_decoded(&percent_encoded(text)), text);
+            assert_eq!(decoded(&encoded(text)), text);
         }
-        assert_eq!(percent_decoded("%zz%4"), "%zz%4");
-        assert_eq!(percent_encoded("a\n%"), "a%0A%25");
+        assert_eq!(decoded("%zz%4"), "%zz%4");
+        assert_eq!(encoded("a\n%"), "a%0A%25");
     }
 }

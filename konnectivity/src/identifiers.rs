@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::grpc::percent_decoded;
-
 /// The identifiers of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identifiers {
@@ -32,8 +30,8 @@ impl Identifiers {
     /// Reads identifiers from the wire: unknown keys are ignored.
     pub fn parse(query: &str) -> Self {
         let mut identifiers = Self::default();
-        for (key, value) in pairs(query) {
-            identifiers.add(&key, value);
+        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+            identifiers.add(&key, value.into_owned());
         }
         identifiers
     }
@@ -47,9 +45,9 @@ impl Identifiers {
             return Err(IdentifiersError::Semicolon(query.to_owned()));
         }
         let mut identifiers = Self::default();
-        for (key, value) in pairs(query) {
-            if !identifiers.add(&key, value) {
-                return Err(IdentifiersError::Key(key));
+        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+            if !identifiers.add(&key, value.into_owned()) {
+                return Err(IdentifiersError::Key(key.into_owned()));
             }
         }
         Ok(identifiers)
@@ -76,14 +74,6 @@ pub(crate) fn same_spelling(host: &str) -> String {
         Ok(address) => address.to_string(),
         Err(_) => host.to_ascii_lowercase(),
     }
-}
-
-fn pairs(query: &str) -> impl Iterator<Item = (String, String)> {
-    let decoded = |text: &str| percent_decoded(&text.replace('+', " "));
-    query.split('&').filter(|pair| !pair.is_empty()).map(move |pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (decoded(key), decoded(value))
-    })
 }
 
 #[cfg(test)]

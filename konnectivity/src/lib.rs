@@ -29,7 +29,6 @@ pub mod kubernetes;
 mod metrics;
 pub mod packet;
 mod raw;
-mod reload;
 pub mod rules;
 pub mod server;
 pub mod survey;
@@ -37,4 +36,4 @@ mod tls;
 mod window;
 
 pub use identifiers::{Identifiers, IdentifiersError};
-pub use tls::{TlsError, TlsFiles, TlsPolicy, cipher_names};
+pub use tls::{TlsFiles, TlsPolicy, cipher_names};

@@ -1,15 +1,14 @@
 //! TLS for both roles: files in, configurations out.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
-use crate::reload::Reloaded;
+use telemetry::Reloaded;
+use telemetry::pem::{certificates, fault, private_key, roots};
 
 /// Certificate, key and the authority that the other side's certificate must be from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,27 +36,6 @@ pub struct TlsPolicy {
     pub ciphers: Vec<String>,
 }
 
-/// Why a TLS configuration is unusable.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file that cannot be read or says nothing of use.
-    #[error("{}: {why}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        why: String,
-    },
-    /// Certificate and key do not go together, and the like.
-    #[error("{what}: {why}")]
-    Config {
-        /// Whose.
-        what: String,
-        /// The fault.
-        why: String,
-    },
-}
-
 /// A server's configuration, as new as its files; `what` names it in the log.
 ///
 /// # Errors
@@ -69,9 +47,7 @@ pub(crate) fn server_of_files(
     alpn: &'static [&'static str],
 ) -> Result<Reloaded<ServerConfig>, String> {
     let (files, policy) = (files.clone(), policy.clone());
-    Reloaded::new(what, files.paths(), move || {
-        server(&files, &policy, alpn).map_err(|error| error.to_string())
-    })
+    Reloaded::new(what, files.paths(), move || server(&files, &policy, alpn))
 }
 
 /// A client's configuration, as new as its files.
@@ -83,9 +59,7 @@ pub(crate) fn client_of_files(
     alpn: &[String],
 ) -> Result<Reloaded<ClientConfig>, String> {
     let (files, alpn) = (files.clone(), alpn.to_vec());
-    Reloaded::new("certificates for servers", files.paths(), move || {
-        client(&files, &alpn).map_err(|error| error.to_string())
-    })
+    Reloaded::new("certificates for servers", files.paths(), move || client(&files, &alpn))
 }
 
 /// A server's configuration. With `ca` set, clients have to show a certificate.
@@ -96,29 +70,26 @@ pub(crate) fn server(
     files: &TlsFiles,
     policy: &TlsPolicy,
     alpn: &[&str],
-) -> Result<ServerConfig, TlsError> {
+) -> Result<ServerConfig, String> {
     let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
-        return Err(TlsError::Config {
-            what: "TLS".into(),
-            why: "a server needs a certificate and a key".into(),
-        });
+        return Err("TLS: a server needs a certificate and a key".to_owned());
     };
     let provider = provider(&policy.ciphers)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions(policy))
-        .map_err(|error| config("TLS versions", &error))?;
+        .map_err(|error| format!("TLS versions: {error}"))?;
     let builder = match &files.ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
             let roots = Arc::new(roots(ca)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-            let verifier = verifier.map_err(|error| file(ca, error))?;
+            let verifier = verifier.map_err(|error| fault(ca, error))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
     let mut config = builder
         .with_single_cert(certificates(cert)?, private_key(key)?)
-        .map_err(|error| file(cert, error))?;
+        .map_err(|error| fault(cert, error))?;
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     Ok(config)
 }
@@ -127,7 +98,7 @@ pub(crate) fn server(
 ///
 /// # Errors
 /// Names the file that cannot be used.
-pub(crate) fn client(files: &TlsFiles, alpn: &[String]) -> Result<ClientConfig, TlsError> {
+pub(crate) fn client(files: &TlsFiles, alpn: &[String]) -> Result<ClientConfig, String> {
     let roots = match &files.ca {
         Some(ca) => roots(ca)?,
         None => {
@@ -139,12 +110,12 @@ pub(crate) fn client(files: &TlsFiles, alpn: &[String]) -> Result<ClientConfig, 
     };
     let builder = ClientConfig::builder_with_provider(provider(&[])?)
         .with_protocol_versions(versions(&TlsPolicy::default()))
-        .map_err(|error| config("TLS versions", &error))?
+        .map_err(|error| format!("TLS versions: {error}"))?
         .with_root_certificates(roots);
     let mut config = match (&files.cert, &files.key) {
         (Some(cert), Some(key)) => builder
             .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-            .map_err(|error| file(cert, error))?,
+            .map_err(|error| fault(cert, error))?,
         _ => builder.with_no_client_auth(),
     };
     let protocols = alpn.iter().map(String::as_str).chain(["h2"]);
@@ -163,17 +134,15 @@ fn iana_name(suite: rustls::CipherSuite) -> String {
     format!("{suite:?}").replacen("TLS13_", "TLS_", 1)
 }
 
-fn provider(ciphers: &[String]) -> Result<Arc<CryptoProvider>, TlsError> {
+fn provider(ciphers: &[String]) -> Result<Arc<CryptoProvider>, String> {
     let mut provider = rustls::crypto::ring::default_provider();
     if ciphers.is_empty() {
         return Ok(Arc::new(provider));
     }
     let known = cipher_names();
     if let Some(unknown) = ciphers.iter().find(|name| !known.contains(name)) {
-        return Err(TlsError::Config {
-            what: format!("cipher suite {unknown}"),
-            why: format!("unknown or not sound; there are {}", known.join(", ")),
-        });
+        let known = known.join(", ");
+        return Err(format!("cipher suite {unknown}: unknown or not sound; there are {known}"));
     }
     provider
         .cipher_suites
@@ -185,36 +154,6 @@ fn versions(policy: &TlsPolicy) -> &'static [&'static SupportedProtocolVersion] 
     static BOTH: [&SupportedProtocolVersion; 2] =
         [&rustls::version::TLS13, &rustls::version::TLS12];
     if policy.only_1_3 { &BOTH[..1] } else { &BOTH }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found = CertificateDer::pem_file_iter(path).map_err(|error| file(path, error))?;
-    let found: Result<Vec<_>, _> = found.collect();
-    let found = found.map_err(|error| file(path, error))?;
-    if found.is_empty() {
-        return Err(file(path, "there is no certificate in it"));
-    }
-    Ok(found)
-}
-
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| file(path, error))
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|error| file(path, error))?;
-    }
-    Ok(roots)
-}
-
-fn file(path: &Path, why: impl std::fmt::Display) -> TlsError {
-    TlsError::File { path: path.to_owned(), why: why.to_string() }
-}
-
-fn config(what: &str, why: &rustls::Error) -> TlsError {
-    TlsError::Config { what: what.to_owned(), why: why.to_string() }
 }
 
 /// Describes which side refused a certificate, if that ended the connection. `peer` names the other

@@ -5,13 +5,19 @@
 //! created it. The standard library's hash does not guarantee that. None of the texts is chosen by
 //! an attacker, and a collision shows as a name in use.
 
+use std::hash::Hasher;
+
+use fnv::FnvHasher;
+
 /// Hashes texts one after the other, so that where one ends counts: FNV-1a, with
 /// a zero byte behind each (the IETF's draft-eastlake-fnv, section 2).
 pub fn hash(texts: &[&str]) -> u64 {
-    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0100_0000_01b3;
-    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
-    bytes.fold(OFFSET_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+    let mut hasher = FnvHasher::default();
+    for text in texts {
+        hasher.write(text.as_bytes());
+        hasher.write(&[0]);
+    }
+    hasher.finish()
 }
 
 #[cfg(test)]

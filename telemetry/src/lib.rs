@@ -11,7 +11,9 @@ mod connections;
 pub mod log;
 mod metrics;
 mod page;
+pub mod pem;
 mod process;
+mod reload;
 mod secure;
 mod server;
 
@@ -21,6 +23,7 @@ pub use metrics::{Scrape, Text};
 pub use page::{Feed, Lines, Page, Pages};
 pub use process::process_metrics;
 pub use prometheus;
+pub use reload::Reloaded;
 pub use secure::{
     Access, Answer, Authorize, Credential, FORWARDED, Identity, TlsOptions, credential,
 };

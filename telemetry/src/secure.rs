@@ -1,18 +1,20 @@
 //! HTTPS for clients elsewhere: each request is authenticated and authorized before it is answered.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+
+use crate::pem;
+use crate::reload::Reloaded;
 
 /// Identity of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,11 +52,8 @@ pub trait Authorize: Send + Sync + 'static {
 }
 
 /// Certificate and key of a server: files, read again when they change, or made for this process.
-pub struct Identity {
-    certificate: Certificate,
-    options: TlsOptions,
-    current: Mutex<Current>,
-}
+#[derive(Debug)]
+pub struct Identity(Reloaded<ServerConfig>);
 
 /// Parameters of TLS beside the server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,15 +69,6 @@ enum Certificate {
     Files(PathBuf, PathBuf),
     Made(CertificateDer<'static>, PrivatePkcs8KeyDer<'static>),
 }
-
-struct Current {
-    acceptor: TlsAcceptor,
-    looked: Instant,
-    changed: Vec<Option<SystemTime>>,
-}
-
-/// Interval of looking at the files.
-const LOOK: Duration = Duration::from_secs(10);
 
 impl Identity {
     /// From PEM files: a chain and its key. Without files this process signs a certificate for `name`
@@ -101,10 +91,9 @@ impl Identity {
                 Certificate::Made(made.cert.der().clone(), key)
             }
         };
-        let changed = changes(&certificate, &options);
-        let acceptor = load(&certificate, &options)?;
-        let current = Mutex::new(Current { acceptor, looked: Instant::now(), changed });
-        Ok(Self { certificate, options, current })
+        let own = files.into_iter().flat_map(|(cert, key)| [cert, key]);
+        let watched: Vec<_> = own.chain(&options.client_ca).cloned().collect();
+        Reloaded::new("https", watched, move || load(&certificate, &options)).map(Self)
     }
 
     /// Accepts a TLS connection.
@@ -112,50 +101,18 @@ impl Identity {
     /// # Errors
     /// When the handshake fails or takes too long.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        match tokio::time::timeout(HANDSHAKE, self.acceptor().accept(stream)).await {
+        match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(self.0.current()).accept(stream))
+            .await
+        {
             Ok(result) => result,
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
-
-    fn acceptor(&self) -> TlsAcceptor {
-        // Nothing that can panic runs under this lock.
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.looked.elapsed() >= LOOK {
-            current.looked = Instant::now();
-            let changed = changes(&self.certificate, &self.options);
-            if changed != current.changed {
-                match load(&self.certificate, &self.options) {
-                    Ok(acceptor) => {
-                        current.acceptor = acceptor;
-                        current.changed = changed;
-                        tracing::info!("https: the certificates are read again");
-                    }
-                    Err(error) => tracing::warn!("https: {error}; the last certificates stay"),
-                }
-            }
-        }
-        current.acceptor.clone()
-    }
 }
 
-/// When the files changed.
-fn changes(certificate: &Certificate, options: &TlsOptions) -> Vec<Option<SystemTime>> {
-    let own = match certificate {
-        Certificate::Files(cert, key) => vec![cert, key],
-        Certificate::Made(..) => Vec::new(),
-    };
-    let changed = |path: &PathBuf| std::fs::metadata(path).and_then(|it| it.modified()).ok();
-    own.into_iter().chain(&options.client_ca).map(changed).collect()
-}
-
-fn load(certificate: &Certificate, options: &TlsOptions) -> Result<TlsAcceptor, String> {
+fn load(certificate: &Certificate, options: &TlsOptions) -> Result<ServerConfig, String> {
     let (chain, key) = match certificate {
-        Certificate::Files(cert, key) => {
-            let private = PrivateKeyDer::from_pem_slice(&read(key)?);
-            let private = private.map_err(|error| format!("{}: {error}", key.display()))?;
-            (certificates(cert)?, private)
-        }
+        Certificate::Files(cert, key) => (pem::certificates(cert)?, pem::private_key(key)?),
         Certificate::Made(cert, key) => (vec![cert.clone()], key.clone_key().into()),
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -165,37 +122,19 @@ fn load(certificate: &Certificate, options: &TlsOptions) -> Result<TlsAcceptor, 
     let builder = match &options.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(path)? {
-                roots.add(authority).map_err(|error| failed(&error))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            let roots = Arc::new(pem::roots(path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
                 .allow_unauthenticated()
                 .build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| failed(&error))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| pem::fault(path, error))?)
         }
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| match certificate {
-        Certificate::Files(cert, _) => format!("{}: {error}", cert.display()),
+        Certificate::Files(cert, _) => pem::fault(cert, error),
         Certificate::Made(..) => error.to_string(),
     })?;
     config.alpn_protocols = options.protocols.iter().map(|name| name.to_vec()).collect();
-    Ok(TlsAcceptor::from(Arc::new(config)))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-/// The certificates in a PEM file, one at least.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
-    let all = all.map_err(|error| format!("{}: {error}", path.display()))?;
-    match all.is_empty() {
-        true => Err(format!("{}: there is no certificate in it", path.display())),
-        false => Ok(all),
-    }
+    Ok(config)
 }
 
 /// The credential of a request, if it has one.
@@ -207,12 +146,6 @@ pub fn credential(headers: &hyper::HeaderMap) -> Option<Credential> {
     };
     let forwarded = token(FORWARDED).map(Credential::Forwarded);
     forwarded.or_else(|| token("authorization").map(Credential::Bearer))
-}
-
-impl std::fmt::Debug for Identity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identity").field("options", &self.options).finish_non_exhaustive()
-    }
 }
 
 /// Ends a TLS handshake that takes longer.

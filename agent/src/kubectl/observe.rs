@@ -7,6 +7,7 @@ use cli::NO;
 use control::api_server::{Connection, Switches, pods_with};
 use local_api::{ObserveFilters, Verdict};
 use observe::verdicts::Event;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -100,7 +101,8 @@ pub(super) async fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     let switches = args.cluster.switches(&connection, None).await?;
     let text = serde_json::to_string(&filters).map_err(|error| error.to_string())?;
-    let path = format!("{}?filters={}", page("observe"), encoded(&text));
+    let path =
+        format!("{}?filters={}", page("observe"), utf8_percent_encode(&text, NON_ALPHANUMERIC));
     let last = filters.last as usize;
     let (events, mut received) = mpsc::channel(WAITING);
     let mut tasks = begin(&switches, &path, &events);
@@ -198,14 +200,4 @@ fn filters(args: &Args, connection: &Connection) -> ObserveFilters {
         follow: args.follow,
         ..ObserveFilters::default()
     }
-}
-
-/// A text as a query's value (RFC 3986, section 2.3).
-fn encoded(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    let encode = |byte: u8| match plain(byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use acl::{Action, End};
@@ -13,6 +13,7 @@ use control::{Control, PodKey, PodView};
 use dataplane::dns::{DnsPacket, DnsTap, Ticket};
 use dataplane::{AclBinding, PortId, Snapshot};
 use domain_names::{Change, DomainPattern, Limits, NameTable, SavedAddress};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::source;
@@ -94,7 +95,7 @@ impl Names {
 
     /// Gives the control side what is known.
     pub(super) fn restore(&self, control: &mut Control) {
-        control.set_names(&lock(&self.table).changes());
+        control.set_names(&self.table.lock().changes());
     }
 
     /// Changes the table and hands the changes to `send`, under the table's lock: they arrive in the
@@ -104,7 +105,7 @@ impl Names {
         change: impl FnOnce(&mut NameTable<PodKey>) -> Vec<Change<PodKey>>,
         send: impl FnOnce(Vec<Change<PodKey>>),
     ) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         let changes = change(&mut table);
         if !changes.is_empty() {
             self.is_dirty.store(true, Ordering::Release);
@@ -118,7 +119,7 @@ impl Names {
             return;
         }
         self.counters.ignored.fetch_add(addresses.len() as u64, Ordering::Relaxed);
-        let mut ignored = lock(&self.ignored);
+        let mut ignored = self.ignored.lock();
         if ignored.len() > MOST_IGNORED {
             ignored.clear();
         }
@@ -135,7 +136,7 @@ impl Names {
             (id, FollowedPod { key: key.clone(), addresses, names })
         });
         let followed: FollowedPods = followed.collect();
-        let mut known = lock(&self.pods);
+        let mut known = self.pods.lock();
         if **known != followed {
             *known = Arc::new(followed);
         }
@@ -146,7 +147,7 @@ impl Names {
     pub(crate) fn missed(&self) -> [(&'static str, u64); 4] {
         let tap = &self.tap;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let paced = lock(&self.table).counters().paced;
+        let paced = self.table.lock().counters().paced;
         [
             ("late", of(&tap.late)),
             ("unheld", of(&tap.unheld)),
@@ -157,7 +158,7 @@ impl Names {
 
     /// Names, open and lingering addresses, and addresses that made room for others.
     pub(crate) fn figures(&self) -> [u64; 4] {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         let mut names = BTreeSet::new();
         let mut counts = [0, 0];
         for row in table.rows(boot_time()) {
@@ -169,16 +170,16 @@ impl Names {
 
     /// The name that was last seen with each open address.
     pub(super) fn by_address(&self) -> HashMap<IpAddr, Arc<str>> {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         table.rows(boot_time()).map(|row| (row.address, row.name)).collect()
     }
 
     /// The addresses as a table.
     pub(super) fn show(&self, snapshot: &Snapshot) -> Table {
         let mut shown = Table::new(&["pod", "name", "address", "state", "ttl_left", "by"]);
-        let ignored = lock(&self.ignored).clone();
+        let ignored = self.ignored.lock().clone();
         let mut policies: BTreeMap<(PodKey, IpAddr), String> = BTreeMap::new();
-        let rows: Vec<_> = lock(&self.table).rows(boot_time()).collect();
+        let rows: Vec<_> = self.table.lock().rows(boot_time()).collect();
         for row in rows {
             let by = policies
                 .entry((row.pod.clone(), row.address))
@@ -221,8 +222,4 @@ fn by(snapshot: &Snapshot, pod: &PodKey, address: IpAddr) -> String {
 pub(super) fn boot_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,11 @@
 //! Drops of the last minute: totals noted every few seconds, and what was added since the oldest.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+
 use std::time::Duration;
 
 use dataplane::{Outcome, Switch, Verdict};
+use parking_lot::Mutex;
 
 /// Span of the counts.
 const SPAN: Duration = Duration::from_secs(60);
@@ -18,7 +19,7 @@ pub(super) struct Recent(Mutex<VecDeque<(Duration, Vec<u64>)>>);
 impl Recent {
     /// Notes the totals if the last ones are old enough. `uptime` only grows.
     pub(super) fn note(&self, uptime: Duration, switch: &Switch) {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.0.lock();
         if noted.back().is_none_or(|(at, _)| *at + STEP <= uptime) {
             noted.push_back((uptime, totals(switch)));
             // One total stays that is as old as the span.
@@ -30,7 +31,7 @@ impl Recent {
 
     /// Drops since the oldest total, by the outcome's name; those without any are left out.
     pub(super) fn drops(&self, switch: &Switch) -> BTreeMap<String, u64> {
-        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = self.0.lock();
         let before = noted.front().map_or(&[][..], |(_, totals)| totals);
         let now = totals(switch);
         let added = Outcome::ALL.iter().zip(now).enumerate().map(|(n, (outcome, now))| {

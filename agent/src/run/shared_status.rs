@@ -1,8 +1,8 @@
 //! State that the control loop publishes. The local API and HTTP read it without delaying the loop.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use dataplane::graph::trace::{Filter, Tracing};
@@ -10,6 +10,7 @@ use dataplane::wire::Flow;
 use dataplane::{PortId, Snapshot, Switch};
 use flow_offload::{Followed, Offload};
 use ipnet::IpNet;
+use parking_lot::Mutex;
 
 use super::durations::Durations;
 use super::kernel::Programming;
@@ -193,7 +194,7 @@ impl SharedStatus {
 
     /// State published by the control loop.
     pub fn state(&self) -> Arc<State> {
-        Arc::clone(&self.lock())
+        Arc::clone(&self.state.lock())
     }
 
     /// The unhealthy parts; empty if the switch is healthy.
@@ -218,7 +219,7 @@ impl SharedStatus {
 
     /// State of flow offload.
     pub fn flow_offload(&self) -> FlowOffload {
-        self.flow_offload.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.flow_offload.lock().clone()
     }
 
     /// Begins a trace of `count` packets. The connections that they may belong to come back to the
@@ -235,17 +236,17 @@ impl SharedStatus {
             })
         });
         self.trace.begin(&self.switch, tracing, count);
-        *self.traced.lock().unwrap_or_else(PoisonError::into_inner) = followed;
+        *self.traced.lock() = followed;
     }
 
     /// Ends the trace and forgets it.
     pub(crate) fn clear_trace(&self) {
         self.trace.clear(&self.switch);
-        *self.traced.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.traced.lock() = None;
     }
 
     pub(super) fn set_flow_offload(&self, now: FlowOffload) {
-        *self.flow_offload.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.flow_offload.lock() = now;
     }
 
     /// Drops of the last minute, by the outcome's name.
@@ -276,12 +277,8 @@ impl SharedStatus {
     }
 
     pub(super) fn set_state(&self, state: State) {
-        let old = std::mem::replace(&mut *self.lock(), Arc::new(state));
+        let old = std::mem::replace(&mut *self.state.lock(), Arc::new(state));
         drop(old);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Arc<State>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

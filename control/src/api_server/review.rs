@@ -5,10 +5,11 @@
 //! unauthenticated client costs the API server a bounded number of requests.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::time::{Duration, Instant};
 
 use kube::Client;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -79,21 +80,16 @@ impl Reviewer {
             Ok(review) => review,
             Err(error) => return Review::Unavailable(error),
         };
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         make_room(&mut known);
         known.insert(question, (Instant::now(), review.clone()));
         review
     }
 
     fn known(&self, question: &Question) -> Option<Review> {
-        let known = self.lock();
+        let known = self.known.lock();
         let (at, review) = known.get(question)?;
         (at.elapsed() < life(review)).then(|| review.clone())
-    }
-
-    /// Nothing that can panic runs under this lock.
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ask(&self, (token, audience, path): &Question) -> Result<Review, String> {

@@ -19,11 +19,11 @@ use super::options::ServerCount;
 use super::session::{Greeting, Reader, Session, reason};
 use crate::grpc::request;
 use crate::packet::Packet;
-use crate::reload::Reloaded;
 use crate::server::{AGENT_PATH, AGENT_SETTINGS, WINDOW};
 use crate::tls::refusal;
 use crate::window::Window;
 use http2::{Link, Role, drive};
+use telemetry::Reloaded;
 
 /// Longest interval of session maintenance.
 pub(super) const TICK: Duration = Duration::from_millis(500);

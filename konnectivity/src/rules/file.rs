@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use session_rules::{Action, End, Ports, Rule, Scope, Table, Transport};
 
-use crate::reload::Reloaded;
+use telemetry::Reloaded;
 
 /// Rules from a file, read again when it changes.
 #[derive(Debug)]

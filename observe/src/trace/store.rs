@@ -1,10 +1,11 @@
 //! The trace of the running switch: one at a time, kept until the next one or until it is cleared.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use dataplane::Switch;
 use dataplane::graph::trace::{PacketTrace, Tracing};
+use parking_lot::Mutex;
 
 use super::Line;
 use crate::time::utc;
@@ -26,7 +27,7 @@ impl Store {
     /// Begins a trace of the next `count` packets, which `tracing` has room for; the one before is
     /// forgotten.
     pub fn begin(&self, switch: &Switch, tracing: Arc<Tracing>, count: u32) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let old = std::mem::replace(
             &mut *inner,
             Inner { tracing: Some(Arc::clone(&tracing)), wanted: count, traces: Vec::new() },
@@ -38,7 +39,7 @@ impl Store {
 
     /// Ends the trace and forgets it.
     pub fn clear(&self, switch: &Switch) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let old = std::mem::take(&mut *inner);
         switch.follow(None);
         drop(inner);
@@ -52,7 +53,7 @@ impl Store {
 
     /// The same of the last packets, `most` of them.
     pub fn newest(&self, switch: &Switch, most: usize) -> (Vec<Line>, u32) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let Inner { tracing, wanted, traces } = &mut *inner;
         if let Some(tracing) = tracing {
             traces.extend(std::iter::from_fn(|| tracing.take()));
@@ -66,10 +67,5 @@ impl Store {
         };
         let lines = traces.iter().zip(1..).skip(traces.len().saturating_sub(most));
         (lines.map(|(trace, n)| Line::new(n, time(trace.at.0), trace)).collect(), *wanted)
-    }
-
-    /// Nothing that can fail runs under this lock.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

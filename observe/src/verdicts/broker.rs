@@ -1,12 +1,13 @@
 //! The event broker: collects the verdicts of all workers, keeps a history and serves observers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dataplane::Outcome;
 use dataplane::worker::Inspect;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::denials::Denials;
 use super::directory::Directory;
@@ -128,7 +129,7 @@ impl EventBroker {
 
     /// Packets denied by each policy, of the verdicts that were not lost.
     pub fn denials(&self) -> Vec<(String, u64)> {
-        lock(&self.inner).denials.counts()
+        self.inner.lock().denials.counts()
     }
 
     /// Fetches verdicts again and again, until [`stop`](Self::stop).
@@ -142,7 +143,7 @@ impl EventBroker {
     /// Ends [`run`](Self::run) and all observers.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        lock(&self.inner).observers.clear();
+        self.inner.lock().observers.clear();
     }
 
     /// Records a packet that the kernel denied by a policy; `packet` are its first bytes, from the IP
@@ -179,7 +180,7 @@ impl EventBroker {
 
     /// Takes what waits in the workers' queues.
     fn fetch(&self) -> MutexGuard<'_, Inner> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let mut seen: Vec<Seen> = Vec::new();
         for queue in &self.queues {
             queue.fetches.fetch_add(1, Ordering::Relaxed);
@@ -251,11 +252,6 @@ impl Inner {
             }
         });
     }
-}
-
-/// Nothing that can fail runs under this lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -364,6 +360,6 @@ mod tests {
         assert_eq!((observer.take_lost(), observer.take_lost()), (5, 0));
         broker.stop();
         assert_eq!(observer.events.iter().count() as u64, room);
-        assert!(lock(&broker.inner).observers.is_empty());
+        assert!(broker.inner.lock().observers.is_empty());
     }
 }

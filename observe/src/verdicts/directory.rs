@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use super::{End, PodLabels};
 
@@ -74,12 +76,12 @@ impl Directory {
 
     /// The pod that has an address.
     pub fn pod_at(&self, address: IpAddr) -> Option<Arc<str>> {
-        self.read().pod_at(address).cloned()
+        self.known.read().pod_at(address).cloned()
     }
 
     /// Addresses of the pod with this name, `ns/pod`.
     pub fn addresses_of(&self, pod: &str) -> Vec<IpAddr> {
-        let known = self.read();
+        let known = self.known.read();
         let all = known.local.iter().chain(&known.cluster).filter(|(_, name)| &***name == pod);
         let mut addresses: Vec<IpAddr> = all.map(|(address, _)| *address).collect();
         addresses.sort_unstable();
@@ -89,13 +91,13 @@ impl Directory {
 
     /// Whether a pod with an address satisfies `is_it`.
     pub(super) fn has_pod(&self, is_it: impl Fn(&str) -> bool) -> bool {
-        let known = self.read();
+        let known = self.known.read();
         known.local.values().chain(known.cluster.values()).any(|name| is_it(name))
     }
 
     /// Names the ends of a packet.
     pub(super) fn ends(&self, ends: [UnnamedEnd; 2]) -> [End; 2] {
-        let known = self.read();
+        let known = self.known.read();
         ends.map(|(pod, ip, port)| {
             let pod = pod.or_else(|| ip.and_then(|ip| known.pod_at(ip).cloned()));
             End {
@@ -116,12 +118,7 @@ impl Directory {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
-        change(&mut self.known.write().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Nothing that can fail runs under this lock.
-    fn read(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
+        change(&mut self.known.write())
     }
 }
 

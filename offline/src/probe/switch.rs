@@ -1,6 +1,6 @@
 //! One cluster node's switch: the dataplane's own worker, with memory for wires.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use control::PodKey;
@@ -9,6 +9,7 @@ use dataplane::port::memory::Wire;
 use dataplane::session::{Sessions, Timeouts};
 use dataplane::worker::Inspect;
 use dataplane::{DEFAULT_ALLOW, Deciders, Memory, Now, Outcome, Packet, PortId, Snapshot, Worker};
+use parking_lot::Mutex;
 
 use super::answer::{Decision, Passage};
 use super::opening::LARGEST;
@@ -106,8 +107,7 @@ impl Switch {
         self.now += STEP;
         let sessions = self.worker.sessions();
         sessions.sweep(0, sessions.capacity(), Now(self.now).seconds());
-        let mut steps =
-            std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut steps = std::mem::take(&mut *self.seen.lock());
         for step in &mut steps {
             step.frame = self.wires.get(usize::from(step.out_port.0)).and_then(Wire::receive);
         }
@@ -138,7 +138,7 @@ impl Inspect for Recorder {
             ingress: ingress(packet, snapshot, outcome, out_port),
         };
         let step = Step { passage, out_port, frame: None };
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(step);
+        self.seen.lock().push(step);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use control::View;
@@ -19,6 +19,7 @@ use dataplane::{
     Adjacency, Memory, Now, Outcome, Packet, PortId, Routes, SWITCH_MAC, Snapshot, Underlay,
     Verdict,
 };
+use parking_lot::Mutex;
 
 use renderer::{NextHop, NodeContext, NodePort, PortRole, ServiceMaker, peers, snapshot};
 
@@ -142,27 +143,27 @@ impl Offline {
         let Some((_, wire)) = self.wires.get(usize::from(entry.0)) else { return Err(lost) };
         wire.send(&record.data[..]);
         let n = {
-            let mut log = lock(&self.log);
+            let mut log = self.log.lock();
             log.current = (log.current.0 + 1, now);
             log.current.0
         };
         self.worker.round(now);
         let ended = self.take_ended();
-        let waits = lock(&self.log).waiting.values().any(|(waiting, ..)| *waiting == n);
+        let waits = self.log.lock().waiting.values().any(|(waiting, ..)| *waiting == n);
         let is_there = waits || ended.iter().any(|passed| passed.n == n);
         if is_there { Ok(ended) } else { Err(lost) }
     }
 
     /// Lets time pass until nothing waits any more, and gives what became of it.
     pub(super) fn finish(&mut self) -> Vec<Passed> {
-        let last = lock(&self.log).current.1;
+        let last = self.log.lock().current.1;
         self.worker.round(Now(last.0.saturating_add(LONGEST_WAIT)));
         self.take_ended()
     }
 
     /// Packets that are done, with their traces.
     fn take_ended(&mut self) -> Vec<Passed> {
-        let mut log = lock(&self.log);
+        let mut log = self.log.lock();
         let mut ended = std::mem::take(&mut log.ended);
         let tracing = self.tracing.iter();
         for trace in tracing.flat_map(|tracing| std::iter::from_fn(|| tracing.take())) {
@@ -203,7 +204,7 @@ struct Watch {
 
 impl Inspect for Watch {
     fn waits(&mut self, packet: &Packet) {
-        let mut log = lock(&self.log);
+        let mut log = self.log.lock();
         let (n, at) = log.current;
         // One that waited before keeps its number.
         log.waiting.entry(packet.frame.index()).or_insert_with(|| (n, at, Vec::new()));
@@ -214,7 +215,7 @@ impl Inspect for Watch {
         let name = |id| snapshot.port(id).map(|port| Arc::clone(&port.name));
         let left = outcome.verdict() == Verdict::Forward;
         let flow = packet.headers.flow;
-        let mut log = lock(&self.log);
+        let mut log = self.log.lock();
         let frame = packet.frame.index();
         let (n, at) = log.current;
         let (n, at, traces) = log.waiting.remove(&frame).unwrap_or_else(|| (n, at, Vec::new()));
@@ -230,11 +231,6 @@ impl Inspect for Watch {
         };
         log.ended.push((frame, passed));
     }
-}
-
-/// Nothing that can fail runs under this lock.
-fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
-    log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use local_api::{ApiError, ErrorKind};
+use parking_lot::Mutex;
 
 use crate::run::events::Event;
 use crate::run::shared_status::SharedStatus;
@@ -56,7 +57,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Moves the connection to another class; fails if that class is full.
     pub(super) fn does(&self, doing: Doing) -> Result<(), ApiError> {
-        let mut connections = lock(&self.shared.connections);
+        let mut connections = self.shared.connections.lock();
         let most = match doing {
             Doing::Attaching => ATTACHING,
             Doing::Streaming => STREAMS,
@@ -90,7 +91,7 @@ impl Shared {
     }
 
     fn has_room(&self) -> bool {
-        let mut connections = lock(&self.connections);
+        let mut connections = self.connections.lock();
         let counts = |doing: &Doing| matches!(doing, Doing::Idle(_) | Doing::Answering);
         if connections.values().filter(|(_, doing)| counts(doing)).count() < CONNECTIONS {
             return true;
@@ -120,11 +121,6 @@ fn has_input(stream: &UnixStream) -> bool {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        lock(&self.shared.connections).remove(&self.number);
+        self.shared.connections.lock().remove(&self.number);
     }
-}
-
-/// No code that can panic runs under these locks.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

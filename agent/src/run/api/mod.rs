@@ -14,18 +14,19 @@ use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use local_api::{Answer, ApiError, ErrorKind, write_line};
+use parking_lot::Mutex;
 
 use super::events::Event;
 use super::shared_status::SharedStatus;
 use super::socket::listen;
-use connections::{CONNECTIONS, Connection, Doing, Shared, lock};
+use connections::{CONNECTIONS, Connection, Doing, Shared};
 
 /// Timeout for writing an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,7 +75,7 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
         }
-        for (connection, _) in lock(&self.shared.connections).values() {
+        for (connection, _) in self.shared.connections.lock().values() {
             let _ = connection.shutdown(Shutdown::Read);
         }
         if let Err(error) = fs::remove_file(&self.socket) {
@@ -109,7 +110,7 @@ fn begin(mut stream: UnixStream, shared: &Arc<Shared>) {
     let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
     let connection = Connection { number, shared: Arc::clone(shared) };
     let begun = stream.try_clone().and_then(|clone| {
-        lock(&shared.connections).insert(number, (clone, Doing::Idle(Instant::now())));
+        shared.connections.lock().insert(number, (clone, Doing::Idle(Instant::now())));
         let serve = move || {
             if let Err(error) = requests::serve(stream, &connection) {
                 tracing::debug!("local API: {error}");

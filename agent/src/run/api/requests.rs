@@ -12,7 +12,7 @@ use observe::trace;
 use observe::verdicts::Filter;
 use serde_json::json;
 
-use super::connections::{Connection, Doing, Shared, lock};
+use super::connections::{Connection, Doing, Shared};
 use super::streams::{follow_session_rules, has_left, observe};
 use crate::run::capture;
 use crate::run::events::Event;
@@ -85,7 +85,7 @@ fn answer(request: Request, shared: &Shared) -> Answer {
     match request {
         Request::Status => Answer::result(&Status::of(status)),
         Request::Show(wanted) => {
-            let events = lock(&shared.events).clone();
+            let events = shared.events.lock().clone();
             match show(status, &events, &wanted) {
                 Ok(table) => Answer::Result(table),
                 Err(error) => error.into(),
@@ -113,7 +113,7 @@ fn answer(request: Request, shared: &Shared) -> Answer {
         }
         other => {
             let (sender, receiver) = channel();
-            let events = lock(&shared.events).clone();
+            let events = shared.events.lock().clone();
             let sent = events.send(Event::Request(other, sender)).is_ok();
             drop(events);
             match receiver.recv() {

@@ -11,7 +11,7 @@ use observe::verdicts::Filter;
 use serde_json::json;
 
 use super::IDLE;
-use super::connections::{Shared, lock};
+use super::connections::Shared;
 use crate::run::session_rules::Follower;
 
 /// Sends events until the switch or the observer ends, or no event is left.
@@ -54,7 +54,7 @@ pub(super) fn follow_session_rules(
     while !shared.stop.load(Ordering::Acquire) {
         let generation = shared.status.state().snapshot.generation;
         if known != Some(generation) {
-            let events = lock(&shared.events).clone();
+            let events = shared.events.lock().clone();
             match follower.steps(&events) {
                 Ok(steps) => {
                     for step in steps {

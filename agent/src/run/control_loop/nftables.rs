@@ -1,13 +1,14 @@
 //! Policies in the kernel's nftables, for pods of another CNI plugin.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::{PodKey, View};
 use ipnet::IpNet;
 use nftables::{Attachment, Enforcer, Locator, Renderer, Site};
+use parking_lot::Mutex;
 
 use crate::config::Config;
 use crate::run::error::StartError;
@@ -97,7 +98,7 @@ impl NftablesReconciler {
 
     /// The interfaces found, by pod.
     pub(super) fn attachments(&self) -> Attachments {
-        self.attachments.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.attachments.lock().clone()
     }
 }
 
@@ -115,7 +116,7 @@ impl Kernel {
         self.rendered = None;
         self.enforcer.set(self.renderer.render(&desired.view, &now.1))?;
         let attachments = now.1.attachments.clone();
-        *self.attachments.lock().unwrap_or_else(PoisonError::into_inner) = attachments;
+        *self.attachments.lock() = attachments;
         self.moved.store(true, Ordering::Release);
         self.rendered = Some(now);
         Ok(())

@@ -13,7 +13,7 @@ use domain_names::{Follower, Seen, Segment};
 
 use super::{release as release_one, send};
 use crate::run::Event;
-use crate::run::names::{FollowedPod, PendingAnswer, boot_time, lock};
+use crate::run::names::{FollowedPod, PendingAnswer, boot_time};
 use crate::run::shared_status::SharedStatus;
 
 /// Interval of forgetting old questions.
@@ -52,7 +52,7 @@ impl Reader {
 
     fn read(&mut self, packet: DnsPacket) {
         let seen = Instant::now();
-        let pods = Arc::clone(&lock(&self.shared.names.pods));
+        let pods = Arc::clone(&self.shared.names.pods.lock());
         let pod = pods.get(&packet.pod);
         // The port's number may be another pod's by now.
         let pod = pod.filter(|pod| pod.addresses.contains(&packet.flow.source.to_ip()));
@@ -84,7 +84,7 @@ impl Reader {
         let now = boot_time();
         let wants = |name: &str| pod.names.iter().any(|pattern| pattern.matches(name));
         let answers = self.follower.take(&message, wants, now);
-        let mut table = lock(&names.table);
+        let mut table = names.table.lock();
         let (mut changes, mut waits_for) = (Vec::new(), None);
         for answer in answers.iter().filter(|it| !it.addresses.is_empty()) {
             names.counters.answers.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +122,7 @@ pub(super) fn release(shared: &SharedStatus, published: &Receiver<(u64, PendingA
             return;
         }
         if shared.switch.wait_in_force(generation, PATIENCE) {
-            lock(&names.table).in_force(answer.sequence);
+            names.table.lock().in_force(answer.sequence);
             names.in_force.fetch_max(answer.sequence, Ordering::AcqRel);
             release_one(&shared.switch, answer.ticket);
             shared.durations.answers(true, answer.seen.elapsed());

@@ -12,7 +12,7 @@ use domain_names::SavedAddress;
 
 use super::send;
 use crate::run::Event;
-use crate::run::names::{boot_time, lock};
+use crate::run::names::boot_time;
 use crate::run::shared_status::SharedStatus;
 
 /// Interval of looking for addresses whose time is over, and of saving.
@@ -50,7 +50,7 @@ impl Upkeep {
     /// Forgets the names of pods that have gone, or have another address.
     fn forget_pods(&mut self) {
         let names = &self.shared.names;
-        let pods = Arc::clone(&lock(&names.pods));
+        let pods = Arc::clone(&names.pods.lock());
         let now = pods.values().map(|pod| (pod.key.clone(), pod.addresses.clone()));
         let now: HashMap<PodKey, Vec<IpAddr>> = now.collect();
         if now == self.followed {
@@ -72,7 +72,7 @@ impl Upkeep {
     fn end_lingering(&self) {
         let names = &self.shared.names;
         let lingering: BTreeSet<IpAddr> = {
-            let table = lock(&names.table);
+            let table = names.table.lock();
             if !table.has_lingering() {
                 return;
             }
@@ -101,7 +101,7 @@ impl Upkeep {
         if !names.is_dirty.swap(false, Ordering::AcqRel) {
             return;
         }
-        let saved = lock(&names.table).to_save(boot_time());
+        let saved = names.table.lock().to_save(boot_time());
         if let Err(error) = SavedAddress::write(&saved, &names.file, SystemTime::now()) {
             tracing::warn!("state-dir: {}: {error}", names.file.display());
         }

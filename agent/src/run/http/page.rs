@@ -9,8 +9,8 @@
 //! drawn only while a browser requests it, and takes at most one part in [`SHARE`] of the time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use control::Object;
@@ -19,6 +19,7 @@ use observe::time::utc;
 use observe::trace::Line;
 use observe::verdicts::{End, Event, Filter};
 use offline::policy::live::Drawing;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::json;
 use telemetry::Page;
@@ -139,7 +140,7 @@ impl LivePage {
 
     fn picture(&self) -> Page {
         self.draw_if_due();
-        let drawn = lock(&self.drawn);
+        let drawn = self.drawn.lock();
         match (&drawn.problem, drawn.number) {
             (Some(problem), _) => Page::new(503, format!("{problem}\n")),
             (None, 0) => Page::html(503, WAIT),
@@ -149,14 +150,14 @@ impl LivePage {
 
     fn live(&self) -> String {
         self.draw_if_due();
-        let mut last = lock(&self.live);
+        let mut last = self.live.lock();
         if let Some((at, text)) = &*last
             && at.elapsed() < FRESH
         {
             return text.clone();
         }
         let (drawing, number) = {
-            let drawn = lock(&self.drawn);
+            let drawn = self.drawn.lock();
             (Arc::clone(&drawn.drawing), drawn.number)
         };
         let text = serde_json::to_string(&self.look(&drawing, number)).unwrap_or_default();
@@ -226,17 +227,17 @@ impl LivePage {
     /// Begins a picture if the last one is of an earlier snapshot, and none was drawn just now.
     fn draw_if_due(&self) {
         let generation = self.shared.state().snapshot.generation;
-        let mut drawn = lock(&self.drawn);
+        let mut drawn = self.drawn.lock();
         let is_due = drawn.not_before.is_none_or(|time| time <= Instant::now());
         if drawn.is_drawing || drawn.generation == Some(generation) || !is_due {
             return;
         }
-        let events = lock(&self.events).clone();
+        let events = self.events.lock().clone();
         let (number, to) = (drawn.number + 1, Arc::clone(&self.drawn));
         let draw = move || {
             let began = Instant::now();
             let result = objects(&events).and_then(|objects| Drawing::new(objects, number));
-            let mut drawn = lock(&to);
+            let mut drawn = to.lock();
             match result {
                 Ok(drawing) => {
                     (drawn.drawing, drawn.number) = (Arc::new(drawing), number);
@@ -294,9 +295,4 @@ fn flows(events: &[Arc<Event>], drawing: &Drawing) -> Vec<Flow> {
     flows.sort_by(|a, b| b.last.cmp(&a.last));
     flows.truncate(MOST_FLOWS);
     flows
-}
-
-/// Nothing that can fail runs under these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,11 @@
 //! Events of the kernel's interfaces.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use dataplane::wire::Mac;
 use linux_net::{Error, Event, Events, PathEvent, PathEvents};
+use parking_lot::Mutex;
 
 /// Events of interfaces, neighbours and routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub(super) fn listen<E: Event + Send + 'static>(
     let sink = EventSink::clone(sink);
     let pass_on = move |event: Result<E, Error>| -> Result<(), Error> {
         if let Some(event) = translate(event?) {
-            sink.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(event);
+            sink.lock()(event);
         }
         Ok(())
     };

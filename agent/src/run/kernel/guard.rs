@@ -4,10 +4,11 @@
 //! The kernel reports most changes at once; a check of all interfaces runs every second besides.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linux_net::{Error, Link, LinkEvent, LinkEvents, Netlink};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::event::{EventSink, InterfaceEvent};
 
@@ -28,9 +29,8 @@ pub(super) struct Program {
 }
 
 impl Guarded {
-    /// No code that can panic runs under this lock.
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u32, Program>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn is_lost(&self, link: &Link) -> bool {
@@ -58,7 +58,7 @@ fn run(
     guarded: &Guarded,
     sink: &EventSink,
 ) -> Result<(), Error> {
-    let report = |event| sink.lock().unwrap_or_else(PoisonError::into_inner)(event);
+    let report = |event| sink.lock()(event);
     let check = |netlink: &mut Netlink, link: &Link| {
         // An event may be older than the program; the kernel says what is so now.
         let is_lost = guarded.is_lost(link)

@@ -238,7 +238,7 @@ impl Interfaces for KernelInterfaces {
 
     fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
         let links = LinkEvents::open().map_err(|error| error.to_string())?;
-        let sink: EventSink = std::sync::Arc::new(std::sync::Mutex::new(sink));
+        let sink: EventSink = std::sync::Arc::new(parking_lot::Mutex::new(sink));
         guard::watch(links, self.guarded.clone(), EventSink::clone(&sink))?;
         paths(&sink)
     }

@@ -9,8 +9,8 @@
 //! milliseconds arrive together, so that pods which start at once share a snapshot.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
@@ -21,6 +21,7 @@ use dataplane::wire::Mac;
 use flow_offload::Offload;
 use linux_net::punt;
 use local_api::{Answer, AttachPod, Attachment};
+use parking_lot::Mutex;
 
 use super::interfaces::{Interfaces, Opened};
 use super::programmer::Programming;
@@ -158,7 +159,7 @@ impl InterfaceThread {
 
     /// Names an operation that takes too long.
     pub(in crate::run) fn programming(&self) -> Programming {
-        let current = lock(&self.current);
+        let current = self.current.lock();
         let late = current.as_ref().filter(|current| current.since.elapsed() > LONG);
         let error = late.map(|it| format!("the kernel does not finish: {}", it.text));
         Programming { name: "interfaces", in_sync: error.is_none(), error }
@@ -198,9 +199,9 @@ fn run(
         if completions.is_empty() {
             began = since;
         }
-        *lock(current) = Some(Current { text: operation.to_string(), since });
+        *current.lock() = Some(Current { text: operation.to_string(), since });
         completions.extend(perform(interfaces, operation));
-        *lock(current) = None;
+        *current.lock() = None;
         if !completions.is_empty() && began.elapsed() >= TOGETHER {
             report(std::mem::take(&mut completions));
         }
@@ -318,9 +319,4 @@ impl fmt::Display for Operation {
             Self::ReleaseHostPort { interface } => write!(f, "release {interface}"),
         }
     }
-}
-
-/// No code that can panic runs under this lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,9 +5,11 @@
 //! idempotent, so this restores what other programs changed.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::backoff::Backoff;
 
@@ -83,7 +85,7 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
 
     /// Sets the desired state; the thread applies it at once if it changed.
     pub(in crate::run) fn set(&self, desired: D) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.desired.as_ref() != Some(&desired) {
             state.desired = Some(desired);
             state.version += 1;
@@ -93,40 +95,33 @@ impl<D: Clone + PartialEq + Send + 'static> Programmer<D> {
 
     /// Schedules a check after a change in the kernel.
     pub(in crate::run) fn verify(&self) {
-        self.shared.lock().verify = true;
+        self.shared.state.lock().verify = true;
         self.shared.changed.notify_all();
     }
 
     /// State of the kernel's configuration, by part.
     pub(in crate::run) fn programming(&self) -> Programming {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let in_sync = state.tried == state.version && state.error.is_none();
         Programming { name: self.name, in_sync, error: state.error.clone() }
     }
 
     /// Waits until the desired state was tried, for `timeout` at most.
     pub(in crate::run) fn wait(&self, timeout: Duration) {
-        let state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let is_open = |state: &mut State<D>| state.tried != state.version;
-        drop(self.shared.changed.wait_timeout_while(state, timeout, is_open));
+        self.shared.changed.wait_while_for(&mut state, is_open, timeout);
     }
 }
 
 impl<D> Drop for Programmer<D> {
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
+        self.shared.state.lock().stop = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
-    }
-}
-
-impl<D> Shared<D> {
-    /// No code that can panic runs under this lock.
-    fn lock(&self) -> MutexGuard<'_, State<D>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,21 +168,18 @@ fn run<D: Clone>(
     mut timer: Timer,
     mut apply: impl FnMut(&D) -> Result<(), String>,
 ) {
-    let mut state = shared.lock();
+    let mut state = shared.state.lock();
     loop {
-        state = match state.next(&timer, Instant::now()) {
+        match state.next(&timer, Instant::now()) {
             Next::Stop => return,
-            Next::Wait(None) => shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Next::Wait(None) => shared.changed.wait(&mut state),
             Next::Wait(Some(wait)) => {
-                let woken = shared.changed.wait_timeout(state, wait);
-                woken.unwrap_or_else(PoisonError::into_inner).0
+                shared.changed.wait_for(&mut state, wait);
             }
             Next::Apply(desired, version) => {
                 state.verify = false;
-                drop(state);
-                let result = apply(&desired);
+                let result = MutexGuard::unlocked(&mut state, || apply(&desired));
                 timer.applied(result.is_ok(), Instant::now());
-                let mut state = shared.lock();
                 let error = result.err();
                 match (&error, &state.error) {
                     (Some(new), old) if Some(new) != old.as_ref() => {
@@ -198,9 +190,8 @@ fn run<D: Clone>(
                 }
                 (state.tried, state.error) = (version, error);
                 shared.changed.notify_all();
-                state
             }
-        };
+        }
     }
 }
 

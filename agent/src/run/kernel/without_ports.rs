@@ -86,7 +86,7 @@ impl Interfaces for WithoutPorts {
 
     fn watch(&mut self, sink: Box<dyn Fn(InterfaceEvent) + Send>) -> Result<(), String> {
         let links = LinkEvents::open().map_err(|error| error.to_string())?;
-        let sink: EventSink = std::sync::Arc::new(std::sync::Mutex::new(sink));
+        let sink: EventSink = std::sync::Arc::new(parking_lot::Mutex::new(sink));
         listen("interfaces", links, &sink, |event| {
             Some(match event {
                 // A new interface may be a pod's.

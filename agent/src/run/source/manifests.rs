@@ -1,10 +1,11 @@
 //! The source of objects: a folder of manifests, read at start and whenever it changes.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use control::Fault;
 use control::manifests::{Loaded, Source, Watcher};
+use parking_lot::Mutex;
 
 use crate::run::error::StartError;
 
@@ -47,7 +48,7 @@ impl Manifests {
 
     /// Returns whether no reading is in progress.
     pub(in crate::run) fn responds(&self) -> bool {
-        !matches!(self.source.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+        !self.source.is_locked()
     }
 
     /// Reads all manifests for the first time.
@@ -65,7 +66,7 @@ impl Manifests {
 }
 
 fn load(source: &Mutex<Numbered>) -> Reading {
-    let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut source = source.lock();
     source.read += 1;
     Reading { number: source.read, loaded: source.source.load() }
 }
@@ -78,7 +79,7 @@ mod tests {
     fn a_reading_that_is_under_way_shows() {
         let manifests = Manifests::watch(&[], |_| ()).map_err(|_| "no watch").unwrap();
         assert!(manifests.responds());
-        let reading = manifests.source.lock().unwrap();
+        let reading = manifests.source.lock();
         assert!(!manifests.responds());
         drop(reading);
         assert!(manifests.responds());

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
 
 /// A value that is as new as its files.
-pub(crate) struct Reloaded<T> {
+pub struct Reloaded<T> {
     what: &'static str,
     files: Vec<PathBuf>,
     load: Box<Load<T>>,
@@ -21,23 +23,23 @@ type Load<T> = dyn Fn() -> Result<T, String> + Send + Sync;
 struct State<T> {
     value: Arc<T>,
     stamps: Vec<Option<Stamp>>,
-    /// When the files were compared last, by [`http2::millis`].
-    compared: u64,
+    /// When the files were compared last.
+    compared: Instant,
 }
 
 /// The difference between two versions of a file: modification time, inode (a secret's volume
 /// replaces a link), length.
 type Stamp = (SystemTime, u64, u64);
 
-/// Between two comparisons, in milliseconds.
-const INTERVAL: u64 = 1_000;
+/// Between two comparisons.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 impl<T> Reloaded<T> {
     /// Loads the value; `what` names it in the log.
     ///
     /// # Errors
     /// The result of `load`.
-    pub(crate) fn new(
+    pub fn new(
         what: &'static str,
         files: impl IntoIterator<Item = PathBuf>,
         load: impl Fn() -> Result<T, String> + Send + Sync + 'static,
@@ -46,16 +48,15 @@ impl<T> Reloaded<T> {
         // Before the files are read: a change in between is found at the next comparison.
         let stamps = stamps(&files);
         let value = Arc::new(load()?);
-        let state = Mutex::new(State { value, stamps, compared: http2::millis() });
+        let state = Mutex::new(State { value, stamps, compared: Instant::now() });
         Ok(Self { what, files, load: Box::new(load), state, generation: AtomicU64::new(0) })
     }
 
     /// The value, loaded anew if a file has changed. A fault changes nothing and is logged.
-    pub(crate) fn current(&self) -> Arc<T> {
-        let mut state = self.lock();
-        let now = http2::millis();
-        if now.saturating_sub(state.compared) >= INTERVAL {
-            state.compared = now;
+    pub fn current(&self) -> Arc<T> {
+        let mut state = self.state.lock();
+        if state.compared.elapsed() >= INTERVAL {
+            state.compared = Instant::now();
             let stamps = stamps(&self.files);
             if stamps != state.stamps {
                 state.stamps = stamps;
@@ -75,13 +76,9 @@ impl<T> Reloaded<T> {
     }
 
     /// Grows with each change that was loaded.
-    pub(crate) fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.current();
         self.generation.load(Ordering::Relaxed)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
