@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use super::agent_stream::AgentStream;
 use super::backend::Backend;
 use super::connection::Connection;
 use super::grpc_frontend::check_request;
@@ -57,7 +58,7 @@ where
     for (_, stream) in handler.streams.drain() {
         stream.end(proxy, &why);
     }
-    if handler.behind.is_some_and(|(backend, _)| backend.blocked.load(Ordering::Relaxed)) {
+    if handler.behind.is_some_and(|(agent, _)| agent.blocked.load(Ordering::Relaxed)) {
         proxy.metrics.full_from_agent.add(-1);
     }
     result
@@ -68,7 +69,7 @@ struct AgentPort {
     peer: String,
     streams: HashMap<u32, Stream>,
     /// The connection whose slow reader pauses reading.
-    behind: Option<(Arc<Backend>, Arc<Connection>)>,
+    behind: Option<(Arc<AgentStream>, Arc<Connection>)>,
     /// Notified when an agent is authenticated.
     admitted: Arc<Notify>,
 }
@@ -92,7 +93,7 @@ impl Stream {
         }
         // An agent admitted after this finds its stream closed.
         if let Some(backend) = self.backend.0.get() {
-            tracing::info!("agent {} ({}) is gone: {why}", backend.agent, backend.peer);
+            tracing::info!("{} is gone: {why}", backend.stream);
             proxy.backends.remove(backend);
             backend.end(why);
         }
@@ -168,10 +169,10 @@ impl Handler for AgentPort {
         };
         let (proxy, behind) = (&self.proxy, &mut self.behind);
         let result = state.assembler.push(bytes, |message| {
-            if let Some(connection) = backend.receive(proxy, message) {
+            if let Some(connection) = backend.receive(message) {
                 let stalled = connection.cut_if_stalled();
                 if !stalled && behind.is_none() {
-                    *behind = Some((Arc::clone(backend), connection));
+                    *behind = Some((Arc::clone(&backend.stream), connection));
                 }
             }
             true
@@ -179,7 +180,7 @@ impl Handler for AgentPort {
         if let Err(error) = result {
             let text = error.to_string();
             proxy.metrics.stream_errors.add("from_agent", error.status().name());
-            tracing::warn!("agent {} ({}): {text}", backend.agent, backend.peer);
+            tracing::warn!("{}: {text}", backend.stream);
             link.cut(stream, trailers(error.status(), &text, false));
             return self.over(link, stream, &text);
         }
@@ -197,9 +198,9 @@ impl Handler for AgentPort {
     }
 
     fn paused(&mut self) -> bool {
-        let Some((backend, connection)) = &self.behind else { return false };
+        let Some((agent, connection)) = &self.behind else { return false };
         let paused = !connection.has_caught_up() && !connection.cut_if_stalled();
-        let was = backend.blocked.swap(paused, Ordering::Relaxed);
+        let was = agent.blocked.swap(paused, Ordering::Relaxed);
         if was != paused {
             self.proxy.metrics.full_from_agent.add(if paused { 1 } else { -1 });
         }
@@ -207,7 +208,7 @@ impl Handler for AgentPort {
             self.behind = None;
         } else if connection.has_caught_up() {
             // The end came before the wakers were set.
-            backend.link.wake();
+            agent.link.wake();
         }
         paused
     }
@@ -265,30 +266,32 @@ struct PendingAgent {
 impl PendingAgent {
     fn admit(self, wanted: Wanted) {
         let proxy = &self.proxy;
-        let same = proxy.backends.all().into_iter().find(|it| it.agent == wanted.agent);
-        if let Some(same) = same.filter(|it| it.peer != self.peer) {
-            tracing::info!("agent {} is connected from {} already", wanted.agent, same.peer);
+        let same = proxy.backends.all().into_iter().find(|it| it.stream.agent == wanted.agent);
+        if let Some(same) = same.filter(|it| it.stream.peer != self.peer) {
+            tracing::info!("agent {} is connected from {} already", wanted.agent, same.stream.peer);
         }
-        let backend = Backend::new(
-            wanted.agent,
-            wanted.identifiers,
-            self.peer,
-            Arc::clone(&self.link),
-            self.stream,
-            wanted.window,
-        );
+        let stream = AgentStream {
+            agent: wanted.agent,
+            peer: self.peer,
+            link: Arc::clone(&self.link),
+            stream: self.stream,
+            window: wanted.window,
+            blocked: AtomicBool::new(false),
+            metrics: Arc::clone(&proxy.metrics),
+        };
+        let backend = Backend::new(stream, wanted.identifiers);
         let count = proxy.server_count().to_string();
         let own_window = Window::initial(proxy.options.limits.connection_bytes).to_string();
         let mut metadata =
             vec![("serverid", proxy.options.server_id.as_str()), ("servercount", count.as_str())];
-        if backend.window.is_some() {
+        if backend.stream.window.is_some() {
             metadata.push((WINDOW, &own_window));
         }
         // Before the headers: the agent sends as soon as it has them.
         let entered = self.entry.0.set(Arc::clone(&backend)).is_ok();
         self.admitted.notify_one();
         self.link.headers(self.stream, &response(&metadata));
-        tracing::info!("agent {} ({}) is connected", backend.agent, backend.peer);
+        tracing::info!("{} is connected", backend.stream);
         proxy.backends.add(&backend);
         if !entered || !self.link.has_stream(self.stream) {
             // Disconnected while its token was verified.

@@ -1,34 +1,26 @@
-//! One connection of one agent.
+//! The connections of one agent's stream.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::agent_stream::AgentStream;
 use super::connection::{Connection, Failure};
-use super::proxy::Proxy;
-use crate::grpc::{Message, message};
+use super::options::Options;
+use crate::grpc::Message;
 use crate::identifiers::Identifiers;
 use crate::packet::Packet;
-use http2::Link;
 
 /// A stream that an agent opened, and the connections that go over it. Numbers of connections
 /// are the agent's, and unique on this stream only.
 #[derive(Debug)]
 pub(crate) struct Backend {
-    pub(crate) agent: String,
+    pub(crate) stream: Arc<AgentStream>,
     pub(crate) identifiers: Identifiers,
-    /// Its remote address.
-    pub(crate) peer: String,
-    pub(crate) link: Arc<Link>,
-    pub(crate) stream: u32,
-    /// The agent's window for each connection, in bytes; `None` without flow control.
-    pub(crate) window: Option<usize>,
     table: Mutex<Table>,
     draining: AtomicBool,
     silent: AtomicBool,
-    /// Reading of the link is paused for a slow reader.
-    pub(crate) blocked: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -42,25 +34,13 @@ impl Backend {
     /// [`Backend::preference`] of an agent that does not answer.
     pub(crate) const SILENT: u8 = 2;
 
-    pub(crate) fn new(
-        agent: String,
-        identifiers: Identifiers,
-        peer: String,
-        link: Arc<Link>,
-        stream: u32,
-        window: Option<usize>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(stream: AgentStream, identifiers: Identifiers) -> Arc<Self> {
         Arc::new(Self {
-            agent,
+            stream: Arc::new(stream),
             identifiers,
-            peer,
-            link,
-            stream,
-            window,
             table: Mutex::default(),
             draining: AtomicBool::new(false),
             silent: AtomicBool::new(false),
-            blocked: AtomicBool::new(false),
         })
     }
 
@@ -78,15 +58,10 @@ impl Backend {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.link.is_closed() || self.table().gone
+        self.stream.link.is_closed() || self.table().gone
     }
 
-    pub(crate) fn send(&self, proxy: &Proxy, packet: &Packet) -> bool {
-        proxy.metrics.to_agent.count(packet);
-        self.link.send(self.stream, message(packet)).is_some()
-    }
-
-    /// Registers a dial under a unique number; `None` if there are too many, or if the agent is
+    /// Registers a dial under a unique number; fails if there are too many, or if the agent is
     /// gone.
     pub(crate) fn begin(
         &self,
@@ -110,18 +85,27 @@ impl Backend {
         Ok(connection)
     }
 
-    /// Removes a dial; false if it was removed before.
-    pub(crate) fn forget_dial(&self, dial: i64) -> Option<Arc<Connection>> {
+    /// Removes a dial; `None` if it was removed before.
+    fn forget_dial(&self, dial: i64) -> Option<Arc<Connection>> {
         self.table().pending.remove(&dial)
     }
 
-    pub(crate) fn forget(&self, connection: i64) -> Option<Arc<Connection>> {
+    /// Cancels a dial that the agent has not answered; false if it was removed before.
+    pub(crate) fn cancel_dial(&self, dial: i64) -> bool {
+        let known = self.forget_dial(dial).is_some();
+        if known {
+            self.stream.send(&Packet::DialClosed { random: dial });
+        }
+        known
+    }
+
+    fn forget(&self, connection: i64) -> Option<Arc<Connection>> {
         self.table().established.remove(&connection)
     }
 
     /// Handles a message; returns a connection whose reader does not keep up.
-    pub(crate) fn receive(&self, proxy: &Arc<Proxy>, received: Message) -> Option<Arc<Connection>> {
-        proxy.metrics.from_agent.count(&received.packet);
+    pub(crate) fn receive(&self, received: Message) -> Option<Arc<Connection>> {
+        self.stream.metrics.from_agent.count(&received.packet);
         match received.packet {
             Packet::Data { connection, bytes, .. } => {
                 let known = self.table().established.get(&connection).cloned();
@@ -130,12 +114,12 @@ impl Backend {
                     // 0 is not a valid number.
                     None if connection == 0 => {}
                     None => {
-                        self.send(proxy, &Packet::CloseRequest { connection, half: false });
+                        self.stream.send(&Packet::CloseRequest { connection, half: false });
                     }
                 }
             }
             Packet::DialResponse { error, connection, random } => {
-                self.answered(proxy, random, connection, error);
+                self.answered(random, connection, error);
             }
             Packet::CloseResponse { error, connection } => {
                 if let Some(known) = self.forget(connection) {
@@ -147,7 +131,7 @@ impl Backend {
                     known.dial_closed();
                 }
             }
-            Packet::Credit { connection, bytes } if self.window.is_some() => {
+            Packet::Credit { connection, bytes } if self.stream.window.is_some() => {
                 let known = self.table().established.get(&connection).cloned();
                 if let Some(known) = known {
                     known.credit(bytes);
@@ -155,7 +139,7 @@ impl Backend {
             }
             Packet::Drain => {
                 if !self.draining.swap(true, Ordering::Relaxed) {
-                    tracing::info!("agent {} ({}) is draining", self.agent, self.peer);
+                    tracing::info!("{} is draining", self.stream);
                 }
             }
             // Only servers send these.
@@ -164,13 +148,13 @@ impl Backend {
         None
     }
 
-    fn answered(&self, proxy: &Arc<Proxy>, dial: i64, number: i64, error: String) {
+    fn answered(&self, dial: i64, number: i64, error: String) {
         let mut table = self.table();
         let Some(known) = table.pending.remove(&dial) else {
             drop(table);
-            proxy.metrics.dial_failures.with_label_values(&["unrecognized_response"]).inc();
+            self.stream.metrics.dial_failures.with_label_values(&["unrecognized_response"]).inc();
             if number != 0 {
-                self.send(proxy, &Packet::CloseRequest { connection: number, half: false });
+                self.stream.send(&Packet::CloseRequest { connection: number, half: false });
             }
             return;
         };
@@ -180,16 +164,16 @@ impl Backend {
         }
         if number == 0 || table.established.contains_key(&number) {
             drop(table);
-            let text = format!("agent {}: connection number {number} is in use", self.agent);
+            let text = format!("agent {}: connection number {number} is in use", self.stream.agent);
             return known.fail(&Failure { reason: "error_response", text });
         }
         table.established.insert(number, Arc::clone(&known));
         drop(table);
         if !known.establish(number) {
             // Cancelled in between.
-            proxy.metrics.dial_failures.with_label_values(&["send_rsp"]).inc();
+            self.stream.metrics.dial_failures.with_label_values(&["send_rsp"]).inc();
             self.forget(number);
-            self.send(proxy, &Packet::CloseRequest { connection: number, half: false });
+            self.stream.send(&Packet::CloseRequest { connection: number, half: false });
         }
     }
 
@@ -200,7 +184,7 @@ impl Backend {
         let pending: Vec<_> = table.pending.drain().map(|(_, it)| it).collect();
         let established: Vec<_> = table.established.drain().map(|(_, it)| it).collect();
         drop(table);
-        let text = format!("agent {} disconnected: {why}", self.agent);
+        let text = format!("agent {} disconnected: {why}", self.stream.agent);
         for connection in pending {
             connection.fail(&Failure { reason: "backend_close", text: text.clone() });
         }
@@ -210,22 +194,18 @@ impl Backend {
     }
 
     /// Regular work: pings, dials and closes without an answer.
-    pub(crate) fn tick(&self, proxy: &Arc<Proxy>) {
-        let limits = &proxy.options.limits;
-        let silent = self.link.silent_for();
+    pub(crate) fn tick(&self, options: &Options) {
+        let limits = &options.limits;
+        let silent = self.stream.link.silent_for();
         if silent > limits.probe_timeout * 2 {
-            tracing::warn!(
-                "agent {} ({}): no answer to a ping for {silent:?}",
-                self.agent,
-                self.peer
-            );
-            proxy.metrics.agents_lost.inc();
-            return self.link.abort();
+            tracing::warn!("{}: no answer to a ping for {silent:?}", self.stream);
+            self.stream.metrics.agents_lost.inc();
+            return self.stream.link.abort();
         }
         let is_silent = silent > limits.probe_timeout;
         if self.silent.swap(is_silent, Ordering::Relaxed) != is_silent {
             let what = if is_silent { "does not answer; not chosen" } else { "answers again" };
-            tracing::warn!("agent {} ({}) {what}", self.agent, self.peer);
+            tracing::warn!("{} {what}", self.stream);
         }
         let table = self.table();
         let oldest = table.pending.values().map(|it| it.age()).max();
@@ -238,26 +218,26 @@ impl Backend {
         let stuck: Vec<_> =
             table.established.values().filter(|it| it.close_is_late()).cloned().collect();
         drop(table);
-        let idle = self.link.idle_for();
+        let idle = self.stream.link.idle_for();
         let waited = oldest.is_some_and(|age| age > Duration::from_secs(1));
-        if idle > limits.probe.min(proxy.options.keepalive) || waited && idle > limits.probe / 4 {
-            self.link.ping();
+        if idle > limits.probe.min(options.keepalive) || waited && idle > limits.probe / 4 {
+            self.stream.link.ping();
         }
         for connection in late {
-            if self.forget_dial(connection.dial).is_some() {
-                self.send(proxy, &Packet::DialClosed { random: connection.dial });
+            if self.cancel_dial(connection.dial) {
                 let text = format!(
                     "dial timeout: agent {} gave no answer within {:?}",
-                    self.agent, limits.dial_timeout
+                    self.stream.agent, limits.dial_timeout
                 );
                 connection.fail(&Failure { reason: "backend_dial_timeout", text });
             }
         }
         for connection in stuck {
+            self.forget(connection.number());
             connection.give_up_closing();
         }
-        if self.blocked.load(Ordering::Relaxed) {
-            self.link.wake();
+        if self.stream.blocked.load(Ordering::Relaxed) {
+            self.stream.link.wake();
         }
     }
 }

@@ -56,7 +56,7 @@ impl Backends {
     fn candidates(&self, strategy: Strategy) -> usize {
         let list = self.lock();
         let fitting = list.iter().filter(|it| may_ever_serve(it, strategy));
-        fitting.map(|it| it.agent.as_str()).collect::<HashSet<_>>().len()
+        fitting.map(|it| it.stream.agent.as_str()).collect::<HashSet<_>>().len()
     }
 
     /// The agent for a target: the strategies in order; within one, an agent that answers before

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 
-use super::connection::{Client, Connection, Failure, Sink};
+use super::connection::{Client, Failure, Sink};
+use super::dial::{Dialed, dial};
 use super::proxy::Proxy;
 use crate::grpc::data_message;
 use crate::raw::{Ended, Owner, run};
@@ -56,7 +57,7 @@ where
 {
     let (client, answer) = Client::new();
     let sink = Sink::Raw(Arc::clone(&client));
-    let dialed = Connection::dial(proxy, sink, who, target, random());
+    let dialed = dial(proxy, sink, who, target, random());
     let connection = match dialed {
         Ok(connection) => connection,
         Err(failure) => return refuse_dial(&mut io, &failure).await,
@@ -67,7 +68,7 @@ where
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {
-            side.0.part("the client went away", false);
+            side.0.part("the client went away");
             return Err(error);
         }
     };
@@ -75,7 +76,7 @@ where
         return refuse_dial(&mut io, &Failure { reason: "error_response", text }).await;
     }
     if let Err(error) = io.write_all(ESTABLISHED).await {
-        side.0.part("the client went away", false);
+        side.0.part("the client went away");
         return Err(error);
     }
     if !early.is_empty() {
@@ -84,8 +85,8 @@ where
     let ended = run(io, &client.raw, &side).await;
     match ended {
         Ended::ByOwner => {}
-        Ended::ByPeer => side.0.part("closed by client", false),
-        Ended::Failed(error) => side.0.part(&format!("the client's connection: {error}"), false),
+        Ended::ByPeer => side.0.part("closed by client"),
+        Ended::Failed(error) => side.0.part(&format!("the client's connection: {error}")),
     }
     Ok(())
 }
@@ -112,7 +113,7 @@ async fn wait<I: AsyncRead + Unpin>(
 }
 
 /// The client's side of a connection.
-struct Side(Arc<Connection>);
+struct Side(Dialed);
 
 impl Owner for Side {
     fn has_room(&self) -> bool {

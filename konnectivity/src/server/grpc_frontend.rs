@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 
-use super::connection::{Connection, Failure, Sink};
+use super::connection::{Failure, Sink};
+use super::dial::{Dialed, dial};
 use super::proxy::Proxy;
 use crate::accept::silence;
 use crate::grpc::{Assembler, Message, Status, header, message, response, trailers};
@@ -58,7 +59,7 @@ struct Stream {
     assembler: Assembler,
     who: Arc<str>,
     /// One, unless a client mixes them.
-    connections: Vec<Arc<Connection>>,
+    connections: Vec<Dialed>,
     /// The connection that received data first.
     first: i64,
     over: bool,
@@ -68,7 +69,7 @@ impl Stream {
     fn end(&mut self, proxy: &Proxy, why: &str) {
         proxy.metrics.proxy_streams.add(-1);
         for connection in self.connections.drain(..) {
-            connection.part(why, false);
+            connection.part(why);
         }
     }
 }
@@ -193,7 +194,7 @@ impl Stream {
                         self.first
                     );
                     for connection in self.connections.drain(..) {
-                        connection.part("mismatched connection IDs", false);
+                        connection.part("mismatched connection IDs");
                     }
                     link.finish(stream, Some(trailers(Status::Ok, "", false)));
                     self.over = true;
@@ -226,7 +227,7 @@ impl Stream {
                 let pending =
                     self.connections.iter().find(|it| it.client_dial == random && it.number() == 0);
                 if let Some(known) = pending {
-                    known.part("the client gave it up", false);
+                    known.part("the client gave it up");
                 }
             }
             // Only agents and servers send these.
@@ -248,13 +249,9 @@ impl Stream {
         random: i64,
     ) {
         let result = match protocol {
-            "tcp" => Connection::dial(
-                proxy,
-                Sink::Stream(Arc::clone(link), stream),
-                &self.who,
-                address,
-                random,
-            ),
+            "tcp" => {
+                dial(proxy, Sink::Stream(Arc::clone(link), stream), &self.who, address, random)
+            }
             other => {
                 let text = format!("protocol '{other}' is not supported; there is tcp");
                 Err(Failure { reason: "error_response", text })

@@ -17,8 +17,8 @@ use tokio_rustls::TlsAcceptor;
 use super::options::Mode;
 use super::proxy::Proxy;
 use super::{StartError, connect_frontend, grpc_frontend};
-use crate::reload::Reloaded;
 use crate::{accept, tls};
+use telemetry::Reloaded;
 
 pub(super) async fn listen(address: SocketAddr, what: &str) -> Result<TcpListener, StartError> {
     let listener = TcpListener::bind(address).await;

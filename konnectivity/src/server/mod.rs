@@ -5,18 +5,21 @@
 //! | `options.rs`, `proxy.rs` | options and shared state |
 //! | `grpc_frontend.rs`, `connect_frontend.rs` | the API server, by either protocol |
 //! | `listen.rs`, `lease.rs` | listeners with TLS or a unix socket; this server's lease |
-//! | `agent_port.rs`, `backend.rs`, `backends.rs` | agents: authentication, their streams, the choice of one |
-//! | `connection/` | one proxied connection |
+//! | `agent_port.rs`, `agent_stream.rs` | agents: authentication, their streams |
+//! | `backend.rs`, `backends.rs` | the connections of a stream; all streams, and the choice of one |
+//! | `dial.rs`, `connection/` | a dial; one proxied connection |
 //! | `metrics.rs` | its metrics |
 //!
 //! A dial takes the frontend's packet to an agent that the strategies choose; from the answer on
 //! the agent's number stands for the connection, on that agent's stream.
 
 mod agent_port;
+mod agent_stream;
 mod backend;
 mod backends;
 mod connect_frontend;
 mod connection;
+mod dial;
 mod grpc_frontend;
 mod lease;
 mod listen;
@@ -176,7 +179,7 @@ impl Server {
         }
         for backend in self.proxy.backends.all() {
             backend.end("the server ends");
-            backend.link.close(0, "the server ends");
+            backend.stream.link.close(0, "the server ends");
         }
         // Lets the last bytes leave.
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -188,7 +191,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.tasks.abort_all();
         for backend in self.proxy.backends.all() {
-            backend.link.abort();
+            backend.stream.link.abort();
         }
         if let Some(socket) = &self.socket
             && let Err(error) = std::fs::remove_file(socket)
@@ -213,7 +216,7 @@ async fn look_after(proxy: Arc<Proxy>) {
     loop {
         ticks.tick().await;
         for backend in proxy.backends.all() {
-            backend.tick(&proxy);
+            backend.tick(&proxy.options);
         }
     }
 }

@@ -15,9 +15,9 @@ const WAITING: usize = 64;
 /// A server's state.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    pub(crate) options: Options,
+    pub(crate) options: Arc<Options>,
     pub(crate) backends: Backends,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
     server_count: AtomicUsize,
     /// One permit a TokenReview.
     pub(crate) reviews: Semaphore,
@@ -30,12 +30,12 @@ impl Proxy {
     pub(crate) fn new(options: Options) -> Arc<Self> {
         Arc::new(Self {
             backends: Backends::new(options.strategies.clone()),
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
             server_count: AtomicUsize::new(options.server_count),
             reviews: Semaphore::new(options.limits.reviews),
             waiting: Arc::new(Semaphore::new(options.limits.reviews * WAITING)),
             stopping: AtomicBool::new(false),
-            options,
+            options: Arc::new(options),
         })
     }
 

@@ -28,7 +28,7 @@ impl Connection {
     /// end of both directions.
     pub(crate) fn half_close(self: &Arc<Self>) -> bool {
         let mut state = self.lock();
-        if self.backend.window.is_none() || state.phase != Phase::Established {
+        if self.agent.window.is_none() || state.phase != Phase::Established {
             return false;
         }
         if state.closing.is_none() {
@@ -41,23 +41,22 @@ impl Connection {
 
     pub(super) fn request_close(&self, half: bool) {
         let request = Packet::CloseRequest { connection: self.number(), half };
-        self.backend.send(&self.proxy, &request);
+        self.agent.send(&request);
     }
 
-    /// Handles a frontend that cancelled the dial or disconnected.
-    pub(crate) fn part(self: &Arc<Self>, why: &str, at_once: bool) {
+    /// Handles a frontend that cancelled the dial or disconnected. Returns whether the dial is to
+    /// be cancelled at the agent.
+    #[must_use]
+    pub(crate) fn part(self: &Arc<Self>, why: &str, at_once: bool) -> bool {
         let mut state = self.lock();
         match state.phase {
             Phase::Pending => {
                 state.phase = Phase::Closed;
-                let metrics = &self.proxy.metrics;
+                let metrics = self.metrics();
                 metrics.pending.add(-1);
                 metrics.dial_failures.with_label_values(&["frontend_close"]).inc();
                 self.audit(&state, &format!("dial given up: {why}"));
-                drop(state);
-                if self.backend.forget_dial(self.dial).is_some() {
-                    self.backend.send(&self.proxy, &Packet::DialClosed { random: self.dial });
-                }
+                return true;
             }
             Phase::Established => {
                 state.phase = Phase::Closing;
@@ -76,6 +75,7 @@ impl Connection {
             }
             Phase::Closing | Phase::Closed => {}
         }
+        false
     }
 
     /// Handles an agent that closed the connection or disconnected.
@@ -88,7 +88,7 @@ impl Connection {
                         error: error.to_owned(),
                         connection: self.number(),
                     };
-                    self.proxy.metrics.to_client.count(&packet);
+                    self.metrics().to_client.count(&packet);
                     link.send(*stream, message(&packet));
                 }
                 Sink::Raw(client) => client.raw.finish(),
@@ -114,7 +114,6 @@ impl Connection {
 
     /// Handles an unanswered close: sends it once more and ends the connection.
     pub(crate) fn give_up_closing(self: &Arc<Self>) {
-        self.backend.forget(self.number());
         self.request_close(false);
         let half_closed = self.lock().half_closed;
         // A target that keeps its direction open without a byte answers nothing either.
@@ -122,18 +121,18 @@ impl Connection {
     }
 
     fn finished(&self, state: &State, why: &str) {
-        let metrics = &self.proxy.metrics;
+        let metrics = self.metrics();
         metrics.established.add(-1);
         metrics.connection_duration.observe(self.age().as_secs_f64());
         self.audit(state, why);
     }
 
     pub(super) fn audit(&self, state: &State, outcome: &str) {
-        self.proxy.options.audit.write(&Record {
+        self.options.audit.write(&Record {
             role: "server",
             who: &self.who,
             target: &self.target,
-            agent: &self.backend.agent,
+            agent: &self.agent.agent,
             connection: self.number(),
             to_target: state.to_target,
             from_target: state.from_target,

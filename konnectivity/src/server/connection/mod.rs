@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::backend::Backend;
-use super::proxy::Proxy;
-use crate::audit::Record;
+use super::agent_stream::AgentStream;
+use super::metrics::Metrics;
+use super::options::Options;
 use crate::grpc::message;
 use crate::packet::Packet;
 use crate::window::Window;
@@ -51,11 +51,11 @@ impl Failure {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    proxy: Arc<Proxy>,
-    pub(crate) backend: Arc<Backend>,
+    options: Arc<Options>,
+    agent: Arc<AgentStream>,
     sink: Sink,
-    pub(crate) who: Arc<str>,
-    pub(crate) target: String,
+    who: Arc<str>,
+    target: String,
     /// The dial's number towards the agent.
     pub(crate) dial: i64,
     /// The dial's number towards the frontend.
@@ -101,80 +101,47 @@ enum Phase {
 }
 
 impl Connection {
-    /// Dials `target` through an agent. A failure is counted and audited, and returned.
-    pub(crate) fn dial(
-        proxy: &Arc<Proxy>,
+    /// A connection whose dial is to be sent.
+    pub(crate) fn new(
+        options: &Arc<Options>,
+        agent: &Arc<AgentStream>,
         sink: Sink,
         who: &Arc<str>,
         target: &str,
-        wanted: i64,
-    ) -> Result<Arc<Self>, Failure> {
-        let begun = Self::begin(proxy, sink, who, target, wanted);
-        match &begun {
-            Ok(connection) => {
-                proxy.metrics.pending.add(1);
-                let request = Packet::DialRequest {
-                    protocol: "tcp".to_owned(),
-                    address: target.to_owned(),
-                    random: connection.dial,
-                };
-                // If the agent goes away just now, its end fails the dial.
-                connection.backend.send(proxy, &request);
-            }
-            Err(failure) => {
-                proxy.metrics.dial_failures.with_label_values(&[failure.reason]).inc();
-                let outcome = format!("dial failed: {}", failure.text);
-                let record =
-                    Record { role: "server", who, target, outcome: &outcome, ..Record::default() };
-                proxy.options.audit.write(&record);
-            }
-        }
-        begun
+        client_dial: i64,
+        dial: i64,
+    ) -> Arc<Self> {
+        let now = millis();
+        Arc::new(Self {
+            options: Arc::clone(options),
+            agent: Arc::clone(agent),
+            sink,
+            who: Arc::clone(who),
+            target: target.to_owned(),
+            dial,
+            client_dial,
+            started: now,
+            number: AtomicI64::new(0),
+            state: Mutex::new(State {
+                phase: Phase::Pending,
+                queue: VecDeque::new(),
+                queued: 0,
+                held: 0,
+                credit: agent.window.map_or(0, |it| i64::try_from(it).unwrap_or(i64::MAX)),
+                window: Window::new(options.limits.connection_bytes),
+                waiting: false,
+                closing: None,
+                half_closed: false,
+                close_sent: false,
+                taken: now,
+                to_target: 0,
+                from_target: 0,
+            }),
+        })
     }
 
-    fn begin(
-        proxy: &Arc<Proxy>,
-        sink: Sink,
-        who: &Arc<str>,
-        target: &str,
-        wanted: i64,
-    ) -> Result<Arc<Self>, Failure> {
-        if let Some(rules) = &proxy.options.rules {
-            rules
-                .evaluate_literal(target)
-                .map_err(|text| Failure { reason: "denied_by_rule", text })?;
-        }
-        let backend = proxy.backends.choose(target).ok_or_else(Failure::no_agent)?;
-        backend.begin(proxy.options.limits.pending_dials, wanted, |dial| {
-            let credit = backend.window.map_or(0, |it| i64::try_from(it).unwrap_or(i64::MAX));
-            let now = millis();
-            Arc::new(Self {
-                proxy: Arc::clone(proxy),
-                backend: Arc::clone(&backend),
-                sink,
-                who: Arc::clone(who),
-                target: target.to_owned(),
-                dial,
-                client_dial: wanted,
-                started: now,
-                number: AtomicI64::new(0),
-                state: Mutex::new(State {
-                    phase: Phase::Pending,
-                    queue: VecDeque::new(),
-                    queued: 0,
-                    held: 0,
-                    credit,
-                    window: Window::new(proxy.options.limits.connection_bytes),
-                    waiting: false,
-                    closing: None,
-                    half_closed: false,
-                    close_sent: false,
-                    taken: now,
-                    to_target: 0,
-                    from_target: 0,
-                }),
-            })
-        })
+    fn metrics(&self) -> &Metrics {
+        &self.agent.metrics
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -198,7 +165,7 @@ impl Connection {
         }
         self.number.store(number, Ordering::Relaxed);
         state.phase = Phase::Established;
-        let metrics = &self.proxy.metrics;
+        let metrics = self.metrics();
         metrics.pending.add(-1);
         metrics.established.add(1);
         metrics.dial_duration.observe(self.age().as_secs_f64());
@@ -215,7 +182,7 @@ impl Connection {
                     connection: result.unwrap_or_default(),
                     random: self.client_dial,
                 };
-                self.proxy.metrics.to_client.count(&packet);
+                self.metrics().to_client.count(&packet);
                 link.send(*stream, message(&packet));
             }
             Sink::Raw(client) => client.dialed(result.map(|_| ()).map_err(str::to_owned)),
@@ -229,8 +196,8 @@ impl Connection {
             return;
         }
         state.phase = Phase::Closed;
-        self.proxy.metrics.pending.add(-1);
-        self.proxy.metrics.dial_failures.with_label_values(&[failure.reason]).inc();
+        self.metrics().pending.add(-1);
+        self.metrics().dial_failures.with_label_values(&[failure.reason]).inc();
         self.answer(Err(&failure.text));
         self.release(&mut state);
         self.audit(&state, &format!("dial failed: {}", failure.text));
@@ -247,11 +214,11 @@ impl Connection {
             return;
         }
         state.phase = Phase::Closed;
-        self.proxy.metrics.pending.add(-1);
-        self.proxy.metrics.dial_failures.with_label_values(&["backend_close"]).inc();
+        self.metrics().pending.add(-1);
+        self.metrics().dial_failures.with_label_values(&["backend_close"]).inc();
         if let Sink::Stream(link, stream) = &self.sink {
             let packet = Packet::DialClosed { random: self.client_dial };
-            self.proxy.metrics.to_client.count(&packet);
+            self.metrics().to_client.count(&packet);
             link.send(*stream, message(&packet));
         }
         self.release(&mut state);

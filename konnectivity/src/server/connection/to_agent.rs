@@ -51,11 +51,11 @@ impl Connection {
 
     /// Moves messages to the agent's link, within its credit and room.
     pub(super) fn pump(self: &Arc<Self>, state: &mut State) {
-        let link = &self.backend.link;
+        let link = &self.agent.link;
         let mut sent = 0;
         let had = state.queued;
         while !state.queue.is_empty() && !state.waiting {
-            if self.backend.window.is_some() && state.credit <= 0 {
+            if self.agent.window.is_some() && state.credit <= 0 {
                 break;
             }
             let waker = Waker::from(Arc::clone(self));
@@ -74,9 +74,9 @@ impl Connection {
             sent += raw.len();
             state.queued -= raw.len();
             state.credit -= raw.len() as i64;
-            self.proxy.metrics.to_agent.count_data();
-            self.proxy.metrics.bytes_to_agent.inc_by(raw.len() as u64);
-            link.send(self.backend.stream, raw);
+            self.metrics().to_agent.count_data();
+            self.metrics().bytes_to_agent.inc_by(raw.len() as u64);
+            link.send(self.agent.stream, raw);
         }
         if state.queue.is_empty() {
             state.queue = VecDeque::new();

@@ -19,7 +19,7 @@ impl Connection {
         if state.phase != Phase::Established {
             return false;
         }
-        let metrics = &self.proxy.metrics;
+        let metrics = self.metrics();
         state.from_target += bytes.len() as u64;
         if state.half_closed {
             state.closing = Some(millis());
@@ -48,8 +48,8 @@ impl Connection {
 
     /// Limit of the frontend's queue: the agent may exceed its window by one packet.
     fn limit(&self) -> usize {
-        let limit = self.proxy.options.limits.connection_bytes;
-        if self.backend.window.is_some() { limit * 2 } else { limit }
+        let limit = self.options.limits.connection_bytes;
+        if self.agent.window.is_some() { limit * 2 } else { limit }
     }
 
     /// Bytes that wait for the frontend.
@@ -68,7 +68,7 @@ impl Connection {
     /// Closes the connection if its reader has taken nothing for too long; returns whether it did.
     pub(crate) fn cut_if_stalled(self: &Arc<Self>) -> bool {
         let stalled = Duration::from_millis(millis().saturating_sub(self.lock().taken));
-        let limits = &self.proxy.options.limits;
+        let limits = &self.options.limits;
         if stalled < limits.slow_reader {
             return false;
         }
@@ -80,14 +80,15 @@ impl Connection {
             limits.connection_bytes,
         );
         tracing::warn!("{why}");
-        self.proxy.metrics.slow_readers.inc();
+        self.metrics().slow_readers.inc();
         match &self.sink {
             Sink::Stream(link, stream) => {
                 link.cut(*stream, trailers(Status::ResourceExhausted, &why, false));
             }
             Sink::Raw(client) => client.raw.cut(),
         }
-        self.part(&why, true);
+        // It has received data, so its dial is over.
+        let _answered = self.part(&why, true);
         true
     }
 
@@ -97,20 +98,20 @@ impl Connection {
         state.taken = millis();
         self.grant(&mut state, bytes, self.queued());
         drop(state);
-        if self.backend.blocked.load(Ordering::Relaxed) {
-            self.backend.link.wake();
+        if self.agent.blocked.load(Ordering::Relaxed) {
+            self.agent.link.wake();
         }
     }
 
     /// Sends the agent credit for `bytes` that the frontend has taken, while `queued` still wait.
     fn grant(&self, state: &mut State, bytes: usize, queued: usize) {
-        if self.backend.window.is_none() || state.phase != Phase::Established {
+        if self.agent.window.is_none() || state.phase != Phase::Established {
             return;
         }
         if let Some(credit) = state.window.consume(bytes, queued) {
             let bytes = i64::try_from(credit).unwrap_or(i64::MAX);
             let packet = Packet::Credit { connection: self.number(), bytes };
-            self.backend.send(&self.proxy, &packet);
+            self.agent.send(&packet);
         }
     }
 }
