@@ -1,4 +1,4 @@
-//! Ports on all queues of an interface: a socket for each in the program's XSKMAP.
+//! Opens ports on one queue of an interface or on all: a socket for each in the program's XSKMAP.
 
 use std::io;
 
@@ -11,6 +11,25 @@ use super::umem::{RING, Umem, index_of};
 use super::{AfXdpError, PortOptions, XdpMode};
 
 impl Umem {
+    /// Attaches the XDP program to `interface` and opens a port on its queue 0.
+    ///
+    /// Frames that arrive before this returns are dropped or passed on as
+    /// [`PortOptions::fallback`] says.
+    pub fn open(&self, interface: &str, options: &PortOptions) -> Result<AfXdpPort, AfXdpError> {
+        let index = index_of(interface)?;
+        let dispatcher = self.dispatcher(options.fallback)?;
+        let attached = dispatcher.attach(interface, index)?;
+        let socket = Socket::new(RING, None)
+            .and_then(|socket| socket.bind_shared(index, 0, &self.anchor).map(|()| socket))
+            .map_err(|cause| {
+                AfXdpError::new(format!("bind an AF_XDP socket to {interface}"), cause)
+            })?;
+        let slot = dispatcher.slot(index, 0, &socket)?;
+        let mode = XdpMode { attached, zero_copy: false };
+        let port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(slot));
+        Ok(self.towards_a_kernel(port))
+    }
+
     /// As [`open`](Self::open), on each of the interface's queues; a port's index is its queue's
     /// number. Each has its own fill ring.
     ///
@@ -28,6 +47,11 @@ impl Umem {
         let enter = |queue, socket: &Socket| dispatcher.slot(index, queue, socket).map(Some);
         let ports = self.open_all(interface, index, mode, None, options.fill, enter)?;
         Ok(ports.into_iter().map(|port| self.towards_a_kernel(port)).collect())
+    }
+
+    /// Makes the port leave partial checksums to the kernel at the interface's other end.
+    pub(super) fn towards_a_kernel(&self, port: AfXdpPort) -> AfXdpPort {
+        if self.takes_metadata() { port.offloading_checksums() } else { port }
     }
 
     /// A port for each queue, that of the first over the socket `first` if there is one: its UMEM

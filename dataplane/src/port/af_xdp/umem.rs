@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::xdp::{SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 
+use super::AfXdpError;
 use super::dispatcher::Dispatcher;
 use super::program::{self, Fallback, Program, everything};
-use super::queue::AfXdpPort;
 use super::socket::Socket;
-use super::{AfXdpError, PortOptions, XdpMode};
 use crate::frame::RESERVED;
 use crate::{Frame, Memory};
 
@@ -134,30 +133,6 @@ impl Umem {
             dispatchers: Mutex::default(),
         };
         Ok((this, memory, handles))
-    }
-
-    /// Attaches the XDP program to `interface` and opens a port on its queue 0.
-    ///
-    /// Frames that arrive before this returns are dropped or passed on as
-    /// [`PortOptions::fallback`] says.
-    pub fn open(&self, interface: &str, options: &PortOptions) -> Result<AfXdpPort, AfXdpError> {
-        let index = index_of(interface)?;
-        let dispatcher = self.dispatcher(options.fallback)?;
-        let attached = dispatcher.attach(interface, index)?;
-        let socket = Socket::new(RING, None)
-            .and_then(|socket| socket.bind_shared(index, 0, &self.anchor).map(|()| socket))
-            .map_err(|cause| {
-                AfXdpError::new(format!("bind an AF_XDP socket to {interface}"), cause)
-            })?;
-        let slot = dispatcher.slot(index, 0, &socket)?;
-        let mode = XdpMode { attached, zero_copy: false };
-        let port = AfXdpPort::new(self, interface, socket, mode, options.fill, Some(slot));
-        Ok(self.towards_a_kernel(port))
-    }
-
-    /// Makes the port leave partial checksums to the kernel at the interface's other end.
-    pub(super) fn towards_a_kernel(&self, port: AfXdpPort) -> AfXdpPort {
-        if self.takes_metadata { port.offloading_checksums() } else { port }
     }
 
     /// The program of ports with this fallback, loaded for the first of them.
