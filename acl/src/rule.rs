@@ -150,12 +150,6 @@ impl Rule {
         Self { destination_ports, ..self }
     }
 
-    /// The same rule for these types and codes; `protocol` is 1 (ICMP) or 58 (ICMPv6).
-    #[must_use]
-    pub fn icmp(self, protocol: u8, types: PortRange, codes: PortRange) -> Self {
-        self.protocol(protocol).source_ports(types).destination_ports(codes)
-    }
-
     /// The same rule for TCP packets whose flags read `tcp_flags`.
     #[must_use]
     pub fn tcp_flags(self, tcp_flags: TcpFlags) -> Self {

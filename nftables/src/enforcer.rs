@@ -105,11 +105,6 @@ impl Enforcer {
     pub fn written_whole(&self) -> u64 {
         self.whole
     }
-
-    /// The rules in the kernel, if they are known.
-    pub fn current(&self) -> Option<&Ruleset> {
-        self.current.as_ref().map(|(ruleset, _)| ruleset)
-    }
 }
 
 /// Sets, chains and rules in what `nft` lists.

@@ -156,9 +156,4 @@ impl Locator {
         }
         Ok(())
     }
-
-    /// Pods whose interface was not found.
-    pub fn missing(&self) -> &BTreeSet<PodKey> {
-        &self.missed
-    }
 }

@@ -270,11 +270,6 @@ impl Cache {
         &self.services
     }
 
-    /// All endpoint slices, in order.
-    pub(crate) fn endpoint_slices(&self) -> &Store<Key, EndpointSlice> {
-        &self.endpoint_slices
-    }
-
     /// The pod of this name.
     pub(crate) fn pod(&self, key: &PodKey) -> Option<&Arc<Pod>> {
         self.namespaces.get(&key.namespace)?.pods.get(&key.name)

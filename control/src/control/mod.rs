@@ -19,7 +19,7 @@ use ahash::RandomState;
 use crate::cache::{Cache, Change};
 use crate::configurator::{self, Policies};
 use crate::membership::{Membership, Nets, Versions};
-use crate::model::{Direction, EndpointSlice, Pod, Service};
+use crate::model::{Direction, Pod, Service};
 use crate::peers::NameId;
 use crate::render::{self, TrackedNames};
 use crate::services;
@@ -241,11 +241,6 @@ impl Control {
     /// The services known, in order.
     pub fn services(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.cache.services().values()
-    }
-
-    /// The endpoint slices known, in order.
-    pub fn endpoint_slices(&self) -> impl Iterator<Item = &Arc<EndpointSlice>> {
-        self.cache.endpoint_slices().values()
     }
 
     /// A pod by name, if it is known.

@@ -2,7 +2,6 @@
 
 pub mod af_xdp;
 pub mod memory;
-pub mod pcap;
 mod queues;
 mod tag;
 
@@ -48,13 +47,6 @@ impl Buffers<'_> {
         let mut frame = self.free.take()?;
         self.memory.fill(&mut frame, bytes);
         Some(frame)
-    }
-
-    /// A copy of a packet; `None` if no frame is free.
-    pub fn copy(&mut self, packet: &Frame) -> Option<Frame> {
-        let mut bytes = Vec::new();
-        self.memory.append_to(packet, &mut bytes, usize::MAX);
-        self.filled(&bytes)
     }
 }
 

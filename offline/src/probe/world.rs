@@ -109,11 +109,6 @@ impl World {
         self.pods.get(key)
     }
 
-    /// All services, in order.
-    pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.values()
-    }
-
     /// All pods, in order.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods.values()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Tracing;
 use super::observe::{self, Before};
-use super::record::{End, Finding, PacketTrace, Step};
+use super::record::{End, PacketTrace, Step};
 use crate::Outcome;
 use crate::graph::{Context, Node};
 use crate::packet::{Packet, VECTOR};
@@ -118,18 +118,6 @@ impl Tracer {
                 trace.end = End::Done { outcome, out_port, answered: packet.is_reply };
             }
             self.tracing.keep(trace);
-        }
-    }
-}
-
-impl Finding {
-    /// The policy evaluation, if the node made one.
-    pub fn evaluation(&self) -> Option<&super::Evaluation> {
-        match self {
-            Self::Policy { evaluation, .. } | Self::Session { evaluation, .. } => {
-                evaluation.as_ref()
-            }
-            _ => None,
         }
     }
 }
