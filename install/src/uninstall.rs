@@ -13,9 +13,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use dataplane::port::af_xdp::Umem;
-use ipnet::IpNet;
 use linux_net::punt::{KERNEL_END, SWITCH_END, UPLINK_KERNEL_END, UPLINK_SWITCH_END};
-use linux_net::{Netlink, Route, delete_table, own_tables};
+use linux_net::{Netlink, delete_table, own_tables};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -134,7 +133,7 @@ impl Work {
         }
         let routes = netlink.routes().unwrap_or_default();
         for link in links.iter().filter(|link| is_own(link)) {
-            for route in routes.iter().filter(|it| it.link == link.index && !is_kernels(it)) {
+            for route in routes.iter().filter(|it| it.link == link.index && !it.is_kernels()) {
                 let name = format!("{} dev {}", route.destination, link.name);
                 self.note("route", &name, Ok(()));
             }
@@ -179,14 +178,6 @@ impl Work {
         for filter in own {
             self.note("filter", &format!("{} on {interface}", filter.name), removed.clone());
         }
-    }
-}
-
-/// Routes that the kernel makes for every interface.
-fn is_kernels(route: &Route) -> bool {
-    match route.destination {
-        IpNet::V4(_) => false,
-        IpNet::V6(v6) => v6.addr().is_unicast_link_local() || v6.addr().is_multicast(),
     }
 }
 

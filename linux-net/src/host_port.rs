@@ -212,7 +212,7 @@ fn routes(netlink: &mut Netlink, host: u32, config: &HostPortConfig) -> Result<(
         .routes()?
         .into_iter()
         .filter(|route| route.link == host && route.gateway.is_none())
-        .filter(|route| !kernels_own(route))
+        .filter(|route| !route.is_kernels())
         .collect();
     for extra in &present {
         if !wanted.iter().any(|route| route.destination == extra.destination) {
@@ -223,14 +223,6 @@ fn routes(netlink: &mut Netlink, host: u32, config: &HostPortConfig) -> Result<(
         netlink.put_route(route)?;
     }
     Ok(())
-}
-
-/// Routes that exist because the interface or one of its addresses does.
-fn kernels_own(route: &Route) -> bool {
-    match route.destination {
-        IpNet::V4(_) => false,
-        IpNet::V6(v6) => v6.addr().is_unicast_link_local() || v6.addr().is_multicast(),
-    }
 }
 
 #[cfg(test)]

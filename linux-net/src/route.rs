@@ -38,6 +38,14 @@ impl Route {
     pub fn via(destination: IpNet, gateway: IpAddr, link: u32) -> Self {
         Self { destination, gateway: Some(gateway), link, on_link: true, source: None }
     }
+
+    /// Whether it exists because its interface or one of its addresses does.
+    pub fn is_kernels(&self) -> bool {
+        match self.destination {
+            IpNet::V4(_) => false,
+            IpNet::V6(v6) => v6.addr().is_unicast_link_local() || v6.addr().is_multicast(),
+        }
+    }
 }
 
 impl Netlink {
