@@ -7,7 +7,7 @@
 //!
 //! - [`messages`]: the messages, by the numbers of the public proto files,
 //! - [`flow`], [`reason`]: a verdict as a flow,
-//! - [`filter`], [`selector`]: which flows a client wants,
+//! - [`filter`], `name`, [`selector`]: which flows a client wants,
 //! - `grpc`: gRPC over hyper's HTTP/2,
 //! - [`service`]: the methods,
 //! - [`server`]: sockets, TLS, and which clients are let in.
@@ -20,6 +20,7 @@ pub mod flow;
 mod grpc;
 mod mask;
 pub mod messages;
+mod name;
 pub mod reason;
 pub mod selector;
 pub mod server;

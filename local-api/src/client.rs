@@ -11,8 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::answer::{Answer, ApiError, AttachedPod};
+use super::attachment::{AttachPod, Attachment};
 use super::frame::{ANSWER_BYTES, FrameError, read_line, write_line};
-use super::request::{AttachPod, Attachment, Request};
+use super::request::Request;
 
 /// A connection to the running switch. Every call ends within the client's
 /// timeout, whatever the other side does.

@@ -20,7 +20,8 @@
 //! understand each other; an unknown method gets an error and the connection
 //! stays usable. A line longer than its bound ends the connection.
 //!
-//! - `request`: the requests, and what is refused while reading them,
+//! - `request`: the requests,
+//! - `attachment`: attachments of pods, and what is refused of them,
 //! - `answer`: results and errors,
 //! - `capture`: captured packets as they are streamed,
 //! - `session_rules`: session rules as they are streamed,
@@ -29,6 +30,7 @@
 //! - `listener`: the socket's file.
 
 mod answer;
+mod attachment;
 mod capture;
 mod client;
 mod frame;
@@ -38,13 +40,12 @@ mod session_rules;
 
 pub use self::session_rules::{Protocol, RuleEnd, SessionRule, SessionRuleStep};
 pub use answer::{Answer, ApiError, AttachedPod, ErrorKind};
+pub use attachment::{AttachPod, Attachment};
 pub use capture::{CaptureStarted, CaptureSummary, CapturedPacket, Direction};
 pub use client::{Client, ClientError};
 pub use frame::{ANSWER_BYTES, FrameError, REQUEST_BYTES, read_line, write_line};
 pub use listener::listen;
-pub use request::{
-    AttachPod, Attachment, Capture, ObserveFilters, Request, Show, TraceAdd, Verdict,
-};
+pub use request::{Capture, ObserveFilters, Request, Show, TraceAdd, Verdict};
 
 /// Path of the agent's socket if nothing else is configured.
 pub const DEFAULT_SOCKET: &str = "/run/podgate/podgate.sock";

@@ -2,6 +2,8 @@
 //!
 //! Used by everything that runs the graph: the live switch, replayed captures and probes.
 
+mod endpoints;
+mod host_ports;
 mod services;
 mod switch_ports;
 

@@ -1,14 +1,14 @@
 //! Renders the view's services for the dataplane of one cluster node.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::model::{HostPort, Key, Protocol};
-use control::{PodKey, ServiceEndpoint, ServiceView, View};
-use dataplane::services::{Backend, Backends, Entry, Scope, ServicePort, Services};
-use dataplane::wire::protocol;
+use control::model::Key;
+use control::{ServiceView, View};
+use dataplane::services::{Entry, Scope, Services};
 
+use super::endpoints::{Families, ports};
+use super::host_ports::{HostPorts, add_host_ports, host_ports};
 use super::switch_ports::SwitchPorts;
 use ipnet::IpNet;
 use linux_net::redirect::Redirects;
@@ -27,12 +27,6 @@ pub struct ServiceMaker {
     switch_ports: Option<SwitchPorts>,
     redirects: Arc<Redirects>,
 }
-
-/// A pod's addresses, and the ports of the cluster node that lead to it.
-type HostPorts = (PodKey, Vec<IpAddr>, Vec<HostPort>);
-
-/// A port of a service for IPv4 and for IPv6.
-type Families = [Arc<ServicePort>; 2];
 
 impl ServiceMaker {
     /// One whose services can also be reached by processes of the cluster node itself.
@@ -96,7 +90,7 @@ fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
     // A cluster address has no other owner: other ports than the service's are refused.
     service.cluster_ips.iter().for_each(|address| services.claim((*address).into()));
     for (port, families) in service.ports.iter().zip(ports) {
-        let protocol = number(port.protocol);
+        let protocol = port.protocol.number();
         for (address, scope) in &scoped {
             let family = &families[usize::from(address.is_ipv6())];
             let entry = Entry { port: Arc::clone(family), scope: *scope };
@@ -115,121 +109,14 @@ fn add(services: &mut Services, view: &ServiceView, ports: &[Families]) {
     }
 }
 
-/// The pods on a cluster node that are reached at ports of it. A port whose `hostIP` the cluster node
-/// does not have is left out: that address is someone else's.
-fn host_ports(view: &View, node: &str) -> Vec<HostPorts> {
-    let own = view.nodes.get(node).map_or(&[][..], |node| &node.addresses);
-    let is_own =
-        |port: &&HostPort| port.address.is_none_or(|at| at.is_unspecified() || own.contains(&at));
-    let pods = view.pods.iter().filter(|(_, it)| !it.host_ports.is_empty() && *it.node == *node);
-    let of = |(key, pod): (&PodKey, &Arc<control::PodView>)| {
-        let ports = pod.host_ports.iter().filter(is_own).cloned().collect();
-        (key.clone(), pod.addresses.clone(), ports)
-    };
-    pods.map(of).collect()
-}
-
-/// Maps ports of the cluster node to a pod on it; a service's node port comes first.
-fn add_host_ports(services: &mut Services, (key, addresses, ports): &HostPorts) {
-    for port in ports {
-        for address in addresses {
-            let backends =
-                Backends::new(vec![Backend { address: (*address).into(), port: port.target }]);
-            let service = Arc::new(ServicePort {
-                name: format!("{key}:{}", port.number).into(),
-                internal: backends.clone(),
-                any: backends.clone(),
-                external: backends,
-                affinity_s: None,
-            });
-            let (v6, protocol) = (address.is_ipv6(), number(port.protocol));
-            match port.address {
-                Some(at) if at.is_ipv6() != v6 => {}
-                Some(at) if !at.is_unspecified() => {
-                    let entry = Entry { port: service, scope: Scope::External };
-                    services.add(at.into(), protocol, port.number, entry);
-                }
-                _ => services.add_node_port(v6, protocol, port.number, service),
-            }
-        }
-    }
-}
-
-fn number(protocol: Protocol) -> u8 {
-    match protocol {
-        Protocol::Tcp => protocol::TCP,
-        Protocol::Udp => protocol::UDP,
-        Protocol::Sctp => protocol::SCTP,
-    }
-}
-
-fn ports(view: &ServiceView, node: &str, zone: Option<&str>) -> Vec<Families> {
-    let service = &view.service;
-    let ports = service.ports.iter().zip(&view.endpoints);
-    ports
-        .map(|(port, endpoints)| {
-            let name: Arc<str> = match &*port.name {
-                "" => format!("{}/{}:{}", service.key.namespace, service.key.name, port.port),
-                name => format!("{}/{}:{name}", service.key.namespace, service.key.name),
-            }
-            .into();
-            [false, true].map(|v6| {
-                let of_family = |it: &&ServiceEndpoint| it.address.is_ipv6() == v6;
-                let all: Vec<_> = endpoints.iter().filter(of_family).collect();
-                let local = |it: &&&ServiceEndpoint| it.node.as_deref() == Some(node);
-                let local: Vec<_> = all.iter().filter(local).copied().collect();
-                let any = usable(&hinted(&all, node, zone));
-                let choice = |local_only| if local_only { usable(&local) } else { any.clone() };
-                Arc::new(ServicePort {
-                    name: Arc::clone(&name),
-                    internal: choice(service.internal_local),
-                    external: choice(service.external_local),
-                    any: any.clone(),
-                    affinity_s: service.affinity_seconds,
-                })
-            })
-        })
-        .collect()
-}
-
-/// The endpoints of a service in the whole cluster that this cluster node uses, as kube-proxy
-/// chooses them: if every ready endpoint has a hint for cluster nodes, those for this one; else if
-/// every one has a hint for zones, those for this zone; all of them if these are none.
-fn hinted<'e>(
-    endpoints: &[&'e ServiceEndpoint],
-    node: &str,
-    zone: Option<&str>,
-) -> Vec<&'e ServiceEndpoint> {
-    let ready: Vec<_> = endpoints.iter().copied().filter(|it| it.ready).collect();
-    let has = |names: &[Arc<str>], wanted: &str| names.iter().any(|name| **name == *wanted);
-    let by_node = ready.iter().all(|it| !it.hints.nodes.is_empty());
-    let by_zone = ready.iter().all(|it| !it.hints.zones.is_empty());
-    let of_node = ready.iter().copied().filter(|it| by_node && has(&it.hints.nodes, node));
-    let of_node: Vec<_> = of_node.collect();
-    if !of_node.is_empty() {
-        return of_node;
-    }
-    let of_zone = ready.iter().copied();
-    let of_zone =
-        of_zone.filter(|it| by_zone && zone.is_some_and(|zone| has(&it.hints.zones, zone)));
-    let of_zone: Vec<_> = of_zone.collect();
-    if of_zone.is_empty() { endpoints.to_vec() } else { of_zone }
-}
-
-/// Ready endpoints; if there are none, terminating ones that still serve.
-fn usable(endpoints: &[&ServiceEndpoint]) -> Backends {
-    let any_ready = endpoints.iter().any(|endpoint| endpoint.ready);
-    let chosen = endpoints.iter().filter(|endpoint| endpoint.ready || !any_ready);
-    let backend =
-        |it: &&ServiceEndpoint| Backend { address: IpAddr::into(it.address), port: it.port };
-    Backends::new(chosen.map(backend).collect())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use control::{Control, Scope, manifests};
-    use dataplane::wire::Flow;
+    use dataplane::services::Backends;
+    use dataplane::wire::{Flow, protocol};
 
     const MANIFESTS: &str = r#"
 apiVersion: v1

@@ -26,7 +26,9 @@ mod cluster_policy;
 mod cluster_rules;
 mod egress_firewall;
 mod host_firewall;
+mod pod;
 mod policy;
+mod policy_rule;
 mod reader;
 mod report;
 mod selector;
@@ -123,7 +125,7 @@ fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
     let reference = &reference;
     match reference.kind {
         Kind::Namespace => with(cluster::namespace(reference, &value), Object::Namespace),
-        Kind::Pod => with(cluster::pod(reference, &value), Object::Pod),
+        Kind::Pod => with(pod::pod(reference, &value), Object::Pod),
         Kind::Node => with(cluster::node(reference, &value), Object::Node),
         Kind::NetworkPolicy => {
             with(policy::network_policy(reference, &value), Object::NetworkPolicy)
@@ -151,6 +153,17 @@ fn read_kind(reference: ObjectRef, value: Value) -> (Object, Vec<FieldFault>) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// An object without faults.
+    pub(super) fn object(value: Value) -> Object {
+        match read(value) {
+            Read::Object(object, faults) => {
+                assert_eq!(faults, []);
+                object
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn a_policy_kind_that_is_not_enforced_is_never_skipped_in_silence() {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Kind, ObjectRef};
 use crate::FieldFault;
-use crate::model::Protocol;
+use crate::model::{Labels, Protocol};
 
 /// Kind, namespace and name of an object. A namespaced object without a namespace is in `default`, as
 /// with `kubectl apply`.
@@ -148,6 +148,26 @@ pub(super) fn port_name(
 /// `items[i]` under `field`.
 pub(super) fn at(field: &str, index: usize) -> String {
     format!("{field}[{index}]")
+}
+
+/// Labels that are text.
+pub(super) fn readable_labels(value: &Value) -> Labels {
+    let labels = value["metadata"]["labels"].as_object().into_iter().flatten();
+    let labels = labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+    labels.collect()
+}
+
+/// Addresses among these texts.
+pub(super) fn readable<'v, T>(
+    texts: impl Iterator<Item = &'v Value>,
+    read: impl Fn(&str) -> Result<T, FieldFault>,
+) -> Vec<T> {
+    texts.filter_map(|text| read(text.as_str()?).ok()).collect()
+}
+
+/// The elements of a list; none of anything else.
+pub(super) fn elements(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 #[cfg(test)]
