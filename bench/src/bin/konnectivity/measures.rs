@@ -1,0 +1,261 @@
+//! The measurements, a row or more each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bench::Samples;
+use konnectivity::packet::Packet;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::rig::Rig;
+use crate::{Result, Run};
+
+/// Time in which a dial and its close are answered, or counted as unanswered.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Clients that dial at a time.
+const DIALLERS: usize = 16;
+
+pub(crate) async fn dials(run: &mut Run) -> Result<()> {
+    let mut rates = run.samples();
+    let mut costs = [vec![Samples::new(); run.rigs.len()], vec![Samples::new(); run.rigs.len()]];
+    let unanswered: Vec<Arc<AtomicU64>> = run.ways().iter().map(|_| Arc::default()).collect();
+    for round in 1..=run.rounds {
+        for (way, rig, proxied) in run.ways() {
+            eprintln!("dials, round {round} of {}", run.rounds);
+            let (before, begin, length) = (rig.time()?, Instant::now(), run.length);
+            let count = Arc::new(AtomicU64::new(0));
+            let mut tasks = JoinSet::new();
+            for _ in 0..DIALLERS {
+                let (rig, count) = (Arc::clone(&rig), Arc::clone(&count));
+                let unanswered = Arc::clone(&unanswered[way]);
+                tasks.spawn(async move {
+                    while begin.elapsed() < length {
+                        match tokio::time::timeout(ANSWER, dial(&rig, proxied)).await {
+                            Ok(done) => drop((done?, count.fetch_add(1, Ordering::Relaxed))),
+                            Err(_) => drop(unanswered.fetch_add(1, Ordering::Relaxed)),
+                        }
+                    }
+                    Result::Ok(())
+                });
+            }
+            while let Some(done) = tasks.join_next().await {
+                done??;
+            }
+            let count = count.load(Ordering::Relaxed) as f64;
+            rates[way].add(count / length.as_secs_f64());
+            if proxied {
+                for (cost, (after, before)) in costs.iter_mut().zip(rig.time()?.iter().zip(before))
+                {
+                    cost[way].add((after - before) / count * 1e6);
+                }
+            }
+        }
+    }
+    run.row("dials and closes a second", &rates);
+    let unanswered: Vec<u64> = unanswered.iter().map(|it| it.load(Ordering::Relaxed)).collect();
+    run.row("dials and closes without an answer within 5 s", &unanswered);
+    run.row("processor time a dial, server (µs)", &costs[0]);
+    run.row("processor time a dial, agent (µs)", &costs[1]);
+    Ok(())
+}
+
+/// Opens a connection to the target and closes it, to the answer.
+async fn dial(rig: &Rig, proxied: bool) -> Result<()> {
+    if proxied {
+        let (mut tunnel, connection) = rig.open(b"").await?;
+        tunnel.send(&Packet::CloseRequest { connection, half: false });
+        tunnel.receive().await.ok_or("no answer to the close")?;
+    } else {
+        // An answer, so that no more are on their way than are accepted.
+        let mut stream = TcpStream::connect(rig.target()).await?;
+        stream.write_all(b"ex").await?;
+        stream.read_exact(&mut [0]).await?;
+    }
+    Ok(())
+}
+
+/// Bytes that connections received in a round.
+struct Received {
+    /// Bytes a second, all connections together.
+    rate: f64,
+    /// The most bytes of one connection over the least of one.
+    spread: f64,
+    /// Most resident memory of the server during the round, in bytes.
+    memory: f64,
+}
+
+/// Lets `count` connections receive at once for `length`.
+async fn received(
+    rig: &Arc<Rig>,
+    proxied: bool,
+    count: usize,
+    length: Duration,
+) -> Result<Received> {
+    let bytes: Arc<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+    let mut tasks: JoinSet<Result<()>> = JoinSet::new();
+    for at in 0..count {
+        let (rig, bytes) = (Arc::clone(rig), Arc::clone(&bytes));
+        tasks.spawn(async move {
+            if proxied {
+                let (mut tunnel, _) = rig.open(b"s").await?;
+                loop {
+                    match tunnel.receive().await {
+                        Some(Packet::Data { bytes: some, .. }) => {
+                            bytes[at].fetch_add(some.len() as u64, Ordering::Relaxed);
+                        }
+                        other => return Err(format!("{other:?} instead of data").into()),
+                    }
+                }
+            } else {
+                let mut stream = TcpStream::connect(rig.target()).await?;
+                stream.write_all(b"s").await?;
+                let mut buffer = vec![0; 64 * 1024];
+                loop {
+                    match stream.read(&mut buffer).await? {
+                        0 => return Err("the target ended the connection".into()),
+                        some => drop(bytes[at].fetch_add(some as u64, Ordering::Relaxed)),
+                    }
+                }
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let count = || bytes.iter().map(|it| it.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let (before, begin) = (count(), Instant::now());
+    let mut memory = 0_f64;
+    while begin.elapsed() < length {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        memory = memory.max(rig.memory()?[0]);
+    }
+    let shares: Vec<_> =
+        count().iter().zip(before).map(|(after, before)| (after - before) as f64).collect();
+    let rate = shares.iter().sum::<f64>() / begin.elapsed().as_secs_f64();
+    let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let spread = shares.iter().copied().fold(0.0, f64::max) / least;
+    // A task ends by itself with an error alone. One whose proxy gives it nothing any more would wait
+    // for ever.
+    while let Some(done) = tasks.try_join_next() {
+        done??;
+    }
+    tasks.shutdown().await;
+    Ok(Received { rate, spread, memory })
+}
+
+pub(crate) async fn throughput(run: &mut Run, count: usize) -> Result<()> {
+    let proxies = || vec![Samples::new(); run.rigs.len()];
+    let (mut rates, mut spreads) = (run.samples(), run.samples());
+    let (mut costs, mut memory) = ([proxies(), proxies()], [proxies(), proxies()]);
+    for round in 1..=run.rounds {
+        for (way, rig, proxied) in run.ways() {
+            eprintln!("throughput of {count}, round {round} of {}", run.rounds);
+            let (before, begin) = (rig.time()?, Instant::now());
+            let Received { rate, spread, memory: during } =
+                received(&rig, proxied, count, run.length).await?;
+            spreads[way].add(spread);
+            rates[way].add(rate / 1e6);
+            if proxied {
+                let gigabytes = rate * begin.elapsed().as_secs_f64() / 1e9;
+                for (cost, (after, before)) in costs.iter_mut().zip(rig.time()?.iter().zip(before))
+                {
+                    cost[way].add((after - before) / gigabytes);
+                }
+                // The connections' ends reach the server.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                memory[0][way].add(during / 1e6);
+                memory[1][way].add(rig.memory()?[0] / 1e6);
+            }
+        }
+    }
+    run.row(format!("throughput of {count} (MB/s)"), &rates);
+    run.row(format!("most over least bytes of {count}"), &spreads);
+    for (memory, when) in memory.iter().zip(["during", "a second after"]) {
+        run.row(format!("server's memory {when} the throughput of {count} (MB)"), memory);
+    }
+    for (cost, name) in costs.iter().zip(["server", "agent"]) {
+        run.row(format!("processor time a gigabyte of {count}, {name} (s)"), cost);
+    }
+    Ok(())
+}
+
+pub(crate) async fn stalled(run: &mut Run) -> Result<()> {
+    let mut rates = [const { Samples::new() }; 2];
+    // The original holds up all connections of an agent for one reader.
+    let rig = Arc::clone(&run.rigs[0]);
+    for round in 1..=run.rounds {
+        eprintln!("a stalled reader, round {round} of {}", run.rounds);
+        rates[0].add(received(&rig, true, 100, run.length).await?.rate / 1e6);
+        // It asks for data and never takes any.
+        let stalled = rig.open(b"s").await?;
+        rates[1].add(received(&rig, true, 100, run.length).await?.rate / 1e6);
+        drop(stalled);
+    }
+    run.row("100 busy connections alone (MB/s)", &rates[..1]);
+    run.row("the same beside a stalled reader (MB/s)", &rates[1..]);
+    Ok(())
+}
+
+pub(crate) async fn latency(run: &mut Run) -> Result<()> {
+    const TURNS: usize = 5_000;
+    let mut samples = [run.samples(), run.samples()];
+    for round in 1..=run.rounds {
+        eprintln!("latency, round {round} of {}", run.rounds);
+        for (way, rig, proxied) in run.ways() {
+            let (mut tunnel, connection) = rig.open(b"e").await?;
+            let mut stream = TcpStream::connect(rig.target()).await?;
+            stream.set_nodelay(true)?;
+            stream.write_all(b"e").await?;
+            let message = [0x5a; 64];
+            let mut times = Vec::with_capacity(TURNS);
+            for _ in 0..TURNS {
+                let begin = Instant::now();
+                if proxied {
+                    tunnel.send_data(connection, &message);
+                    tunnel.receive_data(message.len()).await?;
+                } else {
+                    let mut answer = [0; 64];
+                    stream.write_all(&message).await?;
+                    stream.read_exact(&mut answer).await?;
+                }
+                times.push(begin.elapsed());
+            }
+            times.sort();
+            for (sample, at) in samples.iter_mut().zip([TURNS / 2, TURNS * 99 / 100]) {
+                sample[way].add(times[at].as_secs_f64() * 1e6);
+            }
+        }
+    }
+    for (samples, name) in samples.iter().zip(["p50", "p99"]) {
+        run.row(format!("64 bytes there and back, {name} (µs)"), samples);
+    }
+    Ok(())
+}
+
+pub(crate) async fn memory(run: &mut Run, count: usize) -> Result<()> {
+    // What the measurements before left behind is there in both.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut each = [Vec::new(), Vec::new()];
+    for rig in &run.rigs {
+        eprintln!("memory of {count} idle connections");
+        let before = rig.memory()?;
+        let mut open = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (mut tunnel, connection) = rig.open(b"e").await?;
+            tunnel.send_data(connection, b"once");
+            tunnel.receive_data(4).await?;
+            open.push(tunnel);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let after = rig.memory()?;
+        for (each, (after, before)) in each.iter_mut().zip(after.iter().zip(before)) {
+            each.push(format!("{:.0}", (after - before) / count as f64));
+        }
+    }
+    for (each, name) in each.iter().zip(["server", "agent"]) {
+        run.row(format!("memory for each of {count} idle connections, {name} (bytes)"), each);
+    }
+    Ok(())
+}
