@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dataplane::port::memory::Wire;
 use dataplane::port::{Buffers, Port, PortGone};
@@ -13,8 +13,8 @@ use dataplane::{
     AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
 };
 use testkit::packet::udp;
+use testkit::{PATIENCE, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const FRAMES: usize = 2048;
 /// The port with queues, at 10.1.0.2, and one without, at 10.1.0.3.
 const MANY: PortId = PortId(0);
@@ -121,18 +121,6 @@ impl Port for Miser {
 
     fn close(self: Box<Self>, buffers: &mut Buffers<'_>) {
         self.kept.into_iter().for_each(|frame| buffers.free.put(frame));
-    }
-}
-
-/// Waits for something that must happen; how long it takes is not what the test is about.
-fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = attempt() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::yield_now();
     }
 }
 

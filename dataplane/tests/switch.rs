@@ -1,7 +1,6 @@
 //! The switch as a whole, over memory ports: several workers, snapshots that change under traffic.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use acl::{Action, AddressMap, PortRange, Rule, Table};
 use dataplane::port::memory::Wire;
@@ -12,8 +11,7 @@ use dataplane::{
     AclBinding, Frame, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
 };
 use testkit::packet::{tcp, udp};
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use testkit::{PATIENCE, eventually};
 
 fn table(permitted: &[u16]) -> AclBinding {
     let map = Arc::new(AddressMap::default());
@@ -62,18 +60,6 @@ impl Rig {
 
     fn ended_as(&self, outcome: Outcome) -> u64 {
         self.switch.counters().map(|counters| counters.of(outcome)).sum()
-    }
-}
-
-/// Waits for something that must happen; how long it takes is not what the test is about.
-fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(value) = attempt() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::yield_now();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ports whose frames share one link, told apart by tags that whoever is at its other end writes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use acl::Address;
 use dataplane::port::Tag;
@@ -12,9 +12,8 @@ use dataplane::wire::{Mac, SWITCH_MAC};
 use dataplane::{
     AclBinding, Memory, Outcome, Parts, PortId, PortKind, PortState, Snapshot, Switch,
 };
-use testkit::packet;
+use testkit::{PATIENCE, eventually, packet};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const TRUNK: PortId = PortId(0);
 
 fn mac(n: u16) -> Mac {
@@ -65,23 +64,14 @@ impl Rig {
     }
 
     fn wait_for(&self, outcome: Outcome, count: u64) {
-        let began = Instant::now();
-        while self.outcomes(outcome) < count {
-            assert!(began.elapsed() < PATIENCE, "no {outcome}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually(&format!("the outcome {outcome}"), || {
+            (self.outcomes(outcome) >= count).then_some(())
+        });
     }
 }
 
 fn receive(wire: &Wire) -> Vec<u8> {
-    let began = Instant::now();
-    loop {
-        if let Some(frame) = wire.receive() {
-            return frame;
-        }
-        assert!(began.elapsed() < PATIENCE, "no frame");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    eventually("a frame", || wire.receive())
 }
 
 /// A datagram of a pod with what stands in the place of its destination's MAC address.
@@ -110,12 +100,11 @@ fn frames_of_a_trunk_are_those_of_its_members() {
             let of = |count: fn(&dataplane::switch::PortPart) -> u64| -> u64 {
                 parts.iter().map(count).sum()
             };
-            let began = Instant::now();
-            let seen =
-                || (of(|it| it.counters.received.value()), of(|it| it.counters.sent.value()));
-            while seen() != (received, sent) {
-                assert!(began.elapsed() < PATIENCE, "port {n}: {:?}", seen());
-            }
+            eventually(&format!("the counts of port {n}"), || {
+                let seen =
+                    (of(|it| it.counters.received.value()), of(|it| it.counters.sent.value()));
+                (seen == (received, sent)).then_some(())
+            });
         }
     }
 }

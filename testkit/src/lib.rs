@@ -4,6 +4,7 @@
 //! - [`corpus`]: inputs for fuzz targets, replayed and spoiled,
 //! - [`manifests`]: Kubernetes objects as YAML,
 //! - [`packet`]: frames, built in one line each,
+//! - [`eventually`]: waiting for what must happen,
 //! - [`storm`]: many short TCP connections,
 //! - [`Namespace`]: a network namespace that is gone when the test is,
 //! - [`RawSender`], [`RawReceiver`]: frames out of an interface, whatever they say, and into one,
@@ -40,6 +41,7 @@
 pub mod api_server;
 mod binary;
 pub mod corpus;
+mod eventually;
 pub mod manifests;
 mod namespace;
 pub mod packet;
@@ -50,6 +52,7 @@ pub mod storm;
 mod unique;
 
 pub use binary::workspace_binary;
+pub use eventually::{PATIENCE, eventually};
 pub use namespace::{Namespace, pings};
 pub use process::Process;
 pub use raw::{RawReceiver, RawSender};

@@ -6,7 +6,7 @@ use testkit::pings;
 use crate::{ClusterNode, requires_the_machine};
 
 /// Lets only pods of this role in to `db`.
-fn policy(role: &str) -> Value {
+pub(crate) fn policy(role: &str) -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "db", "namespace": "default"},
         "spec": {"podSelector": {"matchLabels": {"role": "db"}},

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster_node::{ClusterNode, Pod, text};
+use crate::cluster_node::{ClusterNode, text};
+use crate::pod::Pod;
 use crate::requires_the_machine;
 
 /// Calls a plugin as a runtime does for the second plugin of a list.

@@ -21,8 +21,9 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, kill_process, prlimit
 use serde_json::{Value, json};
 use testkit::{Namespace, RawSender, packet, requires};
 
-use crate::cluster_node::{PATIENCE, Pod};
+use crate::cluster_node::PATIENCE;
 use crate::hostile::mac;
+use crate::pod::Pod;
 use crate::storm::Raise;
 use crate::{ClusterNode, requires_the_machine};
 

@@ -4,8 +4,9 @@
 use serde_json::{Value, json};
 use testkit::Namespace;
 
-use crate::cluster_node::{Pod, text};
+use crate::cluster_node::text;
 use crate::lan::{FAR, FAR_V6, Lan};
+use crate::pod::Pod;
 use crate::requires_the_machine;
 use crate::servers::{self, LARGE, LONG_NAME, LONG_TEXT, NAME, NAME_V4, NAME_V6, Web};
 

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::cluster_node::{PATIENCE, Pod};
+use crate::cluster_node::PATIENCE;
+use crate::pod::Pod;
 use crate::{ClusterNode, requires_the_machine};
 
 fn stream(client: &Pod<'_>, server: &Pod<'_>, options: &[&str]) -> Value {

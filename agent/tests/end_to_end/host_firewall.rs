@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testkit::{Namespace, TempDir};
 
-use crate::cluster_node::{ClusterNode, PODGATE, Pod};
-use crate::nftables::Foreign;
+use crate::cluster_node::{ClusterNode, PODGATE};
+use crate::foreign::Foreign;
+use crate::pod::Pod;
 use crate::requires_the_machine;
 
 /// Timeout of a client whose connection a firewall denies.

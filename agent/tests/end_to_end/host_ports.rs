@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::chained::chained;
-use crate::cluster_node::{ClusterNode, Pod};
+use crate::cluster_node::ClusterNode;
 use crate::lan::Lan;
+use crate::pod::Pod;
 use crate::requires_the_machine;
 use crate::several_nodes::asks;
 

@@ -11,7 +11,7 @@ use testkit::packet::{self, Mac};
 use testkit::{Namespace, RawSender};
 
 use crate::clients::curl;
-use crate::cluster_node::Pod;
+use crate::pod::Pod;
 use crate::servers::{LARGE, Web};
 use crate::several_nodes::Connection;
 use crate::storm::Raise;

@@ -163,7 +163,7 @@ fn write(folder: &Path, name: &str, object: &Value) {
     std::fs::rename(hidden, folder.join(format!("{name}.yaml"))).unwrap();
 }
 
-fn ip(namespace: &Namespace, words: &str) {
+pub(crate) fn ip(namespace: &Namespace, words: &str) {
     namespace.exec(std::iter::once("ip").chain(words.split(' ')));
 }
 

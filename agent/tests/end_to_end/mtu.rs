@@ -3,8 +3,9 @@
 use serde_json::Value;
 use testkit::Namespace;
 
-use crate::cluster_node::{PATIENCE, Pod, text};
+use crate::cluster_node::{PATIENCE, text};
 use crate::lan::{FAR, FAR_V6, Lan};
+use crate::pod::Pod;
 use crate::{ClusterNode, requires_the_machine};
 
 /// Bytes of headers in front of what ping carries.

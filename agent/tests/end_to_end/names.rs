@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use testkit::{Namespace, Process};
 
 use crate::clients::curl;
-use crate::cluster_node::{BLOCKED, ClusterNode, Pod, text};
+use crate::cluster_node::{BLOCKED, ClusterNode, text};
 use crate::lan::Lan;
+use crate::pod::Pod;
 use crate::requires_the_machine;
 use crate::servers::dnsmasq;
 

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster_node::{ClusterNode, PATIENCE, Pod, flow_offload};
+use crate::cluster_node::{ClusterNode, PATIENCE, flow_offload};
 use crate::lan::Lan;
+use crate::pod::Pod;
 use crate::requires_the_machine;
 use crate::several_nodes::apply_service;
 

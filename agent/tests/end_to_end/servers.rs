@@ -4,7 +4,8 @@ use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 
 use testkit::{Namespace, Process, TempDir};
 
-use crate::cluster_node::{PATIENCE, Pod};
+use crate::cluster_node::PATIENCE;
+use crate::pod::Pod;
 
 /// The name that [`Names`] knows, and its addresses.
 pub(crate) const NAME: &str = "www.podgate.test";

@@ -8,16 +8,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use testkit::{Namespace, Process, pings};
 
-use crate::cluster_node::{BLOCKED, PATIENCE, Pod, flow_offload};
+use crate::api_server::policy;
+use crate::cluster_node::{BLOCKED, PATIENCE, flow_offload};
 use crate::lan::{FAR, Lan};
+use crate::pod::Pod;
 use crate::requires_the_machine;
-
-fn policy(role: &str) -> Value {
-    json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": {"name": "db", "namespace": "default"},
-        "spec": {"podSelector": {"matchLabels": {"role": "db"}},
-            "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": role}}}]}]}})
-}
 
 /// A service with one endpoint.
 fn service(pod: &Pod<'_>, node: &str, spec: &Value) -> [Value; 2] {

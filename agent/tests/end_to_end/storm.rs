@@ -25,7 +25,8 @@ use testkit::Namespace;
 use testkit::api_server::ApiServer;
 use testkit::storm::{self, Caller, Calls};
 
-use crate::cluster_node::{PATIENCE, Pod, flow_offload};
+use crate::cluster_node::{PATIENCE, flow_offload};
+use crate::pod::Pod;
 use crate::{ClusterNode, requires_the_machine};
 
 /// Overrides the number of connections, [`CONNECTIONS`].

@@ -7,19 +7,16 @@ use serde_json::json;
 use testkit::{Namespace, TempDir};
 
 use crate::cluster_node::ClusterNode;
+use crate::foreign::Foreign;
 use crate::host_firewall::{answered, connect, echoes, serve, serve_datagrams};
-use crate::lan::Lan;
-use crate::nftables::{Foreign, ONLY_CLIENT};
+use crate::lan::{Lan, ip};
+use crate::nftables::ONLY_CLIENT;
 use crate::requires_the_machine;
 
 const NODES: [[&str; 2]; 2] = [["192.0.2.1", "2001:db8::1"], ["192.0.2.2", "2001:db8::2"]];
 const WORLD: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
 /// Where pods serve.
 const WEB: u16 = 8080;
-
-fn ip(namespace: &Namespace, words: &str) {
-    namespace.exec(std::iter::once("ip").chain(words.split(' ')));
-}
 
 /// Connects the pod networks of both cluster nodes as flannel does: a VXLAN device for each family, with an
 /// entry for the other cluster node.

@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 use crate::node::{Node, NodeFiles, Pod, until};
 use crate::{API, DB, WEB, syn};
 
-fn cluster(server: &ApiServer) {
+pub(crate) fn cluster(server: &ApiServer) {
     server.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"},
         "spec": {"podCIDRs": ["10.1.0.0/24"]},
         "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}));
@@ -26,14 +26,14 @@ fn pod(name: &str) -> Value {
 }
 
 /// Lets only pods of this role in to `db`.
-fn policy(role: &str) -> Value {
+pub(crate) fn policy(role: &str) -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "db", "namespace": "default"},
         "spec": {"podSelector": {"matchLabels": {"role": "db"}},
             "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": role}}}]}]}})
 }
 
-fn start(files: &NodeFiles, server: &ApiServer, kernel: Kernel) -> Node {
+pub(crate) fn start(files: &NodeFiles, server: &ApiServer, kernel: Kernel) -> Node {
     let access = Access::Kubeconfig(server.kubeconfig());
     Node::start_on(files, kernel, |config| {
         config.manifests.clear();
@@ -42,11 +42,11 @@ fn start(files: &NodeFiles, server: &ApiServer, kernel: Kernel) -> Node {
     })
 }
 
-fn ready(node: &Node) -> bool {
+pub(crate) fn ready(node: &Node) -> bool {
     node.http("GET /readyz HTTP/1.1").0 == 200
 }
 
-fn in_force(node: &Node, what: impl Fn(&agent::run::Status) -> bool) {
+pub(crate) fn in_force(node: &Node, what: impl Fn(&agent::run::Status) -> bool) {
     until(|| {
         let status = node.status();
         status.generation == status.generation_in_force && what(&status)
@@ -241,53 +241,6 @@ fn a_kind_that_is_not_installed_holds_nothing_up() {
 }
 
 #[test]
-fn the_status_of_cluster_policies_says_what_is_enforced() {
-    let server = ApiServer::new();
-    cluster(&server);
-    let policy = |generation: u32, peer: Value| {
-        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
-            "metadata": {"name": "names", "generation": generation},
-            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
-                "egress": [{"action": "Accept", "to": [peer]}]}})
-    };
-    server.apply(policy(1, json!({"domainNames": ["example"]})));
-    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
-        "metadata": {"name": "api", "generation": 7},
-        "spec": {"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}}));
-    let files = NodeFiles::new("reports");
-    let node = start(&files, &server, Kernel::default());
-    let condition = |plural: &str, name: &str| {
-        let object = server.object(plural, None, name).unwrap();
-        object["status"]["conditions"][0].clone()
-    };
-    until(|| condition("clusternetworkpolicies", "names")["status"] == "False");
-    let said = condition("clusternetworkpolicies", "names");
-    assert_eq!(said["type"], "podgate.io/Accepted");
-    assert_eq!(said["reason"], "Invalid");
-    assert_eq!(said["observedGeneration"], 1);
-    assert!(said["message"].as_str().unwrap().starts_with("spec.egress[0].to[0].domainNames"));
-    until(|| condition("clusteregressfirewalls", "api")["status"] == "True");
-    assert_eq!(condition("clusteregressfirewalls", "api")["observedGeneration"], 7);
-    let faults = node.status().faults;
-    assert!(faults[0].starts_with("ClusterNetworkPolicy names: spec.egress[0].to[0].domainNames"));
-
-    // Once it is said it is not said again, also not by the next one who starts.
-    let patches = || {
-        let asked = server.asked("clusternetworkpolicies");
-        asked.iter().filter(|it| it.starts_with("PATCH")).count()
-    };
-    let kernel = node.stop();
-    let before = patches();
-    assert_eq!(before, 1);
-    let node = start(&files, &server, kernel);
-    until(|| ready(&node));
-    server.apply(policy(2, json!({"domainNames": ["example.org"]})));
-    until(|| condition("clusternetworkpolicies", "names")["status"] == "True");
-    assert_eq!((patches(), node.status().faults.len()), (before + 1, 0));
-    assert_eq!(node.status().source.report_error, None);
-}
-
-#[test]
 fn a_start_from_the_saved_state_does_not_wait_for_the_slowest_kind() {
     let server = ApiServer::new();
     cluster(&server);
@@ -334,236 +287,4 @@ fn a_new_denial_is_in_force_soon_after_an_outage() {
         eprintln!("in force {took:?} after the API server answered");
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
-}
-
-/// During an upgrade versions may disagree: the holder of the lease writes, the other one waits.
-#[test]
-fn the_status_of_cluster_policies_has_one_writer() {
-    let server = ApiServer::new();
-    cluster(&server);
-    let policy = |generation: u32| {
-        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
-            "metadata": {"name": "all", "generation": generation},
-            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
-                "egress": [{"action": "Accept", "to": [{"namespaces": {}}]}]}})
-    };
-    server.apply(policy(1));
-    server.apply(json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": "podgate-status", "namespace": "kube-system"},
-        "spec": {"holderIdentity": "node-z", "leaseDurationSeconds": 3600,
-            "renewTime": "2026-01-01T00:00:00.000000Z"}}));
-    let files = NodeFiles::new("one-writer");
-    let node = start(&files, &server, Kernel::default());
-    let patches = || {
-        let asked = server.asked("clusternetworkpolicies");
-        asked.iter().filter(|it| it.starts_with("PATCH")).count()
-    };
-    until(|| server.asked("leases").iter().any(|it| it.starts_with("GET")));
-    let mut bad = self::policy("web");
-    bad["spec"]["podSelector"] = json!(7);
-    server.apply(bad);
-    until(|| !node.status().faults.is_empty());
-    std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(patches(), 0, "another cluster node holds the lease");
-    assert!(server.objects("events").is_empty());
-    assert_eq!(node.status().source.report_error, None);
-
-    // It ends and gives the lease up: the next difference is written here.
-    server.delete("leases", Some("kube-system"), "podgate-status");
-    let mut generation = 1;
-    until(|| {
-        generation += 1;
-        server.apply(policy(generation));
-        std::thread::sleep(Duration::from_millis(500));
-        patches() > 0
-    });
-    let lease = server.object("leases", Some("kube-system"), "podgate-status").unwrap();
-    assert_eq!(lease["spec"]["holderIdentity"], "node-a");
-}
-
-/// The cluster's own namespace, with this UID.
-fn kube_system(uid: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Namespace",
-        "metadata": {"name": "kube-system", "uid": uid}})
-}
-
-/// Starts a switch of cluster `first` with a connection from `web` to `db`, and ends it.
-fn leave_state(files: &NodeFiles, server: &ApiServer) -> Kernel {
-    cluster(server);
-    server.apply(kube_system("first"));
-    let node = start(files, server, Kernel::default());
-    until(|| ready(&node));
-    let (db, web) = (node.attach("db", DB), node.attach("web", WEB));
-    web.send(&syn(WEB, DB, 80));
-    db.expects(&syn(WEB, DB, 80), DB);
-    until(|| node.status().source.saved.is_some());
-    assert_eq!(node.status().sessions.used, 1);
-    node.stop()
-}
-
-/// Saves an address of a domain name for `web`, as a switch does.
-fn leave_name(files: &NodeFiles) {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let head = json!({"saved_at": now.as_secs()});
-    let name = json!({"pod": {"namespace": "default", "name": "web"}, "name": "www.example.org",
-        "address": "192.0.2.80", "left_s": 3600});
-    std::fs::write(files.path("state/names"), format!("{head}\n{name}\n")).unwrap();
-}
-
-fn knows_name(node: &Node) -> bool {
-    node.show("names").unwrap().contains("192.0.2.80")
-}
-
-/// No address of a domain name is left, neither in memory nor on disk.
-fn name_is_gone(files: &NodeFiles, node: &Node) -> bool {
-    let saved = std::fs::read_to_string(files.path("state/names")).unwrap();
-    !knows_name(node) && !saved.contains("192.0.2.80")
-}
-
-/// Everything is closed, and `status` says why.
-fn refused_state(node: &Node) {
-    let status = node.status();
-    let why = status.source.restore_error.clone().unwrap();
-    assert!(why.contains("another cluster") && why.contains("'first'"), "{why}");
-    assert!(status.to_string().contains("saved state not used"), "{status}");
-    assert!(status.ports.iter().filter(|port| port.name != "host").all(|port| port.closed));
-    assert!(!status.objects.contains_key("Pod"), "{:?}", status.objects);
-}
-
-#[test]
-fn a_saved_state_of_another_cluster_is_refused_at_the_start() {
-    let server = ApiServer::new();
-    let files = NodeFiles::new("other-cluster");
-    let kernel = leave_state(&files, &server);
-
-    // The same cluster again: state and connections continue, before everything is listed.
-    server.forbid("endpointslices", true);
-    let node = start(&files, &server, kernel);
-    let status = node.status();
-    assert!(status.source.restored_from.is_some() && status.sessions.used == 1, "{status}");
-    let kernel = node.stop();
-
-    server.apply(kube_system("second"));
-    let node = start(&files, &server, kernel);
-    assert!(!ready(&node));
-    refused_state(&node);
-    assert_eq!(node.status().sessions.used, 0);
-    let web = node.taken_up("web", WEB);
-    web.send(&syn(WEB, DB, 81));
-    let cut = node.wait_for_event(|event| event.to.port == Some(81));
-    assert_eq!((cut.verdict, cut.reason.as_str()), (Verdict::Dropped, "closed"));
-
-    // From here on the state is that of the second cluster.
-    server.forbid("endpointslices", false);
-    until(|| ready(&node));
-    until(|| node.status().source.saved.is_some());
-    let node = start(&files, &server, node.stop());
-    assert!(node.status().source.restored_from.is_some());
-}
-
-#[test]
-fn a_saved_state_of_another_cluster_ends_when_the_api_server_answers() {
-    let mut server = ApiServer::new();
-    let files = NodeFiles::new("other-cluster-late");
-    let kernel = leave_state(&files, &server);
-    leave_name(&files);
-    server.go_away();
-    let node = start(&files, &server, kernel);
-    assert!(ready(&node), "the saved state decides");
-    assert!(knows_name(&node));
-    let (db, web) = (node.taken_up("db", DB), node.taken_up("web", WEB));
-    web.send(&syn(WEB, DB, 81));
-    db.expects(&syn(WEB, DB, 81), DB);
-
-    server.apply(kube_system("second"));
-    server.forget_history();
-    server.forbid("endpointslices", true);
-    server.come_back();
-    in_force(&node, |status| status.source.restore_error.is_some());
-    refused_state(&node);
-    until(|| node.status().sessions.used == 0);
-    until(|| name_is_gone(&files, &node));
-    assert!(!ready(&node));
-    server.forbid("endpointslices", false);
-    until(|| ready(&node));
-    web.send(&syn(WEB, DB, 82));
-    db.expects(&syn(WEB, DB, 82), DB);
-}
-
-#[test]
-fn what_is_left_of_another_cluster_ends_when_its_identity_is_known_late() {
-    let server = ApiServer::new();
-    let files = NodeFiles::new("other-cluster-last");
-    let kernel = leave_state(&files, &server);
-    leave_name(&files);
-    server.withhold_identity(true);
-    server.apply(kube_system("second"));
-    let node = start(&files, &server, kernel);
-    until(|| node.status().source.synced);
-    let (db, web) = (node.taken_up("db", DB), node.taken_up("web", WEB));
-    assert!(node.status().sessions.used == 1 && knows_name(&node), "all that is not an object");
-
-    server.withhold_identity(false);
-    in_force(&node, |status| status.source.restore_error.is_some());
-    until(|| node.status().sessions.used == 0);
-    until(|| name_is_gone(&files, &node));
-    assert!(ready(&node), "the objects are the second cluster's");
-    web.send(&syn(WEB, DB, 82));
-    db.expects(&syn(WEB, DB, 82), DB);
-}
-
-#[test]
-fn a_faulty_policy_gets_an_event_once() {
-    let server = ApiServer::new();
-    cluster(&server);
-    let faulty = |role: Value| {
-        let mut bad = policy("web");
-        bad["metadata"]["uid"] = json!("u-1");
-        bad["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]["role"] = role;
-        bad
-    };
-    server.apply(faulty(json!(7)));
-    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
-        "metadata": {"name": "far", "uid": "u-2"},
-        "spec": {"egress": [{"action": "Deny", "to": [{"networks": ["10.0.0.0/33"]}]}]}}));
-    let files = NodeFiles::new("events");
-    let node = start(&files, &server, Kernel::default());
-    let events = || server.objects("events");
-    until(|| events().len() == 2);
-    let of = |uid: &str| {
-        let is_it = |event: &Value| event["involvedObject"]["uid"] == uid;
-        events().into_iter().filter(is_it).collect::<Vec<_>>()
-    };
-    let event = of("u-1").remove(0);
-    for (field, expected) in [
-        ("type", json!("Warning")),
-        ("reason", json!("InvalidPolicy")),
-        ("count", json!(1)),
-        ("source", json!({"component": "podgate", "host": "node-a"})),
-    ] {
-        assert_eq!(event[field], expected, "{event}");
-    }
-    let object = &event["involvedObject"];
-    assert_eq!(
-        (&object["kind"], &object["namespace"], &object["name"]),
-        (&json!("NetworkPolicy"), &json!("default"), &json!("db"))
-    );
-    assert_eq!(event["metadata"]["namespace"], "default");
-    let message = event["message"].as_str().unwrap();
-    assert!(message.starts_with("spec.ingress[0].from[0].podSelector"), "{message}");
-    // An object without a namespace has its Events in default.
-    assert_eq!(of("u-2")[0]["metadata"]["namespace"], "default");
-
-    // A change elsewhere in the object repeats nothing; neither does another writer.
-    let written = || server.asked("events").iter().filter(|it| !it.starts_with("GET")).count();
-    let before = written();
-    let mut labelled = faulty(json!(7));
-    labelled["metadata"]["labels"] = json!({"a": "b"});
-    server.apply(labelled);
-    std::thread::sleep(Duration::from_secs(1));
-    assert_eq!((written(), events().len()), (before, 2));
-    let node = start(&files, &server, node.stop());
-    until(|| written() > before + 1);
-    assert_eq!(events().len(), 2, "an Event that is there is repeated");
-    assert_eq!(node.status().source.report_error, None);
 }

@@ -7,7 +7,8 @@ use serde_json::Value;
 use testkit::Process;
 
 use super::{ON, asks, connect_to_redis, wait_for_offload};
-use crate::cluster_node::{PATIENCE, PODGATE, Pod};
+use crate::cluster_node::{PATIENCE, PODGATE};
+use crate::pod::Pod;
 use crate::{ClusterNode, requires_the_machine};
 
 const QUESTIONS: u64 = 25;

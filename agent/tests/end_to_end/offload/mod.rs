@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use testkit::Namespace;
 
-use crate::cluster_node::{PATIENCE, Pod};
+use crate::cluster_node::PATIENCE;
+use crate::pod::Pod;
 use crate::storm::Raise;
 use crate::{ClusterNode, requires_the_machine};
 

@@ -1,10 +1,15 @@
 //! Manifests, chart and kustomization agree with each other and with the code.
 
+mod rights;
+mod schema;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::config::{Config, Enforcer, Options, read_file};
+use agent::config::Enforcer;
 use control::Kind;
 use deploy::{documents, folder, render, values};
+use rights::grants;
+use schema::{config_of, validate};
 use serde_json::{Value, json};
 
 const IMAGE: &str = "localhost/podgate:0.1.0";
@@ -269,68 +274,6 @@ fn every_value_reaches_an_object() {
     }
 }
 
-fn schema() -> Value {
-    let path = folder().join("chart/podgate/values.schema.json");
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-fn validate(values: &Value) -> Result<(), String> {
-    deploy::schema::validate(&schema(), values)
-}
-
-#[test]
-fn the_schema_takes_the_default_values_and_refuses_mistakes() {
-    validate(&values()).unwrap();
-    type Spoil = fn(&mut Value);
-    let mistakes: [(&str, Spoil); 11] = [
-        ("a value that does not exist", |values| values["imagge"] = json!({})),
-        ("a policy that does not exist", |values| values["image"]["pullPolicy"] = json!("Never!")),
-        ("an option that does not exist", |values| values["config"]["dns-ttl"] = json!("1m")),
-        ("a time without a unit", |values| values["config"]["dns-min-ttl"] = json!("60")),
-        ("an enforcer that does not exist", |values| values["config"]["enforcer"] = json!("nft")),
-        ("an option with capitals", |values| values["config"]["RxMode"] = json!("polling")),
-        ("a secret that is no name", |values| values["hubble"]["tlsSecret"] = json!("A/b")),
-        ("a port that is none", |values| values["apiServer"]["port"] = json!(0)),
-        ("a folder that is relative", |values| values["cni"]["pluginFolder"] = json!("bin")),
-        ("a name with another ending", |values| {
-            values["cni"]["configurationName"] = json!("a.json")
-        }),
-        ("bandwidth in the chain", |values| {
-            values["cni"]["conflist"]["plugins"][1]["type"] = json!("bandwidth");
-        }),
-    ];
-    for (what, spoil) in mistakes {
-        let mut values = values();
-        spoil(&mut values);
-        assert!(validate(&values).is_err(), "{what}");
-    }
-}
-
-#[test]
-fn the_configuration_is_one_that_the_switch_takes() {
-    let config = object(&kustomization("base"), "ConfigMap", "podgate");
-    let config = config_of(config["data"]["config.yaml"].as_str().unwrap());
-    assert_eq!(config.network.uplink.as_deref(), Some("auto"));
-}
-
-/// The configuration of a file with this text.
-fn config_of(text: &str) -> Config {
-    let folder = testkit::TempDir::new("deploy");
-    let path = folder.path().join("config.yaml");
-    std::fs::write(&path, text).unwrap();
-    let cores = BTreeSet::from([0]);
-    Config::resolve(read_file(&path).unwrap(), "node-a", &cores).unwrap()
-}
-
-#[test]
-fn the_schema_knows_every_option() {
-    let config = Config::resolve(Options::default(), "node-a", &BTreeSet::new()).unwrap();
-    let names: BTreeSet<&str> = config.describe().into_iter().map(|(name, _)| name).collect();
-    let schema = schema();
-    let known = schema["properties"]["config"]["properties"].as_object().unwrap();
-    assert_eq!(known.keys().map(String::as_str).collect::<BTreeSet<_>>(), names);
-}
-
 #[test]
 fn beside_another_cni_plugin_nothing_is_installed_for_the_runtime() {
     let mut values = values();
@@ -400,78 +343,6 @@ fn containers_call_the_commands_as_they_are() {
         });
     }
     assert_eq!(seen, 6);
-}
-
-#[test]
-fn the_switch_gets_the_capabilities_that_it_uses_and_no_others() {
-    let daemonset = object(&kustomization("base"), "DaemonSet", "podgate");
-    let mut added = BTreeMap::new();
-    let mut daemonset = daemonset;
-    each_container(&mut daemonset, |container| {
-        let context = &container["securityContext"];
-        assert_eq!(context["readOnlyRootFilesystem"], true, "{container}");
-        assert_eq!(context["allowPrivilegeEscalation"], false, "{container}");
-        assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{container}");
-        let name = container["name"].as_str().unwrap().to_owned();
-        added.insert(name, context["capabilities"]["add"].clone());
-    });
-    assert_eq!(added["plugin"], Value::Null);
-    assert_eq!(added["cni"], Value::Null);
-    let names: Vec<&str> =
-        added["podgate"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
-    let kept = confine::capabilities::SWITCH.bits().count_ones() as usize;
-    assert_eq!(names[..kept], ["NET_ADMIN", "NET_RAW", "BPF", "IPC_LOCK"]);
-    assert_eq!(names[kept..], ["SYS_ADMIN", "SETPCAP"], "for the start");
-}
-
-/// Permissions that the roles of a kustomization grant, as `GROUP RESOURCE VERB`.
-fn grants(objects: &[Value], kind: &str, role: &str) -> BTreeSet<String> {
-    let role = object(objects, kind, role);
-    let mut grants = BTreeSet::new();
-    for rule in role["rules"].as_array().unwrap() {
-        let list = |field: &str| {
-            let list = rule[field].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
-            list.map(str::to_owned).collect::<Vec<_>>()
-        };
-        for group in list("apiGroups") {
-            for resource in list("resources") {
-                grants
-                    .extend(list("verbs").iter().map(|verb| format!("{group} {resource} {verb}")));
-            }
-        }
-    }
-    grants
-}
-
-#[test]
-fn the_role_grants_what_the_switch_asks_for_and_nothing_else() {
-    let mut wanted = BTreeSet::new();
-    for kind in Kind::ALL {
-        let group = kind.api_version().split_once('/').map_or("", |(group, _)| group);
-        let resource = kind.plural();
-        wanted.extend(["list", "watch"].map(|verb| format!("{group} {resource} {verb}")));
-        // Read right before an Event about it is written.
-        if kind.closes() {
-            wanted.insert(format!("{group} {resource} get"));
-        }
-        // What is enforced of a cluster-wide policy is written into its status.
-        if kind.may_be_absent() {
-            wanted.insert(format!("{group} {resource}/status patch"));
-        }
-    }
-    wanted.extend(["create", "patch"].map(|verb| format!(" events {verb}")));
-    assert_eq!(grants(&kustomization("base"), "ClusterRole", "podgate"), wanted);
-}
-
-/// `create` cannot be limited to a name.
-#[test]
-fn the_lease_of_the_status_writer_may_be_held_and_no_other_changed() {
-    let base = kustomization("base");
-    let wanted = ["create", "get", "update"].map(|it| format!("coordination.k8s.io leases {it}"));
-    assert_eq!(grants(&base, "Role", "podgate"), wanted.into());
-    let role = object(&base, "Role", "podgate");
-    assert_eq!(role["metadata"]["namespace"], "kube-system");
-    assert_eq!(role["rules"][1]["resourceNames"], json!(["podgate-status"]));
 }
 
 #[test]

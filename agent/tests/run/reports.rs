@@ -1,0 +1,158 @@
+//! What the switch writes at the API server: conditions of policies, Events.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::api_server::ApiServer;
+
+use crate::api_server::{cluster, policy, ready, start};
+use crate::kernel::Kernel;
+use crate::node::{NodeFiles, until};
+
+#[test]
+fn the_status_of_cluster_policies_says_what_is_enforced() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let policy = |generation: u32, peer: Value| {
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "names", "generation": generation},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                "egress": [{"action": "Accept", "to": [peer]}]}})
+    };
+    server.apply(policy(1, json!({"domainNames": ["example"]})));
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+        "metadata": {"name": "api", "generation": 7},
+        "spec": {"egress": [{"action": "Deny", "to": [{"apiServer": {}}]}]}}));
+    let files = NodeFiles::new("reports");
+    let node = start(&files, &server, Kernel::default());
+    let condition = |plural: &str, name: &str| {
+        let object = server.object(plural, None, name).unwrap();
+        object["status"]["conditions"][0].clone()
+    };
+    until(|| condition("clusternetworkpolicies", "names")["status"] == "False");
+    let said = condition("clusternetworkpolicies", "names");
+    assert_eq!(said["type"], "podgate.io/Accepted");
+    assert_eq!(said["reason"], "Invalid");
+    assert_eq!(said["observedGeneration"], 1);
+    assert!(said["message"].as_str().unwrap().starts_with("spec.egress[0].to[0].domainNames"));
+    until(|| condition("clusteregressfirewalls", "api")["status"] == "True");
+    assert_eq!(condition("clusteregressfirewalls", "api")["observedGeneration"], 7);
+    let faults = node.status().faults;
+    assert!(faults[0].starts_with("ClusterNetworkPolicy names: spec.egress[0].to[0].domainNames"));
+
+    // Once it is said it is not said again, also not by the next one who starts.
+    let patches = || {
+        let asked = server.asked("clusternetworkpolicies");
+        asked.iter().filter(|it| it.starts_with("PATCH")).count()
+    };
+    let kernel = node.stop();
+    let before = patches();
+    assert_eq!(before, 1);
+    let node = start(&files, &server, kernel);
+    until(|| ready(&node));
+    server.apply(policy(2, json!({"domainNames": ["example.org"]})));
+    until(|| condition("clusternetworkpolicies", "names")["status"] == "True");
+    assert_eq!((patches(), node.status().faults.len()), (before + 1, 0));
+    assert_eq!(node.status().source.report_error, None);
+}
+
+/// During an upgrade versions may disagree: the holder of the lease writes, the other one waits.
+#[test]
+fn the_status_of_cluster_policies_has_one_writer() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let policy = |generation: u32| {
+        json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "all", "generation": generation},
+            "spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}},
+                "egress": [{"action": "Accept", "to": [{"namespaces": {}}]}]}})
+    };
+    server.apply(policy(1));
+    server.apply(json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "podgate-status", "namespace": "kube-system"},
+        "spec": {"holderIdentity": "node-z", "leaseDurationSeconds": 3600,
+            "renewTime": "2026-01-01T00:00:00.000000Z"}}));
+    let files = NodeFiles::new("one-writer");
+    let node = start(&files, &server, Kernel::default());
+    let patches = || {
+        let asked = server.asked("clusternetworkpolicies");
+        asked.iter().filter(|it| it.starts_with("PATCH")).count()
+    };
+    until(|| server.asked("leases").iter().any(|it| it.starts_with("GET")));
+    let mut bad = self::policy("web");
+    bad["spec"]["podSelector"] = json!(7);
+    server.apply(bad);
+    until(|| !node.status().faults.is_empty());
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(patches(), 0, "another cluster node holds the lease");
+    assert!(server.objects("events").is_empty());
+    assert_eq!(node.status().source.report_error, None);
+
+    // It ends and gives the lease up: the next difference is written here.
+    server.delete("leases", Some("kube-system"), "podgate-status");
+    let mut generation = 1;
+    until(|| {
+        generation += 1;
+        server.apply(policy(generation));
+        std::thread::sleep(Duration::from_millis(500));
+        patches() > 0
+    });
+    let lease = server.object("leases", Some("kube-system"), "podgate-status").unwrap();
+    assert_eq!(lease["spec"]["holderIdentity"], "node-a");
+}
+
+#[test]
+fn a_faulty_policy_gets_an_event_once() {
+    let server = ApiServer::new();
+    cluster(&server);
+    let faulty = |role: Value| {
+        let mut bad = policy("web");
+        bad["metadata"]["uid"] = json!("u-1");
+        bad["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]["role"] = role;
+        bad
+    };
+    server.apply(faulty(json!(7)));
+    server.apply(json!({"apiVersion": "podgate.io/v1alpha1", "kind": "ClusterEgressFirewall",
+        "metadata": {"name": "far", "uid": "u-2"},
+        "spec": {"egress": [{"action": "Deny", "to": [{"networks": ["10.0.0.0/33"]}]}]}}));
+    let files = NodeFiles::new("events");
+    let node = start(&files, &server, Kernel::default());
+    let events = || server.objects("events");
+    until(|| events().len() == 2);
+    let of = |uid: &str| {
+        let is_it = |event: &Value| event["involvedObject"]["uid"] == uid;
+        events().into_iter().filter(is_it).collect::<Vec<_>>()
+    };
+    let event = of("u-1").remove(0);
+    for (field, expected) in [
+        ("type", json!("Warning")),
+        ("reason", json!("InvalidPolicy")),
+        ("count", json!(1)),
+        ("source", json!({"component": "podgate", "host": "node-a"})),
+    ] {
+        assert_eq!(event[field], expected, "{event}");
+    }
+    let object = &event["involvedObject"];
+    assert_eq!(
+        (&object["kind"], &object["namespace"], &object["name"]),
+        (&json!("NetworkPolicy"), &json!("default"), &json!("db"))
+    );
+    assert_eq!(event["metadata"]["namespace"], "default");
+    let message = event["message"].as_str().unwrap();
+    assert!(message.starts_with("spec.ingress[0].from[0].podSelector"), "{message}");
+    // An object without a namespace has its Events in default.
+    assert_eq!(of("u-2")[0]["metadata"]["namespace"], "default");
+
+    // A change elsewhere in the object repeats nothing; neither does another writer.
+    let written = || server.asked("events").iter().filter(|it| !it.starts_with("GET")).count();
+    let before = written();
+    let mut labelled = faulty(json!(7));
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    server.apply(labelled);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((written(), events().len()), (before, 2));
+    let node = start(&files, &server, node.stop());
+    until(|| written() > before + 1);
+    assert_eq!(events().len(), 2, "an Event that is there is repeated");
+    assert_eq!(node.status().source.report_error, None);
+}
