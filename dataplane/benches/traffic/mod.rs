@@ -202,7 +202,8 @@ impl Traffic {
         })
     }
 
-    fn rules(&self, action: Action, sets: &mut AddressMapBuilder) -> Vec<Rule> {
+    /// The rules of each server; the peer sets they name are added to `sets`.
+    pub(crate) fn rules(&self, action: Action, sets: &mut AddressMapBuilder) -> Vec<Rule> {
         let rule = |port: u16, source: End| {
             let protocol = if self.kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
             Rule::new(action, format!("port {port}"))
@@ -218,19 +219,28 @@ impl Traffic {
             }
             Rules::Peers(count) => (0..count)
                 .map(|n| {
-                    let set = u32::from(n / PORTS);
-                    let first = set * u32::from(PEERS);
-                    let net = (first..first + u32::from(PEERS))
-                        .map(|n| Address::from_v4_bits(remote(n)).to_ip().into());
+                    let set = PeerSetId(u32::from(n / PORTS));
                     if n % PORTS == 0 {
-                        sets.add(PeerSetId(set), net.map(|net| Block { net, except: vec![] }));
+                        let nets = Self::members(set).into_iter().map(|it| it.to_ip().into());
+                        sets.add(set, nets.map(|net| Block { net, except: vec![] }));
                     }
-                    rule(1 + n % PORTS, End::Set(PeerSetId(set)))
+                    rule(1 + n % PORTS, End::Set(set))
                 })
                 .collect(),
         };
         list.push(Rule::new(Action::Deny, "the rest"));
         list
+    }
+
+    /// The addresses in a peer set.
+    pub(crate) fn members(set: PeerSetId) -> Vec<Address> {
+        let first = set.0 * u32::from(PEERS);
+        (first..first + u32::from(PEERS)).map(|n| Address::from_v4_bits(remote(n))).collect()
+    }
+
+    /// Addresses of the servers.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (Address, Mac)> + use<> {
+        (self.pairs..2 * self.pairs).map(|n| (Address::from_v4_bits(local(n)), mac(n)))
     }
 
     /// A service of each port, with every server behind it.
@@ -242,9 +252,8 @@ impl Traffic {
         let address = Address::from_v4_bits(CLUSTER_IP);
         services.claim(address);
         for port in 1..=ports {
-            let servers = self.pairs..2 * self.pairs;
-            let backend = |n| Backend { address: Address::from_v4_bits(local(n)), port };
-            let backends = Backends::new(servers.map(backend).collect());
+            let backend = |(address, _)| Backend { address, port };
+            let backends = Backends::new(self.servers().map(backend).collect());
             let port_of_all = Arc::new(ServicePort {
                 name: "default/server:udp".into(),
                 internal: backends.clone(),
