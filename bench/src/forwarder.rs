@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use linux_net::{Netlink, punt};
 use testkit::{Process, has_program};
 
 use crate::rig::{PATIENCE, Rig, SERVICE, mac, words};
+use crate::vpp::{self, Vpp};
 
 /// The port that the policy lets through.
 pub const SERVER_PORT: u16 = 5201;
@@ -50,6 +52,9 @@ pub enum Forwarder {
     BridgeFiltered,
     /// The kernel as a router, with the same chain.
     Route,
+    /// FD.io VPP (its program) on core 0: a bridge with the rules of `Podgate` as a reflexive ACL at the
+    /// receiver.
+    Vpp(&'static Path),
     /// DPDK's testpmd on core 0, which looks at nothing and swaps nothing.
     Testpmd,
     /// The kernel's bridge, between pods that cut and finish their packets themselves.
@@ -67,20 +72,22 @@ impl Forwarder {
             Self::Offload => "podgate, flow offload",
             Self::BridgeFiltered => "bridge, nftables",
             Self::Route => "kernel route, nftables",
+            Self::Vpp(_) => "VPP, ACL",
             Self::Testpmd => "testpmd io",
             Self::Bridge => "bridge, offloads off",
             Self::BridgeUncut => "bridge, offloads on",
         }
     }
 
-    /// This switch, and testpmd if it is installed.
-    pub fn usual() -> Vec<Self> {
+    /// This switch, testpmd if it is installed, and VPP if its program is given.
+    pub fn usual(vpp: Option<&'static Path>) -> Vec<Self> {
         let mut list = vec![Self::Podgate];
         if has_program("dpdk-testpmd") {
             list.push(Self::Testpmd);
         } else {
             eprintln!("dpdk-testpmd is not installed (Debian: dpdk-dev); measuring podgate alone");
         }
+        list.extend(vpp.map(Self::Vpp));
         list
     }
 
@@ -94,13 +101,21 @@ impl Forwarder {
     pub fn start_build<'a>(rig: &'a Rig, program: &str) -> Result<Running<'a>, Box<dyn Error>> {
         rig.clear();
         let process = Some(switch(rig, program, "switch", Beside::default()));
-        Ok(Running { rig, process })
+        Ok(Running { rig, process, _vpp: None })
     }
 
     /// The same with whatever stands beside the pods that talk.
     pub fn start_beside(self, rig: &Rig, beside: Beside) -> Result<Running<'_>, Box<dyn Error>> {
         rig.clear();
+        let mut peer = None;
         let process = match self {
+            Self::Vpp(program) => {
+                // It completes nothing.
+                rig.set_offloads(false);
+                let rules = vpp::acl(&policy(), |_| Vec::new());
+                peer = Some(vpp::bridge(program, rig.node.name(), ["pga", "pgb"], &rules)?);
+                None
+            }
             Self::Podgate => Some(switch(rig, &own_path()?, "switch", beside)),
             Self::Offload => {
                 // As the CNI plugin does.
@@ -152,7 +167,7 @@ impl Forwarder {
                 None
             }
         };
-        Ok(Running { rig, process })
+        Ok(Running { rig, process, _vpp: peer })
     }
 }
 
@@ -185,6 +200,7 @@ fn filter(rig: &Rig, family: &str) {
 pub struct Running<'a> {
     rig: &'a Rig,
     process: Option<Process>,
+    _vpp: Option<Vpp>,
 }
 
 impl Running<'_> {
@@ -202,6 +218,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         match &mut self.process {
             Some(process) => drop(process.kill()),
+            // One that was never there is deleted as well.
             None => drop(self.rig.node.try_exec(words("ip link delete bridge"))),
         }
         self.rig.end_offloads();
@@ -240,14 +257,8 @@ fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<
     let config = Config { rx_mode, cores: vec![0], ..Config::default() };
     let switch = Arc::new(Switch::start(&config, &memory, frames, |_| None)?);
     let map = Arc::default();
-    let mut rules: Vec<Rule> = (0..RULES)
-        .flat_map(|n| [protocol::UDP, protocol::TCP].map(|protocol| (n, protocol)))
-        .map(|(n, protocol)| {
-            Rule::new(Action::Permit, "bench")
-                .protocol(protocol)
-                .destination_ports(PortRange::one(SERVER_PORT + RULES / 2 - n))
-        })
-        .collect();
+    let mut rules = policy();
+    let rest = rules.pop();
     rules.extend((0..more_rules).map(|n| {
         let source = std::net::IpAddr::from(std::net::Ipv4Addr::from(0xac10_0000 + n / 16));
         Rule::new(Action::Permit, "more")
@@ -255,7 +266,7 @@ fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<
             .protocol(protocol::TCP)
             .destination_ports(PortRange::one(10_000 + (n % 16) as u16))
     }));
-    rules.push(Rule::new(Action::Deny, "the rest"));
+    rules.extend(rest);
     let table = AclBinding::Table(Arc::new(Table::compile(rules.into(), &map)));
     let pod = |name: &str, mac, address: u32, to_pod| {
         let addresses = vec![acl::Address::from_v4_bits(address)];
@@ -298,6 +309,20 @@ fn serve(macs: [&str; 2], numbers: [&str; 3], offloads: bool) -> Result<(), Box<
         let punted: u64 = counters.punted.iter().map(|(_, count)| count).sum();
         println!("{COUNTED} {} {punted}", counters.packets);
     }
+}
+
+/// What may be sent to pods; the port that packets go to is in the middle.
+fn policy() -> Vec<Rule> {
+    let mut rules: Vec<Rule> = (0..RULES)
+        .flat_map(|n| [protocol::UDP, protocol::TCP].map(|protocol| (n, protocol)))
+        .map(|(n, protocol)| {
+            Rule::new(Action::Permit, "bench")
+                .protocol(protocol)
+                .destination_ports(PortRange::one(SERVER_PORT + RULES / 2 - n))
+        })
+        .collect();
+    rules.push(Rule::new(Action::Deny, "the rest"));
+    rules
 }
 
 /// The receiver behind a cluster address.

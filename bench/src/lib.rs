@@ -1,5 +1,5 @@
 //! Common parts of the benchmarks: samples with their spread and tables of them; pods on veth pairs,
-//! forwarders between them, and a packet generator.
+//! forwarders between them, a packet generator, and FD.io VPP as a peer.
 //!
 //! These machines are noisy. A figure is a median with its minimum and maximum, and what is
 //! compared is measured in turn in one run.
@@ -13,6 +13,7 @@ pub mod rig;
 mod samples;
 mod session_file;
 mod table;
+pub mod vpp;
 
 pub use progress::{end_progress, show_progress};
 pub use samples::Samples;

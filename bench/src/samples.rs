@@ -29,6 +29,11 @@ impl Samples {
         self.0.into_iter().collect()
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The middle one; 0 if there is none.
     pub fn median(&self) -> f64 {
         self.0.get(self.0.len() / 2).copied().unwrap_or(0.0)

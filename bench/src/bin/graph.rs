@@ -10,6 +10,9 @@
 //! that the operating system interrupted; clocks are the TSC's, of all nodes together. The making of
 //! packets is left out.
 //!
+//! `--vpp PROGRAM` measures FD.io VPP (`bin/vpp` of a build) in the same rounds: established sessions and
+//! what is refused, the same headers through the same rules between two ports of its packet generator.
+//!
 //! What is refused makes no session, so that the policy node stands alone: by a rule of a port, or
 //! by a rule of a port and a peer set of eight addresses, which packets come from by the uplink.
 
@@ -17,10 +20,12 @@
 mod traffic;
 
 use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use acl::Action;
+use acl::{Action, AddressMapBuilder};
+use bench::vpp;
 use bench::{Samples, SessionFile, end_progress, print_table, show_progress};
 use clap::Parser;
 use dataplane::graph::{NODES, Node};
@@ -46,6 +51,9 @@ struct Args {
     /// Only cases whose names contain this
     #[arg(long, default_value = "")]
     only: String,
+    /// FD.io VPP's program, measured beside
+    #[arg(long)]
+    vpp: Option<PathBuf>,
 }
 
 /// Connections are visited in an order no prefetcher guesses, the same in every run.
@@ -64,6 +72,8 @@ const OTHERS: [(&str, Kind); 6] = [
 ];
 /// Sessions of the cases that are about something else.
 const FEW: u32 = 1_000;
+/// Packets that the peer sends over and over, at least.
+const PEER_PACKETS: u32 = 1 << 18;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse();
@@ -92,13 +102,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, kind, rules, finds) in cases {
         show_progress(&format!("preparing: {name}"));
         let vectors = args.vectors * (args.rounds + 1);
-        rigs.push(Rig::new(name, Traffic::new(kind, rules, args.pods), finds, vectors)?);
+        let mut rig = Rig::new(name, Traffic::new(kind, rules, args.pods), finds, vectors)?;
+        if let (Some(program), Kind::Udp) = (&args.vpp, kind) {
+            rig.peer = rig.peer(program);
+        }
+        rigs.push(rig);
     }
     // The first round warms caches and predictors.
     for round in 0..=args.rounds {
         for rig in &mut rigs {
             show_progress(&format!("round {round} of {}: {}", args.rounds, rig.name));
             rig.measure(args.vectors, round > 0);
+            rig.measure_peer(args.vectors, round > 0);
         }
     }
     end_progress();
@@ -107,6 +122,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     head.extend(SHOWN.map(Node::name));
     head.push("others");
     print_table(&head, &rigs.iter().map(|rig| rig.row(plain)).collect::<Vec<_>>());
+    if args.vpp.is_some() {
+        println!();
+        let mut head = vec!["case", "podgate", "VPP", "VPP : podgate", "pages"];
+        head.extend(vpp::NODES);
+        print_table(&head, &rigs.iter().filter_map(Rig::peer_row).collect::<Vec<_>>());
+    }
     Ok(())
 }
 
@@ -139,6 +160,12 @@ struct Rig {
     rate: Samples,
     clocks: Samples,
     nodes: [Samples; SHOWN.len() + 1],
+    /// VPP, or why it is not measured (any longer).
+    peer: Option<Result<vpp::Graph, String>>,
+    /// Its clocks, of those of this graph in the same round.
+    ratio: Samples,
+    /// Clocks of the latest round.
+    latest: f64,
 }
 
 impl Rig {
@@ -174,6 +201,9 @@ impl Rig {
             rate: Samples::new(),
             clocks: Samples::new(),
             nodes: std::array::from_fn(|_| Samples::new()),
+            peer: None,
+            ratio: Samples::new(),
+            latest: 0.0,
         };
         if let Finds::Established(count) | Finds::Reevaluated(count) = finds {
             while rig.opened < count {
@@ -228,13 +258,76 @@ impl Rig {
             nodes[SHOWN.len()].push(others);
             clocks.push(all);
         }
+        self.latest = clocks.sorted().median();
         if counts {
             self.rate.add(1e-6 / seconds.sorted().median());
-            self.clocks.add(clocks.sorted().median());
+            self.clocks.add(self.latest);
             for (samples, round) in self.nodes.iter_mut().zip(nodes) {
                 samples.add(round.sorted().median());
             }
         }
+    }
+
+    /// VPP with the same rules, for the same packets, if it can have the case.
+    fn peer(&mut self, program: &Path) -> Option<Result<vpp::Graph, String>> {
+        let mut rng = Rng::with_seed(SEED);
+        let (action, outcome, sessions, connections) = match self.finds {
+            Finds::Established(count) => {
+                // Each as often as any other.
+                let mut order: Vec<u32> = (0..count.max(PEER_PACKETS)).map(|n| n % count).collect();
+                rng.shuffle(&mut order);
+                (Action::Permit, "existing session packets", count, order)
+            }
+            Finds::Refused => {
+                let order = (0..PEER_PACKETS).map(|_| rng.u32(..)).collect();
+                (Action::Deny, "ACL deny packets", FEW, order)
+            }
+            Finds::Reevaluated(_) | Finds::New => return None,
+        };
+        let mut frame = self.frames.pop()?;
+        let packet = |n: &u32| {
+            self.traffic.write(&self.memory, &mut frame, *n, false);
+            self.memory.bytes(&frame).to_vec()
+        };
+        let packets = connections.iter().map(packet).collect();
+        self.frames.push(frame);
+        let rules = self.traffic.rules(action, &mut AddressMapBuilder::default());
+        let case = vpp::Case {
+            packets,
+            servers: self.traffic.servers().collect(),
+            acl: &vpp::acl(&rules, Traffic::members),
+            sessions,
+            outcome,
+        };
+        Some(vpp::Graph::new(program, &case).map_err(|error| error.to_string()))
+    }
+
+    /// The same round of the peer.
+    fn measure_peer(&mut self, vectors: usize, counts: bool) {
+        let Some(Ok(peer)) = &mut self.peer else {
+            return;
+        };
+        match peer.measure((vectors * VECTOR) as u64, counts) {
+            Ok(clocks) if counts => self.ratio.add(clocks / self.latest),
+            Ok(_) => {}
+            Err(error) => self.peer = Some(Err(error.to_string())),
+        }
+    }
+
+    fn peer_row(&self) -> Option<Vec<String>> {
+        let mut row = vec![self.name.clone(), self.clocks.to_string()];
+        match self.peer.as_ref()? {
+            Ok(peer) => {
+                row.extend([peer.clocks.to_string(), self.ratio.to_string()]);
+                row.push(if peer.in_huge_pages() { "huge" } else { "small" }.to_owned());
+                row.extend(peer.nodes.iter().map(|samples| format!("{:.1}", samples.median())));
+            }
+            Err(why) => {
+                eprintln!("{}: {why}", self.name);
+                row.push("failed, see above".to_owned());
+            }
+        }
+        Some(row)
     }
 
     /// Runs a vector of the connections that `next` numbers (and whether the packet opens its

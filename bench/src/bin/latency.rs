@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     let mut rows = Vec::new();
     rows.push(row("a veth pair alone", "idle", &direct()?));
     let rig = Rig::new(1500, 0);
-    for forwarder in Forwarder::usual() {
+    for forwarder in Forwarder::usual(None) {
         eprintln!("{}", forwarder.name());
         let running = forwarder.start(&rig, 0)?;
         let mut trip = Trip::new(&rig.a, &rig.b, mac(&rig.mac_a)?, mac(&rig.mac_b)?)?;

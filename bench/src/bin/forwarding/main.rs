@@ -19,10 +19,14 @@
 //! ([`offload`]), `nodes` the part of it that is about two cluster nodes, `http [ROUNDS]` the row of
 //! connections of one request alone, flow offload beside AF_XDP ports. `BENCH_RX_MODE=polling` or
 //! `adaptive` has this switch poll, or not, in both; else it polls without flow offload only.
+//!
+//! With `--vpp PROGRAM` in front, `usual` and `tcp` measure FD.io VPP too: a bridge between AF_XDP ports with
+//! the same rules as a reflexive ACL. A peer that fails loses its figures, and says why.
 
 mod offload;
 
 use std::error::Error;
+use std::path::Path;
 use std::time::Duration;
 
 use bench::forwarder::{Forwarder, Running, SERVER_PORT, is_switch, own_path};
@@ -48,12 +52,19 @@ fn main() -> Result<()> {
         bench::attach::run();
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args[..] {
-        [] => usual(None).and_then(|()| large(None)),
-        ["usual"] => usual(None),
-        ["usual", congestion] => usual(Some(congestion)),
+    let (vpp, args) = match args[..] {
+        // Forwarders are copied about; the program's name is there to the end.
+        ["--vpp", program, ref rest @ ..] => {
+            (Some(Path::new(&*Box::leak(program.to_owned().into_boxed_str()))), rest)
+        }
+        ref rest => (None, rest),
+    };
+    match *args {
+        [] => usual(vpp, None).and_then(|()| large(None)),
+        ["usual"] => usual(vpp, None),
+        ["usual", congestion] => usual(vpp, Some(congestion)),
         ["large"] => large(None),
-        ["tcp", rounds, ref programs @ ..] => tcp(rounds.parse()?, programs),
+        ["tcp", rounds, ref programs @ ..] => tcp(vpp, rounds.parse()?, programs),
         ["offload"] => offload::compare(offload::ROUNDS, None),
         ["offload", rounds] => offload::compare(rounds.parse()?, None),
         ["offload", rounds, picture] => offload::compare(rounds.parse()?, Some(picture)),
@@ -66,22 +77,23 @@ fn main() -> Result<()> {
         ["sink"] => sink(),
         ["kernels-end", ..] => offload::run_end(&args[1..]),
         _ => {
-            Err("forwarding takes [usual|large|tcp|offload|nodes|http] [CONGESTION-CONTROL]".into())
+            let words = "[--vpp PROGRAM] [usual|large|tcp|offload|nodes|http] [CONGESTION-CONTROL]";
+            Err(format!("forwarding takes {words}").into())
         }
     }
 }
 
 /// The MTU of the Internet, beside a forwarder that looks at nothing.
-fn usual(congestion: Option<&str>) -> Result<()> {
-    let forwarders = Forwarder::usual();
+fn usual(vpp: Option<&'static Path>, congestion: Option<&str>) -> Result<()> {
+    let forwarders = Forwarder::usual(vpp);
     let rig = rig(1500)?;
     let mut rows = Vec::new();
     for size in [64, 1518] {
-        let rates = in_turn(&forwarders, &format!("{size} bytes"), |it| packets(&rig, it, size))?;
+        let rates = among(&forwarders, &format!("{size} bytes"), |it| packets(&rig, it, size))?;
         rows.push(row(format!("UDP, {size}-byte frames (Mpps)"), &rates));
     }
     if has_iperf3() {
-        let rates = in_turn(&forwarders, "iperf3", |it| stream(&rig, it, congestion))?;
+        let rates = among(&forwarders, "iperf3", |it| stream(&rig, it, congestion))?;
         rows.push(row("TCP, iperf3, MTU 1500 (Gb/s)".to_owned(), &rates));
     }
     print(&forwarders, &rows);
@@ -98,8 +110,18 @@ enum Way<'a> {
     Peer(Forwarder),
 }
 
-/// TCP at the usual MTU alone, through the switches of several builds and through testpmd.
-fn tcp(rounds: usize, programs: &[&str]) -> Result<()> {
+impl<'a> Way<'a> {
+    fn name(&self) -> &'a str {
+        match self {
+            Way::Build(program) => program,
+            Way::Threads(_) => "the first, pods receive in threads",
+            Way::Peer(forwarder) => forwarder.name(),
+        }
+    }
+}
+
+/// TCP at the usual MTU alone, through the switches of several builds and through their peers.
+fn tcp(vpp: Option<&'static Path>, rounds: usize, programs: &[&str]) -> Result<()> {
     if !has_iperf3() {
         return Ok(());
     }
@@ -108,33 +130,24 @@ fn tcp(rounds: usize, programs: &[&str]) -> Result<()> {
     let builds = [&own].into_iter().map(String::as_str).chain(programs.iter().copied());
     let mut ways: Vec<Way<'_>> = builds.map(Way::Build).collect();
     ways.insert(1, Way::Threads(&own));
-    ways.extend(Forwarder::usual().split_off(1).into_iter().map(Way::Peer));
-    let mut rates = vec![Samples::default(); ways.len()];
-    for round in 1..=rounds {
-        for (way, rates) in ways.iter().zip(&mut rates) {
-            eprintln!("iperf3, round {round} of {rounds}");
-            let running = match *way {
-                Way::Build(program) => Forwarder::start_build(&rig, program)?,
-                Way::Threads(program) => {
-                    rig.receive_in_threads();
-                    Forwarder::start_build(&rig, program)?
-                }
-                Way::Peer(forwarder) => forwarder.start(&rig, 0)?,
-            };
-            rates.add(stream_through(&rig, running, None)?);
-        }
-    }
-    let row = |(way, rate): (&Way<'_>, &Samples)| {
-        let name = match way {
-            Way::Build(program) => program,
-            Way::Threads(_) => "the first, pods receive in threads",
-            Way::Peer(forwarder) => forwarder.name(),
+    ways.extend(Forwarder::usual(vpp).split_off(1).into_iter().map(Way::Peer));
+    let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
+    let all = in_turn(&names, rounds, "iperf3", |way| {
+        let running = match ways[way] {
+            Way::Build(program) => Forwarder::start_build(&rig, program)?,
+            Way::Threads(program) => {
+                rig.receive_in_threads();
+                Forwarder::start_build(&rig, program)?
+            }
+            Way::Peer(forwarder) => forwarder.start(&rig, 0)?,
         };
-        let ratio = rate.median() / rates[0].median();
-        vec![name.to_owned(), rate.to_string(), format!("{ratio:.2}")]
+        stream_through(&rig, running, None)
+    })?;
+    let row = |(name, Measured { rates, ratios }): (&&str, &Measured)| {
+        vec![(*name).to_owned(), cell(rates), cell(ratios)]
     };
-    let rows: Vec<Vec<String>> = ways.iter().zip(&rates).map(row).collect();
-    print_table(&["pod → switch → pod, TCP, MTU 1500", "Gb/s", "of the first"], &rows);
+    let rows: Vec<Vec<String>> = names.iter().zip(&all).map(row).collect();
+    print_table(&["pod → switch → pod, TCP, MTU 1500", "Gb/s", "the first : this"], &rows);
     Ok(())
 }
 
@@ -149,7 +162,7 @@ fn large(congestion: Option<&str>) -> Result<()> {
     for mtu in [1500, 9000, 32_000, 65_000] {
         let rig = rig(mtu)?;
         let what = format!("iperf3, MTU {mtu}");
-        let rates = in_turn(&forwarders, &what, |it| stream(&rig, it, congestion))?;
+        let rates = among(&forwarders, &what, |it| stream(&rig, it, congestion))?;
         rows.push(row(format!("TCP, iperf3, MTU {mtu} (Gb/s)"), &rates));
     }
     print(&forwarders, &rows);
@@ -168,36 +181,76 @@ fn has_iperf3() -> bool {
     has
 }
 
+/// What rounds gave of one forwarder; nothing if one of them failed.
+#[derive(Clone, Default)]
+struct Measured {
+    rates: Samples,
+    /// The first forwarder's rate in the same round, of this one's.
+    ratios: Samples,
+}
+
+/// Rounds that take turns between the first forwarder and its peers.
 fn in_turn(
+    names: &[&str],
+    rounds: usize,
+    what: &str,
+    mut measure: impl FnMut(usize) -> Result<f64>,
+) -> Result<Vec<Measured>> {
+    let mut all = vec![Some(Measured::default()); names.len()];
+    for round in 1..=rounds {
+        let mut first = 0.0;
+        for (way, (name, place)) in names.iter().zip(&mut all).enumerate() {
+            let Some(measured) = place else {
+                continue;
+            };
+            eprintln!("{what}, round {round} of {rounds}: {name}");
+            match measure(way) {
+                Ok(rate) => {
+                    first = if way == 0 { rate } else { first };
+                    measured.rates.add(rate);
+                    measured.ratios.add(first / rate);
+                }
+                Err(error) if way == 0 => return Err(error),
+                Err(error) => {
+                    eprintln!("{what}: {name} is left out: {error}");
+                    *place = None;
+                }
+            }
+        }
+    }
+    Ok(all.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+fn among(
     forwarders: &[Forwarder],
     what: &str,
     mut measure: impl FnMut(Forwarder) -> Result<f64>,
-) -> Result<Vec<Samples>> {
-    let mut rates = vec![Samples::default(); forwarders.len()];
-    for round in 1..=ROUNDS {
-        for (forwarder, rates) in forwarders.iter().zip(&mut rates) {
-            eprintln!("{what}, round {round} of {ROUNDS}: {}", forwarder.name());
-            rates.add(measure(*forwarder)?);
-        }
-    }
-    Ok(rates)
+) -> Result<Vec<Measured>> {
+    in_turn(&names(forwarders), ROUNDS, what, |way| measure(forwarders[way]))
+}
+
+fn names(forwarders: &[Forwarder]) -> Vec<&'static str> {
+    forwarders.iter().map(|forwarder| forwarder.name()).collect()
 }
 
 fn print(forwarders: &[Forwarder], rows: &[Vec<String>]) {
     println!();
+    let names = names(forwarders);
+    let ratios: Vec<String> = names.iter().skip(1).map(|name| format!("ratio to {name}")).collect();
     let mut head = vec!["pod → switch → pod"];
-    head.extend(forwarders.iter().map(|forwarder| forwarder.name()));
-    head.push("ratio");
+    head.extend(names);
+    head.extend(ratios.iter().map(String::as_str));
     print_table(&head, rows);
 }
 
-fn row(name: String, rates: &[Samples]) -> Vec<String> {
-    let ratio = match rates {
-        [ours, theirs, ..] => format!("{:.2}", ours.median() / theirs.median()),
-        _ => "–".to_owned(),
-    };
-    let rates = rates.iter().map(Samples::to_string);
-    std::iter::once(name).chain(rates).chain([ratio]).collect()
+fn row(name: String, all: &[Measured]) -> Vec<String> {
+    let rates = all.iter().map(|measured| cell(&measured.rates));
+    let ratios = all.iter().skip(1).map(|measured| cell(&measured.ratios));
+    std::iter::once(name).chain(rates).chain(ratios).collect()
+}
+
+fn cell(samples: &Samples) -> String {
+    if samples.is_empty() { "failed".to_owned() } else { samples.to_string() }
 }
 
 /// Million frames a second that reach the receiving pod.
@@ -228,8 +281,12 @@ fn stream_through(rig: &Rig, running: Running<'_>, congestion: Option<&str>) -> 
     server.wait_for_line("Server listening", PATIENCE);
     let congestion = congestion.map(|name| format!("-C {name}")).unwrap_or_default();
     let client = format!("taskset -c 1 iperf3 -c 10.88.0.3 -t 4 -f m {congestion}");
-    let report = rig.a.exec(words(&client));
+    let output = rig.a.try_exec(words(&client));
     drop(running);
+    let report = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(format!("iperf3: {report}{}", String::from_utf8_lossy(&output.stderr)).into());
+    }
     let line = report.lines().find(|line| line.contains("receiver"));
     let fields: Vec<&str> = line.ok_or("iperf3 reported nothing")?.split_whitespace().collect();
     let unit = fields.iter().position(|field| field.starts_with("Mbits"));

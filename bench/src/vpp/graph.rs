@@ -1,0 +1,185 @@
+//! VPP's graph between two ports of its packet generator.
+//!
+//! ```text
+//!   pg-input, packets of a capture in a row ── ethernet-input ── ip4-input
+//!     ── ip4-lookup ── ip4-rewrite ── acl-plugin-out-ip4-fa: sessions of the second port ── (interface-output, pg1-output, pg1-tx)
+//! ```
+//!
+//! The nodes in brackets and the generator are left out of the clocks, and so are those that free what was refused.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use acl::Address;
+use dataplane::wire::Mac;
+
+use super::{Result, Vpp};
+use crate::Samples;
+
+/// What VPP's graph is to forward or refuse.
+pub struct Case<'a> {
+    /// Packets, sent over and over in this order.
+    pub packets: Vec<Vec<u8>>,
+    /// The servers behind the second port.
+    pub servers: Vec<(Address, Mac)>,
+    /// Rules of the second port.
+    pub acl: &'a str,
+    /// Sessions that there is room for.
+    pub sessions: u32,
+    /// What the ACL plugin counts for each packet.
+    pub outcome: &'a str,
+}
+
+/// A VPP that has forwarded or refused all packets of a case once.
+pub struct Graph {
+    vpp: Vpp,
+    outcome: String,
+    /// Clocks a packet.
+    pub clocks: Samples,
+    /// The same of the nodes in [`NODES`].
+    pub nodes: [Samples; NODES.len()],
+}
+
+/// Beginnings of the names of nodes that count.
+pub const NODES: [&str; 5] =
+    ["ethernet-input", "ip4-input", "ip4-lookup", "ip4-rewrite", "acl-plugin"];
+/// Packets counted at a time: the median of some such runs leaves out those that the operating system
+/// interrupted.
+const RUN: u64 = 100 * 256;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Graph {
+    /// Starts VPP and sends each packet once.
+    pub fn new(program: &Path, case: &Case<'_>) -> Result<Self> {
+        let buckets = |count: usize| count.next_power_of_two().max(1 << 16);
+        // Tuple merge, its default, puts all rules of one source into one chain: 1,000 rules of ports then
+        // cost thousands of clocks a packet.
+        let more = format!(
+            "acl-plugin {{ use tuple merge 0 hash lookup hash buckets {} \
+             connection hash buckets {} connection count max {} }}",
+            buckets(case.acl.matches(',').count()),
+            buckets(case.sessions as usize),
+            2 * case.sessions
+        );
+        let acl_mb = (case.acl.len() as u64 * 20) >> 20;
+        let packets_mb = (case.packets.len() as u64 * 200) >> 20;
+        let heap_mb = 256 + u64::from(case.sessions) / 1000 + acl_mb + packets_mb;
+        let mut vpp = Vpp::start(program, &["acl"], heap_mb, &more)?;
+        let capture = vpp.folder.path().join("packets.pcap");
+        fs::write(&capture, pcap(&case.packets))?;
+        vpp.ask("create packet-generator interface pg0")?;
+        vpp.ask("create packet-generator interface pg1")?;
+        vpp.tell(&format!(
+            "set interface mac address pg0 {}
+             set interface ip address pg0 192.0.2.1/24
+             set interface ip address pg1 10.1.0.1/16
+             set interface state pg0 up
+             set interface state pg1 up",
+            text(&case.packets[0][..6])
+        ))?;
+        for (address, mac) in &case.servers {
+            let (address, mac) = (address.to_ip(), text(mac));
+            vpp.tell(&format!("set ip neighbor pg1 {address} {mac} static"))?;
+        }
+        let acl = vpp.add_acl(case.acl)?;
+        let number = case.packets.len();
+        vpp.tell(&format!(
+            "set acl-plugin interface pg1 output acl {acl}
+             packet-generator new {{ name all pcap {} interface pg0 limit {number} }}",
+            capture.display(),
+        ))?;
+        let nodes = std::array::from_fn(|_| Samples::new());
+        let mut graph =
+            Self { vpp, outcome: case.outcome.to_owned(), clocks: Samples::new(), nodes };
+        graph.send()?;
+        graph.vpp.tell(&format!("packet-generator configure all limit {RUN}"))?;
+        graph.run()?;
+        Ok(graph)
+    }
+
+    /// Whether its memory is in huge pages.
+    pub fn in_huge_pages(&self) -> bool {
+        self.vpp.in_huge_pages()
+    }
+
+    /// A round of about so many packets, kept if it `counts`; clocks a packet.
+    pub fn measure(&mut self, packets: u64, counts: bool) -> Result<f64> {
+        let runs = packets.div_ceil(RUN);
+        let runs: Vec<_> = (0..runs).map(|_| self.run()).collect::<Result<_>>()?;
+        let median = |of: &dyn Fn(&[f64; NODES.len()]) -> f64| {
+            runs.iter().map(of).collect::<Samples>().median()
+        };
+        let clocks = median(&|run| run.iter().sum());
+        if counts {
+            self.clocks.add(clocks);
+            for (node, samples) in self.nodes.iter_mut().enumerate() {
+                samples.add(median(&|run| run[node]));
+            }
+        }
+        Ok(clocks)
+    }
+
+    /// Sends packets and returns the clocks of the nodes that count, for each packet.
+    fn run(&mut self) -> Result<[f64; NODES.len()]> {
+        self.vpp.tell("clear node counters")?;
+        self.vpp.tell("clear runtime")?;
+        self.send()?;
+        let runtime = self.vpp.ask("show runtime")?;
+        let counters = self.vpp.ask("show node counters")?;
+        let counted = counters.lines().find(|line| line.contains(&self.outcome));
+        let number = counted.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        if number != Some(RUN) {
+            return Err(
+                format!("VPP: not all of {RUN} packets are {}:\n{counters}", self.outcome).into()
+            );
+        }
+        let mut clocks = [0.0; NODES.len()];
+        for line in runtime.lines() {
+            // Name, state (a word or two), calls, vectors, suspends, clocks, vectors a call.
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let Some(node) = NODES.iter().position(|node| line.trim_start().starts_with(node))
+            else {
+                continue;
+            };
+            let from_end = |place: usize| -> Result<f64> {
+                let word = words.len().checked_sub(place).map_or("", |at| words[at]);
+                word.parse().map_err(|_| format!("VPP's runtime: {line}").into())
+            };
+            clocks[node] += from_end(2)? * from_end(4)? / RUN as f64;
+        }
+        Ok(clocks)
+    }
+
+    /// Sends the packets that the stream is limited to.
+    fn send(&mut self) -> Result<()> {
+        self.vpp.tell("packet-generator enable-stream all")?;
+        let end = Instant::now() + PATIENCE;
+        while self.vpp.ask("show packet-generator")?.contains("Yes") {
+            if Instant::now() > end {
+                return Err("VPP's packet generator does not end".into());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+/// A MAC address as text.
+fn text(mac: &[u8]) -> String {
+    mac.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}
+
+/// A capture of Ethernet packets.
+fn pcap(packets: &[Vec<u8>]) -> Vec<u8> {
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    // Version 2.4, no time zone, no accuracy, no limit to speak of, Ethernet.
+    let mut file = words(&[0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65_535, 1]);
+    for packet in packets {
+        let length = packet.len() as u32;
+        file.extend(words(&[0, 0, length, length]));
+        file.extend_from_slice(packet);
+    }
+    file
+}
