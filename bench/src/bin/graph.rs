@@ -113,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for rig in &mut rigs {
             show_progress(&format!("round {round} of {}: {}", args.rounds, rig.name));
             rig.measure(args.vectors, round > 0);
-            rig.measure_peer(args.vectors, round > 0);
+            rig.measure_peer(round > 0);
         }
     }
     end_progress();
@@ -303,11 +303,11 @@ impl Rig {
     }
 
     /// The same round of the peer.
-    fn measure_peer(&mut self, vectors: usize, counts: bool) {
+    fn measure_peer(&mut self, counts: bool) {
         let Some(Ok(peer)) = &mut self.peer else {
             return;
         };
-        match peer.measure((vectors * VECTOR) as u64, counts) {
+        match peer.measure(counts) {
             Ok(clocks) if counts => self.ratio.add(clocks / self.latest),
             Ok(_) => {}
             Err(error) => self.peer = Some(Err(error.to_string())),

@@ -44,9 +44,9 @@ pub struct Graph {
 /// Beginnings of the names of nodes that count.
 pub const NODES: [&str; 5] =
     ["ethernet-input", "ip4-input", "ip4-lookup", "ip4-rewrite", "acl-plugin"];
-/// Packets counted at a time: the median of some such runs leaves out those that the operating system
-/// interrupted.
-const RUN: u64 = 100 * 256;
+/// How long packets are counted at a time, and how often in a round.
+const STRETCH: Duration = Duration::from_millis(20);
+const STRETCHES: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Graph {
@@ -93,8 +93,7 @@ impl Graph {
         let mut graph =
             Self { vpp, outcome: case.outcome.to_owned(), clocks: Samples::new(), nodes };
         graph.send()?;
-        graph.vpp.tell(&format!("packet-generator configure all limit {RUN}"))?;
-        graph.run()?;
+        graph.vpp.tell("packet-generator configure all limit 1000000000000")?;
         Ok(graph)
     }
 
@@ -103,55 +102,64 @@ impl Graph {
         self.vpp.in_huge_pages()
     }
 
-    /// A round of about so many packets, kept if it `counts`; clocks a packet.
-    pub fn measure(&mut self, packets: u64, counts: bool) -> Result<f64> {
-        let runs = packets.div_ceil(RUN);
-        let runs: Vec<_> = (0..runs).map(|_| self.run()).collect::<Result<_>>()?;
-        let median = |of: &dyn Fn(&[f64; NODES.len()]) -> f64| {
-            runs.iter().map(of).collect::<Samples>().median()
+    /// A round, kept if it `counts`; clocks a packet. The generator works all the time, so that caches are
+    /// as warm as they get; the median of some stretches leaves out those that the operating system
+    /// interrupted.
+    pub fn measure(&mut self, counts: bool) -> Result<f64> {
+        self.vpp.tell("clear node counters\npacket-generator enable-stream all")?;
+        thread::sleep(STRETCH);
+        let stretches: Vec<_> = (0..STRETCHES).map(|_| self.stretch()).collect::<Result<_>>()?;
+        self.vpp.tell("packet-generator disable-stream all")?;
+        let counters = self.vpp.ask("show node counters")?;
+        let counted = |what: &str| -> Option<u64> {
+            let line = counters.lines().find(|line| line.contains(what))?;
+            line.split_whitespace().next()?.parse().ok()
         };
-        let clocks = median(&|run| run.iter().sum());
+        if counted(&self.outcome).is_none() || counted(&self.outcome) != counted("checked packets")
+        {
+            return Err(format!("VPP: not all are {}:\n{counters}", self.outcome).into());
+        }
+        let median = |of: &dyn Fn(&[f64; NODES.len()]) -> f64| {
+            stretches.iter().map(of).collect::<Samples>().median()
+        };
+        let clocks = median(&|nodes| nodes.iter().sum());
         if counts {
             self.clocks.add(clocks);
             for (node, samples) in self.nodes.iter_mut().enumerate() {
-                samples.add(median(&|run| run[node]));
+                samples.add(median(&|nodes| nodes[node]));
             }
         }
         Ok(clocks)
     }
 
-    /// Sends packets and returns the clocks of the nodes that count, for each packet.
-    fn run(&mut self) -> Result<[f64; NODES.len()]> {
-        self.vpp.tell("clear node counters")?;
+    /// Clocks of the nodes that count during a moment, for each packet.
+    fn stretch(&mut self) -> Result<[f64; NODES.len()]> {
         self.vpp.tell("clear runtime")?;
-        self.send()?;
+        thread::sleep(STRETCH);
         let runtime = self.vpp.ask("show runtime")?;
-        let counters = self.vpp.ask("show node counters")?;
-        let counted = counters.lines().find(|line| line.contains(&self.outcome));
-        let number = counted.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        if number != Some(RUN) {
-            return Err(
-                format!("VPP: not all of {RUN} packets are {}:\n{counters}", self.outcome).into()
-            );
-        }
-        let mut clocks = [0.0; NODES.len()];
+        let (mut clocks, mut packets) = ([0.0; NODES.len()], 0.0);
         for line in runtime.lines() {
-            // Name, state (a word or two), calls, vectors, suspends, clocks, vectors a call.
-            let words: Vec<&str> = line.split_whitespace().collect();
             let Some(node) = NODES.iter().position(|node| line.trim_start().starts_with(node))
             else {
                 continue;
             };
+            // Name, state (a word or two), calls, vectors, suspends, clocks, vectors a call.
+            let words: Vec<&str> = line.split_whitespace().collect();
             let from_end = |place: usize| -> Result<f64> {
                 let word = words.len().checked_sub(place).map_or("", |at| words[at]);
                 word.parse().map_err(|_| format!("VPP's runtime: {line}").into())
             };
-            clocks[node] += from_end(2)? * from_end(4)? / RUN as f64;
+            let vectors = from_end(4)?;
+            packets = if node == 0 { vectors } else { packets };
+            clocks[node] += from_end(2)? * vectors;
         }
-        Ok(clocks)
+        if packets == 0.0 {
+            return Err(format!("VPP forwarded nothing:\n{runtime}").into());
+        }
+        Ok(clocks.map(|clocks| clocks / packets))
     }
 
-    /// Sends the packets that the stream is limited to.
+    /// Sends each packet once.
     fn send(&mut self) -> Result<()> {
         self.vpp.tell("packet-generator enable-stream all")?;
         let end = Instant::now() + PATIENCE;
