@@ -273,7 +273,7 @@ fn a_connection_that_conntrack_forgot_is_the_pods() {
     };
     let heard = |case: &Case| {
         let packets = case.lab.received("x/a").into_iter();
-        packets.filter(|it| it.starts_with(&[0x45])).last()
+        packets.filter(|it| it.starts_with(&[0x45])).next_back()
     };
     send(&case, [100, 0], Packet::syn);
     let accepted = heard(&case).expect("it is accepted");
