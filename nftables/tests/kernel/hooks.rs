@@ -271,10 +271,8 @@ fn a_connection_that_conntrack_forgot_is_the_pods() {
         case.lab.send_frame("x/a", "x/b", &packet);
         std::thread::sleep(Duration::from_millis(30));
     };
-    let heard = |case: &Case| {
-        let packets = case.lab.received("x/a").into_iter();
-        packets.filter(|it| it.starts_with(&[0x45])).next_back()
-    };
+    let heard =
+        |case: &Case| case.lab.received("x/a").into_iter().rfind(|it| it.starts_with(&[0x45]));
     send(&case, [100, 0], Packet::syn);
     let accepted = heard(&case).expect("it is accepted");
     let begin = u32::from_be_bytes(accepted[24..28].try_into().unwrap()).wrapping_add(1);
