@@ -25,6 +25,8 @@ struct State<T> {
     stamps: Vec<Option<Stamp>>,
     /// When the files were compared last.
     compared: Instant,
+    /// Why the files of today could not be loaded.
+    fault: Option<String>,
 }
 
 /// The difference between two versions of a file: modification time, inode (a secret's volume
@@ -48,26 +50,28 @@ impl<T> Reloaded<T> {
         // Before the files are read: a change in between is found at the next comparison.
         let stamps = stamps(&files);
         let value = Arc::new(load()?);
-        let state = Mutex::new(State { value, stamps, compared: Instant::now() });
+        let state = Mutex::new(State { value, stamps, compared: Instant::now(), fault: None });
         Ok(Self { what, files, load: Box::new(load), state, generation: AtomicU64::new(0) })
     }
 
-    /// The value, loaded anew if a file has changed. A fault changes nothing and is logged.
+    /// The value, loaded anew if a file has changed. A fault changes nothing, and is logged once; the files
+    /// are tried again each second, since the fault may not be theirs.
     pub fn current(&self) -> Arc<T> {
         let mut state = self.state.lock();
         if state.compared.elapsed() >= INTERVAL {
             state.compared = Instant::now();
             let stamps = stamps(&self.files);
             if stamps != state.stamps {
-                state.stamps = stamps;
                 match (self.load)() {
                     Ok(value) => {
-                        state.value = Arc::new(value);
+                        (state.value, state.stamps, state.fault) = (Arc::new(value), stamps, None);
                         self.generation.fetch_add(1, Ordering::Relaxed);
                         tracing::info!("{}: the files have changed and are in force", self.what);
                     }
+                    Err(error) if state.fault.as_ref() == Some(&error) => {}
                     Err(error) => {
                         tracing::error!("{}: {error}; the former stay in force", self.what);
+                        state.fault = Some(error);
                     }
                 }
             }
@@ -94,4 +98,32 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
         Some((metadata.modified().ok()?, metadata.ino(), metadata.len()))
     };
     files.iter().map(stamp).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    /// Such a fault may be that of another file, or that there is no descriptor left.
+    #[test]
+    fn what_could_not_be_loaded_is_tried_again_although_no_file_changes() {
+        let folder = testkit::TempDir::new("reload");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "first").unwrap();
+        let tries = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&tries);
+        let read = file.clone();
+        let reloaded = Reloaded::new("a file", [file.clone()], move || {
+            match count.fetch_add(1, Ordering::Relaxed) {
+                1 => Err("too many open files".to_owned()),
+                _ => std::fs::read_to_string(&read).map_err(|error| error.to_string()),
+            }
+        });
+        let reloaded = reloaded.unwrap();
+        std::fs::write(&file, "the second").unwrap();
+        testkit::eventually("the second", || (*reloaded.current() == "the second").then_some(()));
+        assert_eq!((tries.load(Ordering::Relaxed), reloaded.generation()), (3, 1));
+    }
 }
