@@ -1,4 +1,4 @@
-//! A connection, as those who choose among connections see it.
+//! A connection with the names of its ports, by which captures and traces choose it.
 
 use dataplane::PortId;
 use dataplane::session::Tuples;
@@ -32,5 +32,5 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Which connections somebody wants to see.
+/// Chooses the connections that a capture or a trace follows.
 pub(crate) type Wanted = Box<dyn Fn(&Connection<'_>) -> bool + Send + Sync>;

@@ -70,8 +70,8 @@ impl Handshakes {
             // The graph knows then whether this opens another connection.
             return connections.end_if_over(context, &key);
         }
-        // What it counted last is lost, and whether the responder has ended it as well is not known: nobody
-        // but its own pod can end it so.
+        // The entry's last counts are lost, and the responder's FIN is not looked for. Only the pod that
+        // opened the connection can end it in this way.
         drop(context.kernel.remove_flow(&key));
         let (sessions, now_s) = (context.switch.sessions(), context.switch.now().seconds());
         let found = sessions.find(sessions.hash(flow), flow, TupleOrigin::Entering, now_s);

@@ -277,7 +277,7 @@ mod tests {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 now.fetch_sub(1, Ordering::SeqCst);
-                Access::Unauthenticated("it is nobody's".to_owned())
+                Access::Unauthenticated("the token is unknown".to_owned())
             })
         }
     }

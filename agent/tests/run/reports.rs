@@ -40,7 +40,7 @@ fn the_status_of_cluster_policies_says_what_is_enforced() {
     let faults = node.status().faults;
     assert!(faults[0].starts_with("ClusterNetworkPolicy names: spec.egress[0].to[0].domainNames"));
 
-    // Once it is said it is not said again, also not by the next one who starts.
+    // A condition that has been written is not written again, nor by the next process.
     let patches = || {
         let asked = server.asked("clusternetworkpolicies");
         asked.iter().filter(|it| it.starts_with("PATCH")).count()

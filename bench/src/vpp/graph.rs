@@ -13,8 +13,9 @@ use std::{fs, thread};
 
 use acl::Address;
 use dataplane::wire::Mac;
+use linux_net::MacAddress;
 
-use super::{Result, Vpp};
+use super::{PATIENCE, Result, Vpp};
 use crate::Samples;
 
 /// What VPP's graph is to forward or refuse.
@@ -47,7 +48,6 @@ pub const NODES: [&str; 5] =
 /// How long packets are counted at a time, and how often in a round.
 const STRETCH: Duration = Duration::from_millis(20);
 const STRETCHES: usize = 10;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Graph {
     /// Starts VPP and sends each packet once.
@@ -70,16 +70,17 @@ impl Graph {
         fs::write(&capture, pcap(&case.packets))?;
         vpp.ask("create packet-generator interface pg0")?;
         vpp.ask("create packet-generator interface pg1")?;
+        let own = *case.packets[0].first_chunk().ok_or("a packet without an Ethernet header")?;
         vpp.tell(&format!(
             "set interface mac address pg0 {}
              set interface ip address pg0 192.0.2.1/24
              set interface ip address pg1 10.1.0.1/16
              set interface state pg0 up
              set interface state pg1 up",
-            text(&case.packets[0][..6])
+            MacAddress(own)
         ))?;
         for (address, mac) in &case.servers {
-            let (address, mac) = (address.to_ip(), text(mac));
+            let (address, mac) = (address.to_ip(), MacAddress(*mac));
             vpp.tell(&format!("set ip neighbor pg1 {address} {mac} static"))?;
         }
         let acl = vpp.add_acl(case.acl)?;
@@ -173,12 +174,7 @@ impl Graph {
     }
 }
 
-/// A MAC address as text.
-fn text(mac: &[u8]) -> String {
-    mac.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
-}
-
-/// A capture of Ethernet packets.
+/// A capture of Ethernet packets in the format that VPP reads (pcap; the switch writes pcapng).
 fn pcap(packets: &[Vec<u8>]) -> Vec<u8> {
     let words =
         |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();

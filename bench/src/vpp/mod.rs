@@ -1,4 +1,4 @@
-//! FD.io VPP as a peer: a process of its own, told what to do by its command line.
+//! Runs FD.io VPP as a peer, and configures it through its command line (CLI) socket.
 
 mod acl;
 mod bridge;
@@ -129,7 +129,7 @@ impl Vpp {
     }
 }
 
-/// Huge pages that nobody uses.
+/// The number of free huge pages of 2 MB.
 fn free_huge_pages() -> u64 {
     let file = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/free_hugepages", HUGE_MB << 10);
     let text = fs::read_to_string(file).unwrap_or_default();

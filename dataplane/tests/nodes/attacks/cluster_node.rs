@@ -76,7 +76,7 @@ fn nothing_from_the_uplink_is_of_this_cluster_node_or_a_pod() {
                 ("10.1.0.1:5", "10.1.0.2:80"),
                 ("172.17.0.1:5", "10.1.0.2:80"),
                 ("10.1.0.3:5", "10.1.0.2:80"),
-                // Its pod network, where nobody has the address now.
+                // An address of its pod network that no pod has now.
                 ("10.1.0.77:5", "10.1.0.2:80"),
                 ("[2001:db8::1]:5", "[fd01::2]:80"),
                 ("[fd01::3]:5", "[fd01::2]:80"),

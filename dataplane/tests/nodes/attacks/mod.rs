@@ -261,7 +261,7 @@ fn what_held_before_holds() {
     ends(&mut rig, POD, ping("fd01::2", "::1", 1, 1), "martian");
     ends(&mut rig, POD, ping("fd01::2", "::ffff:10.1.0.3", 1, 1), "martian");
     ends(&mut rig, POD, other("10.1.0.2", "224.0.0.1", 17), "multicast");
-    // A tunnel inside of a tunnel, and one from who is no end of one.
+    // A tunnel packet inside a tunnel, and one from an address that is no tunnel endpoint.
     let nested = tunnel(3, &udp("10.3.0.2:5", "10.1.0.2:53").build());
     ends(&mut rig, UPLINK, tunnel(2, &nested.build()), "spoofed-address");
     ends(&mut rig, UPLINK, tunnel(9, &udp("10.2.0.2:5", "10.1.0.2:53").build()), "tunnel-refused");
