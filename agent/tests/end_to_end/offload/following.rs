@@ -2,6 +2,7 @@
 
 use std::net::TcpStream;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use testkit::Process;
@@ -109,7 +110,12 @@ fn counters_have_what_the_kernel_forwarded() {
         ["tx_packets", "tx_bytes", "rx_packets", "rx_bytes"].map(|it| of_kernel(pod, it))
     };
     let both = || [&client, &server].map(|pod| (of_port(pod), of_pod(pod)));
-    let settled = || node.eventually("silence", || Some(both()).filter(|it| *it == both()));
+    // The switch reads the kernel's counts again where the last reading is older than a tenth of a second.
+    let later = || {
+        std::thread::sleep(Duration::from_millis(300));
+        both()
+    };
+    let settled = || node.eventually("silence", || Some(both()).filter(|it| *it == later()));
     let before = settled();
     (0..20).for_each(|_| ask(&mut connection));
     let by_kernel = node.eventually("the session's counters", || {
