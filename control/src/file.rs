@@ -1,7 +1,7 @@
-//! Reads files that other users may place: only regular ones, of bounded length.
+//! Reads files that other users may place: only regular ones, of bounded length. Replaces files as a whole.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -31,6 +31,49 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
             Err(io::Error::new(io::ErrorKind::FileTooLarge, problem))
         }
     }
+}
+
+/// Whether a file must be there after a loss of power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// It is on the disk before the call returns, and so is its name.
+    Synced,
+    /// When the kernel gets to it.
+    Lazy,
+}
+
+/// Replaces the file at `path` as a whole: readers find the old content or the new. The file is its
+/// owner's alone.
+///
+/// # Errors
+/// When it cannot be written or renamed; an earlier file is then intact.
+pub fn replace_file(
+    path: &Path,
+    durability: Durability,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let aside = Path::new(&aside);
+    let replace = || {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut out = BufWriter::new(options.open(aside)?);
+        write(&mut out)?;
+        out.flush()?;
+        if durability == Durability::Synced {
+            out.get_ref().sync_all()?;
+        }
+        fs::rename(aside, path)?;
+        match path.parent().filter(|it| !it.as_os_str().is_empty()) {
+            Some(folder) if durability == Durability::Synced => File::open(folder)?.sync_all(),
+            _ => Ok(()),
+        }
+    };
+    replace().inspect_err(|_| {
+        // An incomplete file is useless.
+        let _ = fs::remove_file(aside);
+    })
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ mod view;
 
 pub use control::{Control, Figures, Scope};
 pub use fault::{Fault, FieldFault, Position};
-pub use file::{open_regular, read_regular};
+pub use file::{Durability, open_regular, read_regular, replace_file};
 pub use membership::{Members, PeerSets};
 pub use model::{Kind, Object, ObjectRef, PodKey};
 pub use services::{ServiceEndpoint, ServiceView};

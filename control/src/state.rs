@@ -10,16 +10,14 @@
 //! A file is replaced as a whole, by renaming. A truncated or damaged file, or one of another
 //! format, is refused as a whole: part of a cluster would be open where policies are missing.
 
-use std::fs::{self, File, OpenOptions};
 use std::hash::Hasher;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 use fnv::FnvHasher;
 
 use crate::cache::StoredObject;
-use crate::{Control, Object, open_regular};
+use crate::{Control, Durability, Object, open_regular, replace_file};
 
 const HEAD: &str = "podgate-state 1";
 
@@ -40,27 +38,18 @@ impl ObjectSnapshot {
 /// # Errors
 /// When the file cannot be written or renamed; an earlier file is then intact.
 pub fn save(snapshot: &ObjectSnapshot, path: &Path) -> io::Result<()> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".new");
-    let aside = Path::new(&aside);
-    let file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
-    let mut out = BufWriter::new(file);
-    writeln!(out, "{HEAD}")?;
-    let (mut count, mut sum) = (0_u64, FnvHasher::default());
-    for object in &snapshot.0 {
-        let line = serde_json::to_vec(object)?;
-        add(&mut sum, &line);
-        out.write_all(&line)?;
-        out.write_all(b"\n")?;
-        count += 1;
-    }
-    writeln!(out, "{count} {:016x}", sum.finish())?;
-    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    fs::rename(aside, path)?;
-    // Makes the rename itself durable.
-    File::open(path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
-        .sync_all()
+    replace_file(path, Durability::Synced, |out| {
+        writeln!(out, "{HEAD}")?;
+        let (mut count, mut sum) = (0_u64, FnvHasher::default());
+        for object in &snapshot.0 {
+            let line = serde_json::to_vec(object)?;
+            add(&mut sum, &line);
+            out.write_all(&line)?;
+            out.write_all(b"\n")?;
+            count += 1;
+        }
+        writeln!(out, "{count} {:016x}", sum.finish())
+    })
 }
 
 /// Reads what [`save`] wrote.
@@ -109,6 +98,8 @@ fn add(sum: &mut FnvHasher, line: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::Scope;
     use crate::objects::{Read, read};

@@ -1,10 +1,7 @@
 //! The table on disk, for a start after an end of any kind: one line of JSON for each address.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -67,39 +64,27 @@ impl<P: Ord + Clone + Serialize + DeserializeOwned> NameTable<P> {
 }
 
 impl<P: Serialize + DeserializeOwned> SavedAddress<P> {
-    /// Replaces the file at `path`, as a whole.
+    /// Writes the addresses, as of `at`.
     ///
     /// # Errors
-    /// When it cannot be written or renamed; an earlier file is then intact.
-    pub fn write(saved: &[Self], path: &Path, at: SystemTime) -> io::Result<()> {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".new");
-        let aside = Path::new(&aside);
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(aside)?;
-        let mut out = BufWriter::new(file);
+    /// When `out` cannot be written.
+    pub fn write(saved: &[Self], mut out: impl Write, at: SystemTime) -> io::Result<()> {
         let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         serde_json::to_writer(&mut out, &Head { saved_at: since.as_secs() })?;
         for line in saved {
             out.write_all(b"\n")?;
             serde_json::to_writer(&mut out, line)?;
         }
-        out.write_all(b"\n")?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        fs::rename(aside, path)
+        out.write_all(b"\n")
     }
 
     /// Reads what [`write`](Self::write) wrote, with the time since then; a clock that was set back
     /// counts as no time.
     ///
     /// # Errors
-    /// `NotFound` if there is no file; `InvalidData` if it is damaged.
-    pub fn read(path: &Path, at: SystemTime) -> io::Result<(Vec<Self>, Duration)> {
-        let is_regular = fs::symlink_metadata(path)?.is_file();
-        if !is_regular {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "is no regular file"));
-        }
-        let mut lines = BufReader::new(File::open(path)?).lines();
+    /// When `input` cannot be read; `InvalidData` if it is damaged.
+    pub fn read(input: impl BufRead, at: SystemTime) -> io::Result<(Vec<Self>, Duration)> {
+        let mut lines = input.lines();
         let head: Head = match lines.next().transpose()? {
             Some(line) => serde_json::from_str(&line)?,
             None => return Err(io::Error::new(io::ErrorKind::InvalidData, "is empty")),

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use domain_names::{Change, Limits, NameTable, SavedAddress};
 use proptest::prelude::*;
-use testkit::TempDir;
 
 fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -123,13 +122,12 @@ fn answers_that_open_addresses_have_a_pace() {
 
 #[test]
 fn a_restart_keeps_what_is_left() {
-    let folder = TempDir::new("names");
-    let path = folder.path().join("names");
     let (mut before, pod, name) = (table(), "x/p".to_owned(), Arc::from("a.b"));
     before.answer(&pod, &name, &[(ip(1), 60), (ip(2), 600)], s(1000));
     let at = SystemTime::UNIX_EPOCH + s(1_800_000_000);
-    SavedAddress::write(&before.to_save(s(1000)), &path, at).unwrap();
-    let (saved, elapsed) = SavedAddress::<String>::read(&path, at + s(100)).unwrap();
+    let mut file = Vec::new();
+    SavedAddress::write(&before.to_save(s(1000)), &mut file, at).unwrap();
+    let (saved, elapsed) = SavedAddress::<String>::read(&file[..], at + s(100)).unwrap();
     assert_eq!(elapsed, s(100));
     let mut after = table();
     after.restore(saved, elapsed, s(5));
@@ -140,11 +138,11 @@ fn a_restart_keeps_what_is_left() {
         (changes[0].open.as_slice(), changes[0].lingering.as_slice()),
         (&[ip(2)][..], &[ip(1)][..])
     );
-    let (_, elapsed) = SavedAddress::<String>::read(&path, at - s(100)).unwrap();
+    let (_, elapsed) = SavedAddress::<String>::read(&file[..], at - s(100)).unwrap();
     assert_eq!(elapsed, s(0), "a clock that was set back");
-    std::fs::write(&path, b"{\"saved_at\":1}\n{\"pod\":3}").unwrap();
-    assert!(SavedAddress::<String>::read(&path, at).is_err());
-    assert!(SavedAddress::<String>::read(&folder.path().join("no"), at).is_err());
+    let damaged = b"{\"saved_at\":1}\n{\"pod\":3}";
+    assert!(SavedAddress::<String>::read(&damaged[..], at).is_err());
+    assert!(SavedAddress::<String>::read(&b""[..], at).is_err());
 }
 
 proptest! {

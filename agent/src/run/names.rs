@@ -1,6 +1,7 @@
 //! Domain names of policies: the addresses that DNS gave to pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::BufReader;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,7 +74,9 @@ impl Names {
         let limits = Limits { least: config.dns_min_ttl, ..Limits::default() };
         let file = source::names(&config.state_dir);
         let mut table = NameTable::new(limits);
-        match SavedAddress::read(&file, SystemTime::now()) {
+        let saved = control::open_regular(&file)
+            .and_then(|it| SavedAddress::read(BufReader::new(it), SystemTime::now()));
+        match saved {
             Ok((saved, elapsed)) => table.restore(saved, elapsed, boot_time()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!("state-dir: {}: {error}; not used", file.display()),

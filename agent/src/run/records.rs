@@ -4,10 +4,11 @@
 //! written aside and renamed, so that it is complete or absent. Records need to outlive the process
 //! and not the machine, so they are not synced to disk.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
+use control::{Durability, replace_file};
 use local_api::{AttachPod, Attachment};
 
 /// The folder of records.
@@ -33,16 +34,8 @@ impl Records {
     /// Names the file.
     pub(super) fn put(&self, pod: &AttachPod) -> io::Result<()> {
         let path = self.path(&pod.attachment());
-        let aside = path.with_extension("new");
-        let write = || {
-            fs::write(&aside, serde_json::to_vec_pretty(pod)?)?;
-            fs::rename(&aside, &path)
-        };
-        write().map_err(|error| {
-            // An incomplete file is useless.
-            let _ = fs::remove_file(&aside);
-            named(&path, &error)
-        })
+        let write = |out: &mut BufWriter<File>| Ok(serde_json::to_writer_pretty(out, pod)?);
+        replace_file(&path, Durability::Lazy, write).map_err(|error| named(&path, &error))
     }
 
     /// Removes the record of an attachment; a missing record is no error.
@@ -148,7 +141,7 @@ mod tests {
         fs::copy(folder.join("c1:eth0.json"), folder.join("c2:eth0.json")).unwrap();
         let spoilt = AttachPod { addresses: vec![], ..pod("c3") };
         records.put(&spoilt).unwrap();
-        fs::write(folder.join("c4:eth0.new"), "{").unwrap();
+        fs::write(folder.join("c4:eth0.json.new"), "{").unwrap();
         let (pods, mut faults) = records.load().unwrap();
         assert_eq!(pods, [pod("c1")]);
         faults.sort();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use control::Durability;
 use linux_net::{Namespace, Netlink};
 use local_api::{Client, Request};
 use serde_json::{Value, json};
@@ -207,8 +208,8 @@ impl Node {
     /// The file appears whole.
     fn write(&mut self, name: &str, text: &str) -> Result<(), String> {
         let path = self.path(name);
-        let aside = path.with_extension("new");
-        let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, &path));
+        let written =
+            control::replace_file(&path, Durability::Lazy, |out| out.write_all(text.as_bytes()));
         self.files.push(path.clone());
         written.map_err(|error| format!("{}: {error}", path.display()))
     }

@@ -1,13 +1,15 @@
 //! Expiry of addresses, connections that keep expired ones, and the file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::io::BufWriter;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
-use control::PodKey;
+use control::{Durability, PodKey};
 use domain_names::SavedAddress;
 
 use super::send;
@@ -102,7 +104,8 @@ impl Upkeep {
             return;
         }
         let saved = names.table.lock().to_save(boot_time());
-        if let Err(error) = SavedAddress::write(&saved, &names.file, SystemTime::now()) {
+        let write = |out: &mut BufWriter<File>| SavedAddress::write(&saved, out, SystemTime::now());
+        if let Err(error) = control::replace_file(&names.file, Durability::Lazy, write) {
             tracing::warn!("state-dir: {}: {error}", names.file.display());
         }
         let by_address = names.by_address();

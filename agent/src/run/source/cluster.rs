@@ -3,8 +3,11 @@
 //! The file `cluster` in the folder records the UID of the namespace kube-system of the cluster that
 //! the saved objects, sessions and addresses of domain names belong to. With another cluster's API server they are refused.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
+
+use control::Durability;
 
 use super::state_writer;
 
@@ -84,14 +87,8 @@ fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(io::Error::other)
 }
 
-/// Replaces the file as a whole, durably.
 fn write(path: &Path, uid: &str) -> io::Result<()> {
-    use io::Write as _;
-    let aside = path.with_extension("new");
-    let mut file = fs::File::create(&aside)?;
-    writeln!(file, "{uid}")?;
-    file.sync_all()?;
-    fs::rename(aside, path)
+    control::replace_file(path, Durability::Synced, |out| writeln!(out, "{uid}"))
 }
 
 fn remove(path: &Path) {
