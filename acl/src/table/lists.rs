@@ -65,6 +65,9 @@ pub(super) trait Lists: Copy {
 
 /// Makes lists.
 pub(super) trait MakeLists {
+    /// Rules over one end that lists of elements may hold together, of a table of so many rules.
+    fn copies(&self, rules: usize) -> usize;
+
     /// Adds the list of these rules, which ascend, each with the number of its transport condition.
     fn list(&mut self, rules: &[(u32, u32)]) -> Result<ListId, TooMany>;
 }
@@ -279,6 +282,11 @@ impl<'a> RowsBuilder<'a> {
 }
 
 impl MakeLists for RowsBuilder<'_> {
+    // A longer list is no slower, and its row is often there already.
+    fn copies(&self, rules: usize) -> usize {
+        16 * rules + (1 << 16)
+    }
+
     fn list(&mut self, rules: &[(u32, u32)]) -> Result<ListId, TooMany> {
         if rules.is_empty() {
             return Ok(ListId::EMPTY);

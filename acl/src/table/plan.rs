@@ -170,7 +170,8 @@ impl Input {
         effective: &mut Effective<'_>,
         allowed: Allowed,
     ) -> Result<ByEnds, TooMany> {
-        let wide = [0, 1].map(|at| self.wide(at));
+        let room = lists.copies(self.rules.len());
+        let wide = [0, 1].map(|at| self.wide(at, room));
         let in_list = |rule: &&Numbered| match rule.ends {
             [EndId { kind: Kind::Any, .. }, EndId { kind: Kind::Any, .. }] => true,
             [end, EndId { kind: Kind::Any, .. }] => !wide[0].contains(&end),
@@ -242,9 +243,9 @@ impl Input {
         Ok((BothEnds::Tuples(Box::new(tuples)), fields))
     }
 
-    /// The ends of a field whose rules over it alone would be copied to so many elements that they
-    /// are better off in tuples.
-    fn wide(&self, at: usize) -> HashSet<EndId, RandomState> {
+    /// The widest ends of a field, whose rules over it alone are better off in tuples: the lists of
+    /// elements hold no more than `room` rules without them.
+    fn wide(&self, at: usize, room: usize) -> HashSet<EndId, RandomState> {
         let ends = &self.ends[at];
         let mut copies = Vec::new();
         for kind in [Kind::Net, Kind::Set] {
@@ -262,10 +263,9 @@ impl Input {
             }));
         }
         let mut total: u64 = copies.iter().map(|(copies, _)| copies).sum();
-        let room = 16 * self.rules.len() as u64 + (1 << 16);
         copies.sort_unstable();
         let mut wide = HashSet::default();
-        while total > room
+        while total > room as u64
             && let Some((copies, end)) = copies.pop()
         {
             total -= copies;

@@ -246,6 +246,32 @@ fn many_ranges_are_cut() {
     }
 }
 
+/// The list of a wide network is cut once, not again for each element inside it.
+#[test]
+fn lists_of_wide_networks_are_not_copied() {
+    let host = |number: u32| {
+        let address = std::net::Ipv4Addr::from(0x0a00_0000 | number);
+        End::Net(ipnet::Ipv4Net::from(address).into())
+    };
+    let ports = |number: u32| PortRange { first: number as u16, last: (number * 7) as u16 };
+    let of_wide = |number: u32| {
+        let rule = Rule::new(Action::Deny, "").source(End::Net("10.0.0.0/8".parse().unwrap()));
+        rule.protocol(17).destination_ports(ports(number))
+    };
+    let of_host = |number: u32| {
+        let rule = Rule::new(Action::Permit, "").source(host(number));
+        rule.protocol(6).destination_ports(ports(number))
+    };
+    let rules: Arc<[Rule]> = (1..3000).map(of_host).chain((1..30).map(of_wide)).collect();
+    let table = Table::compile(Arc::clone(&rules), &Arc::new(AddressMap::default()));
+    let report = table.report();
+    assert_eq!(report.transport_classes, None);
+    assert!(report.bytes <= 64 * rules.len(), "{report}");
+    let keys: Vec<Key> = keys_of(&rules).into_iter().step_by(11).collect();
+    let inside = |protocol| keys.iter().map(move |key| Key { protocol, ..*key });
+    check(&table, &inside(6).chain(inside(17)).collect::<Vec<_>>());
+}
+
 /// Cells of 16 bits do not hold all of these rules.
 #[test]
 fn tells_many_rules_apart() {

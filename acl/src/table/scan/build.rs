@@ -337,6 +337,11 @@ fn entry(rule: u32, demand: &Transport) -> [u16; COLUMNS] {
 }
 
 impl MakeLists for ScansBuilder<'_> {
+    // Each long list is cut for itself.
+    fn copies(&self, rules: usize) -> usize {
+        2 * rules + (1 << 12)
+    }
+
     fn list(&mut self, rules: &[Numbered]) -> Result<ListId, TooMany> {
         let made = self.node(rules, self.all, COPIES * rules.len());
         self.scans.loads = self.scans.loads.max(made.loads);
