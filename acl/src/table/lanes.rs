@@ -12,9 +12,9 @@
 
 #![allow(unsafe_code)]
 
-use super::lists::{ListId, NONE, Rows};
+use super::decide::Decider;
+use super::lists::{ListId, NONE};
 use super::plan::{BothEnds, ByEnds, Decide, Parts};
-use super::transport::TransportClasses;
 use super::tuples::Vector;
 use crate::Key;
 use crate::simd::lanes::{IN_FLIGHT, LANES, Lanes, STEPS, splat, store, store_some};
@@ -24,11 +24,16 @@ use crate::simd::{Form, form};
 /// the processor or the structures have no such form.
 #[inline]
 pub(super) fn look_up(parts: &Parts, keys: &[Key], found: &mut [u32]) -> bool {
-    let Decide::Rows(of, rows) = &parts.lists else { return false };
+    let decider = match (&parts.lists, &parts.ends.both) {
+        (Decide::Rows(of, rows), _) => Decider::Rows(of, rows),
+        // What is decided key by key gains from lanes only where pairs are looked up.
+        (Decide::Scans(_), BothEnds::Nothing) => return false,
+        (Decide::Scans(scans), _) => Decider::Scans(scans, keys),
+    };
     let can = form() == Form::Avx512 && parts.ends.is_alike();
     if can {
         // SAFETY: the processor has the features that the function is compiled for.
-        unsafe { parts.ends.lookup_lanes(of, rows, keys, found) };
+        unsafe { parts.ends.lookup_lanes(decider, keys, found) };
     }
     can
 }
@@ -37,15 +42,15 @@ const NOTHING: [[u32; LANES]; STEPS] = [[0; LANES]; STEPS];
 
 impl ByEnds {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,popcnt")]
-    fn lookup_lanes(&self, of: &TransportClasses, rows: &Rows, keys: &[Key], found: &mut [u32]) {
+    fn lookup_lanes(&self, decider: Decider<'_>, keys: &[Key], found: &mut [u32]) {
         if self.fields.iter().all(|field| field.nets.is_none()) {
-            return self.decide_each(of, rows, keys, [&[]; 2], found);
+            return self.decide_each(decider, keys, [&[]; 2], found);
         }
         let mut nets = [NOTHING; 2];
         for (at, (field, nets)) in self.fields.iter().zip(&mut nets).enumerate() {
             field.find_nets(at, keys, &mut nets.as_flattened_mut()[..keys.len()]);
         }
-        self.decide_each(of, rows, keys, nets.each_ref().map(|nets| &nets[..]), found);
+        self.decide_each(decider, keys, nets.each_ref().map(|nets| &nets[..]), found);
     }
 
     /// Takes the lists of all keys, whose networks have these records, and probes tuples.
@@ -53,8 +58,7 @@ impl ByEnds {
     #[target_feature(enable = "avx512f,avx512vl,popcnt")]
     fn decide_each(
         &self,
-        of: &TransportClasses,
-        rows: &Rows,
+        decider: Decider<'_>,
         keys: &[Key],
         nets: [&[[u32; LANES]]; 2],
         found: &mut [u32],
@@ -66,11 +70,11 @@ impl ByEnds {
                 let left = &keys[step * LANES..];
                 let nets = nets.map(|nets| nets.get(step..).unwrap_or_default());
                 let best = &mut best[step * LANES..];
-                let vector = vector.as_deref_mut().map(|vector| (vector, step));
+                let vector = vector.as_deref_mut();
                 step += if steps - step < IN_FLIGHT {
-                    self.decide_lanes::<1>(of, rows, left, nets, best, vector)
+                    self.decide_lanes::<1>(decider, left, step, nets, best, vector)
                 } else {
-                    self.decide_lanes::<IN_FLIGHT>(of, rows, left, nets, best, vector)
+                    self.decide_lanes::<IN_FLIGHT>(decider, left, step, nets, best, vector)
                 };
             }
         };
@@ -78,38 +82,38 @@ impl ByEnds {
         let mut vector = Vector { records: [NOTHING; 2], classes: NOTHING };
         let mut best = NOTHING;
         decide(best.as_flattened_mut(), Some(&mut vector));
-        tuples.probe_lanes(&self.fields, rows, steps, &vector, &mut best);
+        tuples.probe_lanes(&self.fields, decider, steps, &vector, &mut best);
         found.copy_from_slice(&best.as_flattened()[..found.len()]);
     }
 
-    /// Takes the lists of so many steps of keys; notes what is known of them in the vector, from a step on.
+    /// Takes the lists of so many steps of keys, from a step on; notes what is known of them in the vector.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     fn decide_lanes<const N: usize>(
         &self,
-        of: &TransportClasses,
-        rows: &Rows,
+        decider: Decider<'_>,
         keys: &[Key],
+        step: usize,
         nets: [&[[u32; LANES]]; 2],
         found: &mut [u32],
-        vector: Option<(&mut Vector, usize)>,
+        vector: Option<&mut Vector>,
     ) -> usize {
-        let classes: [Lanes; N] = of.classes_lanes(keys);
+        let classes: [Lanes; N] = decider.classes_lanes(keys, step * LANES);
         let records: [[Lanes; N]; 2] =
             [0, 1].map(|at: usize| self.fields[at].records_lanes(at, keys, nets[at]));
         let mut best = [splat(NONE); N];
         let is_crossed = matches!(self.both, BothEnds::Crossed(_));
         let mut pairs = [[splat(0); N]; 2];
         for (at, (field, records)) in self.fields.iter().zip(&records).enumerate() {
-            let (lists, of_pairs) = field.known_lanes(records, rows.plain, is_crossed);
+            let (lists, of_pairs) = field.known_lanes(records, decider.is_plain(), is_crossed);
             pairs[at] = of_pairs;
             if field.has_lists.contains(&true) {
-                rows.first_lanes(lists, &classes, &mut best);
+                decider.first_lanes(lists, &classes, &mut best);
             }
         }
         if self.any != ListId::EMPTY {
             let any = [splat(self.any.rules), splat(self.any.cells)];
-            rows.first_lanes([any; N], &classes, &mut best);
+            decider.first_lanes([any; N], &classes, &mut best);
         }
         if let BothEnds::Crossed(crossed) = &self.both {
             for (number, layer) in crossed.layers.iter().enumerate() {
@@ -119,13 +123,13 @@ impl ByEnds {
                         pairs[1][at] = self.fields[1].class_lanes(records[1][at], number);
                     }
                 }
-                rows.first_lanes(layer.lists_lanes(pairs), &classes, &mut best);
+                decider.first_lanes(layer.lists_lanes(pairs), &classes, &mut best);
             }
         }
         for (found, best) in found.chunks_mut(LANES).zip(best) {
             store_some(found, best);
         }
-        if let Some((vector, step)) = vector {
+        if let Some(vector) = vector {
             for at in 0..N {
                 store(&mut vector.classes[step + at], classes[at]);
                 store(&mut vector.records[0][step + at], records[0][at]);

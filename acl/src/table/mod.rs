@@ -9,6 +9,8 @@
 
 mod bits;
 mod crossed;
+#[cfg(target_arch = "x86_64")]
+mod decide;
 mod ends;
 mod field;
 #[cfg(target_arch = "x86_64")]

@@ -10,8 +10,9 @@ use std::arch::x86_64::{
 use super::Tuples;
 use crate::simd::VECTOR;
 use crate::simd::lanes::{IN_FLIGHT, LANES, STEPS, load, multiples, plus, splat, store, words};
+use crate::table::decide::Decider;
 use crate::table::field::Field;
-use crate::table::lists::{NONE, Rows};
+use crate::table::lists::NONE;
 
 /// Places of keys in a vector, and room behind the last of them for a register.
 type Places = [u32; VECTOR + LANES];
@@ -31,7 +32,7 @@ impl Tuples {
     pub(in crate::table) fn probe_lanes(
         &self,
         fields: &[Field; 2],
-        rows: &Rows,
+        decider: Decider<'_>,
         steps: usize,
         Vector { records: [sources, destinations], classes }: &Vector,
         best: &mut [[u32; LANES]; STEPS],
@@ -47,7 +48,7 @@ impl Tuples {
         let probe = Probe {
             tuples: self,
             fields,
-            rows,
+            decider,
             records: [sources.as_flattened(), destinations.as_flattened()],
             classes: classes.as_flattened(),
         };
@@ -100,7 +101,7 @@ impl Tuples {
 struct Probe<'a> {
     tuples: &'a Tuples,
     fields: &'a [Field; 2],
-    rows: &'a Rows,
+    decider: Decider<'a>,
     records: [&'a [u32]; 2],
     classes: &'a [u32],
 }
@@ -137,7 +138,7 @@ impl Probe<'_> {
             *list = cells.list_lanes(list[0], *pair.0, *pair.1);
         }
         let mut first = [splat(NONE); N];
-        self.rows.first_lanes(lists, &classes, &mut first);
+        self.decider.first_lanes(lists, &classes, &mut first);
         let mut found = [[NONE; LANES]; N];
         found.iter_mut().zip(first).for_each(|(found, first)| store(found, first));
         let places = places.as_flattened().iter().take(count);
