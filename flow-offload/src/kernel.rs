@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::PortId;
+use dataplane::bpf::{Counts, Map, Object};
 use dataplane::port::Port;
 use dataplane::port::af_xdp::{UplinkFilter, UplinkMaps};
 
@@ -16,10 +17,10 @@ use crate::layout::{
     COUNTERS, FORWARDED, FORWARDED_BYTES, FlowEntry, FlowKey, GUARD_PORTS, NO_PORT, OVER_SHARE,
     PORTS, PortShare, PuntedPort, Reason, Settings,
 };
-use crate::map::Map;
-use crate::object::Object;
 use crate::progress::{Progress, PuntQueue};
 use crate::{Error, lock, tcx};
+
+static FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/flow.bpf.o"));
 
 /// The loaded programs with their maps.
 pub struct Kernel {
@@ -35,7 +36,7 @@ pub struct Kernel {
     ports: Map<u32, PuntedPort>,
     shares: Map<u32, PortShare>,
     settings: Map<u32, Settings>,
-    counters: Map<u32, u64>,
+    counters: Counts,
     progress: Arc<Progress>,
     handshakes: Arc<Handshakes>,
     ingress: Ingress,
@@ -115,29 +116,35 @@ impl Kernel {
     /// # Errors
     /// If the kernel refuses them.
     pub fn load(entries: u32) -> Result<Self, Error> {
-        let object = Object::load(entries)?;
-        let this = Self {
-            from_pod: object.program(c"from_pod")?,
-            from_switch: object.program(c"from_switch")?,
-            from_uplink: object.program(c"from_uplink")?,
-            to_uplink: object.program(c"to_uplink")?,
-            from_host: object.program(c"from_host")?,
-            uplink_maps: Mutex::new(UplinkMaps::find(|name| object.descriptor(name))?),
-            flows: object.map(c"flows")?,
-            generations: object.map(c"generations")?,
-            interfaces: object.map(c"interfaces")?,
-            ports: object.map(c"ports")?,
-            shares: object.map(c"shares")?,
-            settings: object.map(c"settings")?,
-            counters: object.map(c"counters")?,
-            progress: Progress::of(object.descriptor(c"progress")?)?,
-            handshakes: Arc::default(),
-            ingress: Ingress::open()?,
-            punt: AtomicU32::new(0),
-            uplink: Mutex::default(),
-            host: AtomicU32::new(0),
-            _object: object,
+        let failed = |cause| Error::new("load the programs of flow offload", cause);
+        let object = Object::load(FILE, &[(c"flows", entries)]).map_err(failed)?;
+        let progress = Progress::of(object.descriptor(c"progress").map_err(failed)?)?;
+        let ingress = Ingress::open()?;
+        let find = || {
+            Ok(Self {
+                from_pod: object.program(c"from_pod")?,
+                from_switch: object.program(c"from_switch")?,
+                from_uplink: object.program(c"from_uplink")?,
+                to_uplink: object.program(c"to_uplink")?,
+                from_host: object.program(c"from_host")?,
+                uplink_maps: Mutex::new(UplinkMaps::find(&object)?),
+                flows: object.map(c"flows")?,
+                generations: object.map(c"generations")?,
+                interfaces: object.map(c"interfaces")?,
+                ports: object.map(c"ports")?,
+                shares: object.map(c"shares")?,
+                settings: object.map(c"settings")?,
+                counters: object.counts(c"counters")?,
+                progress,
+                handshakes: Arc::default(),
+                ingress,
+                punt: AtomicU32::new(0),
+                uplink: Mutex::default(),
+                host: AtomicU32::new(0),
+                _object: object,
+            })
         };
+        let this = find().map_err(failed)?;
         for program in [this.from_pod, this.from_switch, this.from_uplink, this.to_uplink] {
             tcx::note(program).map_err(|cause| Error::new("read a program's number", cause))?;
         }

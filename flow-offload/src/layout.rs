@@ -5,7 +5,7 @@ use acl::Address;
 use dataplane::wire::vxlan::Vxlan;
 use dataplane::wire::{Flow, Mac};
 
-use crate::map::Plain;
+use dataplane::bpf::Plain;
 
 /// Ports of the switch, by number: `PORTS`.
 pub const PORTS: u16 = 32_768;

@@ -38,8 +38,6 @@ mod ingress;
 mod installed;
 mod kernel;
 pub mod layout;
-mod map;
-mod object;
 mod offload;
 mod places;
 mod progress;

@@ -4,8 +4,8 @@
 
 use libbpf_sys as sys;
 
-use crate::map::result;
 use crate::{Error, Kernel};
+use dataplane::bpf::result;
 
 /// Where a program is run; see [`Kernel::run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_sys as sys;
 
-use crate::map::result;
+use dataplane::bpf::result;
 
 /// `BPF_F_BEFORE` and `BPF_F_AFTER` of linux/bpf.h: without another program, the first and the last.
 const BEFORE: u32 = 1 << 3;

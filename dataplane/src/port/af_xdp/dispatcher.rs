@@ -4,16 +4,16 @@
 //! takes ten to fifty milliseconds with the lock of every interface change held. So one program is
 //! loaded once, and attached to each interface.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::AfXdpError;
-use super::map::{self, Plain};
 use super::program::{Attached, Fallback, Program, everything};
 use super::socket::Socket;
+use crate::bpf::{Map, Plain};
 
 /// A queue of an interface: the key of the program's map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 struct Queue {
     interface: u32,
@@ -29,7 +29,7 @@ const SLOTS: u32 = 16_384;
 /// The program of interfaces with one fallback.
 pub(super) struct Dispatcher {
     program: Program,
-    slots: RawFd,
+    slots: Map<Queue, u32>,
     /// Freed slot numbers, and the first unused one.
     free: Mutex<(Vec<u32>, u32)>,
 }
@@ -37,7 +37,10 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     pub(super) fn open(fallback: Fallback) -> Result<Arc<Self>, AfXdpError> {
         let program = Program::load(&everything(fallback))?;
-        let slots = program.map_named(c"slots")?;
+        let slots = program
+            .object()
+            .map(c"slots")
+            .map_err(|cause| AfXdpError::new("load the XDP program", cause))?;
         Ok(Arc::new(Self { program, slots, free: Mutex::default() }))
     }
 
@@ -60,7 +63,8 @@ impl Dispatcher {
         let queue = Queue { interface, number };
         let slot = XskMapSlot { dispatcher: Arc::clone(self), queue, number: slot };
         self.program.serve(slot.number, socket.as_fd().as_raw_fd())?;
-        map::put(self.slots, &slot.queue, &slot.number)
+        self.slots
+            .put(&slot.queue, &slot.number)
             .map_err(|cause| AfXdpError::new("enter a queue in its map", cause))?;
         Ok(slot)
     }
@@ -86,10 +90,10 @@ pub(super) struct XskMapSlot {
 impl Drop for XskMapSlot {
     fn drop(&mut self) {
         // The queue may have another slot by now.
-        let is_ours = map::get::<_, u32>(self.dispatcher.slots, &self.queue) == Some(self.number);
+        let is_ours = self.dispatcher.slots.get(&self.queue) == Some(self.number);
         if is_ours {
             // An entry that cannot be removed names a slot without a socket.
-            let _ = map::remove(self.dispatcher.slots, &self.queue);
+            let _ = self.dispatcher.slots.remove(&self.queue);
         }
         let mut free = self.dispatcher.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.0.push(self.number);

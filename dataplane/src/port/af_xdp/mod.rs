@@ -14,7 +14,6 @@
 #![allow(unsafe_code, reason = "rings and memory are shared with the kernel")]
 
 mod dispatcher;
-mod map;
 mod posted;
 mod program;
 mod queue;

@@ -5,12 +5,12 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libbpf_sys as sys;
 
-use super::{AfXdpError, map};
+use super::AfXdpError;
+use crate::bpf::{Map, Object, result};
 
 /// Treatment of frames without a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,35 +70,24 @@ const OURS: [&CStr; 3] = [c"else_drop", c"else_pass", c"uplink"];
 
 /// A loaded program with its maps. The program itself lives as long as it is attached.
 pub(super) struct Program {
-    object: NonNull<sys::bpf_object>,
     program: RawFd,
-    sockets: RawFd,
+    sockets: Map<u32, u32>,
+    object: Object,
 }
-
-// SAFETY: the object is used through `&self` only to read descriptors, and closed once.
-unsafe impl Send for Program {}
-// SAFETY: as above; reading a loaded object changes nothing in it.
-unsafe impl Sync for Program {}
 
 impl Program {
     pub(super) fn load(source: &Source) -> Result<Self, AfXdpError> {
-        let bytes = source.object;
-        // SAFETY: the object file is a static slice; libbpf copies what it needs.
-        let object = unsafe {
-            sys::bpf_object__open_mem(bytes.as_ptr().cast(), bytes.len() as _, std::ptr::null())
+        let load = || {
+            let object = Object::load(source.object, &[])?;
+            let (program, sockets) = (object.program(source.program)?, object.map(c"sockets")?);
+            Ok(Self { program, sockets, object })
         };
-        let object = NonNull::new(object)
-            .ok_or_else(|| AfXdpError::last("open the XDP program's object"))?;
-        let mut loaded = Self { object, program: -1, sockets: -1 };
-        // SAFETY: the object was opened above and is closed by `drop`.
-        let error = unsafe { sys::bpf_object__load(object.as_ptr()) };
-        if error != 0 {
-            let cause = io::Error::from_raw_os_error(-error);
-            return Err(AfXdpError::new("load the XDP program", cause));
-        }
-        loaded.program = loaded.program_named(source.program)?;
-        loaded.sockets = loaded.map_named(c"sockets")?;
-        Ok(loaded)
+        load().map_err(|cause| AfXdpError::new("load the XDP program", cause))
+    }
+
+    /// The program's object file, for as long as `self` is there.
+    pub(super) fn object(&self) -> &Object {
+        &self.object
     }
 
     /// Attaches the program in place of any other, in the driver if that is possible.
@@ -107,7 +96,7 @@ impl Program {
             // SAFETY: takes plain numbers; the descriptor is open for as long as `self`.
             let error =
                 unsafe { sys::bpf_xdp_attach(index as i32, self.program, flags, std::ptr::null()) };
-            if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-error)) }
+            result(error)
         };
         let mode = match attach(DRIVER_MODE) {
             Ok(()) => Attached::Native,
@@ -121,42 +110,9 @@ impl Program {
 
     /// Sends the frames of a queue to a socket.
     pub(super) fn serve(&self, queue: u32, socket: RawFd) -> Result<(), AfXdpError> {
-        map::put(self.sockets, &queue, &(socket as u32))
+        self.sockets
+            .put(&queue, &(socket as u32))
             .map_err(|cause| AfXdpError::new("enter a socket in its map", cause))
-    }
-
-    fn program_named(&self, name: &CStr) -> Result<RawFd, AfXdpError> {
-        // SAFETY: the object is open and the name a C string.
-        let found = unsafe {
-            let program =
-                sys::bpf_object__find_program_by_name(self.object.as_ptr(), name.as_ptr());
-            if program.is_null() { -1 } else { sys::bpf_program__fd(program) }
-        };
-        (found >= 0).then_some(found).ok_or_else(|| missing(name))
-    }
-
-    /// The descriptor of one of the object's maps; open for as long as `self` is.
-    pub(super) fn map_named(&self, name: &CStr) -> Result<RawFd, AfXdpError> {
-        // SAFETY: the object is open and the name a C string.
-        let found = unsafe {
-            let map = sys::bpf_object__find_map_by_name(self.object.as_ptr(), name.as_ptr());
-            if map.is_null() { -1 } else { sys::bpf_map__fd(map) }
-        };
-        (found >= 0).then_some(found).ok_or_else(|| missing(name))
-    }
-}
-
-fn missing(name: &CStr) -> AfXdpError {
-    AfXdpError::new(
-        format!("find {} in the XDP program's object", name.to_string_lossy()),
-        io::ErrorKind::NotFound.into(),
-    )
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: opened in `load`, closed once. An attached program stays with the kernel.
-        unsafe { sys::bpf_object__close(self.object.as_ptr()) };
     }
 }
 

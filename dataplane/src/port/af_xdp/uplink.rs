@@ -12,19 +12,18 @@
 //! kernel would answer with resets. The next switch replaces it without a restart of the driver.
 
 use std::collections::BTreeSet;
-use std::ffi::CStr;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use ipnet::IpNet;
 
-use super::map::{self, KeySet, Plain};
 use super::program::{self, Program, UPLINK};
 use super::queue::AfXdpPort;
 use super::socket::Socket;
 use super::umem::{Umem, index_of};
 use super::{AfXdpError, XdpMode};
+use crate::bpf::{KeySet, Map, Object, Plain};
 
 /// The packets that the switch takes from an uplink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,7 +65,7 @@ pub struct Uplink {
 
 /// The maps of a program that recognises the switch's packets (`bpf/uplink.h`).
 pub struct UplinkMaps {
-    settings: RawFd,
+    settings: Map<u32, Settings>,
     node_addresses: KeySet<Key>,
     pod_networks: KeySet<Network>,
     services: KeySet<Service>,
@@ -93,6 +92,8 @@ impl Umem {
             ));
         }
         let program = Program::load(&UPLINK)?;
+        let maps = UplinkMaps::find(program.object())
+            .map_err(|cause| AfXdpError::new("load the XDP program", cause))?;
         let attached = program.attach(interface, index)?;
         let own = self.bind_own(index);
         let mode = XdpMode { attached, zero_copy: own.is_some() };
@@ -104,13 +105,8 @@ impl Umem {
             // It would only pass everything; the first error is returned.
             let _ = program::detach(interface, index);
         })?;
-        let uplink = Uplink {
-            interface: interface.to_owned(),
-            index,
-            mode,
-            maps: UplinkMaps::find(|name| program.map_named(name))?,
-            _program: program,
-        };
+        let uplink =
+            Uplink { interface: interface.to_owned(), index, mode, maps, _program: program };
         Ok((uplink, ports))
     }
 }
@@ -137,17 +133,16 @@ impl Uplink {
 }
 
 impl UplinkMaps {
-    /// Finds the maps by their names; `map` returns a descriptor that stays open for as long as the
-    /// maps are used.
+    /// Finds the maps by their names; they are usable for as long as `object` is there.
     ///
     /// # Errors
-    /// If `map` finds one of them not.
-    pub fn find<E>(map: impl Fn(&CStr) -> Result<RawFd, E>) -> Result<Self, E> {
+    /// If one of them is not there.
+    pub fn find(object: &Object) -> io::Result<Self> {
         Ok(Self {
-            settings: map(c"uplink_settings")?,
-            node_addresses: KeySet::new(map(c"node_addresses")?),
-            pod_networks: KeySet::new(map(c"pod_networks")?),
-            services: KeySet::new(map(c"services")?),
+            settings: object.map(c"uplink_settings")?,
+            node_addresses: KeySet::new(object.map(c"node_addresses")?),
+            pod_networks: KeySet::new(object.map(c"pod_networks")?),
+            services: KeySet::new(object.map(c"services")?),
         })
     }
 
@@ -170,7 +165,7 @@ impl UplinkMaps {
         let addresses = filter.node_addresses.iter().map(|address| Key::of(*address));
         let networks = filter.pod_networks.iter().map(Network::of);
         let services = filter.services.iter().map(Service::of);
-        map::put(self.settings, &0_u32, &settings).map_err(failed("the ports"))?;
+        self.settings.put(&0, &settings).map_err(failed("the ports"))?;
         self.node_addresses.set(addresses.collect()).map_err(failed("the node addresses"))?;
         self.pod_networks.set(networks.collect()).map_err(failed("the pod networks"))?;
         self.services.set(services.collect()).map_err(failed("the services"))
@@ -179,7 +174,7 @@ impl UplinkMaps {
 
 /// `struct uplink_settings` of the program; ports in host byte order.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Settings {
     vxlan_port: u16,
     masquerade_first: u16,
@@ -189,12 +184,12 @@ struct Settings {
 
 /// `struct address`: an IPv6 address, or an IPv4 address mapped to one.
 #[repr(transparent)]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Key([u8; 16]);
 
 /// `struct network`; the length in host byte order.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Network {
     length: u32,
     address: Key,
@@ -202,7 +197,7 @@ struct Network {
 
 /// `struct service`; the port in the order of the wire.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Service {
     address: Key,
     port: [u8; 2],

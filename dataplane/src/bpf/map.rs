@@ -1,26 +1,33 @@
-//! Maps of the programs, by their types.
+//! Maps of programs, by their types, and sets of keys that are kept equal to what is wanted.
 
 #![allow(unsafe_code, reason = "system calls with memory that the kernel fills")]
 
+use std::collections::BTreeSet;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::RawFd;
 
 use libbpf_sys as sys;
 
+use super::result;
+
 /// Keys and values: plain bytes without padding, laid out as the program declares them.
 ///
 /// # Safety
 /// Every byte of a value is initialised, and every pattern of bytes is a value.
-pub(crate) unsafe trait Plain: Copy + Default {}
+pub unsafe trait Plain: Copy + Default {}
 
 // SAFETY: numbers have no padding.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for u64 {}
 
-/// A map with keys `K` and values `V`; its descriptor is open for as long as the object is.
-pub(crate) struct Map<K, V> {
+/// A map with keys `K` and values `V`, as [`Object::map`](super::Object::map) finds it; its descriptor
+/// is open for as long as the object is.
+#[derive(Debug)]
+pub struct Map<K, V> {
     descriptor: RawFd,
     types: PhantomData<fn(K) -> V>,
 }
@@ -29,12 +36,16 @@ pub(crate) struct Map<K, V> {
 const BATCH: usize = 1024;
 
 impl<K: Plain, V: Plain> Map<K, V> {
-    pub(crate) fn new(descriptor: RawFd) -> Self {
+    /// A map whose keys and values are of these sizes, one value to a key.
+    pub(super) fn new(descriptor: RawFd) -> Self {
         Self { descriptor, types: PhantomData }
     }
 
     /// Enters a value in place of any other.
-    pub(crate) fn put(&self, key: &K, value: &V) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// As the kernel says: the map may be full.
+    pub fn put(&self, key: &K, value: &V) -> io::Result<()> {
         // SAFETY: both are of the sizes that the map declares, and outlive the call.
         let error = unsafe {
             let (key, value) = (std::ptr::from_ref(key), std::ptr::from_ref(value));
@@ -44,7 +55,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 
     /// The value of a key, if there is one.
-    pub(crate) fn get(&self, key: &K) -> Option<V> {
+    pub fn get(&self, key: &K) -> Option<V> {
         let mut value = V::default();
         // SAFETY: both are of the sizes that the map declares, and outlive the call.
         let error = unsafe {
@@ -55,7 +66,10 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 
     /// Removes an entry; one that is not there is removed already.
-    pub(crate) fn remove(&self, key: &K) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub fn remove(&self, key: &K) -> io::Result<()> {
         // SAFETY: the key is of the size that the map declares, and outlives the call.
         let error =
             unsafe { sys::bpf_map_delete_elem(self.descriptor, std::ptr::from_ref(key).cast()) };
@@ -66,7 +80,10 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 
     /// Removes an entry and returns it; `None` if it is not there.
-    pub(crate) fn take(&self, key: &K) -> io::Result<Option<V>> {
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub fn take(&self, key: &K) -> io::Result<Option<V>> {
         let mut value = V::default();
         // SAFETY: both are of the sizes that the map declares, and outlive the call.
         let error = unsafe {
@@ -81,7 +98,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 
     /// Enters many values; how many got in before the map was full.
-    pub(crate) fn put_all(&self, keys: &[K], values: &[V]) -> usize {
+    pub fn put_all(&self, keys: &[K], values: &[V]) -> usize {
         let most = keys.len().min(values.len());
         let mut done = 0;
         while done < most {
@@ -102,16 +119,19 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 
     /// Calls `each` with all entries, as a picture taken while they change.
-    pub(crate) fn for_each(&self, mut each: impl FnMut(&K, &V)) -> io::Result<()> {
-        // A hash's buckets are read whole; the token is the number of the next one.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub fn for_each(&self, mut each: impl FnMut(&K, &V)) -> io::Result<()> {
+        // A hash's buckets are read whole; the token is the number of the next one, or the last key.
         let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
-        let mut token = 0_u32;
+        let mut token = (0_u32, K::default());
         let mut first = true;
         loop {
             let mut count = keys.len() as u32;
-            let mut next = 0_u32;
-            // SAFETY: the arrays have room for `count` entries; the tokens are of the size that
-            // hash maps use. All outlive the call.
+            let mut next = (0_u32, K::default());
+            // SAFETY: the arrays have room for `count` entries; the tokens have room for a number and
+            // for a key, whichever the kind of map uses. All outlive the call.
             let error = unsafe {
                 let from = if first { std::ptr::null_mut() } else { &raw mut token };
                 let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
@@ -146,16 +166,59 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 }
 
-impl Map<u32, u64> {
-    /// The values of all processors together, where each has its own.
-    pub(crate) fn sum(&self, key: u32) -> u64 {
+/// An array of counters; each processor has its own of each.
+#[derive(Debug)]
+pub struct Counts(RawFd);
+
+impl Counts {
+    /// An array of 64-bit numbers, one for each processor.
+    pub(super) fn new(descriptor: RawFd) -> Self {
+        Self(descriptor)
+    }
+
+    /// A counter, of all processors together.
+    pub fn sum(&self, key: u32) -> u64 {
         let mut values = vec![0_u64; processors()];
         // SAFETY: the kernel writes a value for each possible processor.
         let error = unsafe {
             let key = std::ptr::from_ref(&key).cast();
-            sys::bpf_map_lookup_elem(self.descriptor, key, values.as_mut_ptr().cast())
+            sys::bpf_map_lookup_elem(self.0, key, values.as_mut_ptr().cast())
         };
         if error == 0 { values.iter().sum() } else { 0 }
+    }
+}
+
+/// A map whose keys are a set.
+#[derive(Debug)]
+pub struct KeySet<K> {
+    map: Map<K, u8>,
+    keys: BTreeSet<K>,
+}
+
+impl<K: Plain + Ord> KeySet<K> {
+    /// The set of an empty map.
+    pub fn new(map: Map<K, u8>) -> Self {
+        Self { map, keys: BTreeSet::new() }
+    }
+
+    /// Makes the map hold exactly these keys; others that stay are not touched. After an error
+    /// the next call goes on from what is there.
+    ///
+    /// # Errors
+    /// As the kernel says: the map may be full.
+    pub fn set(&mut self, wanted: BTreeSet<K>) -> io::Result<()> {
+        let surplus: Vec<K> = self.keys.difference(&wanted).copied().collect();
+        for key in surplus {
+            self.map.remove(&key)?;
+            self.keys.remove(&key);
+        }
+        for key in wanted {
+            if !self.keys.contains(&key) {
+                self.map.put(&key, &1)?;
+                self.keys.insert(key);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -163,8 +226,4 @@ fn processors() -> usize {
     // SAFETY: takes nothing.
     let count = unsafe { sys::libbpf_num_possible_cpus() };
     usize::try_from(count).unwrap_or(1).max(1)
-}
-
-pub(crate) fn result(error: i32) -> io::Result<()> {
-    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-error)) }
 }
