@@ -70,35 +70,40 @@ impl Cells {
         };
         // Entries by bucket, the fullest buckets first.
         let mut ends = vec![0_u32; buckets + 1];
-        entries.iter().for_each(|(key, _)| ends[(hash(*key)[0] >> shift) as usize + 1] += 1);
+        let bucket_of = |hash: [u32; 2]| (hash[0] >> shift) as usize;
+        entries.iter().for_each(|(key, _)| ends[bucket_of(hash(*key)) + 1] += 1);
         let largest = ends.iter().copied().max().unwrap_or(0);
         (1..=buckets).for_each(|bucket| ends[bucket] += ends[bucket - 1]);
         let mut at = ends.clone();
-        let mut sorted = vec![0_u32; entries.len()];
+        let mut sorted = vec![([0; 2], 0_u32); entries.len()];
         for (number, (key, _)) in (0..).zip(entries) {
-            let place = &mut at[(hash(*key)[0] >> shift) as usize];
-            sorted[*place as usize] = number;
+            let hash = hash(*key);
+            let place = &mut at[bucket_of(hash)];
+            sorted[*place as usize] = (hash, number);
             *place += 1;
         }
         let mut by_size = vec![Vec::new(); largest as usize + 1];
         for bucket in 0..buckets {
             by_size[(ends[bucket + 1] - ends[bucket]) as usize].push(bucket);
         }
+        // A bit for each slot, which stay in the cache where cells do not.
+        let mut taken = vec![0_u64; slots.div_ceil(64)];
         for bucket in by_size.into_iter().skip(1).rev().flatten() {
             let here = &sorted[ends[bucket] as usize..ends[bucket + 1] as usize];
             let displacement = (0..=u16::MAX).find(|displacement| {
-                let slot = |n: &u32| cells.slot(hash(entries[*n as usize].0), *displacement);
-                here.iter().enumerate().all(|(at, n)| {
-                    let slot_of = slot(n);
-                    cells.cells[slot_of].key == FREE
-                        && here[..at].iter().all(|other| slot(other) != slot_of)
+                let slot = |hash: [u32; 2]| cells.slot(hash, *displacement);
+                here.iter().enumerate().all(|(at, (hash, _))| {
+                    let slot_of = slot(*hash);
+                    taken[slot_of / 64] >> (slot_of % 64) & 1 == 0
+                        && here[..at].iter().all(|(other, _)| slot(*other) != slot_of)
                 })
             })?;
             cells.displacements[bucket] = displacement;
-            for n in here {
-                let (key, list) = entries[*n as usize];
-                let slot = cells.slot(hash(key), displacement);
+            for (hash, number) in here {
+                let slot = cells.slot(*hash, displacement);
+                let (key, list) = entries[*number as usize];
                 cells.cells[slot] = Cell { key, list };
+                taken[slot / 64] |= 1 << (slot % 64);
             }
         }
         Some(cells)
