@@ -17,6 +17,9 @@ const ENTRIES_EACH: [u64; 4] = [4, 16, 64, 256];
 const ENTRIES_MORE: u64 = 2048;
 /// Entries of a tuple beyond which no more than sixteen for each rule are granted.
 const ENTRIES_MOST: u64 = 1 << 22;
+/// Entries over all tuples for each rule, and beyond: these take most of the time to compile.
+const ENTRIES_OF_ALL: u64 = 128;
+const ENTRIES_OF_ALL_MORE: u64 = 1 << 22;
 
 /// The pairs of ends of some rules, each with so many rules.
 pub(super) type Pair = ([EndId; 2], u32);
@@ -27,13 +30,16 @@ pub(super) fn merge(pairs: &[Pair], fields: &[Ends; 2], most: usize) -> Vec<Vec<
     for each in ENTRIES_EACH {
         tuples.clear();
         let mut left = 0;
+        let rules: u64 = pairs.iter().map(|(_, rules)| u64::from(*rules)).sum();
+        let mut room = ENTRIES_OF_ALL * rules + ENTRIES_OF_ALL_MORE;
         for source in [Kind::Net, Kind::Set, Kind::Any] {
             for destination in [Kind::Net, Kind::Set, Kind::Any] {
                 let kinds = [source, destination];
                 let of_kinds = |at: &u32| pairs[*at as usize].0.map(|end| end.kind) == kinds;
                 let rest = (0..pairs.len() as u32).filter(of_kinds).collect();
-                let merger = Merger { pairs, fields, kinds, each, most };
+                let mut merger = Merger { pairs, fields, kinds, each, most, room };
                 left += merger.merge(rest, &mut tuples).len();
+                room = merger.room;
             }
         }
         if left == 0 {
@@ -50,13 +56,16 @@ struct Merger<'a> {
     kinds: [Kind; 2],
     each: u64,
     most: usize,
+    /// Entries that tuples still to come may have.
+    room: u64,
 }
 
 impl Merger<'_> {
-    fn merge(&self, mut rest: Vec<u32>, tuples: &mut Vec<Vec<u32>>) -> Vec<u32> {
+    fn merge(&mut self, mut rest: Vec<u32>, tuples: &mut Vec<Vec<u32>>) -> Vec<u32> {
         while !rest.is_empty() && tuples.len() < self.most {
             let fan_out = self.fan_out(&rest);
             if self.fits(&rest, &fan_out) {
+                self.room -= self.entries(&rest, &fan_out);
                 tuples.push(std::mem::take(&mut rest));
                 break;
             }
@@ -64,6 +73,7 @@ impl Merger<'_> {
             let most = (0..3).map(|by| self.most(&rest, by, &fan_out)).max_by_key(Vec::len);
             let Some(most) = most.filter(|most| !most.is_empty()) else { break };
             let mut taken = most.iter().peekable();
+            self.room -= self.entries(&most, &self.fan_out(&most));
             rest.retain(|pair| taken.next_if_eq(&pair).is_none());
             tuples.push(most);
         }
@@ -113,14 +123,19 @@ impl Merger<'_> {
         [0, 1].map(|field| u64::from(fan_out[field][ends[field].number as usize]))
     }
 
-    fn fits(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> bool {
-        let rules: u64 = some.iter().map(|pair| u64::from(self.pairs[*pair as usize].1)).sum();
+    /// Entries of a tuple of these pairs.
+    fn entries(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> u64 {
         let entries = |pair: &u32| {
             let [source, destination] = self.fan_out_of(*pair, fan_out);
             source * destination * u64::from(self.pairs[*pair as usize].1)
         };
+        some.iter().map(entries).sum()
+    }
+
+    fn fits(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> bool {
+        let rules: u64 = some.iter().map(|pair| u64::from(self.pairs[*pair as usize].1)).sum();
         let granted = (self.each * rules).min((16 * rules).max(ENTRIES_MOST)) + ENTRIES_MORE;
-        some.iter().map(entries).sum::<u64>() <= granted
+        self.entries(some, fan_out) <= granted.min(self.room)
     }
 }
 
@@ -132,4 +147,44 @@ pub(super) fn used(pairs: &[Pair], some: &[u32], field: usize, ends: &Ends) -> V
         used[pairs[*pair as usize].0[field].number as usize] = true;
     }
     used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Action, AddressMap, End, Rule};
+
+    #[test]
+    fn tuples_keep_within_their_room() {
+        let net = |bits: u32, length: u32| {
+            let bits = bits.wrapping_mul(0x9e37_79b1);
+            End::Net(ipnet::Ipv4Net::new_assert(bits.into(), length as u8).trunc().into())
+        };
+        let rule = |number: u32| {
+            let rule = Rule::new(Action::Permit, "").source(net(number % 7, number % 32 + 1));
+            rule.destination(net(number % 11, number * 5 % 32 + 1))
+        };
+        let rules: Vec<Rule> = (0..500).map(rule).collect();
+        let rules: Vec<(u32, &Rule)> = (0..).zip(&rules).collect();
+        let map = AddressMap::default();
+        let (sources, source) = Ends::of(&rules, |rule| rule.source, &map);
+        let (destinations, destination) = Ends::of(&rules, |rule| rule.destination, &map);
+        let pairs: Vec<Pair> =
+            source.into_iter().zip(destination).map(|(a, b)| ([a, b], 1)).collect();
+        let fields = [sources, destinations];
+        for room in [0, 100, 2000, 1 << 20] {
+            let kinds = [Kind::Net; 2];
+            let mut merger =
+                Merger { pairs: &pairs, fields: &fields, kinds, each: 256, most: MOST, room };
+            let mut tuples = Vec::new();
+            let left = merger.merge((0..pairs.len() as u32).collect(), &mut tuples);
+            let entries = |some: &Vec<u32>| merger.entries(some, &merger.fan_out(some));
+            let entries: u64 = tuples.iter().map(entries).sum();
+            assert!(entries <= room, "{entries} of {room}");
+            assert_eq!(room - entries, merger.room);
+            assert_eq!(left.is_empty(), room == 1 << 20, "{room}");
+            let taken: usize = tuples.iter().map(Vec::len).sum();
+            assert_eq!(taken + left.len(), pairs.len());
+        }
+    }
 }
