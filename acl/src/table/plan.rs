@@ -156,7 +156,7 @@ impl Input {
 
     /// With lists cut by ports, whatever the rules.
     fn by_cuts(&self, allowed: Allowed) -> Parts {
-        let mut scans = ScansBuilder::new(&self.demands);
+        let mut scans = ScansBuilder::new(&self.demands, self.rules.len());
         let mut effective = Effective::new(None, self.demands.len());
         let ends = self.build(&mut scans, &mut effective, allowed);
         let ends = ends.unwrap_or_else(|TooMany| unreachable!("cuts have no limit"));

@@ -20,6 +20,10 @@ const COPIES_OF_CUT: usize = 4;
 /// Bits by which a cut is made at most.
 const BITS: u32 = 10;
 
+/// What choosing cuts may look at for each rule of the table, and beyond. Lists stay whole after that.
+const STEPS: usize = 1 << 10;
+const STEPS_MORE: usize = 1 << 22;
+
 /// Makes [`Scans`].
 #[derive(Debug)]
 pub(in crate::table) struct ScansBuilder<'a> {
@@ -29,6 +33,8 @@ pub(in crate::table) struct ScansBuilder<'a> {
     /// The region of all keys.
     all: Region,
     known: Known,
+    /// Rules and copies that choosing cuts may still look at.
+    steps: usize,
 }
 
 /// What was made of rules: where they are cut also by region, as a leaf serves any.
@@ -103,18 +109,14 @@ impl Region {
 
     /// Whether a rule's ranges hold all keys of the region, on all axes but one at most.
     fn is_inside(&self, extent: &Extent, but: Option<usize>) -> bool {
-        let inside = |axis: usize| {
-            let PortRange { first, last } = self.range(axis);
-            extent.ranges[axis].first <= first && last <= extent.ranges[axis].last
-        };
-        extent.any_flags && (0..AXES).filter(|axis| Some(*axis) != but).all(inside)
+        let mut axes = (0..AXES).filter(|axis| Some(*axis) != but);
+        extent.any_flags && axes.all(|axis| self.is_inside_on(axis, extent))
     }
 
-    fn cuts(&self) -> impl Iterator<Item = Cut> {
-        (0..AXES).flat_map(|axis| {
-            let left = self.known[axis].count_zeros();
-            (1..=left.min(BITS)).map(move |bits| Cut { axis, shift: left - bits, bits })
-        })
+    /// Whether a rule's range holds all numbers of the region on an axis.
+    fn is_inside_on(&self, axis: usize, extent: &Extent) -> bool {
+        let PortRange { first, last } = self.range(axis);
+        extent.ranges[axis].first <= first && last <= extent.ranges[axis].last
     }
 }
 
@@ -128,8 +130,8 @@ struct Extent {
 }
 
 impl<'a> ScansBuilder<'a> {
-    /// Builds the scan of rules with these conditions.
-    pub(in crate::table) fn new(demands: &'a [Transport]) -> Self {
+    /// Builds the scan of so many rules with these conditions.
+    pub(in crate::table) fn new(demands: &'a [Transport], rules: usize) -> Self {
         let protocols = numbers(demands);
         let bits = u8::BITS - protocols.iter().fold(0, |all, number| all | number).leading_zeros();
         let extent = |demand: &Transport| {
@@ -142,7 +144,14 @@ impl<'a> ScansBuilder<'a> {
         };
         let extents = demands.iter().map(extent).collect();
         let scans = Scans { protocols, parts: Vec::new(), entries: Vec::new(), loads: 0 };
-        Self { scans, demands, extents, all: Region::all(bits), known: HashMap::default() }
+        Self {
+            scans,
+            demands,
+            extents,
+            all: Region::all(bits),
+            known: HashMap::default(),
+            steps: STEPS * rules + STEPS_MORE,
+        }
     }
 
     pub(in crate::table) fn finish(mut self) -> Scans {
@@ -193,75 +202,39 @@ impl<'a> ScansBuilder<'a> {
     }
 
     /// The cut that leaves the shortest lists, of those that are worth it.
-    fn cut(&self, rules: &[Numbered], region: &Region, room: usize) -> Option<Cut> {
+    fn cut(&mut self, rules: &[Numbered], region: &Region, room: usize) -> Option<Cut> {
         let count = rules.len();
         if count <= LONG {
             return None;
         }
+        let extents: Vec<Extent> = rules.iter().map(|rule| *self.extent(rule)).collect();
         let mut best = None;
         let mut least = (3 * count / 4, usize::MAX);
-        for cut in region.cuts() {
-            let Some(most) = (COPIES_OF_CUT * count).checked_sub(cut.count() / 2) else { continue };
-            let Some((length, copies)) = self.lengths(cut, region, rules, most.min(room)) else {
+        for axis in 0..AXES {
+            if extents.iter().all(|extent| region.is_inside_on(axis, extent)) {
                 continue;
-            };
-            // Among those that are short enough the one that takes least memory.
-            let cost = (length.max(LONG), copies + cut.count() / 2);
-            if cost < least {
-                (least, best) = (cost, Some(cut));
+            }
+            let left = region.known[axis].count_zeros();
+            // The finer a cut, the shorter the lists and the more copies there are. Among those that are short
+            // enough the one that takes least memory.
+            let (mut low, mut high) = (1, left.min(BITS).min((2 * COPIES_OF_CUT * count).ilog2()));
+            while low <= high && self.steps > 0 {
+                let bits = (low + high) / 2;
+                let cut = Cut { axis, shift: left - bits, bits };
+                let most = (COPIES_OF_CUT * count - cut.count() / 2).min(room);
+                let (length, copies) = lengths(cut, region, &extents, most);
+                self.steps = self.steps.saturating_sub(count + copies);
+                let cost = (length.max(LONG), copies + cut.count() / 2);
+                if copies <= most && cost < least {
+                    (least, best) = (cost, Some(cut));
+                }
+                match copies <= most && length > LONG {
+                    true => low = bits + 1,
+                    false => high = bits - 1,
+                }
             }
         }
         best
-    }
-
-    /// Rules in the part where a key that matches one of them is on average, and in all parts; `None` if these
-    /// are more than `most`.
-    fn lengths(
-        &self,
-        cut: Cut,
-        region: &Region,
-        rules: &[Numbered],
-        most: usize,
-    ) -> Option<(usize, usize)> {
-        let mut lengths = vec![0; cut.count()];
-        let mut copies = 0;
-        let fits = self.each_copy(cut, region, rules, |part, _| {
-            lengths[part] += 1;
-            copies += 1;
-            copies <= most
-        });
-        let squares: usize = lengths.iter().map(|length| length * length).sum();
-        fits.then(|| (squares.div_ceil(copies.max(1)), copies))
-    }
-
-    /// Visits each part of a cut with each of its rules that a key can find, in order, until `visit` returns
-    /// false; whether it never did.
-    fn each_copy(
-        &self,
-        cut: Cut,
-        region: &Region,
-        rules: &[Numbered],
-        mut visit: impl FnMut(usize, &Numbered) -> bool,
-    ) -> bool {
-        let mut open = Open((0..=cut.count()).collect());
-        for rule in rules {
-            let extent = self.extent(rule);
-            let of = extent.ranges[cut.axis];
-            let inside = region.is_inside(extent, Some(cut.axis));
-            let parts = region.parts(cut, of);
-            let mut at = open.from(parts.start);
-            while at < parts.end {
-                if !visit(at, rule) {
-                    return false;
-                }
-                let part = region.part(cut, at).range(cut.axis);
-                if inside && of.first <= part.first && part.last <= of.last {
-                    open.0[at] = at + 1;
-                }
-                at = open.from(at + 1);
-            }
-        }
-        true
     }
 
     fn extent(&self, rule: &Numbered) -> &Extent {
@@ -270,8 +243,9 @@ impl<'a> ScansBuilder<'a> {
 
     fn parts(&mut self, cut: Cut, rules: &[Numbered], region: Region, room: usize) -> Made {
         let mut lists = vec![Vec::new(); cut.count()];
-        self.each_copy(cut, &region, rules, |part, rule| {
-            lists[part].push(*rule);
+        let extents = rules.iter().map(|rule| self.extent(rule));
+        each_copy(cut, &region, extents, |part, at| {
+            lists[part].push(rules[at]);
             true
         });
         let all: usize = lists.iter().map(Vec::len).sum();
@@ -284,6 +258,47 @@ impl<'a> ScansBuilder<'a> {
         self.scans.parts.extend(parts.iter().map(|part| part.list));
         let below = parts.iter().map(|part| part.loads).max().unwrap_or(0);
         Made { list: cut.node().list(first), loads: 1 + below }
+    }
+}
+
+/// Rules in the part where a key that matches one of them is on average, and in all parts; the latter is more than
+/// `most` if it would be.
+fn lengths(cut: Cut, region: &Region, extents: &[Extent], most: usize) -> (usize, usize) {
+    let mut lengths = vec![0; cut.count()];
+    let mut copies = 0;
+    each_copy(cut, region, extents.iter(), |part, _| {
+        lengths[part] += 1;
+        copies += 1;
+        copies <= most
+    });
+    let squares: usize = lengths.iter().map(|length| length * length).sum();
+    (squares.div_ceil(copies.max(1)), copies)
+}
+
+/// Visits each part of a cut with the place of each rule in it that a key can find, in order, until `visit` returns
+/// false.
+fn each_copy<'a>(
+    cut: Cut,
+    region: &Region,
+    extents: impl Iterator<Item = &'a Extent>,
+    mut visit: impl FnMut(usize, usize) -> bool,
+) {
+    let mut open = Open((0..=cut.count()).collect());
+    for (place, extent) in extents.enumerate() {
+        let of = extent.ranges[cut.axis];
+        let inside = region.is_inside(extent, Some(cut.axis));
+        let parts = region.parts(cut, of);
+        let mut at = open.from(parts.start);
+        while at < parts.end {
+            if !visit(at, place) {
+                return;
+            }
+            let part = region.part(cut, at).range(cut.axis);
+            if inside && of.first <= part.first && part.last <= of.last {
+                open.0[at] = at + 1;
+            }
+            at = open.from(at + 1);
+        }
     }
 }
 
@@ -346,5 +361,56 @@ impl MakeLists for ScansBuilder<'_> {
         let made = self.node(rules, self.all, COPIES * rules.len());
         self.scans.loads = self.scans.loads.max(made.loads);
         Ok(made.list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+    use crate::table::lists::{Lists, NONE};
+
+    /// However much rules overlap: choosing looks at so many rules and copies, and what is not cut is compared.
+    #[test]
+    fn choosing_cuts_is_bounded() {
+        let range = |number: u32, width: u32| {
+            let first = number.wrapping_mul(0x9e37_79b1) >> 17;
+            PortRange { first: first as u16, last: (first + width * number % 20_000) as u16 }
+        };
+        let demand = |number| Transport {
+            protocol: (number % 5 > 0).then_some((number % 3) as u8),
+            source_ports: range(number, 7),
+            destination_ports: range(number.wrapping_mul(31), 3),
+            tcp_flags: crate::TcpFlags::ANY,
+        };
+        let demands: Vec<Transport> = (0..2000).map(demand).collect();
+        let rules: Vec<Numbered> = (0..2000).map(|number| (number, number)).collect();
+        let mut blocks = Vec::new();
+        for steps in [0, 10_000, usize::MAX] {
+            let mut builder = ScansBuilder::new(&demands, rules.len());
+            let granted = builder.steps.min(steps);
+            builder.steps = granted;
+            let list = builder.list(&rules).unwrap();
+            // Chosen within what was granted: the last choice alone may go beyond it.
+            assert_eq!(builder.steps == 0, steps <= 10_000);
+            let scans = builder.finish();
+            blocks.push(scans.loads());
+            for number in 0..2000 {
+                let key = Key {
+                    protocol: (number % 3) as u8,
+                    source_port: range(number, 7).last,
+                    destination_port: range(number.wrapping_mul(31), 3).first,
+                    ..Key::default()
+                };
+                let matches = |rule: &Transport| {
+                    rule.protocol.is_none_or(|protocol| protocol == key.protocol)
+                        && rule.source_ports.contains(key.source_port)
+                        && rule.destination_ports.contains(key.destination_port)
+                };
+                let expected = demands.iter().position(matches).map_or(NONE, |at| at as u32);
+                assert_eq!((&scans).first(list, 0, &key, NONE), expected, "{key:?}");
+            }
+        }
+        assert!(blocks[0] > blocks[1] && blocks[1] > blocks[2], "{blocks:?}");
     }
 }
