@@ -4,9 +4,8 @@ use acl::Address;
 
 use super::{Context, Next, Node, session};
 use crate::packet::Packet;
-use crate::wire::vxlan::Vxlan;
-use crate::wire::{Fragment, protocol};
-use crate::{Outcome, PortId, PortKind, Snapshot, Underlay};
+use crate::wire::{Fragment, Headers, protocol};
+use crate::{Outcome, PortId, PortKind, Snapshot};
 
 #[inline(always)]
 pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
@@ -52,16 +51,7 @@ fn from_uplink(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let flow = &packet.headers.flow;
     let ends = (flow.source, flow.destination);
-    let may_be_tunnel = |overlay: &Vxlan| {
-        flow.protocol == protocol::UDP
-            && flow.destination_port == overlay.port
-            && packet.headers.fragment == Fragment::Whole
-    };
-    let overlay = match snapshot.underlay() {
-        Underlay::Overlay(overlay) => Some(overlay),
-        Underlay::Plain | Underlay::Routed => None,
-    };
-    let may_be_tunnel = overlay.is_some_and(may_be_tunnel);
+    let may_be_tunnel = is_tunnels(context, packet);
     if may_be_tunnel && context.tunnel.ends == Some(ends) {
         return Next::Node(Node::Decapsulate);
     }
@@ -75,7 +65,33 @@ fn from_uplink(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     if snapshot.arrives_in_tunnels_only(flow) {
         return Next::End(Outcome::SpoofedAddress);
     }
+    match may_be_tunnel {
+        true => no_tunnel(context, packet),
+        false => onward(context, packet),
+    }
+}
+
+/// A packet that was parsed as a tunnel packet, without a session of its own, goes on as any other.
+#[cold]
+fn no_tunnel(context: &mut Context<'_>, packet: &mut Packet) -> Next {
+    session::expect(context, packet);
     onward(context, packet)
+}
+
+/// Whether a packet's addresses decide if it is a tunnel packet of this overlay: it comes from the
+/// uplink and has no session before.
+pub(super) fn may_be_tunnel(context: &Context<'_>, packet: &Packet) -> bool {
+    let port = context.snapshot.line(packet.in_port);
+    port.is_some_and(|port| port.kind == PortKind::Uplink) && is_tunnels(context, packet)
+}
+
+/// Whether a packet is of the overlay's protocol and port.
+#[inline(always)]
+fn is_tunnels(context: &Context<'_>, packet: &Packet) -> bool {
+    let Headers { flow, fragment, .. } = &packet.headers;
+    u32::from(flow.destination_port) == context.tunnel_port
+        && flow.protocol == protocol::UDP
+        && *fragment == Fragment::Whole
 }
 
 /// Dispatches a packet whose source is verified.

@@ -35,6 +35,8 @@ pub(crate) struct Context<'a> {
     /// Sessions to re-evaluate, in the order of the packets on the session node's list.
     pub(super) stale: &'a mut Vec<Stale>,
     pub(super) tunnel: LastTunnel,
+    /// UDP port of the overlay; no port where there is none.
+    pub(super) tunnel_port: u32,
     pub(crate) now: Now,
 }
 

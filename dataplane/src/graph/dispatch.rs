@@ -212,6 +212,7 @@ impl Graph {
             policy_batch,
             stale,
             tunnel: LastTunnel::default(),
+            tunnel_port: snapshot.underlay().overlay().map_or(u32::MAX, |it| it.port.into()),
             now,
         };
         let mut follower = tracer.as_deref_mut();

@@ -203,6 +203,7 @@ mod tests {
             policy_batch: &mut policy_batch,
             stale: &mut Vec::new(),
             tunnel: Default::default(),
+            tunnel_port: u32::MAX,
             now: Now::default(),
         };
         context.translate(&mut packet, Translation::forward(to(2), Default::default()));

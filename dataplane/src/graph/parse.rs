@@ -1,6 +1,6 @@
 //! Checks the headers.
 
-use super::{Context, Next, Node, session};
+use super::{Context, Next, Node, anti_spoofing, session};
 use crate::packet::Packet;
 use crate::wire::{self, Headers, Kind, Plain};
 
@@ -10,6 +10,20 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let Some(plain) = wire::parse_plain_v4(frame, length, &mut packet.headers) else {
         return step_other(context, packet);
     };
+    if u32::from(packet.headers.flow.destination_port) == context.tunnel_port {
+        return step_tunnel(context, packet, plain);
+    }
+    packet.hash = context.sessions.hash_v4(&packet.headers.flow);
+    go_on(context, packet, plain)
+}
+
+/// The same for packets that may have another one inside, which has a session instead.
+#[inline(never)]
+fn step_tunnel(context: &Context<'_>, packet: &mut Packet, plain: Plain) -> Next {
+    if anti_spoofing::may_be_tunnel(context, packet) {
+        packet.note(Some(plain));
+        return Next::Node(Node::AntiSpoofing);
+    }
     packet.hash = context.sessions.hash_v4(&packet.headers.flow);
     go_on(context, packet, plain)
 }

@@ -36,6 +36,17 @@ pub enum Underlay {
     Overlay(Vxlan),
 }
 
+impl Underlay {
+    /// The overlay, where there is one.
+    #[inline]
+    pub fn overlay(&self) -> Option<&Vxlan> {
+        match self {
+            Self::Overlay(overlay) => Some(overlay),
+            Self::Plain | Self::Routed => None,
+        }
+    }
+}
+
 /// The parts of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
