@@ -138,6 +138,20 @@ fn a_tunnel_carries_only_what_belongs_to_its_other_end() {
 }
 
 #[test]
+fn a_pods_own_use_of_the_overlays_port_has_sessions() {
+    for (pod, other) in
+        [("10.1.0.2:4789", "198.51.100.1:53"), ("[fd01::2]:4789", "[2001:db8:1::1]:53")]
+    {
+        let (mut one, _) = pair(false);
+        assert_eq!(one.send(POD, udp(pod, other).payload(b"x").build()), Outcome::PolicyAllowed);
+        for _ in 0..2 {
+            let answer = udp(other, pod).payload(b"y").build();
+            assert_eq!(one.send(UPLINK, answer), Outcome::Session);
+        }
+    }
+}
+
+#[test]
 fn a_neighbours_tunnel_packets_have_passed_no_router() {
     for (v6, from, to) in [
         (false, "192.0.2.2:50000", "192.0.2.1:4789"),
