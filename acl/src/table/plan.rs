@@ -91,10 +91,12 @@ enum Allowed {
 /// Compiles these rules.
 pub(super) fn compile(rules: &[Rule], addresses: &AddressMap) -> Parts {
     let input = Input::new(rules, addresses);
-    input
-        .by_class(Allowed::Crossed, PLAIN)
-        .or_else(|| input.by_class(Allowed::Tuples(MOST), PLAIN))
-        .unwrap_or_else(|| input.by_cuts(Allowed::Crossed))
+    let by_class = |allowed| input.by_class(allowed, PLAIN);
+    let parts = match input.rows_are_small() {
+        true => by_class(Allowed::Crossed).or_else(|| by_class(Allowed::Tuples(MOST))),
+        false => None,
+    };
+    parts.unwrap_or_else(|| input.by_cuts(Allowed::Crossed))
 }
 
 /// Every structure that can hold these rules, be it chosen for them or not.
@@ -107,6 +109,10 @@ pub(super) fn all(rules: &[Rule], addresses: &AddressMap) -> Vec<Parts> {
     let by_class = allowed.flat_map(|allowed| [(allowed, 0), (allowed, PLAIN)]);
     by_class.filter_map(|(allowed, plain)| input.by_class(allowed, plain)).chain(by_cuts).collect()
 }
+
+/// Cells that rows are expected to have at most for each rule, and beyond.
+const CELLS_EXPECTED: usize = 1 << 9;
+const CELLS_EXPECTED_MORE: usize = 1 << 16;
 
 /// Cells of rows beyond what is linear in the rules of a table.
 const CELLS_MORE: usize = 1 << 23;
@@ -139,6 +145,16 @@ impl Input {
         let rules = rules.collect();
         let transport = TransportClasses::new(&demands);
         Self { transport, rules, demands, ends: [sources, destinations] }
+    }
+
+    /// Whether rows, if each pair of ends that rules name has one, or each demand if these are fewer, are worth their
+    /// memory.
+    fn rows_are_small(&self) -> bool {
+        let Ok((_, matching)) = &self.transport else { return false };
+        let ends: HashSet<[EndId; 2], RandomState> =
+            self.rules.iter().map(|rule| rule.ends).collect();
+        let rows = ends.len().min(self.demands.len());
+        rows * matching.classes <= CELLS_EXPECTED * self.rules.len() + CELLS_EXPECTED_MORE
     }
 
     /// With lists decided by transport class, if these are few.

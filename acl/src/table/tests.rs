@@ -272,6 +272,28 @@ fn lists_of_wide_networks_are_not_copied() {
     check(&table, &inside(6).chain(inside(17)).collect::<Vec<_>>());
 }
 
+/// A row has a cell for each transport class: of rules that all have their own ports, rows would take megabytes.
+#[test]
+fn small_tables_stay_small() {
+    let host = |number: u32| {
+        let address = std::net::Ipv4Addr::from(0x0a00_0000 | (number % 800));
+        End::Net(ipnet::Ipv4Net::from(address).into())
+    };
+    for both in [false, true] {
+        let rules: Arc<[Rule]> = (0..900)
+            .map(|number| {
+                let rule = Rule::new(Action::Permit, "").source(host(number)).protocol(6);
+                let rule = rule.destination_ports(PortRange::one((number * 61) as u16));
+                if both { rule.destination(host(number * 7)) } else { rule }
+            })
+            .collect();
+        let table = Table::compile(Arc::clone(&rules), &Arc::new(AddressMap::default()));
+        let report = table.report();
+        assert!(report.bytes <= 256 * rules.len(), "{report}");
+        check(&table, &keys_of(&rules));
+    }
+}
+
 /// Cells of 16 bits do not hold all of these rules.
 #[test]
 fn tells_many_rules_apart() {
