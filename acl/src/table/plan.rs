@@ -31,6 +31,8 @@ use crate::{AddressMap, End, Rule};
 pub(super) struct Parts {
     pub(super) lists: Decide,
     pub(super) ends: ByEnds,
+    /// Rules that a key can find.
+    pub(super) rules: usize,
 }
 
 /// Maps the ends of a key to lists.
@@ -127,8 +129,9 @@ struct Input {
 
 impl Input {
     fn new(rules: &[Rule], addresses: &AddressMap) -> Self {
-        let rules: Vec<(u32, &Rule)> =
+        let mut rules: Vec<(u32, &Rule)> =
             (0..).zip(rules).filter(|(_, rule)| can_match(rule)).collect();
+        drop_hidden(&mut rules);
         let (sources, source) = Ends::of(&rules, |rule| rule.source, addresses);
         let (destinations, destination) = Ends::of(&rules, |rule| rule.destination, addresses);
         let mut demands = Vec::new();
@@ -167,7 +170,8 @@ impl Input {
         if let (true, BothEnds::Crossed(crossed)) = (rows.plain, &mut ends.both) {
             crossed.find_rows(rows.classes());
         }
-        Some(Parts { lists: Decide::Rows(Box::new(classes.clone()), rows), ends })
+        let lists = Decide::Rows(Box::new(classes.clone()), rows);
+        Some(Parts { lists, ends, rules: self.rules.len() })
     }
 
     /// With lists cut by ports, whatever the rules.
@@ -176,7 +180,7 @@ impl Input {
         let mut effective = Effective::new(None, self.demands.len());
         let ends = self.build(&mut scans, &mut effective, allowed);
         let ends = ends.unwrap_or_else(|TooMany| unreachable!("cuts have no limit"));
-        Parts { lists: Decide::Scans(scans.finish()), ends }
+        Parts { lists: Decide::Scans(scans.finish()), ends, rules: self.rules.len() }
     }
 
     /// Lists for each end and for both.
@@ -350,6 +354,32 @@ impl<L: MakeLists> Merger<'_, '_, L> {
         all.sort();
         self.effective.of(all.into_iter()).to_vec()
     }
+}
+
+/// Rules over no end that others are looked for behind: those that match most.
+const HIDING: usize = 64;
+
+/// Drops rules that no key finds, because an earlier rule over no end matches all that they match.
+fn drop_hidden(rules: &mut Vec<(u32, &Rule)>) {
+    let over_none = |rule: &Rule| rule.source == End::Any && rule.destination == End::Any;
+    let mut hiding: Vec<(u32, Transport)> = rules
+        .iter()
+        .filter(|(_, rule)| over_none(rule))
+        .map(|(number, rule)| (*number, Transport::of(rule)))
+        .collect();
+    hiding.sort_by_key(|(_, transport)| std::cmp::Reverse(transport.extent()));
+    hiding.truncate(HIDING);
+    if hiding.is_empty() {
+        return;
+    }
+    let mut first: HashMap<Transport, u32, RandomState> = HashMap::default();
+    rules.retain(|(number, rule)| {
+        let first = first.entry(Transport::of(rule)).or_insert_with_key(|transport| {
+            let covering = hiding.iter().filter(|(_, of)| of.covers(transport));
+            covering.map(|(number, _)| *number).min().unwrap_or(u32::MAX)
+        });
+        *number <= *first
+    });
 }
 
 /// Whether any packet at all could match.

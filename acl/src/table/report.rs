@@ -14,6 +14,8 @@ use crate::Rule;
 pub struct Report {
     /// Rules in the set.
     pub rules: usize,
+    /// Rules that no key finds, as nothing matches them or an earlier rule over no end matches all that they match.
+    pub hidden: usize,
     /// Rules over one end or none, which are in lists of their end.
     pub in_lists: usize,
     /// The structure chosen for rules over both ends.
@@ -98,6 +100,7 @@ impl Report {
         let of_fields = fields.iter().map(|field| field.bytes()).sum::<usize>();
         Self {
             rules: rules.len(),
+            hidden: rules.len() - parts.rules,
             in_lists: *in_lists,
             structure,
             transport_classes,
@@ -110,12 +113,15 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} rules, found: ", self.rules)?;
+        if self.hidden > 0 {
+            write!(f, "{} behind rules for all that they match, ", self.hidden)?;
+        }
         match self.transport_classes {
             Some(classes) => write!(f, "{classes} transport classes")?,
             None => f.write_str("too many transport classes, lists cut by ports")?,
         }
         write!(f, ", {} rules in lists of one end", self.in_lists)?;
-        let of_both = self.rules - self.in_lists;
+        let of_both = self.rules - self.hidden - self.in_lists;
         match self.structure {
             Structure::OneEnd => {}
             Structure::Crossed { layers, classes: [sources, destinations], lists } => {

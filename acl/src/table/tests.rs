@@ -272,6 +272,40 @@ fn lists_of_wide_networks_are_not_copied() {
     check(&table, &inside(6).chain(inside(17)).collect::<Vec<_>>());
 }
 
+/// Rules behind one over no end that matches all that they match take no memory, wherever that stands.
+#[test]
+fn hidden_rules_are_left_out() {
+    let deny = Rule::new(Action::Deny, "");
+    let mut rules = nested(400, true);
+    rules.insert(100, deny.clone().protocol(17));
+    rules.insert(
+        200,
+        deny.clone().protocol(6).destination_ports(PortRange { first: 0, last: 9000 }),
+    );
+    rules.insert(300, deny);
+    let keys = keys_of(&rules);
+    let shorter: Vec<Rule> = rules[..301].to_vec();
+    let map = Arc::new(AddressMap::default());
+    let hidden = |rules: &[Rule]| {
+        let earlier = |at: usize| rules[..at].iter().filter(|rule| rule.source == End::Any);
+        let covers = |of: &Rule, rule: &Rule| {
+            of.protocol.is_none_or(|protocol| rule.protocol == Some(protocol))
+                && of.destination_ports.last >= rule.destination_ports.last
+        };
+        (0..rules.len()).filter(|at| earlier(*at).any(|of| covers(of, &rules[*at]))).count()
+    };
+    for rules in [rules, shorter] {
+        let table = Table::compile(rules.clone().into(), &map);
+        assert_eq!(table.report().hidden, hidden(&rules), "{}", table.report());
+        assert!(table.report().hidden > 50);
+        check(&table, &keys);
+        let rules: Arc<[Rule]> = rules.into();
+        for parts in plan::all(&rules, &map) {
+            check(&compiled(&rules, &map, parts), &keys[..100]);
+        }
+    }
+}
+
 /// A row has a cell for each transport class: of rules that all have their own ports, rows would take megabytes.
 #[test]
 fn small_tables_stay_small() {

@@ -34,6 +34,23 @@ impl Transport {
             tcp_flags: rule.tcp_flags,
         }
     }
+
+    /// Whether what matches `other` matches this too.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let within =
+            |of: PortRange, other: PortRange| of.first <= other.first && other.last <= of.last;
+        self.protocol.is_none_or(|protocol| other.protocol == Some(protocol))
+            && within(self.source_ports, other.source_ports)
+            && within(self.destination_ports, other.destination_ports)
+            && (self.tcp_flags.mask == 0 || self.tcp_flags == other.tcp_flags)
+    }
+
+    /// Protocols and ports that match.
+    pub(super) fn extent(&self) -> u64 {
+        let ports = |range: PortRange| u64::from(range.last - range.first) + 1;
+        let protocols = if self.protocol.is_none() { 256 } else { 1 };
+        protocols * ports(self.source_ports) * ports(self.destination_ports)
+    }
 }
 
 /// Maps a key to its class; class 0 matches no rule.
