@@ -154,10 +154,10 @@ impl Input {
     /// memory.
     fn rows_are_small(&self) -> bool {
         let Ok((_, matching)) = &self.transport else { return false };
-        let ends: HashSet<[EndId; 2], RandomState> =
-            self.rules.iter().map(|rule| rule.ends).collect();
-        let rows = ends.len().min(self.demands.len());
-        rows * matching.classes <= CELLS_EXPECTED * self.rules.len() + CELLS_EXPECTED_MORE
+        let most = CELLS_EXPECTED * self.rules.len() + CELLS_EXPECTED_MORE;
+        let are_small = |rows: usize| rows * matching.classes <= most;
+        let ends = || self.rules.iter().map(|rule| rule.ends).collect::<HashSet<_, RandomState>>();
+        are_small(self.demands.len()) || are_small(ends().len())
     }
 
     /// With lists decided by transport class, if these are few.
