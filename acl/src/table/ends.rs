@@ -178,12 +178,15 @@ impl Ends {
             }
             Kind::Set => {
                 counts.fill(0);
-                let mut known: HashSet<Vec<u32>, RandomState> = HashSet::default();
+                // Told apart by a hash, as this is asked often: should two be alike, a count is one too low.
+                let mut known: HashSet<u64, RandomState> = HashSet::default();
                 for members in &self.members {
-                    let class: Vec<u32> = used_of(members, used).collect();
-                    if !known.contains(&class) {
-                        class.iter().for_each(|set| counts[*set as usize] += 1);
-                        known.insert(class);
+                    let class = used_of(members, used).fold(0_u64, |class, set| {
+                        let class = class.rotate_left(23) ^ (u64::from(set) + 1);
+                        class.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    });
+                    if known.insert(class) {
+                        used_of(members, used).for_each(|set| counts[set as usize] += 1);
                     }
                 }
             }
