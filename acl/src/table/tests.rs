@@ -306,6 +306,36 @@ fn hidden_rules_are_left_out() {
     }
 }
 
+/// Pairs of identities are too many for an array however few the rules are: compiling comes to its end.
+#[test]
+fn many_identities_on_both_ends() {
+    let mut builder = AddressMapBuilder::default();
+    let host = |number: u32| ipnet::Ipv4Net::from(std::net::Ipv4Addr::from(0x0a00_0000 | number));
+    for number in 0..2000 {
+        for set in [number % 45, 45 + number / 45] {
+            let net = host(number).into();
+            builder.add(PeerSetId(set), [Block { net, except: vec![] }]);
+        }
+    }
+    let map = Arc::new(builder.build());
+    let rules: Vec<Rule> = (0..90)
+        .map(|set| {
+            let rule = Rule::new(Action::Permit, "").source(End::Set(PeerSetId(set)));
+            rule.destination(End::Set(PeerSetId(89 - set)))
+        })
+        .collect();
+    let mut keys: Vec<Key> = (0..200)
+        .map(|number| Key {
+            source: Address::from_v4_bits(0x0a00_0000 | (number * 7)),
+            destination: Address::from_v4_bits(0x0a00_0000 | (number * 31 % 2000)),
+            ..Key::default()
+        })
+        .collect();
+    map.identify_sources(&mut keys);
+    map.identify_destinations(&mut keys);
+    check(&Table::compile(rules.into(), &map), &keys);
+}
+
 /// A row has a cell for each transport class: of rules that all have their own ports, rows would take megabytes.
 #[test]
 fn small_tables_stay_small() {

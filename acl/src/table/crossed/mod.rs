@@ -177,7 +177,9 @@ fn narrow(
             kind => ends[at].elements(kind),
         });
         let index = sources * destinations.div_ceil(BLOCK);
-        if wide.is_empty() && index > 4 * room.index {
+        // Fewer rules leave as many identities.
+        let most = if kinds.contains(&Kind::Net) { 4 * room.index } else { room.index };
+        if wide.is_empty() && index > most {
             return None;
         }
         let pairs = |rule: &Numbered| {
@@ -196,7 +198,7 @@ fn narrow(
         // By what does not depend on the order of rules; those over the same ends stay together.
         few.sort_unstable_by_key(|rule| (pairs(rule), rule.ends));
         // An index that is too large has too many classes in both fields, of which wide rules make few.
-        let least = if index > room.index { few.len() / 4 } else { 0 };
+        let least = if index > room.index { few.len().div_ceil(4) } else { 0 };
         let (mut taken, mut last) = (0, None);
         while let Some(rule) =
             few.pop_if(|rule| total > room.entries || taken < least || last == Some(rule.ends))

@@ -113,7 +113,7 @@ impl Merger<'_> {
     fn fan_out(&self, some: &[u32]) -> [Vec<u32>; 2] {
         [0, 1].map(|field| {
             let kind = self.kinds[field];
-            let used = used(self.pairs, some, field, &self.fields[field]);
+            let used = used(self.pairs, some, field, kind, &self.fields[field]);
             self.fields[field].fan_out(kind, &used)
         })
     }
@@ -140,8 +140,13 @@ impl Merger<'_> {
 }
 
 /// By end's number: whether one of `some` pairs, which are of one kind, names it.
-pub(super) fn used(pairs: &[Pair], some: &[u32], field: usize, ends: &Ends) -> Vec<bool> {
-    let kind = some.first().map_or(Kind::Any, |pair| pairs[*pair as usize].0[field].kind);
+pub(super) fn used(
+    pairs: &[Pair],
+    some: &[u32],
+    field: usize,
+    kind: Kind,
+    ends: &Ends,
+) -> Vec<bool> {
     let mut used = vec![false; ends.numbers(kind)];
     for pair in some {
         used[pairs[*pair as usize].0[field].number as usize] = true;

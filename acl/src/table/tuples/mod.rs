@@ -98,7 +98,7 @@ impl Tuples {
             tuple.iter().for_each(|pair| tuple_of[*pair as usize] = number);
             classes.push([0, 1].map(|field: usize| {
                 let (ends, kind) = (&ends[field], kinds[field]);
-                let used = merge::used(&pairs, tuple, field, ends);
+                let used = merge::used(&pairs, tuple, field, kind, ends);
                 let classes = ends.classes(kind, &used, &mut next[field]);
                 for (element, class) in (0..).zip(&classes.of).filter(|(_, class)| **class != 0) {
                     fields[field].set_class_in(kind, element, number, *class);
