@@ -160,6 +160,6 @@ fn named(
     protocol: Protocol,
 ) -> Option<u16> {
     let pods = &cache.namespaces().get(namespace)?.pods;
-    let mut at_address = pods.values().filter(|pod| cache.addresses(&pod.key).contains(&address));
+    let mut at_address = pods.values().filter(|pod| cache.addresses_of(pod).contains(&address));
     at_address.find_map(|pod| pod.named_port(name, protocol))
 }

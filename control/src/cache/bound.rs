@@ -55,7 +55,14 @@ impl Cache {
     /// in its status; none if it is on the host network, finished or not known, or if another
     /// pod of its name is bound.
     pub(crate) fn addresses(&self, pod: &PodKey) -> &[IpAddr] {
-        let Some(pod) = self.pod(pod).filter(|pod| pod.is_on_pod_network()) else { return &[] };
+        self.pod(pod).map_or(&[], |pod| self.addresses_of(pod))
+    }
+
+    /// The same for a pod that was found.
+    pub(crate) fn addresses_of<'p>(&'p self, pod: &'p Pod) -> &'p [IpAddr] {
+        if !pod.is_on_pod_network() {
+            return &[];
+        }
         match self.bound.get(&pod.key) {
             None => &pod.addresses,
             Some(bound) if bound.is_about(pod) => &bound.addresses,

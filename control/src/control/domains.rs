@@ -95,9 +95,8 @@ impl Control {
     }
 
     /// Refreshes the names' addresses that a pod had or has now.
-    pub(super) fn refresh_domains(&mut self, before: &[IpAddr], pod: &PodKey) {
+    pub(super) fn refresh_domains(&mut self, before: &[IpAddr], now: &[IpAddr]) {
         if self.membership.has_domains() {
-            let now = self.cache.addresses(pod);
             let touched: Vec<IpAddr> = before.iter().chain(now).copied().collect();
             self.refresh_addresses(touched);
         }

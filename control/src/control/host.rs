@@ -54,12 +54,12 @@ impl Control {
     }
 
     /// A pod came, went or changed.
-    pub(super) fn note_host_pod(&mut self, key: &PodKey) {
+    pub(super) fn note_host_pod(&mut self, key: &PodKey, pod: Option<&Arc<Pod>>) {
         let Scope::Node(name) = &self.scope else { return };
         let is_here =
             |pod: &&Arc<Pod>| pod.host_network && !pod.finished && pod.node.as_ref() == Some(name);
         let network = &mut self.host.network;
-        network.is_stale |= match self.cache.pod(key).filter(is_here) {
+        network.is_stale |= match pod.filter(is_here) {
             Some(_) => {
                 network.keys.insert(key.clone());
                 true

@@ -108,19 +108,21 @@ impl Control {
     /// Adds or replaces an object.
     pub fn apply(&mut self, object: Object) {
         let reference = object.reference();
-        let before = self.addresses_before(&reference);
-        let uid = self.uid_of(&reference);
+        let known = self.known_pod(&reference);
+        let before = known.map_or(&[][..], |pod| self.cache.addresses_of(pod)).to_vec();
+        let uid = known.and_then(|pod| pod.uid.clone());
         let change = self.cache.apply(object);
         self.process(change, &before);
         // Another pod of the same name and address: one event replaced it.
-        if uid.is_some() && uid != self.uid_of(&reference) {
+        if uid.is_some() && uid != self.known_pod(&reference).and_then(|pod| pod.uid.clone()) {
             self.note_departed(before);
         }
     }
 
     /// Removes an object, if it is known.
     pub fn delete(&mut self, reference: &ObjectRef) {
-        let before = self.addresses_before(reference);
+        let known = self.known_pod(reference);
+        let before = known.map_or(&[][..], |pod| self.cache.addresses_of(pod)).to_vec();
         let change = self.cache.delete(reference);
         self.process(change, &before);
     }
@@ -312,31 +314,21 @@ impl Control {
         self.any_departed |= self.departed.len() > known;
     }
 
-    fn uid_of(&self, reference: &ObjectRef) -> Option<Arc<str>> {
+    /// The pod that a reference names, if it is known; none for other objects.
+    fn known_pod(&self, reference: &ObjectRef) -> Option<&Arc<Pod>> {
         let namespace = reference.namespace.clone().filter(|_| reference.kind == Kind::Pod)?;
-        self.cache.pod(&PodKey { namespace, name: Arc::clone(&reference.name) })?.uid.clone()
-    }
-
-    /// The addresses that a pod has before it is changed; none for other objects.
-    fn addresses_before(&self, reference: &ObjectRef) -> Vec<IpAddr> {
-        match (reference.kind, &reference.namespace) {
-            (Kind::Pod, Some(namespace)) => {
-                let (namespace, name) = (Arc::clone(namespace), Arc::clone(&reference.name));
-                self.cache.addresses(&PodKey { namespace, name }).to_vec()
-            }
-            _ => Vec::new(),
-        }
+        self.cache.pod(&PodKey { namespace, name: Arc::clone(&reference.name) })
     }
 
     /// Computes the ACLs of a pod.
     fn configure(&mut self, key: &PodKey) {
         let mut acls = [None, None];
-        let is_local = self.is_local(key);
-        if let Some(pod) = self.cache.pod(key).filter(|_| is_local).cloned() {
-            let policies = self.policies_of(&pod);
-            acls = Direction::BOTH.map(|direction| self.acl(&pod, &policies, direction));
+        let pod = self.cache.pod(key).filter(|pod| self.is_local(pod)).cloned();
+        if let Some(pod) = &pod {
+            let policies = self.policies_of(pod);
+            acls = Direction::BOTH.map(|direction| self.acl(pod, &policies, direction));
         }
-        let before = match is_local {
+        let before = match pod.is_some() {
             true => self.local.insert(key.clone(), Local { acls }),
             false => self.local.remove(key),
         };

@@ -16,7 +16,7 @@ impl Control {
             self.revision += 1;
         }
         match &change {
-            Change::Pod(key) => self.note_host_pod(key),
+            Change::Pod(_) => {}
             Change::Namespace(_)
             | Change::NetworkPolicy(..)
             | Change::ClusterNetworkPolicy(..)
@@ -41,19 +41,20 @@ impl Control {
             // Configured anew with every commit.
             Change::ClusterHostFirewall => {}
             Change::Pod(key) => {
+                let pod = self.cache.pod(&key).cloned();
+                let pod = pod.as_ref();
+                let now = pod.map_or(&[][..], |pod| self.cache.addresses_of(pod)).to_vec();
+                self.note_host_pod(&key, pod);
                 self.services.pod_changed();
                 let owned = |address: &IpAddr| Some((*address, self.pod_at(*address)?.clone()));
-                let owners: Vec<(IpAddr, PodKey)> = addresses_before
-                    .iter()
-                    .chain(self.cache.addresses(&key))
-                    .filter_map(owned)
-                    .collect();
-                self.membership.pod_changed(&self.cache, &key, addresses_before);
-                self.refresh_domains(addresses_before, &key);
+                let owners: Vec<(IpAddr, PodKey)> =
+                    addresses_before.iter().chain(&now).filter_map(owned).collect();
+                self.membership.pod_changed(&self.cache, &key, addresses_before, &now);
+                self.refresh_domains(addresses_before, &now);
                 let departed = owners.into_iter().filter(|(it, pod)| self.pod_at(*it) != Some(pod));
                 let departed: Vec<IpAddr> = departed.map(|(address, _)| address).collect();
                 self.note_departed(departed);
-                if self.local.contains_key(&key) || self.is_local(&key) {
+                if self.local.contains_key(&key) || pod.is_some_and(|pod| self.is_local(pod)) {
                     self.dirty.insert(key);
                 }
             }
@@ -62,9 +63,8 @@ impl Control {
                 // Cluster policies may select the pods in it, or no longer do; a fault closes them.
                 let entry = self.cache.namespaces().get(&name);
                 let pods = entry.into_iter().flat_map(|entry| entry.pods.values());
-                let keys = pods.map(|pod| pod.key.clone());
-                let keys: Vec<PodKey> =
-                    keys.filter(|it| self.local.contains_key(it) || self.is_local(it)).collect();
+                let pods = pods.filter(|it| self.local.contains_key(&it.key) || self.is_local(it));
+                let keys: Vec<PodKey> = pods.map(|pod| pod.key.clone()).collect();
                 self.dirty.extend(keys);
             }
             Change::NetworkPolicy(before, after) => {
@@ -108,16 +108,12 @@ impl Control {
     }
 
     /// Whether the pod gets tables: it is in scope and takes part in policies.
-    pub(super) fn is_local(&self, key: &PodKey) -> bool {
-        let Some(pod) = self.cache.pod(key) else { return false };
-        if !self.is_readable(pod) {
-            return false;
-        }
+    pub(super) fn is_local(&self, pod: &Pod) -> bool {
         let in_scope = match &self.scope {
             Scope::All => true,
-            Scope::Node(name) => pod.node.as_ref() == Some(name) || self.cache.is_bound(key),
+            Scope::Node(name) => pod.node.as_ref() == Some(name) || self.cache.is_bound(&pod.key),
         };
-        in_scope && !self.cache.addresses(key).is_empty()
+        in_scope && self.is_readable(pod) && !self.cache.addresses_of(pod).is_empty()
     }
 
     /// The policies that select a pod, in order.

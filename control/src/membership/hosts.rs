@@ -30,9 +30,14 @@ impl Membership {
         self.hosts.iter().map(|(address, host)| (*address, &host.owner))
     }
 
-    /// A pod changed in the cache; `before` are the addresses it had.
-    pub(crate) fn pod_changed(&mut self, cache: &Cache, key: &PodKey, before: &[IpAddr]) {
-        let now = cache.addresses(key);
+    /// A pod changed in the cache; it had the addresses `before` and has `now`.
+    pub(crate) fn pod_changed(
+        &mut self,
+        cache: &Cache,
+        key: &PodKey,
+        before: &[IpAddr],
+        now: &[IpAddr],
+    ) {
         for address in before.iter().filter(|address| !now.contains(address)) {
             self.unclaim(*address, key);
         }
@@ -50,7 +55,7 @@ impl Membership {
         self.interests.forget(namespace);
         let Some(entry) = cache.namespaces().get(namespace) else { return };
         for pod in entry.pods.values() {
-            for address in cache.addresses(&pod.key) {
+            for address in cache.addresses_of(pod) {
                 self.refresh(cache, *address);
             }
             self.refresh_numbers(cache, &pod.key);

@@ -80,8 +80,9 @@ impl Membership {
     /// Recomputes the numbers a pod gives to names.
     pub(super) fn refresh_numbers(&mut self, cache: &Cache, key: &PodKey) {
         let mut now: Vec<(NameId, u16)> = Vec::new();
-        if let (Some(pod), Some(entry)) = (cache.pod(key), cache.namespaces().get(&key.namespace))
-            && !self.names.is_empty()
+        if !self.names.is_empty()
+            && let Some(pod) = cache.pod(key)
+            && let Some(entry) = cache.namespaces().get(&key.namespace)
         {
             let covering = self.interests.covering(&key.namespace, &entry.labels);
             now.extend(covering.iter().filter_map(|interest| match interest {
@@ -131,7 +132,7 @@ impl Membership {
 impl NameOf {
     /// The number that a pod gives the name, if it is one of the peers.
     pub(super) fn number(&self, cache: &Cache, pod: &Pod) -> Option<u16> {
-        let mut addresses = cache.addresses(&pod.key).iter();
+        let mut addresses = cache.addresses_of(pod).iter();
         let meant = self.peers.covers_pod(pod)
             && addresses.any(|address| self.peers.covers_address(*address));
         meant.then(|| pod.named_port(&self.name, self.protocol)).flatten()

@@ -93,7 +93,7 @@ impl Membership {
             let covers = |name: &str, labels: &Labels| set.covers_namespace(name, labels);
             let inside = |pod: &&Arc<Pod>, address: &IpAddr| set.holds_pod(pod, *address);
             let mut touch = |pod: &Arc<Pod>| {
-                for address in cache.addresses(&pod.key).iter().filter(|it| inside(&pod, it)) {
+                for address in cache.addresses_of(pod).iter().filter(|it| inside(&pod, it)) {
                     let Some(host) = self.hosts.get_mut(address) else { continue };
                     if host.owner == pod.key {
                         let before = host.change(id, add);
