@@ -164,6 +164,13 @@ impl Ends {
         &self.members[identity as usize]
     }
 
+    /// By peer set: how many identities are in it.
+    pub(super) fn sizes(&self) -> Vec<u32> {
+        let mut sizes = vec![0; self.sets as usize];
+        self.members.iter().flatten().for_each(|set| sizes[*set as usize] += 1);
+        sizes
+    }
+
     /// By end's number: how many [classes](Self::classes) each covers if only the ends in `used`
     /// were there.
     pub(super) fn fan_out(&self, kind: Kind, used: &[bool]) -> Vec<u32> {

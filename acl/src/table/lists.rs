@@ -20,7 +20,7 @@ use std::collections::HashMap;
 
 use ahash::RandomState;
 
-use super::transport::{Matching, TooMany};
+use super::transport::{Matching, TooMany, Transport};
 use crate::Key;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{Lanes, halves, plus, splat, words};
@@ -77,6 +77,7 @@ pub(super) trait MakeLists {
 pub(super) struct Effective<'a> {
     /// The transport classes that demands match; without them only equal demands are dropped.
     matching: Option<&'a Matching>,
+    demands: &'a [Transport],
     /// Classes matched so far.
     seen: Vec<u64>,
     /// By demand: the last list that has it.
@@ -86,10 +87,15 @@ pub(super) struct Effective<'a> {
 }
 
 impl<'a> Effective<'a> {
-    /// For so many demands.
-    pub(super) fn new(matching: Option<&'a Matching>, demands: usize) -> Self {
+    /// For rules with these demands.
+    pub(super) fn new(matching: Option<&'a Matching>, demands: &'a [Transport]) -> Self {
         let seen = vec![0; matching.map_or(0, |matching| matching.words())];
-        Self { matching, seen, last: vec![0; demands], list: 0, rules: Vec::new() }
+        Self { matching, demands, seen, last: vec![0; demands.len()], list: 0, rules: Vec::new() }
+    }
+
+    /// The transport conditions of rules, by number.
+    pub(super) fn demands(&self) -> &'a [Transport] {
+        self.demands
     }
 
     /// The transport classes that demands match.

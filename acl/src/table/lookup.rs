@@ -23,10 +23,15 @@ impl Table {
         (found != NONE).then_some(found as usize)
     }
 
-    /// The first rule among `best` and those that no structure took.
+    /// The first rule among `best` and those that no tuple took.
     #[inline]
     fn among_rest(&self, key: &Key, best: u32) -> u32 {
         let BothEnds::Tuples(tuples) = &self.parts.ends.both else { return best };
+        let best = match &self.parts.lists {
+            _ if tuples.by_set.rules == 0 => best,
+            Decide::Rows(classes, rows) => tuples.by_set.first(key, classes.class(key), rows, best),
+            Decide::Scans(scans) => tuples.by_set.first(key, 0, scans, best),
+        };
         let mut before = tuples.rest.iter().take_while(|rule| **rule < best);
         let matches = |rule: &&u32| self.rules[**rule as usize].matches(key, &self.addresses);
         before.find(matches).copied().unwrap_or(best)
@@ -44,7 +49,7 @@ impl Table {
             let found = &mut found[..keys.len()];
             self.lookup_some(keys, found);
             if let BothEnds::Tuples(tuples) = &ends.both
-                && !tuples.rest.is_empty()
+                && !tuples.takes_all()
             {
                 for (key, best) in keys.iter().zip(found) {
                     *best = self.among_rest(key, *best);
@@ -53,7 +58,7 @@ impl Table {
         }
     }
 
-    /// The first rules that structures hold, of so many keys as are found for, [`VECTOR`] at most.
+    /// The first rules but those that no tuple took, of so many keys as are found for, [`VECTOR`] at most.
     #[inline]
     fn lookup_some(&self, keys: &[Key], found: &mut [u32]) {
         #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,7 @@
 //! no end            the lists of an end, or a list that every lookup reads
 //! one end           lists of that end's elements, merged with those around
 //! both ends         pairs of classes in one array; tuples if these are too many
+//! peer sets         where identities are in too many for tuples: stays with a set
 //! ```
 //!
 //! Where the lists of one end, merged, would grow beyond what is linear in the number of rules, those
@@ -164,7 +165,7 @@ impl Input {
     fn by_class(&self, allowed: Allowed, most_plain: usize) -> Option<Parts> {
         let (classes, matching) = self.transport.as_ref().ok()?;
         let mut rows = RowsBuilder::new(matching, 64 * self.rules.len() + CELLS_MORE);
-        let mut effective = Effective::new(Some(matching), self.demands.len());
+        let mut effective = Effective::new(Some(matching), &self.demands);
         let mut ends = self.build(&mut rows, &mut effective, allowed).ok()?;
         let rows = rows.finish(most_plain, |visit| ends.each_list(visit));
         if let (true, BothEnds::Crossed(crossed)) = (rows.plain, &mut ends.both) {
@@ -177,7 +178,7 @@ impl Input {
     /// With lists cut by ports, whatever the rules.
     fn by_cuts(&self, allowed: Allowed) -> Parts {
         let mut scans = ScansBuilder::new(&self.demands, self.rules.len());
-        let mut effective = Effective::new(None, self.demands.len());
+        let mut effective = Effective::new(None, &self.demands);
         let ends = self.build(&mut scans, &mut effective, allowed);
         let ends = ends.unwrap_or_else(|TooMany| unreachable!("cuts have no limit"));
         Parts { lists: Decide::Scans(scans.finish()), ends, rules: self.rules.len() }

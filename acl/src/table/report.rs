@@ -50,7 +50,9 @@ pub enum Structure {
         pairs: usize,
         /// Rules in the largest tuple.
         largest: usize,
-        /// Rules that no tuple took; they are tried one by one.
+        /// Rules over peer sets that no tuple took; they are tried set by set.
+        by_set: usize,
+        /// Other rules that no tuple took; they are tried one by one.
         left: usize,
     },
 }
@@ -88,10 +90,12 @@ impl Report {
                     tuples: tuples.count(),
                     pairs: tuples.pairs,
                     largest: tuples.largest,
+                    by_set: tuples.by_set.rules,
                     left: tuples.rest.len(),
                 };
                 // A probe takes both classes, a displacement and a cell.
-                let loads = tuples.count() * (4 + list) + tuples.rest.len();
+                let loads =
+                    tuples.count() * (4 + list) + tuples.by_set.loads(list) + tuples.rest.len();
                 (structure, loads, tuples.bytes())
             }
         };
@@ -131,8 +135,11 @@ impl fmt::Display for Report {
                 }
                 write!(f, " ({lists} lists)")?;
             }
-            Structure::Tuples { tuples, pairs, left, .. } => {
+            Structure::Tuples { tuples, pairs, by_set, left, .. } => {
                 write!(f, ", {of_both} over both in {tuples} tuples ({pairs} pairs of classes)")?;
+                if by_set > 0 {
+                    write!(f, ", {by_set} tried set by set")?;
+                }
                 if left > 0 {
                     write!(f, ", {left} tried one by one")?;
                 }

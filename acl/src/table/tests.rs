@@ -336,6 +336,107 @@ fn many_identities_on_both_ends() {
     check(&Table::compile(rules.into(), &map), &keys);
 }
 
+/// Pods are in many sets each, so that nearly every pod is a class of its own, and a set covers hundreds of them: neither
+/// tuples nor lists grow with what rules cover, and few rules are tried.
+#[test]
+fn overlapping_peer_sets() {
+    let host = |number: u32| Address::from_v4_bits(0x0a00_0000 | number);
+    let numbers = |seed: u32| {
+        let mut state = seed;
+        move |below: u32| {
+            state = state.wrapping_mul(0x9e37_79b1).wrapping_add(0x85eb_ca77);
+            (state >> 8) % below
+        }
+    };
+    for (pods, sets_of_each, sets, count) in [(1000, 20, 200, 2500), (300, 10, 100, 1500)] {
+        let mut below = numbers(pods);
+        let mut builder = AddressMapBuilder::default();
+        for pod in 0..pods {
+            let net = host(pod).to_ip().into();
+            for _ in 0..sets_of_each {
+                builder.add(PeerSetId(below(sets)), [Block { net, except: vec![] }]);
+            }
+        }
+        let map = Arc::new(builder.build());
+        let mut keys: Vec<Key> = (0..150)
+            .map(|_| Key {
+                source: host(below(pods + 10)),
+                destination: host(below(pods + 10)),
+                protocol: 6,
+                destination_port: 80 + below(20) as u16,
+                ..Key::default()
+            })
+            .collect();
+        map.identify_sources(&mut keys);
+        map.identify_destinations(&mut keys);
+        // Over one end, over both, over a set and a network, and all of these.
+        for shape in 0..4 {
+            let mut rule = |number: u32| {
+                let rule = Rule::new(Action::Permit, "").protocol(6);
+                let rule = rule.destination_ports(PortRange::one(80 + below(20) as u16));
+                let set = End::Set(PeerSetId(below(sets)));
+                let other = End::Set(PeerSetId(below(sets)));
+                let net = std::net::Ipv4Addr::from(0x0a00_0000 | below(pods));
+                let net = ipnet::Ipv4Net::new_assert(net, 24 + below(9) as u8).trunc();
+                match if shape == 3 { number % 4 } else { shape } {
+                    0 => rule.source(set),
+                    1 => rule.source(set).destination(other),
+                    2 => rule.source(End::Net(net.into())).destination(set),
+                    _ => rule.destination(set),
+                }
+            };
+            let rules: Arc<[Rule]> = (0..count).map(&mut rule).collect();
+            let table = Table::compile(Arc::clone(&rules), &map);
+            check(&table, &keys);
+            let report = table.report();
+            if let Structure::Tuples { tuples, pairs, left, .. } = report.structure {
+                assert!(pairs <= 4 * rules.len() + 2048 * tuples, "{report}");
+                assert_eq!(left, 0, "{report}");
+                assert!(report.loads <= rules.len() / 2, "{report}");
+                assert!(report.bytes <= 400 * rules.len(), "{report}");
+            }
+            let by_set = matches!(report.structure, Structure::Tuples { by_set: 1.., .. });
+            assert!(by_set || [0, 2].contains(&shape), "{report}");
+            if shape == 3 {
+                for parts in plan::all(&rules[..200], &map) {
+                    check(&compiled(&rules[..200].into(), &map, parts), &keys[..50]);
+                }
+            }
+        }
+    }
+}
+
+/// Sets whose numbers are alike in their last bits are told apart.
+#[test]
+fn thousands_of_peer_sets() {
+    let host = |number: u32| Address::from_v4_bits(0x0a00_0000 | number);
+    let mut builder = AddressMapBuilder::default();
+    for number in 0..2200 {
+        let net = host(number).to_ip().into();
+        builder.add(PeerSetId(number), [Block { net, except: vec![] }]);
+    }
+    let map = Arc::new(builder.build());
+    let end = |number| End::Set(PeerSetId(number));
+    let rules: Arc<[Rule]> = (0..2200)
+        .map(|number| Rule::new(Action::Deny, "").source(end(number)).destination(end(number)))
+        .collect();
+    let key = |source, destination| Key {
+        source: host(source),
+        destination: host(destination),
+        ..Key::default()
+    };
+    let mut keys: Vec<Key> = (0..150)
+        .flat_map(|number| {
+            [key(number, number), key(number, number + 2048), key(number + 2048, number)]
+        })
+        .collect();
+    map.identify_sources(&mut keys);
+    map.identify_destinations(&mut keys);
+    for parts in plan::all(&rules, &map) {
+        check(&compiled(&rules, &map, parts), &keys[..60]);
+    }
+}
+
 /// A row has a cell for each transport class: of rules that all have their own ports, rows would take megabytes.
 #[test]
 fn small_tables_stay_small() {

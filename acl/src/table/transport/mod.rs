@@ -35,6 +35,14 @@ impl Transport {
         }
     }
 
+    /// Whether a key's protocol, ports and flags are such.
+    pub(super) fn matches(&self, key: &Key) -> bool {
+        self.destination_ports.contains(key.destination_port)
+            && self.protocol.is_none_or(|protocol| protocol == key.protocol)
+            && self.source_ports.contains(key.source_port)
+            && self.tcp_flags.matches(key.tcp_flags)
+    }
+
     /// Whether what matches `other` matches this too.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let within =

@@ -24,12 +24,15 @@ const ENTRIES_OF_ALL_MORE: u64 = 1 << 22;
 /// The pairs of ends of some rules, each with so many rules.
 pub(super) type Pair = ([EndId; 2], u32);
 
-/// Parts pairs into so many tuples at most; those in none would need more.
+/// Parts pairs into so many tuples at most; those in none would need more. Unless all fit some grant, tuples are of the
+/// least one that leaves none but rules over peer sets, as those are found without tuples.
 pub(super) fn merge(pairs: &[Pair], fields: &[Ends; 2], most: usize) -> Vec<Vec<u32>> {
+    let names_set = |at: &u32| pairs[*at as usize].0.iter().any(|end| end.kind == Kind::Set);
+    let mut sparing = None;
     let mut tuples = Vec::new();
     for each in ENTRIES_EACH {
         tuples.clear();
-        let mut left = 0;
+        let mut left = Vec::new();
         let rules: u64 = pairs.iter().map(|(_, rules)| u64::from(*rules)).sum();
         let mut room = ENTRIES_OF_ALL * rules + ENTRIES_OF_ALL_MORE;
         for source in [Kind::Net, Kind::Set, Kind::Any] {
@@ -38,15 +41,18 @@ pub(super) fn merge(pairs: &[Pair], fields: &[Ends; 2], most: usize) -> Vec<Vec<
                 let of_kinds = |at: &u32| pairs[*at as usize].0.map(|end| end.kind) == kinds;
                 let rest = (0..pairs.len() as u32).filter(of_kinds).collect();
                 let mut merger = Merger { pairs, fields, kinds, each, most, room };
-                left += merger.merge(rest, &mut tuples).len();
+                left.extend(merger.merge(rest, &mut tuples));
                 room = merger.room;
             }
         }
-        if left == 0 {
-            break;
+        if left.is_empty() {
+            return tuples;
+        }
+        if sparing.is_none() && left.iter().all(names_set) {
+            sparing = Some(tuples.clone());
         }
     }
-    tuples
+    sparing.unwrap_or(tuples)
 }
 
 /// Merges pairs whose ends are of the same kinds.
@@ -92,18 +98,23 @@ impl Merger<'_> {
         };
         let mut best = Vec::new();
         let (mut low, mut high) = (0, 40);
+        // So many are too many, as all of them are.
+        let mut failed = rest.len();
         // Whether so many fit does not quite follow the bound: the search is a heuristic.
         while low < high {
             let bound = (low + high) / 2;
             let some: Vec<u32> =
                 rest.iter().copied().filter(|pair| value(*pair) <= 1 << bound).collect();
-            if self.fits(&some, &self.fan_out(&some)) {
+            // Fan-outs are dear to count, and often nearly all alike: some bounds take the same pairs, or none.
+            let fits =
+                some.len() < failed && (some.is_empty() || self.fits(&some, &self.fan_out(&some)));
+            if fits {
                 low = bound + 1;
                 if some.len() > best.len() {
                     best = some;
                 }
             } else {
-                high = bound;
+                (failed, high) = (some.len(), bound);
             }
         }
         best

@@ -6,8 +6,11 @@
 //! both. Each end of a key knows which tuples have a rule that it fits; only tuples that both ends
 //! agree on are probed, that with the best rule first, and none that cannot beat the rule in hand.
 //!
+//! Rules over peer sets that would take too many entries stay out of tuples and are tried [set by set](by_set).
+//!
 //! How many tuples there are, and what a probe costs, does not depend on the order of the rules.
 
+mod by_set;
 mod hash;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
@@ -22,6 +25,7 @@ use super::ends::{EndId, Ends, Kind};
 use super::field::{Both, Field};
 use super::lists::{Effective, ListId, MakeLists};
 use super::transport::TooMany;
+use by_set::BySet;
 use hash::Cells;
 #[cfg(target_arch = "x86_64")]
 pub(super) use lanes::Vector;
@@ -41,7 +45,9 @@ pub(super) struct Tuples {
     pub(super) pairs: usize,
     /// Rules of the tuple that has most.
     pub(super) largest: usize,
-    /// Rules that no tuple takes, which are tried one by one.
+    /// Rules over peer sets that no tuple takes.
+    pub(super) by_set: BySet,
+    /// Other rules that no tuple takes, which are tried one by one.
     pub(super) rest: Box<[u32]>,
 }
 
@@ -130,7 +136,10 @@ impl Tuples {
             cells.push((same[0].0, lists.list(list)?));
         }
         let is_left = |pair: u32| tuple_of[pair as usize] == MOST;
-        let rest = rules.iter().zip(&pair_of).filter(|(_, pair)| is_left(**pair));
+        let left = rules.iter().zip(&pair_of).filter(|(_, pair)| is_left(**pair));
+        let (by_set, rest): (Vec<Numbered>, Vec<Numbered>) = left
+            .map(|(rule, _)| *rule)
+            .partition(|rule| rule.ends.iter().any(|end| end.kind == Kind::Set));
         let tuples = Self {
             count: merged.len(),
             best: best_in,
@@ -138,9 +147,15 @@ impl Tuples {
             cells: Cells::new(&cells),
             pairs: cells.len(),
             largest,
-            rest: rest.map(|(rule, _)| rule.rule).collect(),
+            by_set: BySet::new(&by_set, ends, lists, effective)?,
+            rest: rest.iter().map(|rule| rule.rule).collect(),
         };
         Ok((tuples, fields))
+    }
+
+    /// Whether every rule is in a tuple.
+    pub(super) fn takes_all(&self) -> bool {
+        self.by_set.rules == 0 && self.rest.is_empty()
     }
 
     /// Tuples there are.
@@ -182,12 +197,13 @@ impl Tuples {
     }
 
     /// Visits all lists.
-    pub(super) fn each_list(&mut self, visit: impl FnMut(&mut ListId)) {
-        self.cells.each_list(visit);
+    pub(super) fn each_list(&mut self, mut visit: impl FnMut(&mut ListId)) {
+        self.cells.each_list(&mut visit);
+        self.by_set.each_list(visit);
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.cells.bytes() + size_of_val(&*self.rest)
+        self.cells.bytes() + self.by_set.bytes() + size_of_val(&*self.rest)
     }
 }
 
