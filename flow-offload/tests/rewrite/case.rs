@@ -227,7 +227,15 @@ impl Case {
         match self.sum {
             Sum::Right => {}
             Sum::Unfinished => partial_checksum::renew_pseudo(&mut frame, &headers),
-            Sum::Wrong => frame[at] ^= 0x55,
+            Sum::Wrong => {
+                let mut unfinished = frame.clone();
+                partial_checksum::renew_pseudo(&mut unfinished, &headers);
+                frame[at] ^= 0x55;
+                // The graph would finish it: AF_XDP does not say which sums are unfinished.
+                if frame[at..at + 2] == unfinished[at..at + 2] {
+                    frame[at] ^= 0xff;
+                }
+            }
             Sum::Absent if self.is_tcp => {}
             Sum::Absent => frame[at..at + 2].fill(0),
         }

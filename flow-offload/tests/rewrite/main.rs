@@ -62,6 +62,16 @@ fn key_is_translated(case: &Case) -> bool {
     case.tuples().is_translated()
 }
 
+/// Cases of wrong sums are wrong: none of them reads as one that is to be finished.
+#[test]
+fn no_wrong_sum_is_an_unfinished_one() {
+    for payload in 0..=u16::MAX {
+        let payload = payload.to_be_bytes().to_vec();
+        let with = |sum| Case { payload: payload.clone(), sum, ..Case::plain(true) }.frame();
+        assert_ne!(with(Sum::Wrong), with(Sum::Unfinished), "{payload:?}");
+    }
+}
+
 /// What the program leaves to the switch, by a change to a packet that it would forward.
 #[test]
 fn what_is_not_plain_goes_to_the_switch() {
