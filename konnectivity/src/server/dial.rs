@@ -1,7 +1,7 @@
 //! Dials: rules, the choice of an agent, the request, and what a frontend holds of it.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use super::backend::Backend;
 use super::connection::{Connection, Failure, Sink};
@@ -40,7 +40,12 @@ pub(crate) fn dial(
     target: &str,
     wanted: i64,
 ) -> Result<Dialed, Failure> {
-    let begun = begin(proxy, sink, who, target, wanted);
+    // A server that ends sees this dial, or this dial sees that it ended.
+    let ended = proxy.ended.read().unwrap_or_else(PoisonError::into_inner);
+    let begun = match *ended {
+        true => Err(Failure { text: "the server ends".to_owned(), ..Failure::no_agent() }),
+        false => begin(proxy, sink, who, target, wanted),
+    };
     match &begun {
         Ok(Dialed { connection, backend }) => {
             proxy.metrics.pending.add(1);

@@ -29,8 +29,8 @@ mod proxy;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
@@ -153,6 +153,14 @@ impl Server {
         open.iter().any(|count| count.get() > 0)
     }
 
+    /// Lets no dial begin any more, unless there is a connection that should end first. A client
+    /// that was accepted before may dial until then.
+    fn end_if_idle(&self, in_any_case: bool) -> bool {
+        let mut ended = self.proxy.ended.write().unwrap_or_else(PoisonError::into_inner);
+        *ended = in_any_case || !self.is_busy();
+        *ended
+    }
+
     /// Agents' connections.
     pub fn agents(&self) -> usize {
         self.proxy.backends.count()
@@ -168,7 +176,7 @@ impl Server {
     pub async fn stop(self, grace: Duration) {
         self.proxy.stopping.store(true, Ordering::Relaxed);
         let begin = Instant::now();
-        while self.is_busy() && begin.elapsed() < grace {
+        while !self.end_if_idle(begin.elapsed() >= grace) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         if let Some((cluster, leases)) = &self.proxy.options.leases {

@@ -1,7 +1,7 @@
 //! State shared by all parts of a server.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
 
 use tokio::sync::Semaphore;
 
@@ -24,6 +24,8 @@ pub(crate) struct Proxy {
     /// One permit an agent that waits for its TokenReview.
     pub(crate) waiting: Arc<Semaphore>,
     pub(crate) stopping: AtomicBool,
+    /// Whether all connections have ended, so that no dial may begin.
+    pub(crate) ended: RwLock<bool>,
 }
 
 impl Proxy {
@@ -35,6 +37,7 @@ impl Proxy {
             reviews: Semaphore::new(options.limits.reviews),
             waiting: Arc::new(Semaphore::new(options.limits.reviews * WAITING)),
             stopping: AtomicBool::new(false),
+            ended: RwLock::new(false),
             options: Arc::new(options),
         })
     }
