@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::api::{address_of, api, has_lease};
+use common::api::{address_of, api, has_lease, kubeconfig};
 use common::*;
 use konnectivity::agent::{Agent, ServerCount};
 use konnectivity::client::Tunnel;
@@ -150,6 +150,45 @@ async fn a_restarted_server_is_found_before_leases_count_it() {
     let second = fleet.server_with(1, None).await;
     until("the agent again", || second.agents() == 1 && first.agents() == 1).await;
     assert_eq!(known(), 1.0, "the leases");
+}
+
+/// A client may have connected before, and is in no count: it has no stream yet. The server waits for the
+/// end of its lease meanwhile.
+#[tokio::test]
+async fn a_server_that_ends_takes_no_dial_that_it_would_break() {
+    let fleet = Fleet::new().await;
+    let slow = TcpListener::bind(ANY_PORT).await.unwrap();
+    let kubeconfig = kubeconfig(&fleet.world, slow.local_addr().unwrap());
+    let (is_silent, silent) = tokio::sync::watch::channel(false);
+    let api = fleet.api;
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = slow.accept().await {
+            let mut silent = silent.clone();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(api).await.unwrap();
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                    () = async { drop(silent.wait_for(|it| *it).await) } => tokio::time::sleep(Duration::from_secs(2)).await,
+                }
+            });
+        }
+    });
+    let cluster = Arc::new(Cluster::connect(Some(&kubeconfig)).await.unwrap());
+    let server = fleet.server_with(0, Some((cluster, fleet.leases.1.clone()))).await;
+    fleet.addresses.lock().unwrap()[1] = server.agent_address();
+    soon(has_lease(&fleet.api, NAMES[0])).await;
+    let _agent = fleet.agent(0);
+    until("the agent", || server.agents() > 0).await;
+    let io = tokio::net::UnixStream::connect(fleet.socket(0)).await.unwrap();
+    // Until it is accepted.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    is_silent.send(true).unwrap();
+    let stopped = tokio::spawn(server.stop(PATIENCE));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut tunnel = Tunnel::over(io, "http", "server");
+    let dialed = soon(tunnel.dial(&fleet.target)).await;
+    assert!(dialed.as_ref().is_err_and(|why| why.contains("the server ends")), "{dialed:?}");
+    soon(stopped).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
