@@ -40,6 +40,12 @@ impl PortRange {
     pub const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
+
+    /// Whether all of `other` lies in the range.
+    #[inline]
+    pub const fn covers(self, other: Self) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
 }
 
 /// Verdict on a packet that a rule matches.
@@ -154,6 +160,22 @@ impl Rule {
     #[must_use]
     pub fn tcp_flags(self, tcp_flags: TcpFlags) -> Self {
         Self { tcp_flags, ..self.protocol(6) }
+    }
+
+    /// Whether this rule matches every connection that `other` matches, as far as their fields say:
+    /// a peer set covers itself alone.
+    pub fn covers(&self, other: &Self) -> bool {
+        let end = |wide: &End, end: &End| match (wide, end) {
+            (End::Any, _) => true,
+            (End::Net(wide), End::Net(net)) => wide.contains(net),
+            (wide, end) => wide == end,
+        };
+        end(&self.source, &other.source)
+            && end(&self.destination, &other.destination)
+            && (self.protocol.is_none() || self.protocol == other.protocol)
+            && self.source_ports.covers(other.source_ports)
+            && self.destination_ports.covers(other.destination_ports)
+            && (self.tcp_flags == TcpFlags::ANY || self.tcp_flags == other.tcp_flags)
     }
 
     /// Whether this rule matches `key`, by definition.

@@ -5,6 +5,7 @@
 //! identity. A network covers itself and the networks inside it; a peer set covers identities.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher};
 
 use ahash::RandomState;
 
@@ -185,14 +186,14 @@ impl Ends {
             }
             Kind::Set => {
                 counts.fill(0);
-                // Told apart by a hash, as this is asked often: should two be alike, a count is one too low.
+                // Only the hashes of classes are compared, as this is called often. If two classes had the
+                // same, a count would be one too low, and with it an estimate of memory.
+                let state = RandomState::default();
                 let mut known: HashSet<u64, RandomState> = HashSet::default();
                 for members in &self.members {
-                    let class = used_of(members, used).fold(0_u64, |class, set| {
-                        let class = class.rotate_left(23) ^ (u64::from(set) + 1);
-                        class.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                    });
-                    if known.insert(class) {
+                    let mut class = state.build_hasher();
+                    used_of(members, used).for_each(|set| class.write_u32(set));
+                    if known.insert(class.finish()) {
                         used_of(members, used).for_each(|set| counts[set as usize] += 1);
                     }
                 }

@@ -363,20 +363,18 @@ const HIDING: usize = 64;
 /// Drops rules that no key finds, because an earlier rule over no end matches all that they match.
 fn drop_hidden(rules: &mut Vec<(u32, &Rule)>) {
     let over_none = |rule: &Rule| rule.source == End::Any && rule.destination == End::Any;
-    let mut hiding: Vec<(u32, Transport)> = rules
-        .iter()
-        .filter(|(_, rule)| over_none(rule))
-        .map(|(number, rule)| (*number, Transport::of(rule)))
-        .collect();
-    hiding.sort_by_key(|(_, transport)| std::cmp::Reverse(transport.extent()));
+    let mut hiding: Vec<(u32, &Rule)> =
+        rules.iter().filter(|(_, rule)| over_none(rule)).copied().collect();
+    hiding.sort_by_key(|(_, rule)| std::cmp::Reverse(Transport::of(rule).extent()));
     hiding.truncate(HIDING);
     if hiding.is_empty() {
         return;
     }
     let mut first: HashMap<Transport, u32, RandomState> = HashMap::default();
     rules.retain(|(number, rule)| {
-        let first = first.entry(Transport::of(rule)).or_insert_with_key(|transport| {
-            let covering = hiding.iter().filter(|(_, of)| of.covers(transport));
+        // Any ends are covered.
+        let first = first.entry(Transport::of(rule)).or_insert_with(|| {
+            let covering = hiding.iter().filter(|(_, wide)| wide.covers(rule));
             covering.map(|(number, _)| *number).min().unwrap_or(u32::MAX)
         });
         *number <= *first

@@ -406,7 +406,7 @@ fn overlapping_peer_sets() {
     }
 }
 
-/// Sets whose numbers are alike in their last bits are told apart.
+/// Sets whose numbers are equal modulo 2,048 share a bit of the filter; the exact comparison behind it tells them apart.
 #[test]
 fn thousands_of_peer_sets() {
     let host = |number: u32| Address::from_v4_bits(0x0a00_0000 | number);

@@ -115,8 +115,7 @@ impl Region {
 
     /// Whether a rule's range holds all numbers of the region on an axis.
     fn is_inside_on(&self, axis: usize, extent: &Extent) -> bool {
-        let PortRange { first, last } = self.range(axis);
-        extent.ranges[axis].first <= first && last <= extent.ranges[axis].last
+        extent.ranges[axis].covers(self.range(axis))
     }
 }
 
@@ -293,8 +292,7 @@ fn each_copy<'a>(
             if !visit(at, place) {
                 return;
             }
-            let part = region.part(cut, at).range(cut.axis);
-            if inside && of.first <= part.first && part.last <= of.last {
+            if inside && of.covers(region.part(cut, at).range(cut.axis)) {
                 open.0[at] = at + 1;
             }
             at = open.from(at + 1);

@@ -43,17 +43,7 @@ impl Transport {
             && self.tcp_flags.matches(key.tcp_flags)
     }
 
-    /// Whether what matches `other` matches this too.
-    pub(super) fn covers(&self, other: &Self) -> bool {
-        let within =
-            |of: PortRange, other: PortRange| of.first <= other.first && other.last <= of.last;
-        self.protocol.is_none_or(|protocol| other.protocol == Some(protocol))
-            && within(self.source_ports, other.source_ports)
-            && within(self.destination_ports, other.destination_ports)
-            && (self.tcp_flags.mask == 0 || self.tcp_flags == other.tcp_flags)
-    }
-
-    /// Protocols and ports that match.
+    /// Number of combinations of protocol and ports that match.
     pub(super) fn extent(&self) -> u64 {
         let ports = |range: PortRange| u64::from(range.last - range.first) + 1;
         let protocols = if self.protocol.is_none() { 256 } else { 1 };

@@ -66,8 +66,8 @@ struct OfBoth {
 
 const NET: u32 = 1 << 31;
 
-/// The sets that an identity is in, as bits of their numbers modulo 2,048: most sets that it is not in are
-/// told by one load.
+/// A filter of the sets that an identity is in: for set *n*, bit *n* modulo 2,048 is set. One load excludes most
+/// of the sets that it is not in.
 struct Filter([u64; 32]);
 
 impl Filter {

@@ -70,24 +70,27 @@ impl Merger<'_> {
     fn merge(&mut self, mut rest: Vec<u32>, tuples: &mut Vec<Vec<u32>>) -> Vec<u32> {
         while !rest.is_empty() && tuples.len() < self.most {
             let fan_out = self.fan_out(&rest);
-            if self.fits(&rest, &fan_out) {
-                self.room -= self.entries(&rest, &fan_out);
+            if let Some(entries) = self.fitting(&rest, &fan_out) {
+                self.room -= entries;
                 tuples.push(std::mem::take(&mut rest));
                 break;
             }
             // By the product, the source's and the destination's share of it.
-            let most = (0..3).map(|by| self.most(&rest, by, &fan_out)).max_by_key(Vec::len);
-            let Some(most) = most.filter(|most| !most.is_empty()) else { break };
+            let most = (0..3).map(|by| self.most(&rest, by, &fan_out));
+            let Some((most, entries)) = most.max_by_key(|(most, _)| most.len()) else { break };
+            if most.is_empty() {
+                break;
+            }
             let mut taken = most.iter().peekable();
-            self.room -= self.entries(&most, &self.fan_out(&most));
+            self.room -= entries;
             rest.retain(|pair| taken.next_if_eq(&pair).is_none());
             tuples.push(most);
         }
         rest
     }
 
-    /// As many pairs of `rest` as fit a tuple, those with the smallest fan-out.
-    fn most(&self, rest: &[u32], by: usize, fan_out: &[Vec<u32>; 2]) -> Vec<u32> {
+    /// As many pairs of `rest` as fit a tuple, those with the smallest fan-out; and its entries.
+    fn most(&self, rest: &[u32], by: usize, fan_out: &[Vec<u32>; 2]) -> (Vec<u32>, u64) {
         let value = |pair: u32| {
             let [source, destination] = self.fan_out_of(pair, fan_out);
             match by {
@@ -96,7 +99,7 @@ impl Merger<'_> {
                 _ => destination,
             }
         };
-        let mut best = Vec::new();
+        let mut best = (Vec::new(), 0);
         let (mut low, mut high) = (0, 40);
         // So many are too many, as all of them are.
         let mut failed = rest.len();
@@ -106,12 +109,15 @@ impl Merger<'_> {
             let some: Vec<u32> =
                 rest.iter().copied().filter(|pair| value(*pair) <= 1 << bound).collect();
             // Fan-outs are dear to count, and often nearly all alike: some bounds take the same pairs, or none.
-            let fits =
-                some.len() < failed && (some.is_empty() || self.fits(&some, &self.fan_out(&some)));
-            if fits {
+            let fitting = match some.len() {
+                0 => Some(0),
+                count if count >= failed => None,
+                _ => self.fitting(&some, &self.fan_out(&some)),
+            };
+            if let Some(entries) = fitting {
                 low = bound + 1;
-                if some.len() > best.len() {
-                    best = some;
+                if some.len() > best.0.len() {
+                    best = (some, entries);
                 }
             } else {
                 (failed, high) = (some.len(), bound);
@@ -143,10 +149,12 @@ impl Merger<'_> {
         some.iter().map(entries).sum()
     }
 
-    fn fits(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> bool {
+    /// Entries of a tuple of these pairs, if it may have so many.
+    fn fitting(&self, some: &[u32], fan_out: &[Vec<u32>; 2]) -> Option<u64> {
         let rules: u64 = some.iter().map(|pair| u64::from(self.pairs[*pair as usize].1)).sum();
         let granted = (self.each * rules).min((16 * rules).max(ENTRIES_MOST)) + ENTRIES_MORE;
-        self.entries(some, fan_out) <= granted.min(self.room)
+        let entries = self.entries(some, fan_out);
+        (entries <= granted.min(self.room)).then_some(entries)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use acl::{End, Rule, Table};
+use acl::Table;
 use control::model::{Namespaces, Peer, PolicyRule, PortSpec, Verdict};
 use control::{Control, Object, Scope};
 
@@ -30,7 +30,7 @@ impl Findings<'_> {
             for (n, rule) in table.rules().iter().enumerate() {
                 let earlier = table.rules()[..n].iter();
                 let mut earlier = earlier.filter(|it| it.origin != rule.origin);
-                let cover = earlier.find(|it| covers(it, rule));
+                let cover = earlier.find(|it| it.covers(rule));
                 let cover = cover.map(|it| (Arc::clone(&it.origin), it.action == rule.action));
                 let known = before.entry(Arc::clone(&rule.origin)).or_insert_with(|| cover.clone());
                 if cover.is_none() {
@@ -99,22 +99,4 @@ fn deciding_rules(objects: &[Object]) -> Vec<(Arc<str>, &'static str)> {
         }
     }
     found
-}
-
-/// Whether every connection that `rule` matches is matched by `other`.
-fn covers(other: &Rule, rule: &Rule) -> bool {
-    let end = |other: &End, rule: &End| match (other, rule) {
-        (End::Any, _) => true,
-        (End::Net(wide), End::Net(net)) => wide.contains(net),
-        (other, rule) => other == rule,
-    };
-    let ports = |other: acl::PortRange, rule: acl::PortRange| {
-        other.first <= rule.first && rule.last <= other.last
-    };
-    end(&other.source, &rule.source)
-        && end(&other.destination, &rule.destination)
-        && (other.protocol.is_none() || other.protocol == rule.protocol)
-        && ports(other.source_ports, rule.source_ports)
-        && ports(other.destination_ports, rule.destination_ports)
-        && (other.tcp_flags == acl::TcpFlags::ANY || other.tcp_flags == rule.tcp_flags)
 }
