@@ -51,7 +51,7 @@ fn from_uplink(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     let snapshot = context.snapshot;
     let flow = &packet.headers.flow;
     let ends = (flow.source, flow.destination);
-    let may_be_tunnel = is_tunnels(context, packet);
+    let may_be_tunnel = has_overlay_port(context, packet);
     if may_be_tunnel && context.tunnel.ends == Some(ends) {
         return Next::Node(Node::Decapsulate);
     }
@@ -71,23 +71,23 @@ fn from_uplink(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     }
 }
 
-/// A packet that was parsed as a tunnel packet, without a session of its own, goes on as any other.
+/// A packet to the overlay's port that is no tunnel packet. Its session has not been looked for yet.
 #[cold]
 fn no_tunnel(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     session::expect(context, packet);
     onward(context, packet)
 }
 
-/// Whether a packet's addresses decide if it is a tunnel packet of this overlay: it comes from the
-/// uplink and has no session before.
+/// Whether a packet may be a tunnel packet of the overlay. Its addresses decide, which
+/// [`from_uplink`] looks at.
 pub(super) fn may_be_tunnel(context: &Context<'_>, packet: &Packet) -> bool {
     let port = context.snapshot.line(packet.in_port);
-    port.is_some_and(|port| port.kind == PortKind::Uplink) && is_tunnels(context, packet)
+    port.is_some_and(|port| port.kind == PortKind::Uplink) && has_overlay_port(context, packet)
 }
 
-/// Whether a packet is of the overlay's protocol and port.
+/// Whether a packet is a whole UDP datagram to the overlay's port.
 #[inline(always)]
-fn is_tunnels(context: &Context<'_>, packet: &Packet) -> bool {
+fn has_overlay_port(context: &Context<'_>, packet: &Packet) -> bool {
     let Headers { flow, fragment, .. } = &packet.headers;
     u32::from(flow.destination_port) == context.tunnel_port
         && flow.protocol == protocol::UDP

@@ -17,7 +17,8 @@ pub(super) fn step(context: &mut Context<'_>, packet: &mut Packet) -> Next {
     go_on(context, packet, plain)
 }
 
-/// The same for packets that may have another one inside, which has a session instead.
+/// The same for packets that may be tunnel packets: the session of the packet inside is looked for, none of
+/// the outer one.
 #[inline(never)]
 fn step_tunnel(context: &Context<'_>, packet: &mut Packet, plain: Plain) -> Next {
     if anti_spoofing::may_be_tunnel(context, packet) {

@@ -146,7 +146,7 @@ fn sole(networks: &[(IpNet, u32)], peers: usize) -> Vec<Sole> {
         if is_before || inside.any(|(_, owner)| owner != peer) {
             continue;
         }
-        // The larger one, which is no single address.
+        // The largest one: the addresses of a cluster node are networks too.
         let sole = &mut sole[*peer as usize];
         match network {
             IpNet::V4(network)
