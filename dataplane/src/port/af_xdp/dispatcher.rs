@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::AfXdpError;
-use super::program::{Attached, Fallback, Program, everything};
+use super::program::{Attached, Fallback, Program, everything, not_loaded};
 use super::socket::Socket;
 use crate::bpf::{Map, Plain};
 
@@ -37,10 +37,7 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     pub(super) fn open(fallback: Fallback) -> Result<Arc<Self>, AfXdpError> {
         let program = Program::load(&everything(fallback))?;
-        let slots = program
-            .object()
-            .map(c"slots")
-            .map_err(|cause| AfXdpError::new("load the XDP program", cause))?;
+        let slots = program.object().map(c"slots").map_err(not_loaded)?;
         Ok(Arc::new(Self { program, slots, free: Mutex::default() }))
     }
 

@@ -82,7 +82,7 @@ impl Program {
             let (program, sockets) = (object.program(source.program)?, object.map(c"sockets")?);
             Ok(Self { program, sockets, object })
         };
-        load().map_err(|cause| AfXdpError::new("load the XDP program", cause))
+        load().map_err(not_loaded)
     }
 
     /// The program's object file, for as long as `self` is there.
@@ -114,6 +114,11 @@ impl Program {
             .put(&queue, &(socket as u32))
             .map_err(|cause| AfXdpError::new("enter a socket in its map", cause))
     }
+}
+
+/// An object that could not be loaded, or lacks what it should have.
+pub(super) fn not_loaded(cause: io::Error) -> AfXdpError {
+    AfXdpError::new("load the XDP program", cause)
 }
 
 /// Detaches any XDP program from an interface.

@@ -92,8 +92,7 @@ impl Umem {
             ));
         }
         let program = Program::load(&UPLINK)?;
-        let maps = UplinkMaps::find(program.object())
-            .map_err(|cause| AfXdpError::new("load the XDP program", cause))?;
+        let maps = UplinkMaps::find(program.object()).map_err(program::not_loaded)?;
         let attached = program.attach(interface, index)?;
         let own = self.bind_own(index);
         let mode = XdpMode { attached, zero_copy: own.is_some() };
