@@ -109,8 +109,7 @@ impl Control {
     pub fn apply(&mut self, object: Object) {
         let reference = object.reference();
         let known = self.known_pod(&reference);
-        let before = known.map_or(&[][..], |pod| self.cache.addresses_of(pod)).to_vec();
-        let uid = known.and_then(|pod| pod.uid.clone());
+        let (before, uid) = (self.addresses_of(known), known.and_then(|pod| pod.uid.clone()));
         let change = self.cache.apply(object);
         self.process(change, &before);
         // Another pod of the same name and address: one event replaced it.
@@ -121,8 +120,7 @@ impl Control {
 
     /// Removes an object, if it is known.
     pub fn delete(&mut self, reference: &ObjectRef) {
-        let known = self.known_pod(reference);
-        let before = known.map_or(&[][..], |pod| self.cache.addresses_of(pod)).to_vec();
+        let before = self.addresses_of(self.known_pod(reference));
         let change = self.cache.delete(reference);
         self.process(change, &before);
     }
@@ -318,6 +316,11 @@ impl Control {
     fn known_pod(&self, reference: &ObjectRef) -> Option<&Arc<Pod>> {
         let namespace = reference.namespace.clone().filter(|_| reference.kind == Kind::Pod)?;
         self.cache.pod(&PodKey { namespace, name: Arc::clone(&reference.name) })
+    }
+
+    /// The addresses at which a pod takes part in policies; none without one.
+    fn addresses_of(&self, pod: Option<&Arc<Pod>>) -> Vec<IpAddr> {
+        pod.map_or_else(Vec::new, |pod| self.cache.addresses_of(pod).to_vec())
     }
 
     /// Computes the ACLs of a pod.

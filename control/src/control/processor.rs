@@ -43,7 +43,7 @@ impl Control {
             Change::Pod(key) => {
                 let pod = self.cache.pod(&key).cloned();
                 let pod = pod.as_ref();
-                let now = pod.map_or(&[][..], |pod| self.cache.addresses_of(pod)).to_vec();
+                let now = self.addresses_of(pod);
                 self.note_host_pod(&key, pod);
                 self.services.pod_changed();
                 let owned = |address: &IpAddr| Some((*address, self.pod_at(*address)?.clone()));
