@@ -13,6 +13,7 @@ mod crossed;
 mod decide;
 mod ends;
 mod field;
+mod hidden;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 mod lists;

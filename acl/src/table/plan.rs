@@ -20,6 +20,7 @@ use ahash::RandomState;
 use super::crossed::Crossed;
 use super::ends::{EndId, Ends, Kind};
 use super::field::{Both, Field};
+use super::hidden::{drop_covered, seen};
 use super::lists::{Effective, ListId, MakeLists, PLAIN, Rows, RowsBuilder};
 use super::scan::{Scans, ScansBuilder};
 use super::transport::{Matching, TooMany, Transport, TransportClasses};
@@ -105,12 +106,17 @@ pub(super) fn compile(rules: &[Rule], addresses: &AddressMap) -> Parts {
 /// Every structure that can hold these rules, be it chosen for them or not.
 #[cfg(test)]
 pub(super) fn all(rules: &[Rule], addresses: &AddressMap) -> Vec<Parts> {
-    let input = Input::new(rules, addresses);
+    let some = matchable(rules);
+    let less_hidden = Input::of(&some, addresses).less_hidden(&some, addresses, some.len());
     let tuples = [0, 1, 2, MOST].map(Allowed::Tuples);
     let allowed = [Allowed::Crossed].into_iter().chain(tuples);
-    let by_cuts = allowed.clone().map(|allowed| input.by_cuts(allowed));
-    let by_class = allowed.flat_map(|allowed| [(allowed, 0), (allowed, PLAIN)]);
-    by_class.filter_map(|(allowed, plain)| input.by_class(allowed, plain)).chain(by_cuts).collect()
+    let all = [Input::new(rules, addresses), less_hidden].into_iter().flat_map(|input| {
+        let by_cuts = allowed.clone().map(|allowed| input.by_cuts(allowed));
+        let by_class = allowed.clone().flat_map(|allowed| [(allowed, 0), (allowed, PLAIN)]);
+        let by_class = by_class.filter_map(|(allowed, plain)| input.by_class(allowed, plain));
+        by_class.chain(by_cuts).collect::<Vec<Parts>>()
+    });
+    all.collect()
 }
 
 /// Cells that rows are expected to have at most for each rule, and beyond.
@@ -129,12 +135,22 @@ struct Input {
 }
 
 impl Input {
+    /// Of all these rules but some that no key finds.
     fn new(rules: &[Rule], addresses: &AddressMap) -> Self {
-        let mut rules: Vec<(u32, &Rule)> =
-            (0..).zip(rules).filter(|(_, rule)| can_match(rule)).collect();
-        drop_hidden(&mut rules);
-        let (sources, source) = Ends::of(&rules, |rule| rule.source, addresses);
-        let (destinations, destination) = Ends::of(&rules, |rule| rule.destination, addresses);
+        let mut rules = matchable(rules);
+        drop_covered(&mut rules);
+        let input = Self::of(&rules, addresses);
+        // Thousands of ranges may overlap. Unless that halves the rules, their order is no reason for another structure.
+        match input.rows_are_small() {
+            true => input,
+            false => input.less_hidden(&rules, addresses, rules.len() / 2),
+        }
+    }
+
+    /// Of all these rules.
+    fn of(rules: &[(u32, &Rule)], addresses: &AddressMap) -> Self {
+        let (sources, source) = Ends::of(rules, |rule| rule.source, addresses);
+        let (destinations, destination) = Ends::of(rules, |rule| rule.destination, addresses);
         let mut demands = Vec::new();
         let mut known: HashMap<Transport, u32, RandomState> = HashMap::default();
         let numbered = rules.iter().zip(source.into_iter().zip(destination));
@@ -149,6 +165,14 @@ impl Input {
         let rules = rules.collect();
         let transport = TransportClasses::new(&demands);
         Self { transport, rules, demands, ends: [sources, destinations] }
+    }
+
+    /// Without the rules that earlier ones hide together, if so few are left.
+    fn less_hidden(self, rules: &[(u32, &Rule)], addresses: &AddressMap, few: usize) -> Self {
+        let seen = seen(&self.rules, &self.demands, &self.ends);
+        let left = rules.iter().zip(seen).filter(|(_, seen)| *seen).map(|(rule, _)| *rule);
+        let left: Vec<(u32, &Rule)> = left.collect();
+        if left.len() <= few { Self::of(&left, addresses) } else { self }
     }
 
     /// Whether rows, if each pair of ends that rules name has one, or each demand if these are fewer, are worth their
@@ -357,28 +381,9 @@ impl<L: MakeLists> Merger<'_, '_, L> {
     }
 }
 
-/// Rules over no end that others are looked for behind: those that match most.
-const HIDING: usize = 64;
-
-/// Drops rules that no key finds, because an earlier rule over no end matches all that they match.
-fn drop_hidden(rules: &mut Vec<(u32, &Rule)>) {
-    let over_none = |rule: &Rule| rule.source == End::Any && rule.destination == End::Any;
-    let mut hiding: Vec<(u32, &Rule)> =
-        rules.iter().filter(|(_, rule)| over_none(rule)).copied().collect();
-    hiding.sort_by_key(|(_, rule)| std::cmp::Reverse(Transport::of(rule).extent()));
-    hiding.truncate(HIDING);
-    if hiding.is_empty() {
-        return;
-    }
-    let mut first: HashMap<Transport, u32, RandomState> = HashMap::default();
-    rules.retain(|(number, rule)| {
-        // Any ends are covered.
-        let first = first.entry(Transport::of(rule)).or_insert_with(|| {
-            let covering = hiding.iter().filter(|(_, wide)| wide.covers(rule));
-            covering.map(|(number, _)| *number).min().unwrap_or(u32::MAX)
-        });
-        *number <= *first
-    });
+/// The rules that a packet could match.
+fn matchable(rules: &[Rule]) -> Vec<(u32, &Rule)> {
+    (0..).zip(rules).filter(|(_, rule)| can_match(rule)).collect()
 }
 
 /// Whether any packet at all could match.

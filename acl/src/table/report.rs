@@ -14,7 +14,7 @@ use crate::Rule;
 pub struct Report {
     /// Rules in the set.
     pub rules: usize,
-    /// Rules that no key finds, as nothing matches them or an earlier rule over no end matches all that they match.
+    /// Rules that no key finds, as nothing matches them or earlier rules match all that they match.
     pub hidden: usize,
     /// Rules over one end or none, which are in lists of their end.
     pub in_lists: usize,

@@ -306,6 +306,43 @@ fn hidden_rules_are_left_out() {
     }
 }
 
+/// Of thousands of ranges of ports that overlap, over networks nested in each other, most hide behind earlier ones
+/// together.
+#[test]
+fn ranges_hide_others_together() {
+    let net = |number: u32| {
+        let (bits, length) =
+            (number.wrapping_mul(0x9e37_79b1) >> 8, number.trailing_zeros().min(4) * 4);
+        let net = ipnet::Ipv4Net::new_assert((0x0a00_0000 | bits).into(), 24 - length as u8);
+        End::Net(net.trunc().into())
+    };
+    let rule = |number: u32| {
+        let first = (number.wrapping_mul(0x85eb_ca77) >> 16) as u16;
+        let last = first.saturating_add((number * 7 % 3000) as u16);
+        let rule = Rule::new(Action::Deny, "").source(net(number)).destination(net(number * 5 / 4));
+        let rule = if number.is_multiple_of(3) {
+            rule
+        } else {
+            rule.protocol(6 + (number % 2 * 11) as u8)
+        };
+        rule.destination_ports(PortRange { first, last })
+    };
+    let wide = |number: u32| {
+        let net = End::Net("10.0.0.0/8".parse().unwrap());
+        let rule = rule(number).source(net);
+        if number.is_multiple_of(2) { rule.destination(net) } else { rule.destination(End::Any) }
+    };
+    let rules = |number| if number % 3 == 0 { wide(number) } else { rule(number) };
+    let sorted: Vec<Rule> = (1..4000).map(rules).collect();
+    let keys: Vec<Key> = keys_of(&sorted).into_iter().step_by(9).collect();
+    let reversed: Vec<Rule> = sorted.iter().rev().cloned().collect();
+    for rules in [sorted, reversed] {
+        let table = Table::compile(rules.into(), &Arc::new(AddressMap::default()));
+        assert!(table.report().hidden > 2500, "{}", table.report());
+        check(&table, &keys);
+    }
+}
+
 /// Pairs of identities are too many for an array however few the rules are: compiling comes to its end.
 #[test]
 fn many_identities_on_both_ends() {
