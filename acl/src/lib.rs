@@ -53,7 +53,7 @@
 //! | [`AddressMapEditor::add`], [`remove`](AddressMapEditor::remove) | log *p* + *s* for each network inside the block that the map knows; one for a host |
 //! | [`AddressMapEditor::version`] | 3 to 4 KiB for each network that changed, whatever *p*; *p* after an eighth of all have, and when the memory doubles |
 //! | [`AddressMapBuilder::build`] | *p* log *p* + *p s* |
-//! | [`Table::lookup`] | constant: two searches by address (log₁₇ *p* cache lines) or identities, a transport class, a list for each end and one for both; where pairs of classes are too many, for each tuple, 24 at most, one probe of two loads; where these are too many for rules over peer sets, the rules of each set that a key is in. [`Report::loads`] is the bound for a table |
+//! | [`Table::lookup`] | constant: two searches by address (log₁₇ *p* cache lines) or identities, a transport class, a list for each end and one for both; where pairs of classes are too many, for each tuple, 24 at most, one probe of two loads; where these are too many, the rules of each peer set that a key is in, and lists for pairs of networks around both ends. [`Report::loads`] is the bound for a table |
 //! | [`Table::compile`] | *n* log *n*, and for rules over both ends what they cover in pairs of equivalence classes, at most linear in *n* |
 //! | memory | linear in *n*, and in the peer sets of all identities where rules are tried set by set |
 //!

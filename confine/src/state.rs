@@ -2,10 +2,8 @@
 
 use std::fs;
 
-use serde::{Deserialize, Serialize};
-
 /// Privileges of a process.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
     /// Effective capabilities, by name.
     pub capabilities: Vec<String>,

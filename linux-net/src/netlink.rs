@@ -1,7 +1,6 @@
 //! An rtnetlink socket with one request at a time.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use netlink_packet_core::{
     ErrorMessage, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR,
     NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::error::Error;
@@ -184,14 +183,6 @@ impl Netlink {
                 return Ok(buffer);
             }
         }
-    }
-}
-
-/// The address family of an address.
-pub(super) fn family(address: IpAddr) -> AddressFamily {
-    match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
 };
@@ -10,7 +9,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::error::Error;
 use super::link::Link;
-use super::netlink::{self, Netlink};
+use super::netlink::Netlink;
 use super::route::ip;
 use crate::MacAddress;
 
@@ -36,8 +35,12 @@ impl Netlink {
     pub fn next_hop(&mut self, address: IpAddr) -> Result<NextHop, Error> {
         let what = format!("find the way to {address}");
         let mut query = RouteMessage::default();
-        query.header.address_family = netlink::family(address);
-        query.header.destination_prefix_length = IpNet::from(address).prefix_len();
+        let (family, bits) = match address {
+            IpAddr::V4(_) => (AddressFamily::Inet, 32),
+            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+        };
+        query.header.address_family = family;
+        query.header.destination_prefix_length = bits;
         query.attributes.push(RouteAttribute::Destination(address.into()));
         let RouteNetlinkMessage::NewRoute(route) =
             self.one(&what, RouteNetlinkMessage::GetRoute(query))?

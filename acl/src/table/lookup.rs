@@ -27,14 +27,15 @@ impl Table {
     #[inline]
     fn among_rest(&self, key: &Key, best: u32) -> u32 {
         let BothEnds::Tuples(tuples) = &self.parts.ends.both else { return best };
-        let best = match &self.parts.lists {
-            _ if tuples.by_set.rules == 0 => best,
-            Decide::Rows(classes, rows) => tuples.by_set.first(key, classes.class(key), rows, best),
-            Decide::Scans(scans) => tuples.by_set.first(key, 0, scans, best),
-        };
-        let mut before = tuples.rest.iter().take_while(|rule| **rule < best);
-        let matches = |rule: &&u32| self.rules[**rule as usize].matches(key, &self.addresses);
-        before.find(matches).copied().unwrap_or(best)
+        if tuples.takes_all() {
+            return best;
+        }
+        match &self.parts.lists {
+            Decide::Rows(classes, rows) => {
+                tuples.first_of_rest(key, classes.class(key), rows, best)
+            }
+            Decide::Scans(scans) => tuples.first_of_rest(key, 0, scans, best),
+        }
     }
 
     /// The index of the first rule that matches each key, or [`NONE`](Self::NONE); for as many

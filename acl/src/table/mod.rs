@@ -38,6 +38,8 @@ pub struct Table {
     rules: Arc<[Rule]>,
     /// A bit for each rule that permits: a rule itself takes two cache lines.
     permits: Box<[u64]>,
+    /// What tests compare with.
+    #[cfg(test)]
     addresses: Arc<AddressMap>,
     parts: Parts,
 }
@@ -52,6 +54,7 @@ impl Table {
             permits: permits(&rules),
             parts: plan::compile(&rules, addresses),
             rules,
+            #[cfg(test)]
             addresses: Arc::clone(addresses),
         }
     }

@@ -5,7 +5,7 @@
 //! no end            the lists of an end, or a list that every lookup reads
 //! one end           lists of that end's elements, merged with those around
 //! both ends         pairs of classes in one array; tuples if these are too many
-//! peer sets         where identities are in too many for tuples: stays with a set
+//! too many pairs    stays with one of its peer sets, or with its source network
 //! ```
 //!
 //! Where the lists of one end, merged, would grow beyond what is linear in the number of rules, those
@@ -117,6 +117,14 @@ pub(super) fn all(rules: &[Rule], addresses: &AddressMap) -> Vec<Parts> {
         by_class.chain(by_cuts).collect::<Vec<Parts>>()
     });
     all.collect()
+}
+
+/// With rows, and with lists cut by ports, all rules over both ends in no tuple.
+#[cfg(test)]
+pub(super) fn without_tuples(rules: &[Rule], addresses: &AddressMap) -> [Parts; 2] {
+    let input = Input::of(&matchable(rules), addresses);
+    let by_class = input.by_class(Allowed::Tuples(0), PLAIN);
+    [by_class.unwrap_or_else(|| unreachable!("classes are few")), input.by_cuts(Allowed::Tuples(0))]
 }
 
 /// Cells that rows are expected to have at most for each rule, and beyond.

@@ -52,8 +52,8 @@ pub enum Structure {
         largest: usize,
         /// Rules over peer sets that no tuple took; they are tried set by set.
         by_set: usize,
-        /// Other rules that no tuple took; they are tried one by one.
-        left: usize,
+        /// Other rules that no tuple took; they are tried network by network.
+        by_net: usize,
     },
 }
 
@@ -91,11 +91,12 @@ impl Report {
                     pairs: tuples.pairs,
                     largest: tuples.largest,
                     by_set: tuples.by_set.rules,
-                    left: tuples.rest.len(),
+                    by_net: tuples.by_net.rules,
                 };
                 // A probe takes both classes, a displacement and a cell.
-                let loads =
-                    tuples.count() * (4 + list) + tuples.by_set.loads(list) + tuples.rest.len();
+                let loads = tuples.count() * (4 + list)
+                    + tuples.by_set.loads(list)
+                    + tuples.by_net.loads(list);
                 (structure, loads, tuples.bytes())
             }
         };
@@ -135,13 +136,13 @@ impl fmt::Display for Report {
                 }
                 write!(f, " ({lists} lists)")?;
             }
-            Structure::Tuples { tuples, pairs, by_set, left, .. } => {
+            Structure::Tuples { tuples, pairs, by_set, by_net, .. } => {
                 write!(f, ", {of_both} over both in {tuples} tuples ({pairs} pairs of classes)")?;
                 if by_set > 0 {
                     write!(f, ", {by_set} tried set by set")?;
                 }
-                if left > 0 {
-                    write!(f, ", {left} tried one by one")?;
+                if by_net > 0 {
+                    write!(f, ", {by_net} tried network by network")?;
                 }
             }
         }

@@ -426,9 +426,9 @@ fn overlapping_peer_sets() {
             let table = Table::compile(Arc::clone(&rules), &map);
             check(&table, &keys);
             let report = table.report();
-            if let Structure::Tuples { tuples, pairs, left, .. } = report.structure {
+            if let Structure::Tuples { tuples, pairs, by_net, .. } = report.structure {
                 assert!(pairs <= 4 * rules.len() + 2048 * tuples, "{report}");
-                assert_eq!(left, 0, "{report}");
+                assert_eq!(by_net, 0, "{report}");
                 assert!(report.loads <= rules.len() / 2, "{report}");
                 assert!(report.bytes <= 400 * rules.len(), "{report}");
             }
@@ -438,6 +438,51 @@ fn overlapping_peer_sets() {
                 for parts in plan::all(&rules[..200], &map) {
                     check(&compiled(&rules[..200].into(), &map, parts), &keys[..50]);
                 }
+            }
+        }
+    }
+}
+
+/// Networks of every length around each other on both ends: what tuples do not take is tried network by network, by
+/// steps that follow the depth of networks, not the number of rules.
+#[test]
+fn chains_of_networks() {
+    for v4 in [true, false] {
+        let net = |number: u32, step: u32| -> End {
+            let length = (number / step % 32 + 1) as u8;
+            let bits = number.wrapping_mul(0x9e37_79b1) & 0x1111_1111;
+            let net: ipnet::IpNet = match v4 {
+                true => ipnet::Ipv4Net::new_assert(bits.into(), length).into(),
+                false => {
+                    let bits = u128::from(bits) << 96 | u128::from(bits);
+                    ipnet::Ipv6Net::new_assert(bits.into(), 4 * length).into()
+                }
+            };
+            End::Net(net.trunc())
+        };
+        let rule = |number: u32| {
+            let rule = Rule::new(Action::Deny, "").protocol(6);
+            let rule = rule.destination_ports(PortRange::one((number % 40) as u16));
+            match number % 50 {
+                0 => rule.source(net(number, 50)),
+                1 => rule.destination(net(number, 50)),
+                _ => rule.source(net(number, 1)).destination(net(number.wrapping_mul(31), 32)),
+            }
+        };
+        let rules: Vec<Rule> = (0..1200).map(rule).collect();
+        let keys: Vec<Key> = keys_of(&rules).into_iter().step_by(29).collect();
+        let reversed: Vec<Rule> = rules.iter().rev().cloned().collect();
+        let mut shuffled = rules.clone();
+        (0..shuffled.len()).for_each(|at| shuffled.swap(at, at * 7919 % 1200));
+        let map = Arc::new(AddressMap::default());
+        for rules in [rules, reversed, shuffled] {
+            let rules: Arc<[Rule]> = rules.into();
+            for parts in plan::without_tuples(&rules, &map) {
+                let table = compiled(&rules, &map, parts);
+                check(&table, &keys);
+                let report = table.report();
+                let Structure::Tuples { by_net, .. } = report.structure else { panic!("{report}") };
+                assert!(by_net > 1000 && report.loads <= 700, "{report}");
             }
         }
     }

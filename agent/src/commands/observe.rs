@@ -8,10 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::Ended;
-use super::call::{Socket, no_answer, print_line, refused, write_line};
+use super::call::{Socket, print_line, refused};
 use crate::config::Span;
-use cli::{NO, Output, UNUSABLE, fail};
+use cli::{NO, Output, UNUSABLE, fail, write};
 use local_api::{Client, ClientError, ObserveFilters, Request, Verdict};
 use observe::time::utc;
 use observe::verdicts::Event;
@@ -148,8 +147,11 @@ enum Colour {
 }
 
 /// Writes verdicts to stdout until the switch, the reader or the user ends it.
-pub(super) fn run(args: &Args) -> Ended {
-    let mut filters = filters(args).map_err(|problem| fail(UNUSABLE, problem))?;
+pub fn run(args: &Args) -> ExitCode {
+    let mut filters = match filters(args) {
+        Ok(filters) => filters,
+        Err(problem) => return fail(UNUSABLE, problem),
+    };
     let colour = match args.color {
         Colour::Always => true,
         Colour::Never => false,
@@ -158,14 +160,24 @@ pub(super) fn run(args: &Args) -> Ended {
             std::io::stdout().is_terminal() && !refused
         }
     };
-    let mut client = args.socket.connect().map_err(refused)?;
+    let mut client = match args.socket.connect() {
+        Ok(client) => client,
+        Err(error) => return refused(&error),
+    };
     loop {
-        let ended = stream(args, client, &filters, colour)?;
+        let ended = match stream(args, client, &filters, colour) {
+            Ok(ended) => ended,
+            Err(code) => return code,
+        };
         if !args.follow {
-            return Ok(ended.map_or(ExitCode::SUCCESS, refused));
+            return ended.map_or(ExitCode::SUCCESS, |error| refused(&error));
         }
         let since = SystemTime::now();
-        client = reconnect(&args.socket, args.reconnect.0)?;
+        eprintln!("podgate: the switch has ended; waiting for another one");
+        client = match reconnect(&args.socket, args.reconnect.0) {
+            Some(client) => client,
+            None => return fail(NO, "the switch has ended, and no other one has begun"),
+        };
         let length = since.elapsed().unwrap_or_default();
         eprintln!(
             "podgate: connected again after {:.1} s; verdicts of the switch before may be missing",
@@ -193,7 +205,7 @@ fn stream(
     for event in events {
         let value = match event {
             Ok(value) => value,
-            Err(error @ ClientError::Refused(_)) => return Err(refused(error)),
+            Err(error @ ClientError::Refused(_)) => return Err(refused(&error)),
             Err(error) => return Ok(Some(error)),
         };
         if let Some(lost) = value.get("lost").and_then(Value::as_u64) {
@@ -214,25 +226,30 @@ fn stream(
 
 /// Writes a verdict whose reason stands out.
 fn print_coloured(value: Value) -> Result<(), ExitCode> {
-    let event: Event = serde_json::from_value(value).map_err(no_answer)?;
+    let event: Event = serde_json::from_value(value)
+        .map_err(|error| fail(NO, format_args!("podgate's answer: {error}")))?;
     let is_dropped = event.verdict == Verdict::Dropped;
     let colour = if is_dropped { "\x1b[31m" } else { "\x1b[32m" };
     let verdict = if is_dropped { "DROPPED" } else { "FORWARDED" };
     let line = event.to_string();
-    write_line(line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1))
+    let line = line.replacen(verdict, &format!("{colour}{verdict}\x1b[0m"), 1);
+    match write(&(line + "\n")) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(ExitCode::SUCCESS),
+        Err(error) => Err(fail(NO, format_args!("write to stdout: {error}"))),
+    }
 }
 
 /// Connects to the switch that comes after one that has ended.
-pub(super) fn reconnect(socket: &Socket, patience: Duration) -> Result<Client, ExitCode> {
-    eprintln!("podgate: the switch has ended; waiting for another one");
+pub(super) fn reconnect(socket: &Socket, patience: Duration) -> Option<Client> {
     let begin = Instant::now();
     while begin.elapsed() < patience {
         if let Ok(client) = socket.connect() {
-            return Ok(client);
+            return Some(client);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    Err(fail(NO, "the switch has ended, and no other one has begun"))
+    None
 }
 
 fn filters(args: &Args) -> Result<ObserveFilters, String> {

@@ -17,7 +17,6 @@ use super::kernel::Programming;
 use super::names::Names;
 use super::recent::Recent;
 use super::source::SourceInfo;
-use super::status::WaitingStatus;
 use crate::config::Config;
 use observe::verdicts::EventBroker;
 
@@ -88,8 +87,8 @@ pub struct State {
     pub rules: Arc<Snapshot>,
     /// Its ports, and those that failed.
     pub ports: Vec<PortInfo>,
-    /// Pending attachments.
-    pub waiting: Vec<WaitingStatus>,
+    /// Pending attachments: the pod's name, and what they wait for.
+    pub waiting: Vec<(String, String)>,
     /// Ports lost lately, newest last.
     pub lost: Vec<LostPort>,
     /// Objects known, by kind.

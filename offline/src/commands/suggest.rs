@@ -1,12 +1,15 @@
 //! `podgate policy suggest`: policies out of observed connections.
 
+use std::io::{self, Write};
+use std::process::ExitCode;
+
 use serde_json::json;
 
-use super::input::{Input, Observed};
-use super::{Ended, print};
+use super::input::{Input, Observed, refuse};
+use super::written;
 use crate::policy::flows::{Flow, flows};
 use crate::policy::suggest::{Directions, Suggestion, in_words, suggest};
-use cli::NO;
+use cli::{NO, UNUSABLE, fail};
 
 /// Arguments of `podgate policy suggest`.
 #[derive(Debug, clap::Args)]
@@ -48,14 +51,21 @@ enum Format {
 
 impl Suggest {
     /// Runs the command.
-    pub(super) fn run(&self) -> Ended {
-        let found = self.suggestion()?;
+    pub(super) fn run(&self) -> ExitCode {
+        let found = match self.suggestion() {
+            Ok(found) => found,
+            Err(faults) => return refuse(faults),
+        };
         let text = match self.output {
             Format::Yaml => found.yaml(),
             Format::Json => json_text(&found),
         };
-        let fails = found.denied.iter().any(|(flow, _)| !flow.denied);
-        Ok(print(&text, if fails { NO } else { 0 }))
+        let mut out = io::stdout().lock();
+        match written(out.write_all(text.as_bytes()).and_then(|()| out.flush())) {
+            Err(error) => fail(UNUSABLE, format_args!("stdout: {error}")),
+            Ok(()) if found.denied.iter().any(|(flow, _)| !flow.denied) => ExitCode::from(NO),
+            Ok(()) => ExitCode::SUCCESS,
+        }
     }
 
     fn suggestion(&self) -> Result<Suggestion, Vec<String>> {

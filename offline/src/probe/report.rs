@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::case::Fields;
-use super::{Answer, Case};
+use super::{Answer, Case, Port};
 
 /// Fields that an answer adds; what a case has of these names gives way.
 const ANSWER: [&str; 3] = ["verdict", "reason", "by"];
@@ -27,7 +27,8 @@ impl Serialize for Line<'_> {
         }
         map.serialize_entry("verdict", self.answer.verdict.name())?;
         map.serialize_entry("reason", &self.answer.reason)?;
-        map.serialize_entry("by", &self.answer.by)?;
+        let by: Vec<&str> = self.answer.by.iter().map(|origin| &**origin).collect();
+        map.serialize_entry("by", &by)?;
         map.end()
     }
 }
@@ -86,7 +87,8 @@ fn row((case, answer): (&Case, &Answer)) -> [String; 7] {
         _ => String::new(),
     };
     let port = match &case.port {
-        Some(port) => format!("{}/{}", case.protocol.name(), plain(&port.to_string())),
+        Some(Port::Number(number)) => format!("{}/{number}", case.protocol.name()),
+        Some(Port::Name(name)) => format!("{}/{}", case.protocol.name(), plain(name)),
         None => case.protocol.name().to_owned(),
     };
     [

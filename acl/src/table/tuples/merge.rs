@@ -25,13 +25,12 @@ const ENTRIES_OF_ALL_MORE: u64 = 1 << 22;
 pub(super) type Pair = ([EndId; 2], u32);
 
 /// Parts pairs into so many tuples at most; those in none would need more. Unless all fit some grant, tuples are of the
-/// least one that leaves none but rules over peer sets, as those are found without tuples.
+/// least one that leaves none but rules over peer sets, else of the least one.
 pub(super) fn merge(pairs: &[Pair], fields: &[Ends; 2], most: usize) -> Vec<Vec<u32>> {
     let names_set = |at: &u32| pairs[*at as usize].0.iter().any(|end| end.kind == Kind::Set);
-    let mut sparing = None;
-    let mut tuples = Vec::new();
+    let (mut least, mut sparing) = (None, None);
     for each in ENTRIES_EACH {
-        tuples.clear();
+        let mut tuples = Vec::new();
         let mut left = Vec::new();
         let rules: u64 = pairs.iter().map(|(_, rules)| u64::from(*rules)).sum();
         let mut room = ENTRIES_OF_ALL * rules + ENTRIES_OF_ALL_MORE;
@@ -49,10 +48,12 @@ pub(super) fn merge(pairs: &[Pair], fields: &[Ends; 2], most: usize) -> Vec<Vec<
             return tuples;
         }
         if sparing.is_none() && left.iter().all(names_set) {
-            sparing = Some(tuples.clone());
+            sparing = Some(tuples);
+        } else if least.is_none() {
+            least = Some(tuples);
         }
     }
-    sparing.unwrap_or(tuples)
+    sparing.or(least).unwrap_or_default()
 }
 
 /// Merges pairs whose ends are of the same kinds.

@@ -6,10 +6,12 @@
 //! both. Each end of a key knows which tuples have a rule that it fits; only tuples that both ends
 //! agree on are probed, that with the best rule first, and none that cannot beat the rule in hand.
 //!
-//! Rules over peer sets that would take too many entries stay out of tuples and are tried [set by set](by_set).
+//! Rules that would take too many entries stay out of tuples and are tried [set by set](by_set) or
+//! [network by network](by_net).
 //!
 //! How many tuples there are, and what a probe costs, does not depend on the order of the rules.
 
+mod by_net;
 mod by_set;
 mod hash;
 #[cfg(target_arch = "x86_64")]
@@ -23,8 +25,10 @@ use ahash::RandomState;
 
 use super::ends::{EndId, Ends, Kind};
 use super::field::{Both, Field};
-use super::lists::{Effective, ListId, MakeLists};
+use super::lists::{Effective, ListId, Lists, MakeLists};
 use super::transport::TooMany;
+use crate::Key;
+use by_net::ByNet;
 use by_set::BySet;
 use hash::Cells;
 #[cfg(target_arch = "x86_64")]
@@ -47,8 +51,8 @@ pub(super) struct Tuples {
     pub(super) largest: usize,
     /// Rules over peer sets that no tuple takes.
     pub(super) by_set: BySet,
-    /// Other rules that no tuple takes, which are tried one by one.
-    pub(super) rest: Box<[u32]>,
+    /// Other rules that no tuple takes.
+    pub(super) by_net: ByNet,
 }
 
 /// A rule in numbers.
@@ -137,7 +141,7 @@ impl Tuples {
         }
         let is_left = |pair: u32| tuple_of[pair as usize] == MOST;
         let left = rules.iter().zip(&pair_of).filter(|(_, pair)| is_left(**pair));
-        let (by_set, rest): (Vec<Numbered>, Vec<Numbered>) = left
+        let (by_set, by_net): (Vec<Numbered>, Vec<Numbered>) = left
             .map(|(rule, _)| *rule)
             .partition(|rule| rule.ends.iter().any(|end| end.kind == Kind::Set));
         let tuples = Self {
@@ -148,14 +152,31 @@ impl Tuples {
             pairs: cells.len(),
             largest,
             by_set: BySet::new(&by_set, ends, lists, effective)?,
-            rest: rest.iter().map(|rule| rule.rule).collect(),
+            by_net: ByNet::new(&by_net, ends, lists, effective)?,
         };
         Ok((tuples, fields))
     }
 
     /// Whether every rule is in a tuple.
     pub(super) fn takes_all(&self) -> bool {
-        self.by_set.rules == 0 && self.rest.is_empty()
+        self.by_set.rules == 0 && self.by_net.rules == 0
+    }
+
+    /// The first rule of a key of a transport class among `best` and those that no tuple takes.
+    pub(super) fn first_of_rest(
+        &self,
+        key: &Key,
+        class: u32,
+        lists: impl Lists,
+        mut best: u32,
+    ) -> u32 {
+        if self.by_set.rules > 0 {
+            best = self.by_set.first(key, class, lists, best);
+        }
+        if self.by_net.rules > 0 {
+            best = self.by_net.first(key, class, lists, best);
+        }
+        best
     }
 
     /// Tuples there are.
@@ -199,11 +220,12 @@ impl Tuples {
     /// Visits all lists.
     pub(super) fn each_list(&mut self, mut visit: impl FnMut(&mut ListId)) {
         self.cells.each_list(&mut visit);
-        self.by_set.each_list(visit);
+        self.by_set.each_list(&mut visit);
+        self.by_net.each_list(visit);
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.cells.bytes() + self.by_set.bytes() + size_of_val(&*self.rest)
+        self.cells.bytes() + self.by_set.bytes() + self.by_net.bytes()
     }
 }
 

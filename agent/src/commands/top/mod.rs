@@ -6,11 +6,10 @@ mod keys;
 mod rates;
 mod screen;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::Ended;
 use super::call::{Socket, refused};
 use super::observe::reconnect;
 use crate::config::Span;
@@ -59,12 +58,18 @@ pub struct Args {
 }
 
 /// Measures and writes the given number of times.
-pub(super) fn run(args: &Args) -> Ended {
+pub fn run(args: &Args) -> ExitCode {
     if args.interval.0 < Duration::from_millis(10) {
-        return Err(fail(UNUSABLE, format_args!("--interval {}: is too short", args.interval)));
+        return fail(UNUSABLE, format_args!("--interval {}: is too short", args.interval));
     }
-    let mut client = args.socket.connect().map_err(refused)?;
-    let mut before = sample(&mut client).map_err(refused)?;
+    let mut client = match args.socket.connect() {
+        Ok(client) => client,
+        Err(error) => return refused(&error),
+    };
+    let mut before = match sample(&mut client) {
+        Ok(sample) => sample,
+        Err(error) => return refused(&error),
+    };
     let screen = args.output == Output::Text && std::io::stdout().is_terminal();
     let keys = if screen { Keys::new() } else { None };
     let mut shown = Shown::default();
@@ -72,16 +77,23 @@ pub(super) fn run(args: &Args) -> Ended {
     let mut last: Option<Rates> = None;
     while left > 0 {
         if wait(args, keys.as_ref(), &mut shown, last.as_ref()) {
-            return Ok(ExitCode::SUCCESS);
+            return ExitCode::SUCCESS;
         }
         let now = match sample(&mut client) {
             Ok(sample) => sample,
-            Err(error @ ClientError::Refused(_)) => return Err(refused(error)),
+            Err(error @ ClientError::Refused(_)) => return refused(&error),
             Err(_) => {
-                client = reconnect(&args.socket, args.reconnect.0)?;
+                eprintln!("podgate: the switch has ended; waiting for another one");
+                client = match reconnect(&args.socket, args.reconnect.0) {
+                    Some(client) => client,
+                    None => return fail(NO, "the switch has ended, and no other one has begun"),
+                };
                 eprintln!("podgate: connected again");
-                // It counts from 0: this interval gives no rates.
-                before = sample(&mut client).map_err(refused)?;
+                match sample(&mut client) {
+                    // It counts from 0: this interval gives no rates.
+                    Ok(sample) => before = sample,
+                    Err(error) => return refused(&error),
+                }
                 continue;
             }
         };
@@ -96,16 +108,20 @@ pub(super) fn run(args: &Args) -> Ended {
             }
             Output::Json => {
                 rates.ports.truncate(args.ports);
-                serde_json::to_string(&rates).map_err(|error| fail(NO, error))? + "\n"
+                match serde_json::to_string(&rates) {
+                    Ok(line) => line + "\n",
+                    Err(error) => return fail(NO, error),
+                }
             }
         };
         last = Some(rates);
         let written = print(&text);
         if written != ExitCode::SUCCESS {
-            return Ok(written);
+            return written;
         }
+        let _ = std::io::stdout().flush();
     }
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }
 
 /// Waits for the next measurement and follows keys; `true` if one ends the command.

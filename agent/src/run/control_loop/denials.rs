@@ -9,7 +9,6 @@ use linux_net::LoggedPackets;
 use observe::verdicts::EventBroker;
 
 use crate::run::error::StartError;
-use crate::run::thread::Thread;
 
 /// Reads the kernel's log until it is dropped.
 pub(super) struct Denials {
@@ -46,7 +45,7 @@ impl Denials {
                 }
             }
         };
-        Thread::start("nflog", read)?.detach();
+        std::thread::Builder::new().name("nflog".into()).spawn(read).map_err(StartError::thread)?;
         Ok(Self { stop })
     }
 }

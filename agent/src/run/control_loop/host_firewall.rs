@@ -2,22 +2,23 @@
 //! enforcer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use control::View;
 use nftables::Failsafe;
 
 use super::kernel_filter::VERIFY;
 use crate::run::error::StartError;
-use crate::run::kernel::{HostNetwork, Programmer};
+use crate::run::kernel::{HostNetwork, Programmer, Programming};
 
 /// Keeps the kernel's rules about the cluster node itself in line with the objects.
 pub(super) struct HostFirewallReconciler {
-    pub(super) programmer: Programmer<Desired>,
+    programmer: Programmer<Desired>,
     failsafe: Failsafe,
 }
 
 #[derive(Clone)]
-pub(super) struct Desired {
+struct Desired {
     view: Arc<View>,
     failsafe: Failsafe,
 }
@@ -41,10 +42,18 @@ impl HostFirewallReconciler {
         let apply =
             move |desired: &Desired| network.host_firewall(&desired.view, &desired.failsafe);
         let programmer = Programmer::start("host-firewall", VERIFY, apply);
-        Ok(Self { programmer: programmer?, failsafe })
+        Ok(Self { programmer: programmer.map_err(StartError::thread)?, failsafe })
     }
 
     pub(super) fn reconcile(&self, view: &Arc<View>) {
         self.programmer.set(Desired { view: Arc::clone(view), failsafe: self.failsafe.clone() });
+    }
+
+    pub(super) fn programming(&self) -> Programming {
+        self.programmer.programming()
+    }
+
+    pub(super) fn wait(&self, timeout: Duration) {
+        self.programmer.wait(timeout);
     }
 }

@@ -28,7 +28,6 @@ use crate::run::events::Event as LoopEvent;
 use crate::run::pairs::{PairOfEnds, pairs_of_ends};
 use crate::run::shared_status::SharedStatus;
 use crate::run::status::Status;
-use crate::run::thread::Thread;
 
 /// The page's state.
 pub(super) struct LivePage {
@@ -249,9 +248,10 @@ impl LivePage {
             drawn.is_drawing = false;
             drawn.not_before = Some(Instant::now() + PAUSE.max(began.elapsed() * SHARE));
         };
-        match Thread::start("picture", draw).map(Thread::detach) {
-            Ok(()) => drawn.is_drawing = true,
-            Err(error) => drawn.problem = Some(error.to_string()),
+        let thread = std::thread::Builder::new().name("picture".into()).spawn(draw);
+        match thread {
+            Ok(_) => drawn.is_drawing = true,
+            Err(error) => drawn.problem = Some(format!("start a thread: {error}")),
         }
     }
 }

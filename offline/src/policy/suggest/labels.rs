@@ -172,5 +172,8 @@ impl<'a> Workloads<'a> {
 }
 
 fn pods(manifests: &Manifests) -> impl Iterator<Item = &Pod> {
-    manifests.pods().filter(|pod| !pod.finished)
+    manifests.objects.iter().filter_map(|object| match object {
+        Object::Pod(pod) if !pod.finished => Some(pod),
+        _ => None,
+    })
 }

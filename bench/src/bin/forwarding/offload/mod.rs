@@ -11,9 +11,9 @@ mod picture;
 use bench::attach;
 use bench::forwarder::{Beside, Forwarder};
 use bench::nodes::Between;
-use bench::rig::{SERVICE, needs_root};
+use bench::rig::SERVICE;
 use bench::{Samples, print_table};
-use testkit::has_program;
+use testkit::{has_program, is_root};
 
 use super::Result;
 pub(crate) use ends::run as run_end;
@@ -63,7 +63,9 @@ fn forwarders() -> Vec<Forwarder> {
 
 /// Measures all of it in so many rounds, prints the tables, and draws the picture.
 pub(crate) fn compare(rounds: usize, picture: Option<&str>) -> Result<()> {
-    needs_root()?;
+    if !is_root() {
+        return Err("needs root, for network namespaces".into());
+    }
     for (program, package) in [("iperf3", "iperf3"), ("nginx", "nginx-light"), ("nft", "nftables")]
     {
         if !has_program(program) {
